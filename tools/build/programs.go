@@ -1,0 +1,55 @@
+package main
+
+import "strings"
+
+// set is a group of programs that are built into one folder.
+type set struct {
+	what   string   // for people
+	module string   // folder of the Go module that pins them, from here
+	out    string   // folder that they are put in
+	inputs []string // files of ours in the module, beside go.mod and go.sum
+	given  string   // environment variable that may name a folder with ready ones
+	// programs in the order in which they share the most compiled packages.
+	programs []program
+}
+
+// program is one binary.
+type program struct {
+	name, pkg string
+	ldflags   string
+}
+
+// kubernetesVersion is what the programs say of themselves; testbed/go.mod
+// decides what they are built from.
+const kubernetesVersion = "v1.36.3"
+
+func kubernetes(name string) program {
+	parts := strings.SplitN(strings.TrimPrefix(kubernetesVersion, "v"), ".", 3)
+	const at = "-X k8s.io/component-base/version."
+	return program{name, "k8s.io/kubernetes/cmd/" + name,
+		at + "gitVersion=" + kubernetesVersion + " " + at + "gitMajor=" + parts[0] + " " + at + "gitMinor=" + parts[1]}
+}
+
+var sets = map[string]set{
+	"testbed": {
+		what:   "a Kubernetes " + kubernetesVersion + " control plane (about 9 minutes on two cores when nothing is cached)",
+		module: "../testbed",
+		out:    "../bin/testbed",
+		inputs: []string{"etcd/main.go"},
+		given:  "KUBEBUILDER_ASSETS",
+		programs: []program{
+			{"etcd", "./etcd", ""},
+			kubernetes("kube-apiserver"), // what it leaves in the cache serves nearly all of the others
+			kubernetes("kube-controller-manager"),
+			kubernetes("kube-scheduler"),
+			kubernetes("kubectl"),
+			{"kwok", "sigs.k8s.io/kwok/cmd/kwok", ""},
+		},
+	},
+	"linter": {
+		what:     "the linter (about 3 minutes on two cores when nothing is cached)",
+		module:   ".",
+		out:      "../bin/tools",
+		programs: []program{{"golangci-lint", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", ""}},
+	},
+}
