@@ -1,0 +1,78 @@
+package dialect
+
+import (
+	"fmt"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// ConditionSet is a combination of conditions that becomes a taint: while all of
+// them stand, work is kept off the node.
+type ConditionSet struct {
+	Name     string
+	TaintKey string
+	Effect   string // NoExecute, NoSchedule or PreferNoSchedule
+	Selector triage.Selector
+
+	Conditions []SetCondition
+
+	// MaxUnhealthy is how many of the selected nodes may carry the NoExecute
+	// taint of this set at once; empty means 49%. A share is rounded down, but
+	// to no less than one. The weaker effects are not bounded.
+	MaxUnhealthy string
+	// ControlPlane lets NoExecute be placed on control-plane nodes too.
+	ControlPlane bool
+	// Hold, when not empty, says why nothing new may begin.
+	Hold string
+}
+
+// SetCondition is one condition of a set.
+type SetCondition struct {
+	Type     string
+	Status   string // True, False or Unknown in any letter case
+	Duration string // how long it must have stood; empty means not at all
+	// EvenSilent lets Unknown match also when it only says that the node's
+	// agent has stopped reporting.
+	EvenSilent bool
+}
+
+// Rule compiles the set. A condition type that is named twice is an error: no
+// condition has two statuses at once, so the set could never match.
+func (s ConditionSet) Rule() (triage.Rule, error) {
+	var f fields
+	taint := &triage.TaintResponse{
+		Key:          f.text("spec.taintKey", s.TaintKey, "a set needs a taint key"),
+		Effect:       f.effect("spec.effect", s.Effect),
+		ControlPlane: s.ControlPlane,
+	}
+	bound := triage.Bound{Cap: f.limit("spec.maxUnhealthy", or(s.MaxUnhealthy, "49%"))}
+	if taint.Effect != triage.NoExecute {
+		bound.Cap = nil
+	}
+	if len(s.Conditions) == 0 {
+		f.refuse("spec.conditions", "", "a set needs at least one condition")
+	}
+	when := triage.When{All: true}
+	named := map[string]bool{}
+	for i, c := range s.Conditions {
+		path := fmt.Sprintf("spec.conditions[%d].", i)
+		if named[c.Type] {
+			f.refuse(path+"type", c.Type, "named twice; all conditions must stand at once")
+		}
+		named[c.Type] = true
+		when.Signals = append(when.Signals, triage.Signal{
+			Condition:  f.text(path+"type", c.Type, "want a condition type such as KernelDeadlock"),
+			Status:     f.status(path+"status", c.Status),
+			For:        f.duration(path+"duration", or(c.Duration, "0s")),
+			EvenSilent: c.EvenSilent,
+		})
+	}
+	return f.rule(triage.Rule{
+		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: f.text("metadata.name", s.Name, "a set needs a name")},
+		Who:      s.Selector,
+		When:     when,
+		Bound:    bound,
+		Response: triage.Response{Taint: taint},
+		Hold:     s.Hold,
+	})
+}

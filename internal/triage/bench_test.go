@@ -1,0 +1,275 @@
+package triage_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// The fixture of the benchmarks: 100 rules of which 10 select each node, nodes
+// with 14 conditions and 20 labels in 10 pools and 3 zones, one node in twenty
+// sick. Of the ten rules of a pool two are ConditionSets with NoExecute, two
+// with NoSchedule, three health checks, two repair rules and a ready timeout;
+// half of them ask for a condition to have stood for some minutes.
+const (
+	benchPools            = 10
+	benchRulesPerPool     = 10
+	benchConditions       = 14
+	benchLabels           = 20
+	benchSickPerMille     = 50
+	benchBytesPerNode     = 1500
+	benchTouchedPerChange = 2
+)
+
+var benchStart = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+
+// ward is the fixture's own memory of a cluster. It builds the facts of a node
+// anew for each operation, as an observer does from what the API server sends.
+type ward struct {
+	core  *triage.Core
+	pools []triage.Node // one node of each pool, to build facts in
+	state []nodeState
+	sick  []int // nodes with a sick condition
+	rng   *rand.Rand
+	now   time.Time
+}
+
+type nodeState struct {
+	name, uid  string
+	sick       int8 // the condition that is sick, -1 for none
+	at         int  // where the node stands in ward.sick
+	transition time.Time
+}
+
+func conditionType(i int) string {
+	if i == 0 {
+		return triage.Ready
+	}
+	return fmt.Sprintf("Problem%02d", i)
+}
+
+func healthyStatus(i int) triage.Status {
+	if i == 0 {
+		return triage.True
+	}
+	return triage.False
+}
+
+func sickStatus(i int) triage.Status {
+	if i == 0 {
+		return triage.Unknown
+	}
+	return triage.True
+}
+
+func benchRules(tb testing.TB) []triage.Rule {
+	tb.Helper()
+	limit := func(n int) *triage.Limit { return &triage.Limit{Number: n, Percent: true} }
+	var rules []triage.Rule
+	for pool := range benchPools {
+		who, err := triage.NewSelector(triage.Requirement{Key: "pool", Op: triage.In, Values: []string{fmt.Sprintf("pool-%d", pool)}})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for i := range benchRulesPerPool {
+			r := triage.Rule{Who: who}
+			stand := time.Duration(i%2) * 5 * time.Minute
+			signal := func(condition int) triage.Signal {
+				return triage.Signal{Condition: conditionType(condition), Status: sickStatus(condition), For: stand}
+			}
+			name := fmt.Sprintf("pool-%d-rule-%d", pool, i)
+			switch {
+			case i < 4:
+				r.ID = triage.RuleID{Kind: triage.ConditionSet, Name: name}
+				r.When = triage.When{All: true, Signals: []triage.Signal{signal(1 + i)}}
+				r.Response.Taint = &triage.TaintResponse{Key: "example.com/" + name, Effect: triage.NoSchedule}
+				if i < 2 {
+					r.Response.Taint.Effect = triage.NoExecute
+					r.Bound.Cap = limit(1)
+				}
+			case i < 7:
+				r.ID = triage.RuleID{Kind: triage.NodeHealthCheck, Name: name}
+				r.When.Signals = []triage.Signal{signal(0), signal(i), signal(i + 1)}
+				r.Bound.Gate = &triage.Limit{Number: 49, Percent: true, RoundUp: true}
+				r.Response.Ladder = []triage.Step{{Action: triage.Remediate, Timeout: 10 * time.Minute}, {Action: triage.Reboot}}
+			case i < 9:
+				r.ID = triage.RuleID{Kind: triage.Repair, Name: name}
+				r.When.Signals = []triage.Signal{signal(0), signal(i + 2), signal(i + 3), signal(i + 4)}
+				r.Bound.Cap = limit(1)
+				r.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
+			default:
+				r.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: name}
+				r.When.Signals = []triage.Signal{
+					{Condition: triage.Ready, Status: triage.False, For: 10 * time.Minute, FromCreation: true},
+					{Condition: triage.Ready, Status: triage.Unknown, For: 10 * time.Minute, FromCreation: true},
+				}
+				r.Bound.Cap = limit(1)
+				r.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
+			}
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+var benchZones = [...]string{"zone-a", "zone-b", "zone-c"}
+
+func benchPool(pool int) triage.Node {
+	n := triage.Node{Initialized: true, Created: benchStart.Add(-1000 * time.Hour), Labels: make(map[string]string, benchLabels)}
+	n.Labels["pool"] = fmt.Sprintf("pool-%d", pool)
+	for k := 3; k < benchLabels; k++ { // beside the pool, the host name and the zone
+		n.Labels["example.com/label-"+strconv.Itoa(k)] = "value-" + strconv.Itoa(pool%7)
+	}
+	for k := range benchConditions {
+		n.Conditions = append(n.Conditions, triage.Condition{Type: conditionType(k), Reason: "NoProblemFound"})
+	}
+	return n
+}
+
+// facts builds what is known of a node. They are good until the next call.
+func (w *ward) facts(i int) *triage.Node {
+	state, n := &w.state[i], &w.pools[i%benchPools]
+	n.Name, n.UID, n.Zone = state.name, state.uid, benchZones[i%len(benchZones)]
+	n.Labels["kubernetes.io/hostname"] = n.Name
+	n.Labels["topology.kubernetes.io/zone"] = n.Zone
+	for k := range n.Conditions {
+		c := &n.Conditions[k]
+		c.Status, c.Transition = healthyStatus(k), n.Created
+		if k == int(state.sick) {
+			c.Status = sickStatus(k)
+			c.Transition = state.transition
+		}
+	}
+	return n
+}
+
+// newWard builds a cluster of so many nodes.
+func newWard(tb testing.TB, size int) *ward {
+	tb.Helper()
+	w := &ward{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart}
+	for _, r := range benchRules(tb) {
+		if err := w.core.SetRule(w.now, r); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	for pool := range benchPools {
+		w.pools = append(w.pools, benchPool(pool))
+	}
+	for i := range size {
+		w.state = append(w.state, nodeState{
+			name: fmt.Sprintf("ip-10-%d-%d-%d.example.internal", i>>16, i>>8&255, i&255),
+			uid:  fmt.Sprintf("5e1f9a62-0000-4000-8000-%012d", i),
+			sick: -1,
+		})
+		w.core.Observe(w.now, *w.facts(i))
+	}
+	w.core.Loaded(w.now)
+	w.drain()
+	for len(w.sick) < size*benchSickPerMille/1000 {
+		w.flip(w.rng.IntN(size))
+	}
+	return w
+}
+
+// step flips a condition of a random node: a healthy one falls sick, or one of
+// the sick recovers, in turn, so that as many stay sick.
+func (w *ward) step(i int) {
+	if i%2 == 0 {
+		w.flip(w.rng.IntN(len(w.state)))
+	} else {
+		w.flip(w.sick[w.rng.IntN(len(w.sick))])
+	}
+}
+
+// flip is one operation: observe, plan, and plan every node that this wakes.
+func (w *ward) flip(i int) {
+	w.now = w.now.Add(time.Millisecond)
+	state := &w.state[i]
+	state.transition = w.now
+	if state.sick >= 0 {
+		last := w.sick[len(w.sick)-1]
+		w.sick[state.at], w.state[last].at = last, state.at
+		w.sick = w.sick[:len(w.sick)-1]
+		state.sick = -1
+	} else {
+		state.sick = int8(w.rng.IntN(benchConditions))
+		state.at = len(w.sick)
+		w.sick = append(w.sick, i)
+	}
+	w.core.Observe(w.now, *w.facts(i))
+	w.drain()
+}
+
+// drain plans every node that was woken. What is to be taken back was never
+// written, which the caller says.
+func (w *ward) drain() {
+	for {
+		name, ok := w.core.NextWoken()
+		if !ok {
+			return
+		}
+		plan, _ := w.core.Plan(name)
+		for _, release := range plan.Release {
+			w.core.Abandon(w.now, name, release.Rule, 0)
+		}
+	}
+}
+
+// BenchmarkObserve measures one operation: a condition flips on a random node,
+// observe, plan, and plan every node that this wakes. Seed 1, 2.
+func BenchmarkObserve(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
+			w := newWard(b, size)
+			before := w.core.Work()
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				w.step(i)
+			}
+			b.StopTimer()
+			after := w.core.Work()
+			judged := float64(after.Judged-before.Judged) / float64(b.N)
+			touched := float64(after.Touched-before.Touched) / float64(b.N)
+			if judged > benchRulesPerPool {
+				b.Errorf("%.2f rules judged per change, want at most the %d that select the node", judged, benchRulesPerPool)
+			}
+			if touched > benchTouchedPerChange {
+				b.Errorf("%.2f nodes touched per change, want at most %d", touched, benchTouchedPerChange)
+			}
+			b.ReportMetric(judged, "judged/op")
+			b.ReportMetric(touched, "touched/op")
+		})
+	}
+}
+
+// BenchmarkHeap measures what the core keeps of a node with 14 conditions and 20
+// labels under 10 rules, one node in twenty sick.
+func BenchmarkHeap(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
+			for range b.N {
+				heap := func() uint64 {
+					runtime.GC()
+					runtime.GC()
+					var m runtime.MemStats
+					runtime.ReadMemStats(&m)
+					return m.HeapAlloc
+				}
+				before := heap()
+				core := newWard(b, size).core
+				perNode := float64(heap()-before) / float64(size)
+				runtime.KeepAlive(core)
+				if perNode > benchBytesPerNode {
+					b.Errorf("%.0f bytes per node, want at most %d", perNode, benchBytesPerNode)
+				}
+				b.ReportMetric(perNode, "B/node")
+			}
+		})
+	}
+}

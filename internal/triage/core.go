@@ -1,0 +1,319 @@
+package triage
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Core keeps the facts, the rules and the decisions of one cluster. Its zero
+// value is of no use; see [New].
+type Core struct {
+	now    int64
+	loaded bool
+
+	symbols     symbols
+	agentSilent symbol
+	ready       symbol
+
+	nodes map[string]*node
+	rules map[RuleID]*rule
+	index selectorIndex
+
+	alarms       queue // what time alone will change
+	candidates   queue // who may be served in this round
+	touched      []*rule
+	controlPlane controlPlane
+	woken        []*node
+	wokenHead    int
+	work         Work
+}
+
+// Work counts what the core has done, so that tests can hold its cost to what
+// has changed.
+type Work struct {
+	Judged  int // times that a rule was held against a node
+	Touched int // times that a node was named as woken
+}
+
+// Counts are the nodes of a population.
+type Counts struct {
+	Selected, Sick, Treated int
+}
+
+// Population is what a rule sees of the cluster.
+type Population struct {
+	Counts
+	// Zones splits the counts by zone. A terminated node that still keeps its
+	// place is in no zone.
+	Zones map[string]Counts
+	// Gate and Cap are how many may be sick and in treatment now, -1 for any
+	// number.
+	Gate, Cap int
+}
+
+// Grant is a decision that holds a place.
+type Grant struct {
+	Rule  RuleID
+	Node  string
+	UID   string
+	Step  int
+	Since time.Time
+	Gone  time.Time // when the node went, zero while it is there
+
+	ControlPlane bool // the node is, or was, one of the control plane
+	Replaced     bool // its replacement has been counted
+}
+
+// New returns a core that knows nothing yet.
+func New() *Core {
+	c := &Core{
+		symbols: symbols{ids: map[string]symbol{}},
+		nodes:   map[string]*node{},
+		rules:   map[RuleID]*rule{},
+		index:   selectorIndex{byLabel: map[label][]*rule{}},
+	}
+	c.symbols.hold("")
+	c.agentSilent = c.symbols.hold(AgentSilent)
+	c.ready = c.symbols.hold(Ready)
+	c.controlPlane.holders = map[string]int{}
+	return c
+}
+
+// SetRule adds a rule or changes it. A changed rule keeps its running responses,
+// and the clocks of the conditions that it reads as before.
+func (c *Core) SetRule(now time.Time, spec Rule) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	c.pass(now)
+	r := c.rules[spec.ID]
+	if r != nil && !r.gone && reflect.DeepEqual(r.spec, spec) {
+		c.decide()
+		return nil
+	}
+	if r == nil {
+		r = c.newRule(spec.ID)
+	}
+	c.change(r, func() { c.load(r, spec) })
+	c.decide()
+	return nil
+}
+
+// RemoveRule drops a rule. Its responses are to be taken back.
+func (c *Core) RemoveRule(now time.Time, id RuleID) {
+	c.pass(now)
+	if r := c.rules[id]; r != nil && !r.gone {
+		c.change(r, func() { c.unload(r) })
+		c.retire(r)
+	}
+	c.decide()
+}
+
+// change replaces a rule's definition and judges every node that it selected or
+// now selects, and with that reconsiders everybody who waits under it.
+func (c *Core) change(r *rule, redefine func()) {
+	before := r.groups
+	redefine()
+	for _, n := range c.nodes {
+		was, is := n.selectedBy(r), !r.gone && r.selects(n)
+		ep := n.episode(r)
+		if !was && !is && ep == nil {
+			continue
+		}
+		c.selectNode(n, r, was, is)
+		if ep != nil {
+			ep.keepClocks(before, r.groups)
+			c.refit(ep)
+		}
+		c.judge(n, r, is, true)
+		if ep != nil || n.episode(r) != nil {
+			c.wake(n)
+		}
+	}
+	slices.SortFunc(c.woken[c.wokenHead:], func(a, b *node) int { return strings.Compare(a.name, b.name) })
+}
+
+// Abandon tells that a response which was decided is not on the node and is not
+// on its way: its place is free at once. If it is still wanted, it is decided
+// again no sooner than after retry. Where the facts show the response, Abandon
+// does nothing: the next observation will tell.
+func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duration) {
+	c.pass(now)
+	if ep := c.episode(node, id); ep != nil && ep.active && !ep.placed {
+		c.deactivate(ep)
+		ep.notBefore = later(c.now, retry)
+		c.consider(ep)
+		c.wake(ep.node)
+		c.closeIfOver(ep)
+	}
+	c.decide()
+}
+
+// Resume takes up a decision of an earlier process that may be on its way still.
+func (c *Core) Resume(now time.Time, g Grant) {
+	c.pass(now)
+	n, r := c.nodes[g.Node], c.ruleOf(g.Rule)
+	if n != nil && n.uid != g.UID {
+		n = nil
+	}
+	switch {
+	case !g.Gone.IsZero():
+		c.resumeVacancy(r, g)
+	case n == nil:
+		if !r.gone && !g.Replaced && r.terminates(r.fit(g.Step)) {
+			g.Gone = instant(c.now)
+			c.resumeVacancy(r, g)
+		}
+	case r.takesPlace():
+		ep := c.openEpisode(n, r)
+		if !ep.active {
+			c.activate(ep, r.fit(g.Step), nanos(g.Since))
+			c.judge(n, r, n.selectedBy(r), true)
+			c.wake(n)
+		}
+		if ep.departure != nil {
+			ep.departure.replaced = g.Replaced
+		}
+	}
+	c.retire(r)
+	c.decide()
+}
+
+func (c *Core) resumeVacancy(r *rule, g Grant) {
+	gone := nanos(g.Gone)
+	if later(gone, ReplacementWait) <= c.now {
+		return // it has waited long enough
+	}
+	d := &departure{rule: r, node: g.Node, uid: g.UID, step: g.Step, since: nanos(g.Since), controlPlane: g.ControlPlane}
+	r.departures = append(r.departures, d)
+	c.depart(d, gone)
+}
+
+// Loaded tells that all rules and nodes have been told. Decisions begin here.
+func (c *Core) Loaded(now time.Time) {
+	c.pass(now)
+	c.loaded = true
+	c.decide()
+}
+
+// Advance tells that time has passed.
+func (c *Core) Advance(now time.Time) {
+	c.pass(now)
+	c.decide()
+}
+
+// pass lets time strike. It never runs backwards.
+func (c *Core) pass(now time.Time) {
+	c.now = max(c.now, nanos(now))
+	for c.alarms.len() > 0 && c.alarms.first().at <= c.now {
+		t := c.alarms.pop()
+		if t.departure != nil {
+			c.fill(t.departure)
+			continue
+		}
+		c.consider(t.episode)
+		c.wake(t.episode.node)
+	}
+}
+
+// Deadline is when to call Advance, if nothing else happens before.
+func (c *Core) Deadline() (at time.Time, ok bool) {
+	if c.alarms.len() == 0 {
+		return time.Time{}, false
+	}
+	return instant(c.alarms.first().at), true
+}
+
+// NextWoken names a node whose plan may ask for something else than before. It
+// names each once, and nothing when all have been named.
+func (c *Core) NextWoken() (name string, ok bool) {
+	for c.wokenHead < len(c.woken) {
+		n := c.woken[c.wokenHead]
+		c.woken[c.wokenHead] = nil
+		c.wokenHead++
+		n.isWoken = false
+		if !n.forgotten {
+			return n.name, true
+		}
+	}
+	c.woken, c.wokenHead = c.woken[:0], 0
+	return "", false
+}
+
+func (c *Core) wake(n *node) {
+	if !n.isWoken {
+		n.isWoken = true
+		c.woken = append(c.woken, n)
+		c.work.Touched++
+	}
+}
+
+// Work returns how much has been done so far.
+func (c *Core) Work() Work { return c.work }
+
+// Population returns what a rule sees of the cluster.
+func (c *Core) Population(id RuleID) (Population, bool) {
+	r := c.rules[id]
+	if r == nil || r.gone {
+		return Population{}, false
+	}
+	p := Population{Counts: r.total, Zones: make(map[string]Counts, len(r.zones)), Gate: -1, Cap: -1}
+	for zone, counts := range r.zones {
+		if *counts != (Counts{}) {
+			p.Zones[c.symbols.name(zone)] = *counts
+		}
+	}
+	if r.spec.Bound.Gate != nil {
+		p.Gate = r.spec.Bound.Gate.Of(r.total.Selected)
+	}
+	if r.spec.Bound.Cap != nil {
+		p.Cap = r.spec.Bound.Cap.Of(r.total.Selected)
+	}
+	return p, true
+}
+
+// Grants returns every decision that holds a place, in the order of rules and
+// nodes: what an heir needs to know beside the facts.
+func (c *Core) Grants() []Grant {
+	var grants []Grant
+	for _, n := range c.nodes {
+		for _, ep := range n.episodes {
+			if ep.active {
+				grants = append(grants, Grant{
+					Rule: ep.rule.spec.ID, Node: n.name, UID: n.uid, Step: ep.step, Since: instant(ep.stepSince),
+					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced,
+				})
+			}
+		}
+	}
+	for _, r := range c.rules {
+		for _, d := range r.departures {
+			if d.episode == nil {
+				grants = append(grants, Grant{
+					Rule: r.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
+					ControlPlane: d.controlPlane,
+				})
+			}
+		}
+	}
+	slices.SortFunc(grants, func(a, b Grant) int {
+		if byRule := a.Rule.compare(b.Rule); byRule != 0 {
+			return byRule
+		}
+		if byName := strings.Compare(a.Node, b.Node); byName != 0 {
+			return byName
+		}
+		return strings.Compare(a.UID, b.UID)
+	})
+	return grants
+}
+
+func (c *Core) episode(node string, id RuleID) *episode {
+	n, r := c.nodes[node], c.rules[id]
+	if n == nil || r == nil {
+		return nil
+	}
+	return n.episode(r)
+}

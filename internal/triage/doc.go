@@ -1,0 +1,91 @@
+// Package triage decides what is to be done about every node, and why.
+//
+// It promises that a decision is a function of what its caller told it: facts
+// about nodes, rules, and the time. No bound of a rule is exceeded by any
+// sequence of calls, no node is treated twice at once, and there is a reason
+// for everything, also for doing nothing. It refuses to look at the world: it
+// has no clock, no network, no logger and no import outside the standard
+// library. The caller drives it, as the caller of a raft library does.
+//
+// # Driving it
+//
+// A [Core] starts empty and undecided. Tell it the rules ([Core.SetRule]), the
+// nodes ([Core.Observe]) and what an earlier process had decided
+// ([Core.Resume]); then call [Core.Loaded] once. Until then nothing is granted,
+// because a percentage of half a cluster is not the bound that anybody wrote.
+//
+// From then on, after every call that takes the time, ask [Core.NextWoken]
+// until it is empty and bring the cluster in line with the [Plan] of each node
+// it names; and call [Core.Advance] when [Core.Deadline] has come. A plan may
+// be asked for at any time and changes nothing.
+//
+// The caller's duties:
+//
+//   - It calls from one goroutine at a time.
+//   - It reports what it finds on a node under the rule that put it there
+//     ([Node.Taints], [Node.Treatments]). A decision holds its place in the
+//     rule's cap from the moment it is taken; the place is freed when the
+//     facts have shown the response and then no longer show it.
+//   - When a decision was not carried out and cannot be on its way any more, or
+//     when a plan asks for a release and nothing is there, it calls
+//     [Core.Abandon]. Nothing else frees a place that was never seen taken.
+//   - It keeps what [Plan.Remember] lists with the node and gives it back as
+//     [Node.Memories] after a restart.
+//
+// # Meanings
+//
+// Who: a rule selects nodes by label. When: a [Signal] is one condition in one
+// status; the signals of a rule that name one condition form one group. A group
+// holds when one of its signals matches, is unclear when the condition is
+// Unknown and no signal of the group names that Unknown, and does not hold
+// otherwise. A condition that is not there has the status [Missing]. Unknown
+// with reason [AgentSilent] says that nobody looked: it matches only a signal
+// that asks for it, and is unclear otherwise.
+//
+// A rule that wants any of its groups holds when one holds, is unclear when
+// none holds but one is unclear; a rule that wants all does not hold when one
+// does not, is unclear when one is unclear, and holds otherwise. A node becomes
+// sick under a rule when the rule holds and stops being sick when it does not;
+// while the rule is unclear it stays what it was, and nothing starts or ends.
+// A rule met for the first time on a node that carries its response and is
+// unclear counts as sick: somebody decided that before.
+//
+// Clocks: each group has a clock of its own. It starts when the group begins to
+// hold, at the caller's time if the core had judged the node by this rule
+// before, otherwise at the time from which the condition has had its status
+// (the caller's time if the core saw it change, else the condition's own
+// transition time, never later than now). It runs on through Unknown and
+// through a change from one sick status to another, and stops when the group
+// does not hold. If the condition's transition time moved meanwhile, a restart
+// would forget the start, and the plan asks to remember it. A group whose
+// signals count from creation takes the node's creation time, and ends for good
+// once the node has been initialised.
+//
+// Eligible: a group's time is its clock plus the duration of the matching
+// signal. Of several, one that names the reason decides over one that takes any,
+// and then the shortest. A rule that wants any is eligible at the
+// earliest time of its holding groups, a rule that wants all at the latest.
+//
+// Bounds: a gate closes when more nodes are sick than it allows, a cap is full
+// when as many nodes are in treatment as it allows. A closed gate or a full cap
+// stops new treatments, not running ones and not their escalation. A percentage
+// is of the nodes selected now.
+//
+// Responses: a taint, or a ladder of treatments. Eligible nodes are served in
+// the order of the time since which they wait, then the rule's kind, then its
+// name, then the node's name. A node has one treatment at a time across all
+// rules, and one control-plane node at a time is in treatment across the
+// cluster. A decision is passed over while its rule is on hold, its node is
+// vetoed or treated by another rule, another control-plane node is in
+// treatment, the gate is closed, or the cap is full; the first of these in that
+// order is the reason it tells. Taints wait for nothing but the cap of
+// NoExecute: without room, or on a control-plane node that the rule does not
+// include, NoSchedule takes its place. Of the taint rules that stand on one
+// node, only those of the highest declared effect place their taint.
+//
+// In treatment means from the decision until the response is gone. After a
+// termination the place stays taken until a node that was created after the
+// decision and is selected by the rule has become ready, or until
+// [ReplacementWait] after the node has gone. One node replaces one; a node that
+// was ready before [Core.Loaded] has been counted by an earlier process.
+package triage

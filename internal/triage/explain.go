@@ -1,0 +1,281 @@
+package triage
+
+import "cmp"
+
+// Plan says what a node should look like, as of the last time the core was told
+// of, and why. It changes nothing.
+func (c *Core) Plan(name string) (Plan, bool) {
+	n := c.nodes[name]
+	if n == nil {
+		return Plan{}, false
+	}
+	p := Plan{Node: n.name, UID: n.uid}
+	if len(n.episodes) > 0 {
+		p.Findings = make([]Reason, 0, len(n.episodes))
+	}
+	strongest, by := c.strongest(n)
+	episodes := n.episodes
+	for _, r := range n.rules {
+		for len(episodes) > 0 && compareRules(episodes[0].rule, r) < 0 {
+			c.explain(&p, episodes[0], strongest, by)
+			episodes = episodes[1:]
+		}
+		if len(episodes) > 0 && episodes[0].rule == r {
+			c.explain(&p, episodes[0], strongest, by)
+			episodes = episodes[1:]
+		} else if n.unknowns > 0 {
+			if condition := c.unclearCondition(n, r); condition != "" {
+				p.add(Reason{Code: Unclear, Rule: r.spec.ID, Condition: condition})
+			}
+		}
+	}
+	for _, ep := range episodes {
+		c.explain(&p, ep, strongest, by)
+	}
+	if len(p.Findings) == 0 {
+		p.Reason = Reason{Code: Healthy, Of: len(n.rules)}
+		if len(n.rules) == 0 {
+			p.Reason = Reason{Code: NotSelected}
+		}
+	}
+	return p, true
+}
+
+func (p *Plan) add(r Reason) {
+	p.Findings = append(p.Findings, r)
+	if p.Reason.Code == 0 || cmp.Less(r.Code, p.Reason.Code) {
+		p.Reason = r
+	}
+	if !r.Until.IsZero() && (p.Next.IsZero() || r.Until.Before(p.Next)) {
+		p.Next = r.Until
+	}
+}
+
+// explain adds what one rule has to say.
+func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
+	for i := range ep.rule.groups {
+		if k := ep.clock(i); k != nil && k.carried {
+			p.Remember = append(p.Remember, Memory{Rule: ep.rule.spec.ID, Condition: ep.rule.groups[i].name, Since: instant(k.since)})
+		}
+	}
+	reason := Reason{Rule: ep.rule.spec.ID}
+	stays := ep.active || ep.present
+	switch {
+	case !ep.sick && stays:
+		reason.Code = c.whyTakenBack(ep)
+		p.Release = append(p.Release, reason)
+	case !ep.sick && ep.verdict == unclear:
+		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+	case !ep.sick:
+		reason.Code, reason.Of = Partial, len(ep.rule.groups)
+		for i := range ep.rule.groups {
+			if v, _, _ := c.judgeGroup(&ep.rule.groups[i], ep.node); v == holds {
+				if reason.Have++; reason.Have == 1 {
+					c.nameSignal(&reason, ep, i)
+				}
+			}
+		}
+	case !ep.rule.treats():
+		reason = c.explainTaint(p, ep, strongest, by)
+	default:
+		reason = c.explainTreatment(p, ep)
+	}
+	p.add(reason)
+}
+
+func (c *Core) whyTakenBack(ep *episode) Code {
+	switch {
+	case ep.rule.gone:
+		return RuleGone
+	case !ep.node.selectedBy(ep.rule):
+		return Deselected
+	}
+	return Recovered
+}
+
+// because begins a reason with the signal that decides.
+func (c *Core) because(ep *episode) Reason {
+	reason := Reason{Rule: ep.rule.spec.ID}
+	if ep.verdict == holds {
+		c.nameSignal(&reason, ep, ep.decider)
+	}
+	return reason
+}
+
+func (c *Core) nameSignal(reason *Reason, ep *episode, group int) {
+	g := &ep.rule.groups[group]
+	reason.Condition, reason.Status = g.name, ep.node.status(g.condition)
+	reason.Since = instant(ep.clock(group).since)
+}
+
+func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
+	reason := c.because(ep)
+	if !ep.active {
+		c.whyNotYet(&reason, ep)
+		return reason
+	}
+	steps := ep.rule.spec.Response.Ladder
+	reason.Code, reason.Step, reason.Steps, reason.Action = Treating, ep.step+1, len(steps), steps[ep.step].Action
+	if ep.seen == ep.step {
+		switch due, at := ep.due(c.now); {
+		case due && ep.step+1 == len(steps):
+			reason.Code = Exhausted
+		case due && ep.verdict == holds:
+			reason.Other = ep.rule.spec.Hold
+			if veto := ep.veto(); reason.Other == "" && veto != nil {
+				reason.Other = veto.Reason
+			}
+		case !due:
+			reason.Until = instant(at)
+		}
+	}
+	if p.Treatment == nil { // if several were found under way, the first speaks
+		p.Treatment = &PlannedTreatment{
+			Rule: ep.rule.spec.ID, Step: ep.step, Action: steps[ep.step].Action, Ref: steps[ep.step].Ref,
+			Since: instant(ep.stepSince), Reason: reason,
+		}
+	}
+	return reason
+}
+
+// whyNotYet says what a sick node's treatment waits for.
+func (c *Core) whyNotYet(reason *Reason, ep *episode) {
+	r := ep.rule
+	switch {
+	case ep.verdict == unclear:
+		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, r)
+	case ep.eligible > c.now:
+		reason.Code, reason.Until = Pending, instant(ep.eligible)
+	case ep.notBefore > c.now:
+		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
+	case !c.loaded:
+		reason.Code, reason.Other = OnHold, stillLoading
+	default:
+		reason.Code = c.obstacle(ep)
+		switch reason.Code {
+		case OnHold:
+			reason.Other = r.spec.Hold
+		case Vetoed:
+			reason.Other = ep.veto().Reason
+		case Busy:
+			for _, other := range ep.node.episodes {
+				if other.active && other.rule.treats() {
+					reason.Other = other.rule.spec.ID.String()
+					break
+				}
+			}
+		case ControlPlaneBusy:
+			reason.Other = c.controlPlane.holder()
+		case GateClosed:
+			reason.Have, reason.Limit, reason.Of = r.total.Sick, r.spec.Bound.Gate.Of(r.total.Selected), r.total.Selected
+		case CapFull:
+			reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+		}
+	}
+}
+
+const (
+	stillLoading   = "the nodes are still being loaded"
+	notIncluded    = "control-plane nodes are not included"
+	couldNotPlaced = "it could not be placed"
+)
+
+// standing returns the effect of the taint that an episode wants on its node
+// before other rules are looked at, 0 for none.
+func (c *Core) standing(ep *episode) Effect {
+	if ep.rule.gone || ep.rule.treats() || !ep.sick {
+		return 0
+	}
+	taint := ep.rule.spec.Response.Taint
+	places := ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == ""
+	switch {
+	case ep.active:
+		return NoExecute
+	case !places:
+		return ep.stands
+	case taint.Effect == NoExecute:
+		return NoSchedule
+	}
+	return taint.Effect
+}
+
+// strongest returns the highest declared effect among the rules that want a
+// taint on the node, and the first rule that declares it.
+func (c *Core) strongest(n *node) (effect Effect, by RuleID) {
+	for _, ep := range n.episodes {
+		if c.standing(ep) == 0 {
+			continue
+		}
+		if declared := ep.rule.spec.Response.Taint.Effect; declared > effect {
+			effect, by = declared, ep.rule.spec.ID
+		}
+	}
+	return effect, by
+}
+
+func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) Reason {
+	reason := c.because(ep)
+	taint := ep.rule.spec.Response.Taint
+	effect := c.standing(ep)
+	switch {
+	case effect == 0:
+		switch {
+		case ep.verdict == unclear:
+			reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+		case ep.eligible > c.now:
+			reason.Code, reason.Until = Pending, instant(ep.eligible)
+		default:
+			reason.Code, reason.Other = OnHold, ep.rule.spec.Hold
+		}
+		return reason
+	case taint.Effect < strongest:
+		reason.Code, reason.Other, reason.Effect = Superseded, by.String(), strongest
+		if ep.present || ep.active {
+			p.Release = append(p.Release, reason)
+		}
+		return reason
+	}
+	reason.Code, reason.Key, reason.Effect = Tainted, taint.Key, effect
+	if ep.verdict == holds && ep.eligible > c.now {
+		reason.Until = instant(ep.eligible)
+	}
+	if effect < taint.Effect && ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == "" {
+		c.whyFellBack(&reason, ep)
+	}
+	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
+	return reason
+}
+
+func (c *Core) whyFellBack(reason *Reason, ep *episode) {
+	reason.Code = FellBack
+	switch r := ep.rule; {
+	case ep.node.controlPlane && !r.spec.Response.Taint.ControlPlane:
+		reason.Other = notIncluded
+	case ep.notBefore > c.now:
+		reason.Other, reason.Until = couldNotPlaced, instant(ep.notBefore)
+	case !c.loaded:
+		reason.Other = stillLoading
+	case r.spec.Bound.Cap != nil:
+		reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+	}
+}
+
+// unclearCondition names the first condition that keeps a rule from saying
+// anything about a node, empty if the rule is clear.
+func (c *Core) unclearCondition(n *node, r *rule) (first string) {
+	var holding, open int
+	for i := range r.groups {
+		switch v, _, _ := c.judgeGroup(&r.groups[i], n); v {
+		case holds:
+			holding++
+		case unclear:
+			if open++; open == 1 {
+				first = r.groups[i].name
+			}
+		}
+	}
+	if r.overall(holding, open) != unclear {
+		return ""
+	}
+	return first
+}

@@ -1,0 +1,1377 @@
+package triage_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// decider is what the core and its twin have in common.
+type decider interface {
+	SetRule(now time.Time, r triage.Rule) error
+	RemoveRule(now time.Time, id triage.RuleID)
+	Observe(now time.Time, nodes ...triage.Node)
+	Forget(now time.Time, name string)
+	Abandon(now time.Time, node string, rule triage.RuleID, retry time.Duration)
+	Resume(now time.Time, g triage.Grant)
+	Loaded(now time.Time)
+	Advance(now time.Time)
+	Plan(node string) (triage.Plan, bool)
+	Population(id triage.RuleID) (triage.Population, bool)
+	Grants() []triage.Grant
+}
+
+// call is one call of the caller's, and the nodes that it is about.
+type call struct {
+	say   string
+	about []string
+	idle  bool // nothing but time
+	do    func(d decider, now time.Time)
+}
+
+// history is a cluster, its caller and what they are doing. The first decider
+// is the core whose plans the caller carries out; the others hear the same.
+type history struct {
+	t       *rapid.T             // draws; nothing that is drawn from it is logged
+	tell    func(string, ...any) // one line for each step
+	fail    func(what string)    // ends the history
+	born    func() []decider     // what a start of the controller makes
+	each    []decider            // what hears every call
+	look    func(c call)         // judges what a call has brought about
+	shuffle bool                 // the last decider hears in another order what may come in any
+
+	now      time.Time
+	loaded   bool
+	ends     bool                    // this is the last look
+	nodes    map[string]*triage.Node // the cluster as it is
+	heard    map[string]triage.Node  // as the deciders know it
+	rules    map[triage.RuleID]triage.Rule
+	drawer   []triage.Plan // plans that nobody has carried out yet
+	serial   int
+	plans    map[string]triage.Plan // of the core, after the last call
+	previous map[string]triage.Plan // of the core, after the call before
+}
+
+var (
+	dawn = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+	conditionTypes = []string{triage.Ready, "Disk", "Net"}
+	reasons        = []string{"", "Worn", triage.AgentSilent}
+	waits          = []time.Duration{0, 10 * time.Second, 30 * time.Second, time.Minute}
+	moments        = []time.Duration{time.Second, 10 * time.Second, 300 * time.Millisecond, 30 * time.Second, time.Minute, time.Nanosecond, 5 * time.Minute, triage.ReplacementWait}
+)
+
+func at(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Sub(dawn).String()
+}
+
+func pick[E any](t *rapid.T, of []E) E { return rapid.SampledFrom(of).Draw(t, "") }
+
+// rare is true about once in n times, and shrinks to false.
+func rare(t *rapid.T, n int) bool { return rapid.IntRange(0, n-1).Draw(t, "") == n-1 }
+
+// some picks between one and most of the names.
+func some(t *rapid.T, names []string, most int) []string {
+	picked := map[string]bool{}
+	for range rapid.IntRange(1, most).Draw(t, "") {
+		picked[pick(t, names)] = true
+	}
+	return slices.Sorted(maps.Keys(picked))
+}
+
+// live runs one random history. It draws where rapid does not log, so that a
+// failing history shows one line for each step and nothing else.
+func live(t *rapid.T, born func() []decider, judge func(*history) (look func(call))) {
+	rapid.Custom(func(inner *rapid.T) int {
+		h := &history{
+			t:     inner,
+			tell:  t.Logf,
+			fail:  func(what string) { t.Fatal(what) },
+			born:  born,
+			now:   dawn,
+			nodes: map[string]*triage.Node{},
+			rules: map[triage.RuleID]triage.Rule{},
+		}
+		h.look = judge(h)
+		for range rapid.IntRange(1, 4).Draw(inner, "") {
+			r := h.drawRule(h.drawID())
+			h.rules[r.ID] = r
+		}
+		for range rapid.IntRange(2, 6).Draw(inner, "") {
+			h.arrive()
+		}
+		h.start(nil)
+		// Several times, because one Repeat is short and may be very short.
+		for range 4 {
+			inner.Repeat(map[string]func(*rapid.T){"": func(*rapid.T) {}, "step": func(*rapid.T) { h.step() }})
+		}
+		h.ends = true
+		h.callAt(h.now, call{say: "Advance()", do: func(d decider, now time.Time) { d.Advance(now) }})
+		return 0
+	}).Draw(t, "history")
+}
+
+// ---- calls
+
+// call lets some time pass and makes a call.
+func (h *history) call(c call) { h.callAt(h.time(), c) }
+
+func (h *history) callAt(now time.Time, c call) {
+	h.tell("%s %s", at(now), c.say)
+	for _, d := range h.each {
+		c.do(d, now)
+	}
+	h.see(c)
+}
+
+// see looks at what a call has brought about.
+func (h *history) see(c call) {
+	h.previous, h.plans = h.plans, map[string]triage.Plan{}
+	for name := range h.heard {
+		if plan, ok := h.core().Plan(name); ok {
+			h.plans[name] = plan
+		}
+	}
+	h.look(c)
+}
+
+// core is the core whose plans count.
+func (h *history) core() *triage.Core { return h.each[0].(*triage.Core) }
+
+// time lets some time pass, mostly none, and with a liking for deadlines. What
+// it returns may lie in the past, as clocks do.
+func (h *history) time() time.Time {
+	switch {
+	case !rare(h.t, 3):
+	case rare(h.t, 12):
+		return h.now.Add(-10 * time.Second)
+	default:
+		h.elapse()
+	}
+	return h.now
+}
+
+func (h *history) elapse() {
+	deadline, ok := h.core().Deadline()
+	if ok && !rare(h.t, 3) {
+		deadline = deadline.Add(pick(h.t, []time.Duration{0, 0, 0, 0, -time.Nanosecond, time.Nanosecond}))
+		if deadline.After(h.now) {
+			h.now = deadline
+		}
+		return
+	}
+	h.now = h.now.Add(pick(h.t, moments))
+}
+
+func (h *history) observe(names ...string) {
+	var lines []string
+	var facts []triage.Node
+	for _, name := range names {
+		lines = append(lines, describe(*h.nodes[name]))
+		facts = append(facts, *h.nodes[name])
+		h.heard[name] = cloneNode(*h.nodes[name])
+	}
+	h.call(call{say: "Observe(" + strings.Join(lines, "; ") + ")", about: names, do: func(d decider, now time.Time) {
+		h.give(d, now, facts)
+	}})
+}
+
+// give hands over facts and spoils them afterwards: the core copies what it
+// needs.
+func (h *history) give(d decider, now time.Time, facts []triage.Node) {
+	var own []triage.Node
+	for _, node := range facts {
+		own = append(own, cloneNode(node))
+	}
+	d.Observe(now, own...)
+	for _, node := range own {
+		for key := range node.Labels {
+			node.Labels[key] = "spoiled"
+		}
+		clear(node.Conditions)
+		clear(node.Vetoes)
+		clear(node.Taints)
+		clear(node.Treatments)
+		clear(node.Memories)
+	}
+}
+
+func (h *history) setRule(r triage.Rule) {
+	h.rules[r.ID] = r
+	h.call(call{say: "SetRule(" + describeRule(r) + ")", do: func(d decider, now time.Time) {
+		if err := d.SetRule(now, r); err != nil {
+			h.tell("SetRule: %v", err)
+			h.fail("a valid rule is refused")
+		}
+	}})
+}
+
+// ---- the controller starts
+
+// start makes new deciders and tells them everything there is, as a controller
+// does that knows nothing but the API server and the grants that were saved.
+func (h *history) start(grants []triage.Grant) {
+	h.each, h.heard, h.loaded, h.drawer = h.born(), map[string]triage.Node{}, false, nil
+	h.plans = map[string]triage.Plan{}
+
+	var calls []call
+	for _, id := range h.ids() {
+		r := h.rules[id]
+		calls = append(calls, call{say: "SetRule(" + describeRule(r) + ")", do: func(d decider, now time.Time) {
+			if err := d.SetRule(now, r); err != nil {
+				h.tell("SetRule: %v", err)
+				h.fail("a valid rule is refused")
+			}
+		}})
+	}
+	h.anyOrder(calls)
+
+	calls = nil
+	for _, name := range slices.Sorted(maps.Keys(h.nodes)) {
+		node := *h.nodes[name]
+		h.heard[name] = cloneNode(node)
+		calls = append(calls, call{say: "Observe(" + describe(node) + ")", about: []string{name}, do: func(d decider, now time.Time) {
+			h.give(d, now, []triage.Node{node})
+		}})
+	}
+	h.anyOrder(calls)
+
+	calls = nil
+	for _, g := range grants {
+		say := fmt.Sprintf("Resume(%s)", grantKey(g))
+		calls = append(calls, call{say: say, about: []string{g.Node}, do: func(d decider, now time.Time) { d.Resume(now, g) }})
+	}
+	h.anyOrder(calls)
+
+	if !rare(h.t, 3) {
+		h.load()
+	}
+}
+
+// anyOrder makes calls whose order must not matter. The last decider hears them
+// shuffled if the history is about that; then no time passes between them, since
+// the same call would come at another time.
+func (h *history) anyOrder(calls []call) {
+	if !h.shuffle {
+		for _, c := range calls {
+			h.call(c)
+		}
+		return
+	}
+	if len(calls) == 0 {
+		return
+	}
+	var about []string
+	for _, c := range calls {
+		h.tell("%s %s", at(h.now), c.say)
+		about = append(about, c.about...)
+		for _, d := range h.each[:len(h.each)-1] {
+			c.do(d, h.now)
+		}
+	}
+	for _, c := range rapid.Permutation(calls).Draw(h.t, "") {
+		c.do(h.each[len(h.each)-1], h.now)
+	}
+	h.see(call{about: about})
+}
+
+func (h *history) load() {
+	h.loaded = true
+	h.call(call{say: "Loaded()", do: func(d decider, now time.Time) { d.Loaded(now) }})
+}
+
+// ---- what may happen
+
+func (h *history) step() {
+	type event struct {
+		weight int
+		happen func()
+	}
+	var table []func()
+	for _, e := range []event{
+		{4, h.timePasses},
+		{6, h.conditionsChange},
+		{3, h.storm},
+		{8, h.carryOut},
+		{4, h.nodeChanges},
+		{1, h.carryOutLate},
+		{2, h.treatmentFails},
+		{2, h.treatmentEnds},
+		{2, h.nodeGoes},
+		{1, h.nodeIsRecreated},
+		{2, h.replacementArrives},
+		{3, h.ruleChanges},
+		{2, h.abandon},
+		{1, h.observeAgain},
+		{1, h.restart},
+	} {
+		for range e.weight {
+			table = append(table, e.happen)
+		}
+	}
+	if !h.loaded && rare(h.t, 3) {
+		h.load()
+		return
+	}
+	pick(h.t, table)()
+}
+
+func (h *history) names() []string { return slices.Sorted(maps.Keys(h.nodes)) }
+
+func (h *history) ids() []triage.RuleID { return slices.SortedFunc(maps.Keys(h.rules), compareRules) }
+
+// signals are all that some rule looks for.
+func (h *history) signals() []triage.Signal {
+	var signals []triage.Signal
+	for _, id := range h.ids() {
+		signals = append(signals, h.rules[id].When.Signals...)
+	}
+	return signals
+}
+
+func (h *history) timePasses() {
+	h.elapse()
+	h.callAt(h.now, call{say: "Advance()", idle: true, do: func(d decider, now time.Time) { d.Advance(now) }})
+}
+
+func (h *history) conditionsChange() {
+	if len(h.nodes) == 0 {
+		h.replacementArrives()
+		return
+	}
+	names := some(h.t, h.names(), 3)
+	for _, name := range names {
+		h.drawConditions(h.nodes[name])
+	}
+	// What the watch has not brought yet comes with the next event of the node.
+	if !rare(h.t, 8) {
+		h.observe(names...)
+	}
+}
+
+// storm makes many nodes sick in one way at one moment, so that they compete.
+func (h *history) storm() {
+	signals := h.signals()
+	if len(h.nodes) == 0 || len(signals) == 0 {
+		h.replacementArrives()
+		return
+	}
+	s := pick(h.t, signals)
+	names := some(h.t, h.names(), 2*len(h.nodes))
+	for _, name := range names {
+		node := h.nodes[name]
+		node.Conditions = slices.DeleteFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == s.Condition })
+		if s.Status != triage.Missing {
+			node.Conditions = append(node.Conditions, triage.Condition{Type: s.Condition, Status: s.Status, Reason: s.Reason, Transition: h.now})
+		}
+	}
+	h.observe(names...)
+}
+
+func (h *history) nodeChanges() {
+	if len(h.nodes) == 0 {
+		return
+	}
+	node := h.nodes[pick(h.t, h.names())]
+	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised"}) {
+	case "labels":
+		node.Labels = h.drawLabels()
+	case "veto":
+		node.Vetoes = h.drawVetoes()
+	case "zone":
+		node.Zone = pick(h.t, []string{"a", "b", ""})
+	case "control plane":
+		node.ControlPlane = !node.ControlPlane
+	case "initialised":
+		node.Initialized = !node.Initialized
+	}
+	h.observe(node.Name)
+}
+
+// carryOut brings one node in line with its plan, or with a part of it, or puts
+// the plan aside for later.
+func (h *history) carryOut() {
+	var wanting []string
+	for _, name := range h.names() {
+		if plan := h.plans[name]; plan.Treatment != nil || len(plan.Taints)+len(plan.Release)+len(plan.Remember) > 0 {
+			wanting = append(wanting, name)
+		}
+	}
+	if len(wanting) == 0 {
+		h.conditionsChange()
+		return
+	}
+	plan := h.plans[pick(h.t, wanting)]
+	if rare(h.t, 10) {
+		h.drawer = append(h.drawer, plan)
+		h.tell("%s puts the plan of %s aside", at(h.now), plan.Node)
+		return
+	}
+	h.carry(plan)
+}
+
+func (h *history) carryOutLate() {
+	if len(h.drawer) == 0 {
+		h.carryOut()
+		return
+	}
+	plan := h.drawer[0]
+	h.drawer = h.drawer[1:]
+	if h.nodes[plan.Node] != nil && h.nodes[plan.Node].UID == plan.UID {
+		h.tell("%s carries out an old plan of %s", at(h.now), plan.Node)
+		h.carry(plan)
+	}
+}
+
+func (h *history) carry(plan triage.Plan) {
+	node := h.nodes[plan.Node]
+	part := pick(h.t, []string{"all", "all", "all", "all", "treatment", "taints", "release", "memories"})
+	done := func(what string) bool { return part == "all" || part == what }
+	if done("release") {
+		for _, reason := range plan.Release {
+			node.Taints = slices.DeleteFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == reason.Rule })
+			node.Treatments = slices.DeleteFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == reason.Rule })
+		}
+	}
+	if done("taints") {
+		node.Taints = nil
+		for _, taint := range plan.Taints {
+			node.Taints = append(node.Taints, taint.Taint)
+		}
+	}
+	if planned := plan.Treatment; done("treatment") && planned != nil {
+		same := func(t triage.Treatment) bool { return t.Rule == planned.Rule && t.Step == planned.Step }
+		if !slices.ContainsFunc(node.Treatments, same) {
+			since := pick(h.t, []time.Time{planned.Since, h.now, h.now.Truncate(time.Second)})
+			if rare(h.t, 3) {
+				node.Treatments = slices.DeleteFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == planned.Rule })
+			}
+			node.Treatments = append(node.Treatments, triage.Treatment{Rule: planned.Rule, Step: planned.Step, Since: since})
+		}
+	}
+	if done("memories") {
+		node.Memories = slices.Clone(plan.Remember)
+	}
+	if !rare(h.t, 8) {
+		h.observe(node.Name)
+	}
+}
+
+// treated lists the nodes that have a treatment in the cluster.
+func (h *history) treated() []string {
+	return slices.DeleteFunc(h.names(), func(name string) bool { return len(h.nodes[name].Treatments) == 0 })
+}
+
+func (h *history) treatmentFails() {
+	names := h.treated()
+	if len(names) == 0 {
+		h.carryOut()
+		return
+	}
+	node := h.nodes[pick(h.t, names)]
+	i := len(node.Treatments) - 1
+	if rare(h.t, 4) {
+		i = 0
+	}
+	node.Treatments[i].Failed = !node.Treatments[i].Failed
+	h.observe(node.Name)
+}
+
+func (h *history) treatmentEnds() {
+	names := h.treated()
+	if len(names) == 0 {
+		h.carryOut()
+		return
+	}
+	node := h.nodes[pick(h.t, names)]
+	if rare(h.t, 3) {
+		node.Treatments = node.Treatments[:len(node.Treatments)-1]
+	} else {
+		node.Treatments = nil
+	}
+	h.observe(node.Name)
+}
+
+// nodeGoes takes a node away, mostly one that is being terminated.
+func (h *history) nodeGoes() {
+	names := h.names()
+	if len(names) == 0 {
+		return
+	}
+	if !rare(h.t, 4) {
+		terminating := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			plan := h.plans[name]
+			return plan.Treatment == nil || plan.Treatment.Action != triage.Terminate
+		})
+		if len(terminating) == 0 {
+			h.carryOut()
+			return
+		}
+		names = terminating
+	}
+	name := pick(h.t, names)
+	delete(h.nodes, name)
+	h.forget(name)
+}
+
+func (h *history) forget(name string) {
+	delete(h.heard, name)
+	h.call(call{say: "Forget(" + name + ")", about: []string{name}, do: func(d decider, now time.Time) { d.Forget(now, name) }})
+}
+
+func (h *history) nodeIsRecreated() {
+	if len(h.nodes) == 0 {
+		return
+	}
+	name := pick(h.t, h.names())
+	h.create(name)
+	h.observe(name)
+}
+
+func (h *history) replacementArrives() {
+	if len(h.nodes) >= 10 {
+		h.nodeGoes()
+		return
+	}
+	node := h.arrive()
+	if !rare(h.t, 3) {
+		node.Conditions = []triage.Condition{{Type: triage.Ready, Status: triage.True, Transition: h.now}}
+	}
+	h.observe(node.Name)
+}
+
+func (h *history) ruleChanges() {
+	ids := h.ids()
+	switch {
+	case len(ids) == 0 || len(ids) < 6 && rare(h.t, 4):
+		h.setRule(h.drawRule(h.drawID()))
+	case rare(h.t, 5):
+		id := pick(h.t, ids)
+		delete(h.rules, id)
+		h.call(call{say: "RemoveRule(" + id.String() + ")", do: func(d decider, now time.Time) { d.RemoveRule(now, id) }})
+	case rare(h.t, 10):
+		r := h.drawRule(pick(h.t, ids))
+		r.When.Signals = nil
+		h.callAt(h.now, call{say: "SetRule(" + r.ID.String() + " without signals)", do: func(d decider, now time.Time) {
+			if d.SetRule(now, r) == nil {
+				h.fail("a rule without signals is taken")
+			}
+		}})
+	default:
+		h.setRule(h.alterRule(h.rules[pick(h.t, ids)]))
+	}
+}
+
+func (h *history) abandon() {
+	node, rule := "", triage.RuleID{}
+	var unseen []triage.Grant
+	for _, g := range h.core().Grants() {
+		if n := h.nodes[g.Node]; n != nil && !shows(*n, g.Rule) {
+			unseen = append(unseen, g)
+		}
+	}
+	sortGrants(unseen)
+	switch {
+	case len(unseen) > 0:
+		g := pick(h.t, unseen)
+		node, rule = g.Node, g.Rule
+	case len(h.nodes) > 0 && len(h.rules) > 0 && rare(h.t, 3):
+		node, rule = pick(h.t, h.names()), pick(h.t, h.ids())
+	default:
+		h.carryOut()
+		return
+	}
+	retry := pick(h.t, waits)
+	h.call(call{say: fmt.Sprintf("Abandon(%s, %s, retry in %s)", node, rule, retry), about: []string{node}, do: func(d decider, now time.Time) {
+		d.Abandon(now, node, rule, retry)
+	}})
+}
+
+func (h *history) observeAgain() {
+	if len(h.nodes) > 0 {
+		h.observe(some(h.t, h.names(), 10)...)
+	}
+}
+
+// restart is the end of one controller and the beginning of the next. In
+// between nodes may change or go.
+func (h *history) restart() {
+	grants := slices.Clone(h.core().Grants())
+	sortGrants(grants)
+	for _, name := range h.names() {
+		if plan, ok := h.plans[name]; ok && !rare(h.t, 4) {
+			h.nodes[name].Memories = slices.Clone(plan.Remember)
+		}
+	}
+	h.now = h.now.Add(pick(h.t, moments))
+	h.tell("%s the controller starts again", at(h.now))
+	if names := h.names(); len(names) > 0 && rare(h.t, 3) {
+		if name := pick(h.t, names); rare(h.t, 3) {
+			delete(h.nodes, name)
+		} else {
+			h.drawConditions(h.nodes[name])
+		}
+	}
+	h.start(grants)
+}
+
+// ---- nodes
+
+func (h *history) arrive() *triage.Node {
+	h.serial++
+	return h.create(fmt.Sprintf("n%d", h.serial))
+}
+
+func (h *history) create(name string) *triage.Node {
+	h.serial++
+	node := &triage.Node{
+		Name:         name,
+		UID:          fmt.Sprintf("u%d", h.serial),
+		Zone:         pick(h.t, []string{"a", "b", ""}),
+		Labels:       h.drawLabels(),
+		ControlPlane: rare(h.t, 2),
+		Vetoes:       h.drawVetoes(),
+		Created:      h.now.Truncate(time.Second),
+	}
+	if rare(h.t, 3) {
+		node.Created = pick(h.t, []time.Time{h.now, h.now.Add(-time.Minute), {}})
+	}
+	h.drawConditions(node)
+	h.nodes[name] = node
+	return node
+}
+
+func (h *history) drawLabels() map[string]string {
+	labels := map[string]string{"pool": pick(h.t, []string{"gpu", "cpu"})}
+	if rare(h.t, 3) {
+		labels["spot"] = "yes"
+	}
+	if rare(h.t, 6) {
+		delete(labels, "pool")
+	}
+	return labels
+}
+
+func (h *history) drawVetoes() []triage.Veto {
+	switch {
+	case !rare(h.t, 4):
+		return nil
+	case rare(h.t, 3):
+		return []triage.Veto{{Kind: triage.Repair, Reason: "not for repair"}, {Reason: "maintenance"}}
+	}
+	return []triage.Veto{{Kind: pick(h.t, []triage.Kind{0, triage.NodeHealthCheck}), Reason: "hands off"}}
+}
+
+// drawConditions changes up to two conditions of a node, mostly into what some
+// rule looks for, since most statuses concern nobody.
+func (h *history) drawConditions(node *triage.Node) {
+	for range rapid.IntRange(1, 2).Draw(h.t, "") {
+		row := triage.Condition{Type: pick(h.t, conditionTypes), Status: triage.True, Transition: h.now}
+		signals := h.signals()
+		switch what := pick(h.t, []string{"sick", "sick", "sick", "well", "well", "unknown", "silent", "gone", "later"}); {
+		case what == "sick" && len(signals) > 0:
+			s := pick(h.t, signals)
+			row.Type, row.Status, row.Reason = s.Condition, s.Status, s.Reason
+		case what == "well" && len(signals) > 0:
+			s := pick(h.t, signals)
+			row.Type = s.Condition
+			row.Status = pick(h.t, slices.DeleteFunc([]triage.Status{triage.True, triage.False}, func(other triage.Status) bool { return other == s.Status }))
+		case what == "unknown":
+			row.Status, row.Reason = triage.Unknown, pick(h.t, reasons)
+		case what == "silent":
+			row.Status, row.Reason = triage.Unknown, triage.AgentSilent
+		case what == "gone":
+			row.Status = triage.Missing
+		case what == "later":
+			// The same again with a later stamp: a reporter that has restarted.
+			if old, ok := rowOf(*node, row.Type); ok {
+				row.Status, row.Reason = old.Status, old.Reason
+			}
+		}
+		switch {
+		case rare(h.t, 4):
+			row.Transition = pick(h.t, []time.Time{{}, h.now.Add(-30 * time.Second), h.now.Add(5 * time.Second)})
+		case rare(h.t, 4): //nolint:gocritic // each case draws anew
+			if old, ok := rowOf(*node, row.Type); ok {
+				row.Transition = old.Transition
+			}
+		}
+		node.Conditions = slices.DeleteFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == row.Type })
+		if row.Status == triage.Missing {
+			continue
+		}
+		node.Conditions = append(node.Conditions, row)
+		if rare(h.t, 12) {
+			node.Conditions = append(node.Conditions, triage.Condition{Type: row.Type, Status: triage.False, Transition: h.now})
+		}
+	}
+}
+
+// ---- rules
+
+func (h *history) drawID() triage.RuleID {
+	var free []triage.RuleID
+	for _, kind := range []triage.Kind{triage.NodeHealthCheck, triage.ConditionSet, triage.Repair, triage.ReadyTimeout} {
+		names := []string{"a", "b"}
+		if kind == triage.ConditionSet { // as many taints as ladders
+			names = []string{"a", "b", "c", "d", "e"}
+		}
+		for _, name := range names {
+			if _, taken := h.rules[triage.RuleID{Kind: kind, Name: name}]; !taken {
+				free = append(free, triage.RuleID{Kind: kind, Name: name})
+			}
+		}
+	}
+	return pick(h.t, free)
+}
+
+func (h *history) drawRule(id triage.RuleID) triage.Rule {
+	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold()}
+	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
+		// Two rules that want the same node at the same time.
+		r.When = h.rules[pick(h.t, ids)].When
+	}
+	h.drawResponse(&r)
+	return r
+}
+
+// alterRule changes one thing about a rule, or nothing.
+func (h *history) alterRule(r triage.Rule) triage.Rule {
+	r.When.Signals = slices.Clone(r.When.Signals)
+	switch pick(h.t, []string{"for", "hold", "bound", "response", "who", "when", "all", "order", "everything", "nothing"}) {
+	case "for":
+		i := rapid.IntRange(0, len(r.When.Signals)-1).Draw(h.t, "")
+		r.When.Signals[i].For = pick(h.t, waits)
+	case "hold":
+		if r.Hold == "" {
+			r.Hold = "paused"
+		} else {
+			r.Hold = ""
+		}
+	case "bound":
+		h.drawBound(&r)
+	case "response":
+		h.drawResponse(&r)
+	case "who":
+		r.Who = h.drawWho()
+	case "when":
+		r.When = h.drawWhen()
+	case "all":
+		r.When.All = !r.When.All
+	case "order":
+		slices.Reverse(r.When.Signals)
+	case "everything":
+		r = h.drawRule(r.ID)
+	}
+	return r
+}
+
+func (h *history) drawHold() string {
+	if rare(h.t, 8) {
+		return "paused"
+	}
+	return ""
+}
+
+func (h *history) drawWho() triage.Selector {
+	gpu := triage.Requirement{Key: "pool", Op: triage.In, Values: []string{"gpu"}}
+	requirements := pick(h.t, [][]triage.Requirement{
+		nil,
+		nil,
+		{gpu},
+		{{Key: "pool", Op: triage.In, Values: []string{"gpu", "cpu"}}},
+		{{Key: "pool", Op: triage.NotIn, Values: []string{"cpu"}}},
+		{{Key: "spot", Op: triage.Exists}},
+		{{Key: "spot", Op: triage.Absent}},
+		{gpu, {Key: "spot", Op: triage.Absent}},
+	})
+	who, err := triage.NewSelector(requirements...)
+	if err != nil {
+		h.fail(err.Error())
+	}
+	return who
+}
+
+func (h *history) drawWhen() triage.When {
+	when := triage.When{All: rapid.Bool().Draw(h.t, "")}
+	fromCreation := map[string]bool{}
+	for _, condition := range conditionTypes {
+		fromCreation[condition] = rare(h.t, 8)
+	}
+	for range rapid.IntRange(1, 4).Draw(h.t, "") {
+		s := triage.Signal{
+			Condition:  pick(h.t, conditionTypes),
+			Status:     pick(h.t, []triage.Status{triage.False, triage.False, triage.True, triage.Unknown, triage.Missing}),
+			For:        pick(h.t, waits),
+			EvenSilent: rare(h.t, 3),
+		}
+		if rare(h.t, 4) && s.Status != triage.Missing {
+			s.Reason = pick(h.t, reasons)
+		}
+		s.FromCreation = fromCreation[s.Condition]
+		when.Signals = append(when.Signals, s)
+	}
+	return when
+}
+
+func (h *history) drawResponse(r *triage.Rule) {
+	r.Response = triage.Response{}
+	if r.ID.Kind == triage.ConditionSet {
+		r.Response.Taint = &triage.TaintResponse{
+			Key:          pick(h.t, []string{"sick", "worn"}),
+			Effect:       pick(h.t, []triage.Effect{triage.NoExecute, triage.NoSchedule, triage.NoExecute, triage.PreferNoSchedule}),
+			ControlPlane: rare(h.t, 3),
+		}
+	} else {
+		for range rapid.IntRange(1, 3).Draw(h.t, "") {
+			r.Response.Ladder = append(r.Response.Ladder, triage.Step{
+				Action:  pick(h.t, []triage.Action{triage.Terminate, triage.Remediate, triage.Terminate, triage.Reboot, triage.Drain}),
+				Ref:     pick(h.t, []string{"", "one", "two"}),
+				Timeout: pick(h.t, []time.Duration{10 * time.Second, time.Minute, 0}),
+			})
+		}
+	}
+	h.drawBound(r)
+}
+
+func (h *history) drawBound(r *triage.Rule) {
+	r.Bound = triage.Bound{}
+	if r.Response.Taint == nil && rare(h.t, 3) {
+		gate := h.drawLimit()
+		gate.Healthy = rare(h.t, 3)
+		r.Bound.Gate = &gate
+	}
+	if (r.Response.Taint == nil || r.Response.Taint.Effect == triage.NoExecute) && !rare(h.t, 4) {
+		limit := h.drawLimit()
+		r.Bound.Cap = &limit
+	}
+}
+
+func (h *history) drawLimit() triage.Limit {
+	if rare(h.t, 2) {
+		return triage.Limit{Number: pick(h.t, []int{50, 34, 10, 100, 0}), Percent: true, RoundUp: rare(h.t, 2)}
+	}
+	return triage.Limit{Number: pick(h.t, []int{1, 2, 3, 0})}
+}
+
+// ---- telling
+
+func describe(n triage.Node) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s zone=%q", n.Name, n.UID, n.Zone)
+	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
+		fmt.Fprintf(&b, " %s=%s", key, n.Labels[key])
+	}
+	fmt.Fprintf(&b, " created %s", at(n.Created))
+	if n.ControlPlane {
+		b.WriteString(" control-plane")
+	}
+	if n.Initialized {
+		b.WriteString(" initialised")
+	}
+	for _, c := range n.Conditions {
+		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
+		if c.Reason != "" {
+			b.WriteString("(" + c.Reason + ")")
+		}
+		b.WriteString("@" + at(c.Transition))
+	}
+	for _, v := range n.Vetoes {
+		fmt.Fprintf(&b, " veto:%d:%q", v.Kind, v.Reason)
+	}
+	for _, t := range n.Taints {
+		fmt.Fprintf(&b, " taint:%s:%s:%s", t.Rule, t.Key, t.Effect)
+	}
+	for _, t := range n.Treatments {
+		fmt.Fprintf(&b, " treatment:%s:%d@%s", t.Rule, t.Step, at(t.Since))
+		if t.Failed {
+			b.WriteString(":failed")
+		}
+	}
+	for _, m := range n.Memories {
+		fmt.Fprintf(&b, " memory:%s:%s@%s", m.Rule, m.Condition, at(m.Since))
+	}
+	return b.String()
+}
+
+func describeRule(r triage.Rule) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s who[%s] any", r.ID, r.Who)
+	if r.When.All {
+		b.Reset()
+		fmt.Fprintf(&b, "%s who[%s] all", r.ID, r.Who)
+	}
+	for _, s := range r.When.Signals {
+		fmt.Fprintf(&b, " %s=%s", s.Condition, s.Status)
+		if s.Reason != "" {
+			b.WriteString("(" + s.Reason + ")")
+		}
+		fmt.Fprintf(&b, " for %s", s.For)
+		if s.EvenSilent {
+			b.WriteString(" even silent")
+		}
+		if s.FromCreation {
+			b.WriteString(" from creation")
+		}
+		b.WriteString(",")
+	}
+	limit := func(name string, l *triage.Limit) {
+		if l == nil {
+			return
+		}
+		fmt.Fprintf(&b, " %s %s", name, l)
+		if l.RoundUp {
+			b.WriteString(" up")
+		}
+		if l.Healthy {
+			b.WriteString(" healthy")
+		}
+	}
+	limit("gate", r.Bound.Gate)
+	limit("cap", r.Bound.Cap)
+	if taint := r.Response.Taint; taint != nil {
+		fmt.Fprintf(&b, " taint %s:%s", taint.Key, taint.Effect)
+		if taint.ControlPlane {
+			b.WriteString(" control plane too")
+		}
+	}
+	for _, step := range r.Response.Ladder {
+		fmt.Fprintf(&b, " then %s", step.Action)
+		if step.Ref != "" {
+			b.WriteString("(" + step.Ref + ")")
+		}
+		if step.Timeout > 0 {
+			fmt.Fprintf(&b, " up to %s", step.Timeout)
+		}
+	}
+	if r.Hold != "" {
+		b.WriteString(" on hold")
+	}
+	return b.String()
+}
+
+// ---- comparing
+
+// diff shows how two values differ.
+func diff(got, want any) string { return gocmp.Diff(want, got, cmpopts.EquateEmpty()) }
+
+// same compares two plans that almost always are. It is for speed: at the end of
+// a history a diff looks at them again, so that no field is forgotten here.
+func same(a, b triage.Plan) bool {
+	return a.Node == b.Node && a.UID == b.UID && a.Reason == b.Reason &&
+		slices.Equal(a.Taints, b.Taints) &&
+		(a.Treatment == nil) == (b.Treatment == nil) && (a.Treatment == nil || *a.Treatment == *b.Treatment) &&
+		slices.Equal(a.Release, b.Release) &&
+		slices.Equal(a.Findings, b.Findings) &&
+		slices.Equal(a.Remember, b.Remember) &&
+		a.Next.Equal(b.Next)
+}
+
+func sortGrants(grants []triage.Grant) {
+	slices.SortFunc(grants, func(a, b triage.Grant) int {
+		return strings.Compare(grantKey(a), grantKey(b))
+	})
+}
+
+func grantKey(g triage.Grant) string {
+	return fmt.Sprintf("%s on %s %s step %d since %s gone %s control plane %t replaced %t",
+		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced)
+}
+
+// agree ends the history unless another decider plans and counts the same as
+// the core.
+func (h *history) agree(other decider, who string) {
+	for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+		got, inGot := h.plans[name]
+		want, inWant := other.Plan(name)
+		if inGot != inWant {
+			h.tell("the core knows %s: %t, %s: %t", name, inGot, who, inWant)
+			h.fail("a node is known to one and not to the other")
+		}
+		if h.ends || !same(got, want) {
+			if d := diff(got, want); d != "" {
+				h.tell("plan of %s (-%s +core):\n%s", name, who, d)
+				h.fail("the plans of a node differ")
+			}
+		}
+	}
+	for _, id := range h.ids() {
+		got, inGot := h.core().Population(id)
+		want, inWant := other.Population(id)
+		if inGot != inWant {
+			h.tell("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
+			h.fail("a rule is counted by one and not by the other")
+		}
+		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || !maps.Equal(got.Zones, want.Zones) {
+			h.tell("population of %s (-%s +core):\n%s", id, who, diff(got, want))
+			h.fail("the populations of a rule differ")
+		}
+	}
+	if got, want := h.grants(h.core()), h.grants(other); !slices.Equal(got, want) {
+		h.tell("grants (-%s +core):\n%s", who, diff(got, want))
+		h.fail("the grants differ")
+	}
+}
+
+// grants lists what a decider says is under way. The step of a rule that is gone
+// is a step of nothing.
+func (h *history) grants(d decider) []triage.Grant {
+	grants := slices.Clone(d.Grants())
+	for i, g := range grants {
+		if _, known := h.rules[g.Rule]; !known {
+			grants[i].Step = 0
+		}
+	}
+	sortGrants(grants)
+	return grants
+}
+
+// actions are the part of a plan that a caller carries out.
+type actions struct {
+	Taints    []triage.Taint
+	Rule      triage.RuleID
+	Step      int
+	Action    triage.Action
+	Ref       string
+	Treatment bool
+	Release   []triage.RuleID
+}
+
+func (a actions) equal(b actions) bool {
+	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
+		a.Action == b.Action && a.Ref == b.Ref && slices.Equal(a.Release, b.Release)
+}
+
+func actionsOf(plan triage.Plan) actions {
+	var a actions
+	for _, taint := range plan.Taints {
+		a.Taints = append(a.Taints, taint.Taint)
+	}
+	if p := plan.Treatment; p != nil {
+		a.Treatment, a.Rule, a.Step, a.Action, a.Ref = true, p.Rule, p.Step, p.Action, p.Ref
+	}
+	for _, reason := range plan.Release {
+		a.Release = append(a.Release, reason.Rule)
+	}
+	return a
+}
+
+// wakes returns a check that the caller, who plans again only what a call was
+// about and what was woken, never misses a change of what is to be done, and
+// that there is a deadline for everything that time alone will bring.
+func (h *history) wakes() func(call) {
+	done := map[string]actions{} // when the caller last asked who was woken
+	last := map[string]actions{} // after the last call
+	about := map[string]bool{}
+	var core *triage.Core
+	var promised time.Time // until then nothing happens by itself
+	return func(c call) {
+		if h.core() != core {
+			core = h.core()
+			clear(done)
+			clear(last)
+			clear(about)
+		}
+		before := maps.Clone(last)
+		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+			last[name] = actionsOf(h.plans[name])
+			if c.idle && (promised.IsZero() || h.now.Before(promised)) && !last[name].equal(before[name]) {
+				h.tell("what is to be done about %s (-before +now), although the deadline is %s:\n%s", name, at(promised), diff(last[name], before[name]))
+				h.fail("a plan has changed before the deadline")
+			}
+		}
+		deadline, waits := core.Deadline()
+		promised = deadline
+		// Before that the caller has not begun to listen.
+		if h.loaded && waits && !deadline.After(h.now) {
+			h.tell("the deadline is %s", at(deadline))
+			h.fail("the deadline has passed")
+		}
+		for _, name := range c.about {
+			about[name] = true
+		}
+		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+			for _, reason := range h.plans[name].Findings {
+				// A taint that stands does not change when its time has come.
+				if reason.Code != triage.Tainted && !reason.Until.IsZero() && (!waits || deadline.After(reason.Until)) {
+					h.tell("%s: %s; the deadline is %s", name, reason, at(deadline))
+					h.fail("the deadline comes after a plan's change")
+				}
+			}
+		}
+		// A caller that is busy asks later.
+		if rare(h.t, 5) {
+			return
+		}
+		woken := map[string]bool{}
+		for {
+			name, ok := core.NextWoken()
+			if !ok {
+				break
+			}
+			if woken[name] {
+				h.tell("%s is woken twice", name)
+				h.fail("a node is woken twice")
+			}
+			if _, exists := core.Plan(name); !exists {
+				h.tell("%s is woken", name)
+				h.fail("a node is woken that has no plan")
+			}
+			woken[name] = true
+		}
+		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+			if !woken[name] && !about[name] && !last[name].equal(done[name]) {
+				h.tell("what is to be done about %s (-before +now):\n%s", name, diff(last[name], done[name]))
+				h.fail("a node was not woken although its plan has changed")
+			}
+			done[name] = last[name]
+		}
+		clear(about)
+	}
+}
+
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	saw := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		live(t, func() []decider { return []decider{triage.New(), newTwin(saw)} }, func(h *history) func(call) {
+			wakes := h.wakes()
+			return func(c call) {
+				h.agree(h.each[1], "twin")
+				wakes(c)
+				h.tally(saw)
+			}
+		})
+	})
+
+	wanted := []string{
+		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "vacancies", "replacements",
+		"unclear-kept", "memories", "remembered", "over", "abandoned", "resumed",
+	}
+	for code := triage.CapFull; code <= triage.Retrying; code++ {
+		wanted = append(wanted, "held: "+code.String())
+	}
+	var totals []string
+	for _, what := range slices.Sorted(maps.Keys(saw)) {
+		totals = append(totals, fmt.Sprintf("%s %d", what, saw[what]))
+	}
+	t.Logf("saw %s", strings.Join(totals, ", "))
+	for _, what := range wanted {
+		if saw[what] == 0 {
+			t.Errorf("no %s in any history: the histories do not test what they are for", what)
+		}
+	}
+}
+
+// tally counts what the plans of the core newly say.
+func (h *history) tally(saw map[string]int) {
+	for name, plan := range h.plans {
+		before := map[triage.RuleID]triage.Reason{}
+		if old := h.previous[name]; old.UID == plan.UID {
+			for _, reason := range old.Findings {
+				before[reason.Rule] = reason
+			}
+		}
+		if len(plan.Remember) > len(h.previous[name].Remember) {
+			saw["remembered"]++
+		}
+		for _, reason := range plan.Findings {
+			old := before[reason.Rule]
+			standing := reason.Code == triage.Treating || reason.Code == triage.Tainted
+			if standing && old.Code == reason.Code && old.Condition != "" && reason.Condition == "" {
+				saw["unclear-kept"]++
+			}
+			if old.Code == reason.Code {
+				continue
+			}
+			switch reason.Code {
+			case triage.Recovered, triage.Deselected, triage.RuleGone:
+				saw["releases"]++
+			case triage.FellBack:
+				saw["fallbacks"]++
+			case triage.Superseded:
+				saw["supersessions"]++
+			case triage.Exhausted:
+				saw["exhaustions"]++
+			}
+			if reason.Code >= triage.CapFull && reason.Code <= triage.Retrying {
+				saw["held: "+reason.Code.String()]++
+			}
+		}
+	}
+}
+
+func TestInvariants(t *testing.T) {
+	t.Parallel()
+	saw := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		live(t, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
+			h.shuffle = true
+			bounds := h.bounds(saw)
+			return func(c call) {
+				h.agree(h.each[1], "the core that heard the same")
+				h.agree(h.each[2], "the core that was told in another order")
+				h.reasons()
+				bounds()
+			}
+		})
+	})
+	t.Logf("judged %d new treatments, %d of them under a gate, %d of them of control-plane nodes, %d new NoExecute taints, %d of all under a cap",
+		saw["treatments"], saw["gated"], saw["control plane"], saw["NoExecute"], saw["capped"])
+	for _, what := range []string{"treatments", "gated", "control plane", "NoExecute", "capped"} {
+		if saw[what] == 0 {
+			t.Errorf("no %s in any history: the histories do not test what they are for", what)
+		}
+	}
+}
+
+// reasons ends the history if a plan does not say why.
+func (h *history) reasons() {
+	for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+		plan := h.plans[name]
+		for _, reason := range append([]triage.Reason{plan.Reason}, plan.Findings...) {
+			if reason.Code == 0 || strings.TrimSpace(reason.String()) == "" {
+				h.tell("plan of %s: %+v", name, plan)
+				h.fail("a plan has no reason")
+			}
+		}
+	}
+}
+
+// bounds returns a check of everything that was newly begun, by what the caller
+// can see: the facts it gave, the grants and the populations.
+func (h *history) bounds(saw map[string]int) func() {
+	type decision struct {
+		rule      triage.RuleID
+		node, uid string
+		since     time.Time
+	}
+	decided := func(g triage.Grant) decision { return decision{g.Rule, g.Node, g.UID, g.Since} }
+	before := map[decision]bool{}
+	ladders := map[triage.RuleID]bool{} // also of rules that are gone
+	var core *triage.Core
+	return func() {
+		for id, rule := range h.rules {
+			ladders[id] = len(rule.Response.Ladder) > 0
+		}
+		grants := slices.Clone(h.core().Grants())
+		sortGrants(grants)
+		after := map[decision]bool{}
+		for _, g := range grants {
+			after[decided(g)] = true
+		}
+		old := before
+		before = after
+		if h.core() != core || !h.loaded {
+			// What a start brings was decided by the controller before it.
+			core = h.core()
+			return
+		}
+		for _, g := range grants {
+			facts := h.heard[g.Node]
+			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || shows(facts, g.Rule) {
+				continue
+			}
+			h.begun(saw, g, facts, grants, ladders)
+		}
+	}
+}
+
+// begun judges one new treatment or NoExecute taint.
+func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, grants []triage.Grant, ladders map[triage.RuleID]bool) {
+	rule, known := h.rules[g.Rule]
+	if !known {
+		h.fail("a rule that does not exist has begun something")
+	}
+	bad := func(what string) {
+		h.tell("%s on %s", g.Rule, g.Node)
+		h.fail(what)
+	}
+	population, _ := h.core().Population(g.Rule)
+	if population.Cap >= 0 {
+		saw["capped"]++
+		if population.Treated > population.Cap {
+			h.tell("%d are in treatment, %d may be", population.Treated, population.Cap)
+			bad("something is begun above the cap")
+		}
+	}
+	if rule.Hold != "" {
+		bad("something is begun by a rule on hold")
+	}
+	if !complains(rule, facts) {
+		bad("something is begun on a healthy node")
+	}
+	if !ladders[g.Rule] {
+		saw["NoExecute"]++
+		return
+	}
+
+	saw["treatments"]++
+	if population.Gate >= 0 {
+		saw["gated"]++
+		if population.Sick > population.Gate {
+			h.tell("%d are sick, %d may be", population.Sick, population.Gate)
+			bad("a treatment is begun while the gate is closed")
+		}
+	}
+	for _, other := range grants {
+		if other.Node == g.Node && other.UID == g.UID && other.Rule != g.Rule && other.Gone.IsZero() && ladders[other.Rule] {
+			h.tell("%s treats it already", other.Rule)
+			bad("a second treatment is begun on a node")
+		}
+	}
+	for _, treatment := range facts.Treatments {
+		if treatment.Rule != g.Rule && ladders[treatment.Rule] {
+			h.tell("%s treats it already", treatment.Rule)
+			bad("a second treatment is begun on a node")
+		}
+	}
+	if !facts.ControlPlane {
+		return
+	}
+	saw["control plane"]++
+	for _, other := range grants {
+		running := other.Gone.IsZero() && other.Node != g.Node && ladders[other.Rule] && h.heard[other.Node].ControlPlane
+		if vacant := !other.Gone.IsZero() && other.ControlPlane; running || vacant {
+			h.tell("%s is in treatment", other.Node)
+			bad("two control-plane nodes are in treatment")
+		}
+	}
+}
+
+// shows says whether the facts carry a response of the rule that takes a place.
+func shows(node triage.Node, id triage.RuleID) bool {
+	for _, taint := range node.Taints {
+		if taint.Rule == id && taint.Effect == triage.NoExecute {
+			return true
+		}
+	}
+	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
+}
+
+// complains says whether enough of what a rule looks for is to be seen on a
+// node, however long.
+func complains(rule triage.Rule, node triage.Node) bool {
+	stands := map[string]bool{}
+	for _, s := range rule.When.Signals {
+		row, _ := rowOf(node, s.Condition)
+		stands[s.Condition] = stands[s.Condition] || row.Status == s.Status && (s.Reason == "" || s.Reason == row.Reason)
+	}
+	some, every := false, true
+	for _, stand := range stands {
+		some, every = some || stand, every && stand
+	}
+	return some && (every || !rule.When.All)
+}

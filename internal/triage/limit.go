@@ -1,0 +1,92 @@
+package triage
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Limit is a number of nodes, given as a count or as a share of the selected
+// nodes.
+type Limit struct {
+	Number  int
+	Percent bool
+	// RoundUp rounds a share up to whole nodes. Otherwise it is rounded down,
+	// but to no less than one, so that a small pool is not locked for ever; a
+	// share of 0% is none.
+	RoundUp bool
+	// Healthy turns the limit round: at least so many must be healthy.
+	Healthy bool
+}
+
+// ParseLimit reads "3" or "49%".
+func ParseLimit(s string) (Limit, error) {
+	digits, percent := strings.CutSuffix(s, "%")
+	bad := func(problem string) (Limit, error) {
+		return Limit{}, &FieldError{Value: s, Problem: problem}
+	}
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return bad("want a number of nodes such as 3 or a share such as 49%")
+	}
+	number, err := strconv.ParseInt(digits, 10, 32)
+	switch {
+	case err != nil:
+		return bad("too large")
+	case percent && number > 100:
+		return bad("a share cannot be more than 100%")
+	}
+	return Limit{Number: int(number), Percent: percent}, nil
+}
+
+func (l Limit) String() string {
+	s := strconv.Itoa(l.Number)
+	if l.Percent {
+		s += "%"
+	}
+	return s
+}
+
+// Of says how many of so many selected nodes the limit allows to be sick or in
+// treatment.
+func (l Limit) Of(selected int) int {
+	n := l.Number
+	if l.Percent {
+		n = selected * l.Number
+		if l.RoundUp {
+			n = (n + 99) / 100
+		} else {
+			n /= 100
+			if n == 0 && l.Number > 0 {
+				n = 1
+			}
+		}
+	}
+	if l.Healthy {
+		n = max(0, selected-n)
+	}
+	return n
+}
+
+func (l *Limit) validate() error {
+	switch {
+	case l == nil:
+		return nil
+	case l.Number < 0:
+		return &FieldError{Value: l.String(), Problem: "a limit cannot be negative"}
+	case l.Percent && l.Number > 100:
+		return &FieldError{Value: l.String(), Problem: "a share cannot be more than 100%"}
+	}
+	return nil
+}
+
+// ParseDuration reads a duration that is not negative, such as 300s or 1h30m.
+func ParseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, &FieldError{Value: s, Problem: "want a duration such as 300s, 5m or 1h30m"}
+	}
+	if d < 0 {
+		return 0, &FieldError{Value: s, Problem: "a duration cannot be negative"}
+	}
+	return d, nil
+}

@@ -1,0 +1,33 @@
+package triage
+
+import (
+	"math"
+	"time"
+)
+
+// Times are kept as nanoseconds, zero for none.
+
+func nanos(t time.Time) int64 {
+	switch seconds := t.Unix(); {
+	case seconds <= 0: // the zero time among them
+		return 0
+	case seconds >= math.MaxInt64/int64(time.Second):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+func instant(at int64) time.Time {
+	if at == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, at).UTC()
+}
+
+// later adds without wrapping round.
+func later(at int64, d time.Duration) int64 {
+	if sum := at + int64(d); sum >= at {
+		return sum
+	}
+	return math.MaxInt64
+}

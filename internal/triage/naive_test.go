@@ -1,0 +1,1132 @@
+package triage_test
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// twin decides what the core decides, from the same words and with none of its
+// code. It keeps what is history and cannot be worked out again; everything
+// else it works out for all nodes and all rules whenever it is asked. It is
+// slow, and meant to be read with the package's documentation beside it.
+type twin struct {
+	now     time.Time
+	loaded  bool
+	rules   map[triage.RuleID]triage.Rule
+	nodes   map[string]*patient
+	vacancy []triage.Grant // terminations whose node is gone
+
+	// saw counts what happened, so that a test can tell that it happened.
+	saw map[string]int
+}
+
+// patient is one node under one UID. Changed and witnessed tell, by condition,
+// since when it has had its status, and that it changed before our eyes.
+type patient struct {
+	facts       triage.Node
+	created     time.Time // as the facts tell, or when it was first seen
+	ready       bool      // once
+	initialized bool      // once
+	changed     map[string]time.Time
+	witnessed   map[string]bool
+	charts      map[triage.RuleID]*chart
+}
+
+// chart is the history of one rule on one node.
+type chart struct {
+	judged    bool // by this definition of the rule, while it selected the node
+	sick      bool
+	clocks    map[string]start
+	notBefore time.Time
+
+	response
+}
+
+type start struct {
+	at      time.Time
+	carried bool
+}
+
+// response is what takes a place; its zero value takes none.
+type response struct {
+	active    bool
+	treatment bool // of a ladder; otherwise a NoExecute taint
+	step      int
+	seen      int // highest step that was in the facts, plus one
+	since     time.Time
+	failed    bool
+	replaced  bool
+	// terminates is kept when the rule goes, since nobody else could tell what
+	// its steps were.
+	terminates bool
+}
+
+type verdict int
+
+const (
+	not verdict = iota
+	unclear
+	holds
+)
+
+func newTwin(saw map[string]int) *twin {
+	return &twin{rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, saw: saw}
+}
+
+// ---- what the caller tells
+
+func (t *twin) SetRule(now time.Time, r triage.Rule) error {
+	if err := r.Validate(); err != nil {
+		return err // as if nothing had been said
+	}
+	t.pass(now)
+	old, known := t.rules[r.ID]
+	if known && reflect.DeepEqual(old, r) {
+		t.decide()
+		return nil
+	}
+	t.rules[r.ID] = r
+	for _, p := range t.nodes {
+		c := p.charts[r.ID]
+		if c == nil {
+			continue
+		}
+		kept := map[string]start{}
+		for condition, clock := range c.clocks {
+			if known && sameButFor(signalsOf(old, condition), signalsOf(r, condition)) {
+				kept[condition] = clock
+			}
+		}
+		c.clocks, c.judged, c.sick = kept, false, false
+		fits := c.treatment && len(r.Response.Ladder) > 0 || !c.treatment && wantsNoExecute(r)
+		if known {
+			fits = class(old) == class(r)
+		}
+		if c.active && !fits {
+			c.response = response{}
+		}
+		if last := len(r.Response.Ladder) - 1; c.active && last >= 0 {
+			c.step, c.seen = min(c.step, last), min(c.seen, last+1)
+			c.note(r) // the step may be another one now, before it is escalated
+		}
+	}
+	t.decide()
+	return nil
+}
+
+func (t *twin) RemoveRule(now time.Time, id triage.RuleID) {
+	t.pass(now)
+	delete(t.rules, id)
+	t.decide()
+}
+
+func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
+	t.pass(now)
+	for _, facts := range nodes {
+		p := t.nodes[facts.Name]
+		if p != nil && p.facts.UID != facts.UID {
+			t.forget(facts.Name)
+			p = nil
+		}
+		moved := map[string]bool{}
+		if p == nil {
+			p = &patient{
+				created:   facts.Created,
+				changed:   map[string]time.Time{},
+				witnessed: map[string]bool{},
+				charts:    map[triage.RuleID]*chart{},
+			}
+			for _, row := range facts.Conditions {
+				if _, met := p.changed[row.Type]; met {
+					continue
+				}
+				p.changed[row.Type] = t.now
+				if !row.Transition.IsZero() && row.Transition.Before(t.now) {
+					p.changed[row.Type] = row.Transition
+				}
+			}
+			if p.created.IsZero() {
+				p.created = t.now
+			}
+			t.nodes[facts.Name] = p
+		} else {
+			for _, row := range slices.Concat(p.facts.Conditions, facts.Conditions) {
+				before, was := rowOf(p.facts, row.Type)
+				after, is := rowOf(facts, row.Type)
+				if before.Status != after.Status || was != is {
+					p.changed[row.Type] = t.now
+					p.witnessed[row.Type] = true
+				}
+				moved[row.Type] = was && is && !before.Transition.Equal(after.Transition)
+			}
+		}
+		p.facts = cloneNode(facts)
+		p.initialized = p.initialized || facts.Initialized
+		t.examine(p, moved)
+		for id, c := range p.charts {
+			c.note(t.rules[id])
+		}
+		t.escalate()
+
+		if row, _ := rowOf(facts, triage.Ready); row.Status == triage.True && !p.ready {
+			p.ready = true
+			if t.loaded {
+				t.replace(p)
+			}
+		}
+	}
+	t.decide()
+}
+
+func (t *twin) Forget(now time.Time, name string) {
+	t.pass(now)
+	t.forget(name)
+	t.decide()
+}
+
+func (t *twin) Abandon(now time.Time, node string, id triage.RuleID, retry time.Duration) {
+	t.pass(now)
+	if p := t.nodes[node]; p != nil {
+		if c := p.charts[id]; c != nil && c.active && !takesPlace(p.facts, id) {
+			c.response = response{}
+			c.notBefore = t.now.Add(retry)
+			t.saw["abandoned"]++
+		}
+	}
+	t.decide()
+}
+
+func (t *twin) Resume(now time.Time, g triage.Grant) {
+	t.pass(now)
+	p := t.nodes[g.Node]
+	if p != nil && p.facts.UID != g.UID {
+		p = nil
+	}
+	rule, known := t.rules[g.Rule]
+	ladder := len(rule.Response.Ladder) > 0
+	switch {
+	case !g.Gone.IsZero():
+		t.vacancy = append(t.vacancy, g)
+	case p == nil:
+		if ladder && !g.Replaced && rule.Response.Ladder[min(g.Step, len(rule.Response.Ladder)-1)].Action == triage.Terminate {
+			g.Gone = t.now
+			t.vacancy = append(t.vacancy, g)
+			t.saw["vacancies"]++
+		}
+	case !known || ladder || wantsNoExecute(rule):
+		c := p.chart(g.Rule)
+		if !c.active {
+			c.response = response{active: true, treatment: g.Rule.Kind != triage.ConditionSet, step: g.Step, since: g.Since}
+			// Somebody decided that before, so somebody knew that it was sick.
+			c.sick = c.sick || known && t.verdict(p, rule) == unclear
+			t.saw["resumed"]++
+		}
+		if ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate {
+			c.replaced = g.Replaced
+		}
+	}
+	t.decide()
+}
+
+func (t *twin) Loaded(now time.Time) {
+	t.pass(now)
+	t.loaded = true
+	t.decide()
+}
+
+func (t *twin) Advance(now time.Time) {
+	t.pass(now)
+	t.decide()
+}
+
+// ---- history
+
+func (t *twin) pass(now time.Time) {
+	if now.After(t.now) {
+		t.now = now
+	}
+	t.expire()
+	t.escalate()
+}
+
+func (t *twin) expire() {
+	t.vacancy = slices.DeleteFunc(t.vacancy, func(v triage.Grant) bool {
+		return !v.Gone.Add(triage.ReplacementWait).After(t.now)
+	})
+}
+
+func (t *twin) decide() {
+	t.expire()
+	for _, p := range t.nodes {
+		t.examine(p, nil)
+	}
+	t.escalate()
+	t.grant()
+	for _, p := range t.nodes {
+		for id, c := range p.charts {
+			c.note(t.rules[id])
+			if !c.active && !c.sick && len(c.clocks) == 0 && !carries(p.facts, id) {
+				c.notBefore = time.Time{}
+			}
+		}
+	}
+}
+
+// examine brings the charts of a node up to date with its facts. Doing it again
+// with the same facts changes nothing.
+func (t *twin) examine(p *patient, moved map[string]bool) {
+	for _, id := range t.idsOf(p) {
+		c := p.chart(id)
+		rule, known := t.rules[id]
+		t.find(p, id, c)
+
+		if !known || !selects(rule, p.facts) {
+			c.judged, c.sick, c.clocks = false, false, map[string]start{}
+			continue
+		}
+		for _, condition := range groups(rule) {
+			t.wind(p, rule, c, condition, moved[condition])
+		}
+		switch t.verdict(p, rule) {
+		case holds:
+			c.sick = true
+		case not:
+			c.sick = false
+		case unclear:
+			if !c.judged {
+				c.sick = c.active || carries(p.facts, id)
+			}
+		}
+		c.judged = true
+	}
+}
+
+// wind starts, stops or keeps the clock of one group.
+func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, moved bool) {
+	v, _ := t.group(p, rule, condition)
+	clock, running := c.clocks[condition]
+	fromCreation := signalsOf(rule, condition)[0].FromCreation
+	remembered, memory := memoryOf(p.facts, rule.ID, condition)
+	switch {
+	case v == not:
+		delete(c.clocks, condition)
+		return
+	case running:
+		clock.carried = clock.carried || moved && !fromCreation
+	case fromCreation:
+		if v != holds {
+			return
+		}
+		clock = start{at: p.created}
+	case !c.judged && memory && !p.witnessed[condition]:
+		clock = start{at: earlier(remembered, t.now), carried: true}
+		t.saw["memories"]++
+	case v != holds:
+		return
+	case !c.judged:
+		clock = start{at: t.now} // a row that is not there has no time
+		if _, is := rowOf(p.facts, condition); is {
+			clock.at = p.changed[condition]
+		}
+	default:
+		clock = start{at: t.now}
+	}
+	c.clocks[condition] = clock
+}
+
+// find compares what a chart says is on the node with what is.
+func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
+	rule, known := t.rules[id]
+	last := len(rule.Response.Ladder) - 1
+
+	if known && last >= 0 && c.active {
+		c.step, c.seen = min(c.step, last), min(c.seen, last+1)
+	}
+	var found []triage.Treatment
+	if !known || last >= 0 {
+		for _, treatment := range p.facts.Treatments {
+			if treatment.Rule == id {
+				found = append(found, treatment)
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b triage.Treatment) int { return cmp.Compare(a.Step, b.Step) })
+	for i := range found {
+		if known {
+			found[i].Step = min(found[i].Step, last)
+		}
+	}
+	tainted := false
+	if !known || wantsNoExecute(rule) {
+		for _, taint := range p.facts.Taints {
+			tainted = tainted || taint.Rule == id && taint.Effect == triage.NoExecute
+		}
+	}
+
+	switch {
+	case len(found) > 0:
+		if !c.active || !c.treatment {
+			c.response = response{active: true, treatment: true, since: t.now}
+		}
+		for _, treatment := range found {
+			c.step = max(c.step, treatment.Step)
+			c.seen = max(c.seen, treatment.Step+1)
+		}
+		for _, treatment := range found {
+			if treatment.Step == c.step {
+				c.since, c.failed = treatment.Since, treatment.Failed
+			}
+		}
+	case tainted && !c.treatment:
+		if !c.active {
+			c.response = response{active: true, since: t.now}
+		}
+		c.seen = 1
+	case c.active && c.seen == c.step+1:
+		c.response = response{}
+		c.notBefore = t.now
+		t.saw["over"]++
+	}
+}
+
+func (t *twin) escalate() {
+	for _, p := range t.nodes {
+		for id, c := range p.charts {
+			rule, known := t.rules[id]
+			if !known || !c.active || !c.sick || c.step >= len(rule.Response.Ladder)-1 {
+				continue
+			}
+			_, vetoed := vetoOf(p.facts, id.Kind)
+			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.spent(rule, c) {
+				c.step, c.since, c.failed = c.step+1, t.now, false
+				c.note(rule)
+				t.saw["escalations"]++
+			}
+		}
+	}
+}
+
+// spent says whether the current step was seen and has failed or timed out.
+func (t *twin) spent(rule triage.Rule, c *chart) bool {
+	timeout := rule.Response.Ladder[c.step].Timeout
+	return c.seen == c.step+1 && (c.failed || timeout > 0 && !c.since.Add(timeout).After(t.now))
+}
+
+// note keeps whether the step under way is a termination.
+func (c *chart) note(rule triage.Rule) {
+	if ladder := rule.Response.Ladder; c.active && len(ladder) > 0 {
+		c.terminates = ladder[c.step].Action == triage.Terminate
+		c.replaced = c.replaced && c.terminates
+	}
+}
+
+func (t *twin) forget(name string) {
+	p := t.nodes[name]
+	if p == nil {
+		return
+	}
+	for id, c := range p.charts {
+		if c.active && c.terminates && !c.replaced {
+			t.vacancy = append(t.vacancy, triage.Grant{
+				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
+			})
+			t.saw["vacancies"]++
+		}
+	}
+	delete(t.nodes, name)
+}
+
+// replace counts a node that has become ready in the place of the oldest
+// termination of the rules that select it.
+func (t *twin) replace(p *patient) {
+	type termination struct {
+		since time.Time
+		node  string
+		rule  triage.RuleID
+		free  func()
+	}
+	var open []termination
+	for name, other := range t.nodes {
+		if other == p {
+			continue // nobody replaces itself
+		}
+		for id, c := range other.charts {
+			if c.active && c.terminates && !c.replaced {
+				open = append(open, termination{c.since, name, id, func() { c.replaced = true }})
+			}
+		}
+	}
+	for i, v := range t.vacancy {
+		open = append(open, termination{v.Since, v.Node, v.Rule, func() { t.vacancy = slices.Delete(t.vacancy, i, i+1) }})
+	}
+	open = slices.DeleteFunc(open, func(o termination) bool {
+		rule, known := t.rules[o.rule]
+		return !known || !selects(rule, p.facts) || p.created.Before(o.since.Truncate(time.Second))
+	})
+	if len(open) == 0 {
+		return
+	}
+	slices.MinFunc(open, func(a, b termination) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node), compareRules(a.rule, b.rule))
+	}).free()
+	t.saw["replacements"]++
+}
+
+// ---- a round of decisions
+
+func (t *twin) grant() {
+	if !t.loaded {
+		return
+	}
+	type candidate struct {
+		waits time.Time
+		rule  triage.Rule
+		p     *patient
+	}
+	var queue []candidate
+	for _, p := range t.nodes {
+		for id, rule := range t.rules {
+			c := p.chart(id)
+			if !c.sick || c.active || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) || t.verdict(p, rule) != holds {
+				continue
+			}
+			eligible, _ := t.eligible(p, rule)
+			if waits := later(eligible, c.notBefore); !waits.After(t.now) {
+				queue = append(queue, candidate{waits, rule, p})
+			}
+		}
+	}
+	slices.SortFunc(queue, func(a, b candidate) int {
+		return cmp.Or(a.waits.Compare(b.waits), compareRules(a.rule.ID, b.rule.ID), cmp.Compare(a.p.facts.Name, b.p.facts.Name))
+	})
+	for _, next := range queue {
+		if _, stopped := t.blocked(next.p, next.rule); !stopped {
+			next.p.chart(next.rule.ID).response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
+			t.saw["grants"]++
+		}
+	}
+}
+
+// blocked says what keeps a rule from beginning something on a node now.
+func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
+	counts := t.count(rule)
+	if rule.Hold != "" {
+		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
+	}
+	if len(rule.Response.Ladder) == 0 {
+		if p.facts.ControlPlane && !rule.Response.Taint.ControlPlane {
+			return triage.Reason{Code: triage.FellBack}, true
+		}
+	} else {
+		if veto, vetoed := vetoOf(p.facts, rule.ID.Kind); vetoed {
+			return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
+		}
+		var others []triage.RuleID
+		for id, c := range p.charts {
+			if id != rule.ID && c.active && c.treatment {
+				others = append(others, id)
+			}
+		}
+		if len(others) > 0 {
+			return triage.Reason{Code: triage.Busy, Other: slices.MinFunc(others, compareRules).String()}, true
+		}
+		if names := t.controlPlaneInTreatment(p); p.facts.ControlPlane && len(names) > 0 {
+			return triage.Reason{Code: triage.ControlPlaneBusy, Other: slices.Min(names)}, true
+		}
+		if gate := allows(rule.Bound.Gate, counts.Selected); gate >= 0 && counts.Sick > gate {
+			return triage.Reason{Code: triage.GateClosed, Have: counts.Sick, Limit: gate, Of: counts.Selected}, true
+		}
+	}
+	if limit := allows(rule.Bound.Cap, counts.Selected); limit >= 0 && counts.Treated >= limit {
+		return triage.Reason{Code: triage.CapFull, Have: counts.Treated, Limit: limit, Of: counts.Selected}, true
+	}
+	return triage.Reason{}, false
+}
+
+// controlPlaneInTreatment names the control-plane nodes in treatment other than
+// this one, and those that were and are not replaced yet.
+func (t *twin) controlPlaneInTreatment(p *patient) []string {
+	var names []string
+	for name, other := range t.nodes {
+		for _, c := range other.charts {
+			if other != p && other.facts.ControlPlane && c.active && c.treatment {
+				names = append(names, name)
+			}
+		}
+	}
+	for _, v := range t.vacancy {
+		if v.ControlPlane {
+			names = append(names, v.Node)
+		}
+	}
+	return names
+}
+
+func (t *twin) count(rule triage.Rule) triage.Counts {
+	var n triage.Counts
+	for _, zone := range t.zones(rule) {
+		n.Selected += zone.Selected
+		n.Sick += zone.Sick
+		n.Treated += zone.Treated
+	}
+	for _, v := range t.vacancy {
+		if v.Rule == rule.ID {
+			n.Treated++
+		}
+	}
+	return n
+}
+
+func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
+	zones := map[string]triage.Counts{}
+	for _, p := range t.nodes {
+		n := zones[p.facts.Zone]
+		c := p.chart(rule.ID)
+		if selects(rule, p.facts) {
+			n.Selected++
+			if c.sick {
+				n.Sick++
+			}
+		}
+		if c.active {
+			n.Treated++
+		}
+		if n != (triage.Counts{}) {
+			zones[p.facts.Zone] = n
+		}
+	}
+	return zones
+}
+
+// ---- what the caller asks
+
+func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
+	rule, known := t.rules[id]
+	if !known {
+		return triage.Population{}, false
+	}
+	n := t.count(rule)
+	return triage.Population{
+		Counts: n,
+		Zones:  t.zones(rule),
+		Gate:   allows(rule.Bound.Gate, n.Selected),
+		Cap:    allows(rule.Bound.Cap, n.Selected),
+	}, true
+}
+
+func (t *twin) Grants() []triage.Grant {
+	var grants []triage.Grant
+	for name, p := range t.nodes {
+		for id, c := range p.charts {
+			if c.active {
+				grants = append(grants, triage.Grant{
+					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced,
+				})
+			}
+		}
+	}
+	return append(grants, t.vacancy...)
+}
+
+func (t *twin) Plan(name string) (triage.Plan, bool) {
+	p := t.nodes[name]
+	if p == nil {
+		return triage.Plan{}, false
+	}
+	plan := triage.Plan{Node: name, UID: p.facts.UID}
+	selecting := 0
+	for _, id := range t.idsOf(p) {
+		rule, known := t.rules[id]
+		if known && selects(rule, p.facts) {
+			selecting++
+		}
+		reason, placed, release := t.finding(p, id)
+		if reason.Code == 0 {
+			continue
+		}
+		reason.Rule = id
+		plan.Findings = append(plan.Findings, reason)
+		if release {
+			plan.Release = append(plan.Release, reason)
+		}
+		switch reason.Code {
+		case triage.Treating, triage.Exhausted:
+			if plan.Treatment == nil {
+				c := p.chart(id)
+				step := rule.Response.Ladder[c.step]
+				plan.Treatment = &triage.PlannedTreatment{Rule: id, Step: c.step, Action: step.Action, Ref: step.Ref, Since: c.since, Reason: reason}
+			}
+		case triage.Tainted, triage.FellBack:
+			plan.Taints = append(plan.Taints, triage.PlannedTaint{
+				Taint:  triage.Taint{Rule: id, Key: rule.Response.Taint.Key, Effect: placed},
+				Reason: reason,
+			})
+		}
+	}
+	for _, id := range t.idsOf(p) {
+		rule, known := t.rules[id]
+		if !known {
+			continue
+		}
+		for _, condition := range groups(rule) {
+			if clock, running := p.chart(id).clocks[condition]; running && clock.carried {
+				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at})
+			}
+		}
+	}
+
+	switch {
+	case len(plan.Findings) > 0:
+		plan.Reason = slices.MinFunc(plan.Findings, func(a, b triage.Reason) int { return cmp.Compare(a.Code, b.Code) })
+	case selecting > 0:
+		plan.Reason = triage.Reason{Code: triage.Healthy, Of: selecting}
+	default:
+		plan.Reason = triage.Reason{Code: triage.NotSelected}
+	}
+	for _, reason := range plan.Findings {
+		if !reason.Until.IsZero() && (plan.Next.IsZero() || reason.Until.Before(plan.Next)) {
+			plan.Next = reason.Until
+		}
+	}
+	return plan, true
+}
+
+// finding is what one rule has to say about a node: nothing, if the code is
+// zero. It also tells the effect of the taint that is placed, and whether the
+// response is to be taken back.
+func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, placed triage.Effect, release bool) {
+	rule, known := t.rules[id]
+	c := p.chart(id)
+	there := c.active || carries(p.facts, id)
+	switch {
+	case !known && there:
+		return triage.Reason{Code: triage.RuleGone}, 0, true
+	case !known:
+		return triage.Reason{}, 0, false
+	case !selects(rule, p.facts) && there:
+		return triage.Reason{Code: triage.Deselected}, 0, true
+	case !selects(rule, p.facts):
+		return triage.Reason{}, 0, false
+	case !c.sick && there:
+		return triage.Reason{Code: triage.Recovered}, 0, true
+	}
+
+	v := t.verdict(p, rule)
+	if !c.sick {
+		switch {
+		case v == unclear:
+			return t.unclear(p, rule), 0, false
+		case rule.When.All && len(c.clocks) > 0:
+			return t.partial(p, rule), 0, false
+		}
+		return triage.Reason{}, 0, false
+	}
+	if len(rule.Response.Ladder) > 0 {
+		reason = t.laddered(p, rule, c, v)
+	} else {
+		reason, placed, release = t.tainted(p, rule, c, v)
+	}
+	if v == holds {
+		_, condition := t.eligible(p, rule)
+		row, _ := rowOf(p.facts, condition)
+		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
+	}
+	return reason, placed, release
+}
+
+func (t *twin) unclear(p *patient, rule triage.Rule) triage.Reason {
+	for _, condition := range groups(rule) {
+		if v, _ := t.group(p, rule, condition); v == unclear {
+			return triage.Reason{Code: triage.Unclear, Condition: condition}
+		}
+	}
+	panic("no group is unclear")
+}
+
+func (t *twin) partial(p *patient, rule triage.Rule) triage.Reason {
+	reason := triage.Reason{Code: triage.Partial, Of: len(groups(rule))}
+	for _, condition := range groups(rule) {
+		if v, _ := t.group(p, rule, condition); v == holds {
+			reason.Have++
+			if reason.Have == 1 {
+				row, _ := rowOf(p.facts, condition)
+				reason.Condition, reason.Status, reason.Since = condition, row.Status, p.chart(rule.ID).clocks[condition].at
+			}
+		}
+	}
+	return reason
+}
+
+func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triage.Reason {
+	if c.active {
+		step := rule.Response.Ladder[c.step]
+		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: step.Action}
+		if t.spent(rule, c) {
+			veto, _ := vetoOf(p.facts, rule.ID.Kind)
+			switch {
+			case c.step == len(rule.Response.Ladder)-1:
+				reason.Code = triage.Exhausted
+			case v == holds:
+				reason.Other = cmp.Or(rule.Hold, veto.Reason)
+			}
+		}
+		if until := c.since.Add(step.Timeout); c.seen == c.step+1 && !c.failed && step.Timeout > 0 && until.After(t.now) {
+			reason.Until = until
+		}
+		return reason
+	}
+	if v == unclear {
+		return t.unclear(p, rule)
+	}
+	if eligible, _ := t.eligible(p, rule); eligible.After(t.now) {
+		return triage.Reason{Code: triage.Pending, Until: eligible}
+	}
+	if c.notBefore.After(t.now) {
+		return triage.Reason{Code: triage.Retrying, Until: c.notBefore}
+	}
+	if !t.loaded {
+		return triage.Reason{Code: triage.OnHold, Other: "the nodes are still being loaded"}
+	}
+	reason, stopped := t.blocked(p, rule)
+	if !stopped {
+		panic("nothing blocks the treatment, and it was not granted")
+	}
+	return reason
+}
+
+func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reason triage.Reason, placed triage.Effect, release bool) {
+	taint := rule.Response.Taint
+	standing := t.standing(p, rule)
+	var eligible time.Time
+	if v == holds {
+		eligible, _ = t.eligible(p, rule)
+	}
+	pending := eligible.After(t.now)
+	switch {
+	case standing == 0 && v == unclear:
+		return t.unclear(p, rule), 0, false
+	case standing == 0 && pending:
+		return triage.Reason{Code: triage.Pending, Until: eligible}, 0, false
+	case standing == 0:
+		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, 0, false
+	}
+
+	for _, id := range slices.SortedFunc(maps.Keys(t.rules), compareRules) {
+		if other := t.rules[id]; t.standing(p, other) > 0 && t.highest(p) == other.Response.Taint.Effect && taint.Effect < other.Response.Taint.Effect {
+			return triage.Reason{Code: triage.Superseded, Other: id.String(), Effect: other.Response.Taint.Effect}, 0, c.active || carries(p.facts, rule.ID)
+		}
+	}
+
+	reason = triage.Reason{Code: triage.Tainted, Key: taint.Key, Effect: standing}
+	if pending {
+		reason.Until = eligible
+	}
+	if t.places(p, rule) && taint.Effect == triage.NoExecute && !c.active {
+		reason.Code = triage.FellBack
+		switch counts := t.count(rule); {
+		case p.facts.ControlPlane && !taint.ControlPlane:
+			reason.Other = "control-plane nodes are not included"
+		case c.notBefore.After(t.now):
+			reason.Other, reason.Until = "it could not be placed", c.notBefore
+		case !t.loaded:
+			reason.Other = "the nodes are still being loaded"
+		default:
+			reason.Have, reason.Limit, reason.Of = counts.Treated, allows(rule.Bound.Cap, counts.Selected), counts.Selected
+		}
+	}
+	return reason, standing, false
+}
+
+// places says whether a taint rule may put its taint on a node now.
+func (t *twin) places(p *patient, rule triage.Rule) bool {
+	if t.verdict(p, rule) != holds || rule.Hold != "" {
+		return false
+	}
+	eligible, _ := t.eligible(p, rule)
+	return !eligible.After(t.now)
+}
+
+// standing is the effect that a rule wants on a node, zero for none.
+func (t *twin) standing(p *patient, rule triage.Rule) triage.Effect {
+	c := p.chart(rule.ID)
+	if rule.Response.Taint == nil || !c.sick {
+		return 0
+	}
+	if t.places(p, rule) {
+		if rule.Response.Taint.Effect == triage.NoExecute && !c.active {
+			return triage.NoSchedule
+		}
+		return rule.Response.Taint.Effect
+	}
+	if c.active {
+		return triage.NoExecute
+	}
+	var found triage.Effect
+	for _, taint := range p.facts.Taints {
+		if taint.Rule == rule.ID {
+			found = max(found, taint.Effect)
+		}
+	}
+	return found
+}
+
+// highest is the highest effect declared by a rule that stands on a node.
+func (t *twin) highest(p *patient) triage.Effect {
+	var highest triage.Effect
+	for _, rule := range t.rules {
+		if t.standing(p, rule) > 0 {
+			highest = max(highest, rule.Response.Taint.Effect)
+		}
+	}
+	return highest
+}
+
+// ---- judging
+
+// group judges one condition by the signals that name it, and tells how long it
+// must have stood.
+func (t *twin) group(p *patient, rule triage.Rule, condition string) (verdict, time.Duration) {
+	row, _ := rowOf(p.facts, condition)
+	v, wait, named := not, time.Duration(0), false
+	if row.Status == triage.Unknown {
+		v = unclear
+	}
+	for _, s := range signalsOf(rule, condition) {
+		if s.FromCreation && p.initialized {
+			return not, 0
+		}
+		silent := row.Status == triage.Unknown && row.Reason == triage.AgentSilent
+		if s.Status != row.Status || s.Reason != "" && s.Reason != row.Reason || silent && !s.EvenSilent {
+			continue
+		}
+		// A signal that names the reason knows better than one that takes any.
+		if names := s.Reason != ""; v != holds || names && !named || names == named && s.For < wait {
+			wait, named = s.For, names
+		}
+		v = holds
+	}
+	return v, wait
+}
+
+func (t *twin) verdict(p *patient, rule triage.Rule) verdict {
+	if !selects(rule, p.facts) {
+		return not
+	}
+	n := map[verdict]int{}
+	for _, condition := range groups(rule) {
+		v, _ := t.group(p, rule, condition)
+		n[v]++
+	}
+	switch {
+	case rule.When.All && n[not] > 0:
+		return not
+	case !rule.When.All && n[holds] > 0:
+		return holds
+	case n[unclear] > 0:
+		return unclear
+	case n[holds] > 0:
+		return holds
+	}
+	return not
+}
+
+// eligible is when a rule that holds has held long enough, and the condition
+// that decides it.
+func (t *twin) eligible(p *patient, rule triage.Rule) (at time.Time, decides string) {
+	for _, condition := range groups(rule) {
+		v, wait := t.group(p, rule, condition)
+		if v != holds {
+			continue
+		}
+		due := p.chart(rule.ID).clocks[condition].at.Add(wait)
+		if decides == "" || rule.When.All && due.After(at) || !rule.When.All && due.Before(at) {
+			at, decides = due, condition
+		}
+	}
+	return at, decides
+}
+
+// ---- small things
+
+func (p *patient) chart(id triage.RuleID) *chart {
+	if p.charts[id] == nil {
+		p.charts[id] = &chart{clocks: map[string]start{}}
+	}
+	return p.charts[id]
+}
+
+// idsOf lists all rules that could concern a node, also those that do not exist.
+func (t *twin) idsOf(p *patient) []triage.RuleID {
+	ids := map[triage.RuleID]bool{}
+	for id := range t.rules {
+		ids[id] = true
+	}
+	for id := range p.charts {
+		ids[id] = true
+	}
+	for _, taint := range p.facts.Taints {
+		ids[taint.Rule] = true
+	}
+	for _, treatment := range p.facts.Treatments {
+		ids[treatment.Rule] = true
+	}
+	return slices.SortedFunc(maps.Keys(ids), compareRules)
+}
+
+func compareRules(a, b triage.RuleID) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+// groups lists the conditions that a rule names, in the order of first mention.
+func groups(rule triage.Rule) []string {
+	var conditions []string
+	for _, s := range rule.When.Signals {
+		if !slices.Contains(conditions, s.Condition) {
+			conditions = append(conditions, s.Condition)
+		}
+	}
+	return conditions
+}
+
+func signalsOf(rule triage.Rule, condition string) []triage.Signal {
+	var signals []triage.Signal
+	for _, s := range rule.When.Signals {
+		if s.Condition == condition {
+			signals = append(signals, s)
+		}
+	}
+	return signals
+}
+
+func sameButFor(a, b []triage.Signal) bool {
+	return slices.EqualFunc(a, b, func(x, y triage.Signal) bool {
+		x.For, y.For = 0, 0
+		return x == y
+	})
+}
+
+func selects(rule triage.Rule, node triage.Node) bool {
+	for _, r := range rule.Who.Requirements() {
+		value, has := node.Labels[r.Key]
+		listed := has && slices.Contains(r.Values, value)
+		met := false
+		switch r.Op {
+		case triage.In:
+			met = listed
+		case triage.NotIn:
+			met = !listed
+		case triage.Exists:
+			met = has
+		case triage.Absent:
+			met = !has
+		}
+		if !met {
+			return false
+		}
+	}
+	return true
+}
+
+// allows is how many nodes a limit lets be sick or in treatment, -1 for any
+// number.
+func allows(l *triage.Limit, selected int) int {
+	if l == nil {
+		return -1
+	}
+	n := l.Number
+	if l.Percent {
+		hundredths := selected * l.Number
+		n = hundredths / 100
+		switch {
+		case l.RoundUp && hundredths%100 > 0:
+			n++
+		case !l.RoundUp && n < 1 && l.Number > 0:
+			n = 1
+		}
+	}
+	if l.Healthy {
+		n = selected - n
+	}
+	return max(n, 0)
+}
+
+func wantsNoExecute(rule triage.Rule) bool {
+	return rule.Response.Taint != nil && rule.Response.Taint.Effect == triage.NoExecute
+}
+
+func class(rule triage.Rule) string {
+	switch {
+	case rule.Response.Taint == nil:
+		return "ladder"
+	case wantsNoExecute(rule):
+		return "NoExecute"
+	}
+	return "weaker"
+}
+
+func carries(node triage.Node, id triage.RuleID) bool {
+	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id }) ||
+		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
+}
+
+// takesPlace says whether the facts show a response that is counted.
+func takesPlace(node triage.Node, id triage.RuleID) bool {
+	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id && t.Effect == triage.NoExecute }) ||
+		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
+}
+
+func rowOf(node triage.Node, condition string) (triage.Condition, bool) {
+	for _, row := range node.Conditions {
+		if row.Type == condition {
+			return row, true
+		}
+	}
+	return triage.Condition{Type: condition, Status: triage.Missing}, false
+}
+
+func vetoOf(node triage.Node, kind triage.Kind) (triage.Veto, bool) {
+	for _, veto := range node.Vetoes {
+		if veto.Kind == 0 || veto.Kind == kind {
+			return veto, true
+		}
+	}
+	return triage.Veto{}, false
+}
+
+func memoryOf(node triage.Node, id triage.RuleID, condition string) (time.Time, bool) {
+	for _, m := range node.Memories {
+		if m.Rule == id && m.Condition == condition {
+			return m.Since, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func cloneNode(n triage.Node) triage.Node {
+	n.Labels = maps.Clone(n.Labels)
+	n.Conditions = slices.Clone(n.Conditions)
+	n.Vetoes = slices.Clone(n.Vetoes)
+	n.Taints = slices.Clone(n.Taints)
+	n.Treatments = slices.Clone(n.Treatments)
+	n.Memories = slices.Clone(n.Memories)
+	return n
+}

@@ -1,0 +1,110 @@
+package triage
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// AgentSilent is the reason of an Unknown that only says that the node's agent
+// has stopped reporting. It matches no signal that does not ask for it: a broken
+// DaemonSet must not empty a cluster.
+const AgentSilent = "AgentSilent"
+
+// Ready is the condition that tells when a replacement has arrived.
+const Ready = "Ready"
+
+// Node is what is known of one node. The core copies what it needs.
+type Node struct {
+	Name string
+	UID  string // another UID under the same name is another node
+	Zone string
+
+	Labels  map[string]string
+	Created time.Time
+
+	ControlPlane bool
+	// Initialized says that the node once was ready for work. It is remembered
+	// for as long as the node exists.
+	Initialized bool
+
+	Conditions []Condition
+	Vetoes     []Veto
+
+	// Taints and Treatments are the responses found on the node that this
+	// system put there, each under the rule that decided it.
+	Taints     []Taint
+	Treatments []Treatment
+
+	// Memories is what an earlier plan asked to remember.
+	Memories []Memory
+}
+
+// Condition is one row of a node's conditions.
+type Condition struct {
+	Type       string
+	Status     Status
+	Reason     string
+	Transition time.Time // when the reporter says that the status changed
+}
+
+// Status is the status of a condition.
+type Status uint8
+
+// The statuses of a condition. Missing means that the node has no such row.
+const (
+	Missing Status = iota
+	True
+	False
+	Unknown
+)
+
+var statusNames = [...]string{Missing: "Missing", True: "True", False: "False", Unknown: "Unknown"}
+
+func (s Status) String() string {
+	if int(s) < len(statusNames) {
+		return statusNames[s]
+	}
+	return fmt.Sprintf("Status(%d)", uint8(s))
+}
+
+// ParseStatus reads a status in any letter case.
+func ParseStatus(s string) (Status, error) {
+	for status, name := range statusNames {
+		if strings.EqualFold(s, name) {
+			return Status(status), nil
+		}
+	}
+	return Missing, &FieldError{Field: "status", Value: s, Problem: "want True, False, Unknown or Missing"}
+}
+
+// Taint is a taint of ours on a node.
+type Taint struct {
+	Rule   RuleID
+	Key    string
+	Effect Effect
+}
+
+// Treatment is a remediation object, reboot, drain or termination of ours that
+// is under way.
+type Treatment struct {
+	Rule  RuleID
+	Step  int // index in the rule's ladder
+	Since time.Time
+	// Failed says that whoever carries it out has given up.
+	Failed bool
+}
+
+// Veto is somebody's word that a node must not be treated: an annotation, a
+// maintenance lease, a deletion that is already under way. Taints do not ask.
+type Veto struct {
+	Kind   Kind // the kind of rule it is meant for; zero means all
+	Reason string
+}
+
+// Memory is the start of a clock that the node's own stamps no longer tell.
+type Memory struct {
+	Rule      RuleID
+	Condition string
+	Since     time.Time
+}

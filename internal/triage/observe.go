@@ -1,0 +1,277 @@
+package triage
+
+import (
+	"slices"
+	"time"
+)
+
+// node is what the core keeps of a node.
+type node struct {
+	name, uid string
+	zone      symbol
+	created   int64
+
+	controlPlane bool
+	initialized  bool
+	wasReady     bool
+	isWoken      bool
+	forgotten    bool
+
+	labels     []label
+	conditions []condition
+	unknowns   int           // conditions that are Unknown
+	lost       conditionMask // conditions that the core saw go
+	found      *found
+	rules      []*rule    // that select the node, in their order
+	episodes   []*episode // in the order of their rules
+	treating   int        // episodes that have a treatment under way
+}
+
+// found is what only few nodes have.
+type found struct {
+	taints     []Taint
+	treatments []Treatment
+	vetoes     []Veto
+	memories   []Memory
+}
+
+var nothingFound = &found{}
+
+// condition is a row of a node's conditions with what the core itself saw of it.
+type condition struct {
+	kind, reason symbol
+	status       Status
+	witnessed    bool // the core saw the status change
+	moved        bool // the transition time changed in this observation
+	transition   int64
+	changed      int64 // since when the status is what it is
+}
+
+// Observe takes in all that is known of some nodes now.
+func (c *Core) Observe(now time.Time, nodes ...Node) {
+	c.pass(now)
+	for i := range nodes {
+		c.observe(&nodes[i])
+	}
+	c.decide()
+}
+
+func (c *Core) observe(facts *Node) {
+	n := c.nodes[facts.Name]
+	if n != nil && n.uid != facts.UID {
+		c.forget(n)
+		n = nil
+	}
+	isNew := n == nil
+	if isNew {
+		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), found: nothingFound}
+		if n.created == 0 {
+			n.created = c.now
+		}
+		n.zone = c.symbols.hold(facts.Zone)
+		c.nodes[n.name] = n
+	}
+	concerns := c.updateConditions(n, facts.Conditions, isNew)
+	found, moved := c.updateFound(n, facts), c.updatePosition(n, facts)
+	if found || moved {
+		concerns = everyCondition
+	}
+	relabelled := c.updateLabels(n, facts.Labels) || isNew
+	if concerns == 0 && !relabelled {
+		return
+	}
+	known := n.rules
+	if relabelled {
+		concerns = everyCondition
+		known = c.reselect(n)
+	}
+	c.takeUp(n)
+	for _, r := range n.rules {
+		if r.reads&concerns != 0 {
+			c.judge(n, r, true, !contains(known, r))
+		}
+	}
+	for i := len(n.episodes) - 1; i >= 0; i-- { // from the end: judging may close one
+		if r := n.episodes[i].rule; !n.selectedBy(r) {
+			c.judge(n, r, false, false)
+		}
+	}
+	for i := range n.conditions {
+		n.conditions[i].moved = false
+	}
+	if !n.wasReady && n.status(c.ready) == True {
+		n.wasReady = true
+		if c.loaded { // one that was ready before has been counted before
+			c.countReplacement(n)
+		}
+	}
+	c.wake(n)
+}
+
+// conditionMask tells apart which conditions changed, so that a rule that reads
+// none of them need not be asked. Two conditions may share a bit, which costs a
+// question and no more.
+type conditionMask uint64
+
+const everyCondition = ^conditionMask(0)
+
+func maskOf(kind symbol) conditionMask { return 1 << (kind % 64) }
+
+// updateConditions brings the rows up to date and returns which of them changed
+// in a way that a rule could notice.
+func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed conditionMask) {
+	old := n.conditions
+	inPlace := len(rows) == len(old)
+	for i := 0; inPlace && i < len(rows); i++ {
+		inPlace = c.symbols.name(old[i].kind) == rows[i].Type
+	}
+	if !inPlace { // rows came, went or changed places, which is rare
+		n.conditions, n.unknowns = make([]condition, len(rows)), 0
+		for i := range rows {
+			at := slices.IndexFunc(old, func(o condition) bool { return c.symbols.name(o.kind) == rows[i].Type })
+			if at >= 0 {
+				n.conditions[i] = old[at]
+				n.conditions[i].reason = c.symbols.hold(c.symbols.name(old[at].reason))
+				n.unknowns += isUnknown(old[at].status)
+			} else {
+				n.conditions[i].reason = c.symbols.hold("")
+			}
+			n.conditions[i].kind = c.symbols.hold(rows[i].Type)
+		}
+		for i := range old {
+			if n.condition(old[i].kind) == nil {
+				n.lost |= maskOf(old[i].kind)
+			}
+			c.symbols.drop(old[i].kind)
+			c.symbols.drop(old[i].reason)
+		}
+		changed = everyCondition
+	}
+	for i := range rows {
+		row, transition := &n.conditions[i], nanos(rows[i].Transition)
+		sameReason := c.symbols.name(row.reason) == rows[i].Reason
+		if row.status == rows[i].Status && row.transition == transition && sameReason {
+			continue
+		}
+		changed |= maskOf(row.kind)
+		row.moved = row.status != Missing && row.transition != transition
+		if row.status != rows[i].Status {
+			row.changed, row.witnessed = c.now, !isNew
+			if isNew && transition != 0 {
+				row.changed = min(transition, c.now)
+			}
+			n.unknowns += isUnknown(rows[i].Status) - isUnknown(row.status)
+		}
+		row.status, row.transition = rows[i].Status, transition
+		if !sameReason {
+			c.symbols.drop(row.reason)
+			row.reason = c.symbols.hold(rows[i].Reason)
+		}
+	}
+	return changed
+}
+
+func isUnknown(s Status) int {
+	if s == Unknown {
+		return 1
+	}
+	return 0
+}
+
+func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
+	f := n.found
+	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
+		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) {
+		return false
+	}
+	n.found = &found{
+		taints:     slices.Clone(facts.Taints),
+		treatments: slices.Clone(facts.Treatments),
+		vetoes:     slices.Clone(facts.Vetoes),
+		memories:   slices.Clone(facts.Memories),
+	}
+	return true
+}
+
+// updatePosition takes over where in the cluster the node stands.
+func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
+	if facts.Initialized && !n.initialized {
+		n.initialized = true
+		changed = true
+	}
+	if c.symbols.name(n.zone) != facts.Zone {
+		c.tally(n, -1)
+		c.symbols.drop(n.zone)
+		n.zone = c.symbols.hold(facts.Zone)
+		c.tally(n, +1)
+		changed = true
+	}
+	if n.controlPlane != facts.ControlPlane {
+		if n.treating > 0 && n.controlPlane {
+			c.controlPlane.release(n.name)
+		}
+		n.controlPlane = facts.ControlPlane
+		if n.treating > 0 && n.controlPlane {
+			c.controlPlane.hold(n.name)
+		}
+		changed = true
+	}
+	return changed
+}
+
+// Forget tells that a node no longer exists.
+func (c *Core) Forget(now time.Time, name string) {
+	c.pass(now)
+	if n := c.nodes[name]; n != nil {
+		c.forget(n)
+	}
+	c.decide()
+}
+
+func (c *Core) forget(n *node) {
+	for _, r := range n.rules {
+		c.selectNode(n, r, true, false)
+	}
+	for len(n.episodes) > 0 {
+		ep := n.episodes[len(n.episodes)-1]
+		c.setSick(ep, false)
+		if ep.active {
+			vacancy := ep.departure
+			ep.departure = nil
+			c.deactivate(ep)
+			if vacancy != nil {
+				c.depart(vacancy, c.now)
+			}
+		}
+		ep.clocks, ep.present = nil, false
+		c.consider(ep)
+		c.closeIfOver(ep)
+	}
+	for _, l := range n.labels {
+		c.symbols.drop(l.key)
+		c.symbols.drop(l.value)
+	}
+	for i := range n.conditions {
+		c.symbols.drop(n.conditions[i].kind)
+		c.symbols.drop(n.conditions[i].reason)
+	}
+	c.symbols.drop(n.zone)
+	n.forgotten = true
+	delete(c.nodes, n.name)
+}
+
+func (n *node) status(kind symbol) Status {
+	if row := n.condition(kind); row != nil {
+		return row.status
+	}
+	return Missing
+}
+
+func (n *node) condition(kind symbol) *condition {
+	for i := range n.conditions {
+		if n.conditions[i].kind == kind {
+			return &n.conditions[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package triage
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Code is what a reason comes down to, in a word that fits an Event.
+type Code uint8
+
+// The codes, most telling first.
+const (
+	_ Code = iota
+	// Treating: a step of the rule's ladder is under way.
+	Treating
+	// Exhausted: the last step has failed or timed out; nothing is left to try.
+	Exhausted
+	// Tainted: the rule's taint is on the node, or stays there.
+	Tainted
+	// FellBack: NoSchedule stands in for NoExecute, because the cap is full or
+	// because control-plane nodes are not included.
+	FellBack
+	// Recovered: the signals have ended; the response is to be taken back.
+	Recovered
+	// Deselected: the rule no longer selects the node; likewise.
+	Deselected
+	// RuleGone: there is no such rule any more; likewise.
+	RuleGone
+	// CapFull: as many nodes are in treatment as the rule allows.
+	CapFull
+	// GateClosed: more nodes are sick than the rule allows.
+	GateClosed
+	// ControlPlaneBusy: another control-plane node is in treatment.
+	ControlPlaneBusy
+	// Busy: another rule treats the node.
+	Busy
+	// Vetoed: somebody asks that the node be left alone.
+	Vetoed
+	// OnHold: the rule is on hold.
+	OnHold
+	// Retrying: what was decided could not be done; it is tried again later.
+	Retrying
+	// Superseded: another rule's stronger taint takes the place of this one.
+	Superseded
+	// Unclear: the condition is Unknown, which the rule does not name.
+	Unclear
+	// Pending: the signals have not stood long enough.
+	Pending
+	// Partial: some of the signals stand, but the rule wants all of them.
+	Partial
+	// Healthy: the node is selected, and no signal stands.
+	Healthy
+	// NotSelected: no rule selects the node.
+	NotSelected
+)
+
+var codeNames = [...]string{
+	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovered", "Deselected", "RuleGone", "CapFull", "GateClosed",
+	"ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+}
+
+func (c Code) String() string {
+	if c > 0 && int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("Code(%d)", uint8(c))
+}
+
+// Reason says why something is done or not done. It is a plain value: whoever
+// shows it shows the same.
+type Reason struct {
+	Code Code
+	Rule RuleID // zero when no rule speaks
+
+	// The signal that decides: of several that are enough, the one that is
+	// eligible first; of several that must all stand, the one that is last.
+	Condition string
+	Status    Status
+	Since     time.Time // when its clock started
+
+	Step   int    // of Steps, counted from 1
+	Steps  int    // length of the ladder
+	Action Action // of that step
+
+	Key    string // of the taint
+	Effect Effect // of the taint that is placed
+
+	// Other is who or what stands in the way: a rule, a node, somebody's words.
+	Other string
+	// Have of Of nodes, where at most Limit may be.
+	Have, Limit, Of int
+	// Until is when time alone will change this; zero when it will not.
+	Until time.Time
+}
+
+// String tells the reason in a sentence.
+func (r Reason) String() string {
+	var b strings.Builder
+	if r.Rule != (RuleID{}) {
+		b.WriteString(r.Rule.String() + ": ")
+	}
+	if r.Condition != "" && r.Code != Unclear {
+		fmt.Fprintf(&b, "%s=%s", r.Condition, r.Status)
+		if !r.Since.IsZero() {
+			b.WriteString(" since " + stamp(r.Since))
+		}
+		b.WriteString(", ")
+	}
+	b.WriteString(r.tail())
+	return b.String()
+}
+
+func (r Reason) tail() string {
+	switch r.Code {
+	case Treating:
+		if r.Other != "" {
+			return r.step() + " did not help, and the next step is held back: " + r.Other
+		}
+		sentence := r.step() + " is under way"
+		if !r.Until.IsZero() {
+			sentence += " until " + stamp(r.Until)
+		}
+		return sentence + r.whileUnknown(" and")
+	case Exhausted:
+		return r.step() + " did not help, and nothing is left to try"
+	case Tainted:
+		return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
+	case FellBack:
+		if r.Other != "" {
+			return fmt.Sprintf("taint %s:%s instead of NoExecute: %s", r.Key, r.Effect, r.Other)
+		}
+		return fmt.Sprintf("taint %s:%s instead of NoExecute: %d of %d selected nodes carry it, at most %d may", r.Key, r.Effect, r.Have, r.Of, r.Limit)
+	case Recovered:
+		return "the node has recovered, the response is taken back"
+	case Deselected:
+		return "the rule no longer selects this node, the response is taken back"
+	case RuleGone:
+		return "there is no such rule any more, the response is taken back"
+	case CapFull:
+		// A terminated node keeps its place for a while, so these need not be
+		// selected nodes.
+		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
+	case GateClosed:
+		return fmt.Sprintf("waits: %d of %d selected nodes are sick, at most %d may be", r.Have, r.Of, r.Limit)
+	case ControlPlaneBusy:
+		return fmt.Sprintf("waits: control-plane node %s is in treatment", r.Other)
+	case Busy:
+		return fmt.Sprintf("waits: %s treats this node", r.Other)
+	case Vetoed:
+		return "left alone: " + r.Other
+	case OnHold:
+		return "nothing new is begun: " + r.Other
+	case Retrying:
+		return "could not be carried out, tried again at " + stamp(r.Until)
+	case Superseded:
+		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
+	case Unclear:
+		return r.Condition + " is Unknown in a way that this rule does not ask for: what stands stays, nothing starts"
+	case Pending:
+		return "eligible at " + stamp(r.Until)
+	case Partial:
+		return fmt.Sprintf("%d of %d conditions stand, all must", r.Have, r.Of)
+	case Healthy:
+		if r.Of == 1 {
+			return "healthy under its one rule"
+		}
+		return fmt.Sprintf("healthy under all of its %d rules", r.Of)
+	case NotSelected:
+		return "no rule selects this node"
+	}
+	return r.Code.String()
+}
+
+// step names the step, by its place only where there are several.
+func (r Reason) step() string {
+	if r.Steps == 1 {
+		return r.Action.String()
+	}
+	return fmt.Sprintf("step %d of %d (%s)", r.Step, r.Steps, r.Action)
+}
+
+// whileUnknown says why a response stands although no signal does: only an
+// Unknown keeps it.
+func (r Reason) whileUnknown(and string) string {
+	if r.Condition != "" {
+		return ""
+	}
+	return and + " stays while its condition is Unknown"
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,240 @@
+package triage
+
+import (
+	"slices"
+	"time"
+)
+
+// departure is a termination, from its decision until its place is free again.
+type departure struct {
+	rule     *rule
+	node     string
+	uid      string
+	step     int
+	episode  *episode // nil once the node has gone
+	replaced bool     // a replacement has been counted for it
+
+	since, gone  int64
+	controlPlane bool
+	alarm        ticket
+}
+
+// takeUp brings the episodes of a node in line with the responses found on it.
+func (c *Core) takeUp(n *node) {
+	for _, t := range n.found.taints {
+		c.openEpisode(n, c.ruleOf(t.Rule))
+	}
+	for _, t := range n.found.treatments {
+		c.openEpisode(n, c.ruleOf(t.Rule))
+	}
+	for _, ep := range n.episodes {
+		c.takeUpResponse(ep)
+	}
+}
+
+// ruleOf returns the rule of that name, also of one that is not known (any
+// more): what it left behind still takes the node.
+func (c *Core) ruleOf(id RuleID) *rule {
+	if r := c.rules[id]; r != nil {
+		return r
+	}
+	return c.newRule(id)
+}
+
+func (c *Core) takeUpResponse(ep *episode) {
+	id := ep.rule.spec.ID
+	ep.stands = 0
+	for _, t := range ep.node.found.taints {
+		if t.Rule == id {
+			ep.stands = max(ep.stands, t.Effect)
+		}
+	}
+	var latest *Treatment
+	for i := range ep.node.found.treatments {
+		t := &ep.node.found.treatments[i]
+		if t.Rule == id && (latest == nil || t.Step > latest.Step) {
+			latest = t
+		}
+	}
+	treated := latest != nil && ep.rule.treats()
+	tainted := ep.stands > 0 && !ep.rule.treats()
+	ep.present = treated || tainted
+	ep.placed = treated || ep.stands == NoExecute && tainted && ep.rule.takesPlace()
+	switch {
+	case treated:
+		step := ep.rule.fit(latest.Step)
+		if !ep.active {
+			since := nanos(latest.Since)
+			if since == 0 {
+				since = c.now
+			}
+			c.activate(ep, step, since)
+		}
+		if step > ep.step {
+			c.setStep(ep, step, c.now)
+		}
+		ep.seen = max(ep.seen, step)
+		if step == ep.step {
+			ep.failed = latest.Failed
+			if since := nanos(latest.Since); since != 0 {
+				ep.stepSince = since
+			}
+		}
+	case ep.placed:
+		if !ep.active {
+			c.activate(ep, 0, c.now)
+		}
+		ep.seen = 0
+	case ep.active && ep.seen == ep.step:
+		c.deactivate(ep)
+		ep.notBefore = c.now
+	}
+}
+
+// fit brings a step into the rule's ladder, which may have become shorter.
+func (r *rule) fit(step int) int {
+	if steps := len(r.spec.Response.Ladder); steps > 0 {
+		step = min(step, steps-1)
+	}
+	return max(step, 0)
+}
+
+// refit brings an episode in line with its rule's new definition.
+func (c *Core) refit(ep *episode) {
+	switch r := ep.rule; {
+	case ep.active && !r.takesPlace():
+		c.deactivate(ep)
+	case ep.active && r.treats() && !r.gone:
+		step := r.fit(ep.step)
+		failed := ep.failed && step == ep.step
+		ep.seen = min(ep.seen, step)
+		c.setStep(ep, step, ep.stepSince)
+		ep.failed = failed
+	}
+	c.takeUpResponse(ep)
+}
+
+// activate takes the place, and for a treatment the node.
+func (c *Core) activate(ep *episode, step int, since int64) {
+	ep.active, ep.seen, ep.failed = true, -1, false
+	ep.rule.total.Treated++
+	ep.rule.zone(ep.node.zone).Treated++
+	if ep.rule.treats() {
+		if ep.node.treating++; ep.node.treating == 1 && ep.node.controlPlane {
+			c.controlPlane.hold(ep.node.name)
+		}
+	}
+	c.setStep(ep, step, since)
+}
+
+// deactivate frees the place, and for a treatment the node.
+func (c *Core) deactivate(ep *episode) {
+	ep.active = false
+	ep.rule.total.Treated--
+	ep.rule.zone(ep.node.zone).Treated--
+	c.touch(ep.rule)
+	ep.dropDeparture()
+	if !ep.rule.treats() {
+		return
+	}
+	if ep.node.treating--; ep.node.treating > 0 {
+		return
+	}
+	if ep.node.controlPlane {
+		c.controlPlane.release(ep.node.name)
+	}
+	for _, other := range ep.node.episodes {
+		if other != ep {
+			c.consider(other)
+		}
+	}
+}
+
+// setStep moves the response to a step that is on its way from now on.
+func (c *Core) setStep(ep *episode, step int, since int64) {
+	ep.step, ep.stepSince, ep.failed = step, since, false
+	switch r := ep.rule; {
+	case r.gone:
+	case !r.terminates(step):
+		ep.dropDeparture()
+	case ep.departure == nil:
+		ep.departure = &departure{rule: r, node: ep.node.name, uid: ep.node.uid, step: step, episode: ep}
+		r.departures = append(r.departures, ep.departure)
+	default:
+		ep.departure.step = step
+	}
+}
+
+func (ep *episode) dropDeparture() {
+	if d := ep.departure; d != nil {
+		ep.rule.departures = slices.DeleteFunc(ep.rule.departures, func(other *departure) bool { return other == d })
+		ep.departure = nil
+	}
+}
+
+// depart keeps the place of a node that has gone, until its replacement is ready.
+func (c *Core) depart(d *departure, gone int64) {
+	if ep := d.episode; ep != nil {
+		d.since, d.controlPlane = ep.stepSince, ep.node.controlPlane
+	}
+	d.episode, d.gone = nil, gone
+	if d.replaced {
+		d.forget()
+		return
+	}
+	d.rule.total.Treated++
+	if d.controlPlane {
+		c.controlPlane.hold(d.node)
+	}
+	d.alarm.departure = d
+	c.alarms.push(later(gone, ReplacementWait), &d.alarm)
+}
+
+// fill frees the place of a node that has gone.
+func (c *Core) fill(d *departure) {
+	d.alarm.leave()
+	d.rule.total.Treated--
+	if d.controlPlane {
+		c.controlPlane.release(d.node)
+	}
+	d.forget()
+	c.touch(d.rule)
+	c.retire(d.rule)
+}
+
+func (d *departure) forget() {
+	d.rule.departures = slices.DeleteFunc(d.rule.departures, func(other *departure) bool { return other == d })
+}
+
+// decided is when the termination began.
+func (d *departure) decided() int64 {
+	if d.episode != nil {
+		return d.episode.stepSince
+	}
+	return d.since
+}
+
+// countReplacement lets a node that has just become ready stand in for the
+// oldest termination that it can have been made for.
+func (c *Core) countReplacement(n *node) {
+	var oldest *departure
+	for _, r := range n.rules {
+		for _, d := range r.departures {
+			// Creation times are whole seconds.
+			decided := instant(d.decided()).Truncate(time.Second)
+			if d.replaced || d.uid == n.uid || instant(n.created).Before(decided) {
+				continue
+			}
+			if oldest == nil || d.decided() < oldest.decided() || d.decided() == oldest.decided() && d.node < oldest.node {
+				oldest = d
+			}
+		}
+	}
+	switch {
+	case oldest == nil:
+	case oldest.episode == nil:
+		c.fill(oldest)
+	default:
+		oldest.replaced = true
+	}
+}

@@ -1,0 +1,195 @@
+package triage
+
+// controlPlane lets one control-plane node at a time be in treatment.
+type controlPlane struct {
+	holders map[string]int // by node; a terminated node may hold it beside its heir
+	waiting queue
+}
+
+func (s *controlPlane) hold(node string) { s.holders[node]++ }
+
+func (s *controlPlane) release(node string) {
+	if s.holders[node]--; s.holders[node] <= 0 {
+		delete(s.holders, node)
+	}
+}
+
+// holder names the node in treatment, the first by name if there are several.
+func (s *controlPlane) holder() (first string) {
+	for name := range s.holders {
+		if first == "" || name < first {
+			first = name
+		}
+	}
+	return first
+}
+
+// touch notes that the room under a rule's bounds may have changed.
+func (c *Core) touch(r *rule) {
+	if !r.isTouched {
+		r.isTouched = true
+		c.touched = append(c.touched, r)
+	}
+}
+
+// consider puts an episode where it belongs now: among the candidates, under an
+// alarm, or nowhere if only a change of its own node or rule can move it.
+func (c *Core) consider(ep *episode) {
+	ep.alarm.leave()
+	ep.place.leave()
+	switch {
+	case ep.active:
+		c.escalate(ep)
+	case !ep.sick || ep.verdict != holds:
+	default:
+		takesPlace := ep.rule.takesPlace()
+		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (takesPlace || ep.eligible > c.now) {
+			c.alarms.push(at, &ep.alarm)
+		}
+		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && takesPlace {
+			c.candidates.push(waits, &ep.place)
+		}
+	}
+}
+
+// nextAfter returns the earliest of the times that is still to come, 0 if none.
+func nextAfter(now int64, times ...int64) (next int64) {
+	for _, at := range times {
+		if at > now && (next == 0 || at < next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// escalate takes the next step when the current one has failed or its time is
+// up, and otherwise waits for that time.
+func (c *Core) escalate(ep *episode) {
+	if ep.rule.gone || !ep.rule.treats() || ep.seen != ep.step {
+		return
+	}
+	due, at := ep.due(c.now)
+	if !due {
+		if at != 0 {
+			c.alarms.push(at, &ep.alarm)
+		}
+		return
+	}
+	if ep.sick && ep.verdict == holds && ep.rule.spec.Hold == "" && ep.veto() == nil && ep.step+1 < len(ep.rule.spec.Response.Ladder) {
+		c.setStep(ep, ep.step+1, c.now)
+		c.wake(ep.node)
+	}
+}
+
+// due says whether the current step is over without success, and if not, when it
+// will be (0 for never).
+func (ep *episode) due(now int64) (due bool, at int64) {
+	if ep.failed {
+		return true, 0
+	}
+	timeout := ep.rule.spec.Response.Ladder[ep.step].Timeout
+	if timeout == 0 {
+		return false, 0
+	}
+	at = later(ep.stepSince, timeout)
+	return at <= now, at
+}
+
+// decide serves those who wait, as far as the bounds allow, in their order. It
+// is enough to look at those whose obstacle has moved: a round only takes room
+// and never makes any, so who was stopped by something else is stopped still.
+func (c *Core) decide() {
+	if !c.loaded {
+		return
+	}
+	for _, r := range c.touched {
+		r.isTouched = false
+		c.offer(r)
+	}
+	c.touched = c.touched[:0]
+	c.offerControlPlane()
+	for c.candidates.len() > 0 {
+		at := c.candidates.first().at
+		ep := c.candidates.pop().episode
+		switch c.obstacle(ep) {
+		case 0:
+			c.activate(ep, 0, c.now)
+			c.consider(ep)
+			c.wake(ep.node)
+		case ControlPlaneBusy:
+			c.controlPlane.waiting.push(at, &ep.place)
+		case GateClosed:
+			ep.rule.gate.push(at, &ep.place)
+		case CapFull:
+			ep.rule.full.push(at, &ep.place)
+		}
+		c.offer(ep.rule)
+		c.offerControlPlane()
+	}
+}
+
+// offer lets the first of those who wait for a rule's bounds try, where there is
+// room for it.
+func (c *Core) offer(r *rule) {
+	if r.gate.len() > 0 && r.gateOpen() {
+		c.move(&r.gate)
+	}
+	if r.full.len() > 0 && r.hasRoom() {
+		c.move(&r.full)
+	}
+}
+
+func (c *Core) offerControlPlane() {
+	if c.controlPlane.waiting.len() > 0 && len(c.controlPlane.holders) == 0 {
+		c.move(&c.controlPlane.waiting)
+	}
+}
+
+func (c *Core) move(from *queue) {
+	at := from.first().at
+	c.candidates.push(at, from.pop())
+}
+
+func (r *rule) gateOpen() bool {
+	gate := r.spec.Bound.Gate
+	return gate == nil || r.total.Sick <= gate.Of(r.total.Selected)
+}
+
+func (r *rule) hasRoom() bool {
+	limit := r.spec.Bound.Cap
+	return limit == nil || r.total.Treated < limit.Of(r.total.Selected)
+}
+
+// obstacle names what stops an eligible episode from getting its place, 0 for
+// nothing.
+func (c *Core) obstacle(ep *episode) Code {
+	r, n := ep.rule, ep.node
+	treats := r.treats()
+	switch {
+	case r.spec.Hold != "":
+		return OnHold
+	case treats && ep.veto() != nil:
+		return Vetoed
+	case treats && n.treating > 0:
+		return Busy
+	case treats && n.controlPlane && len(c.controlPlane.holders) > 0:
+		return ControlPlaneBusy
+	case !treats && n.controlPlane && !r.spec.Response.Taint.ControlPlane:
+		return FellBack
+	case !r.gateOpen():
+		return GateClosed
+	case !r.hasRoom():
+		return CapFull
+	}
+	return 0
+}
+
+// veto returns the first veto that concerns the episode.
+func (ep *episode) veto() *Veto {
+	for i := range ep.node.found.vetoes {
+		if v := &ep.node.found.vetoes[i]; v.Kind == 0 || v.Kind == ep.rule.spec.ID.Kind {
+			return v
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package triage_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func soundRule() triage.Rule {
+	return triage.Rule{
+		ID: triage.RuleID{Kind: triage.Repair, Name: "default"},
+		When: triage.When{Signals: []triage.Signal{
+			{Condition: "Ready", Status: triage.False, For: time.Minute},
+			{Condition: "Ready", Status: triage.Unknown, For: time.Minute},
+		}},
+		Bound:    triage.Bound{Gate: &triage.Limit{Number: 49, Percent: true}, Cap: &triage.Limit{Number: 2}},
+		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Reboot, Timeout: time.Minute}, {Action: triage.Terminate}}},
+	}
+}
+
+func TestRuleThatCannotBeFollowed(t *testing.T) {
+	set := func(r *triage.Rule, taint *triage.TaintResponse) {
+		r.ID.Kind, r.Bound.Gate, r.Response = triage.ConditionSet, nil, triage.Response{Taint: taint}
+	}
+	evict := &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoExecute}
+	tests := []struct {
+		name         string
+		spoil        func(r *triage.Rule)
+		field, value string
+	}{
+		{"has no kind", func(r *triage.Rule) { r.ID.Kind = 0 }, "id.kind", "Kind(0)"},
+		{"has a kind that is none", func(r *triage.Rule) { r.ID.Kind = 77 }, "id.kind", "Kind(77)"},
+		{"has no name", func(r *triage.Rule) { r.ID.Name = "" }, "id.name", ""},
+		{"has no signal", func(r *triage.Rule) { r.When.Signals = nil }, "when.signals", ""},
+		{"has a signal without a condition", func(r *triage.Rule) { r.When.Signals[1].Condition = "" }, "when.signals[1].condition", ""},
+		{"has a status that is none", func(r *triage.Rule) { r.When.Signals[0].Status = 9 }, "when.signals[0].status", "Status(9)"},
+		{"has a negative duration", func(r *triage.Rule) { r.When.Signals[1].For = -time.Second }, "when.signals[1].for", "-1s"},
+		{"counts one condition from two beginnings", func(r *triage.Rule) { r.When.Signals[1].FromCreation = true }, "when.signals[1].fromCreation", "true"},
+		{"has a negative gate", func(r *triage.Rule) { r.Bound.Gate.Number = -1 }, "bound.gate", "-1%"},
+		{"has a gate above all", func(r *triage.Rule) { r.Bound.Gate.Number = 101 }, "bound.gate", "101%"},
+		{"has a negative cap", func(r *triage.Rule) { r.Bound.Cap.Number = -3 }, "bound.cap", "-3"},
+		{"has a cap on healthy nodes", func(r *triage.Rule) { r.Bound.Cap.Healthy = true }, "bound.cap", "2"},
+		{"has no response", func(r *triage.Rule) { r.Response = triage.Response{} }, "response.ladder", ""},
+		{"has two responses", func(r *triage.Rule) { r.Response.Taint = evict }, "response.taint", "example.com/sick"},
+		{"is a set without a taint", func(r *triage.Rule) { set(r, nil) }, "response.taint", ""},
+		{"is a set with a ladder", func(r *triage.Rule) { r.ID.Kind = triage.ConditionSet }, "response.ladder", "Reboot"},
+		{"has a step that is none", func(r *triage.Rule) { r.Response.Ladder[1].Action = 0 }, "response.ladder[1].action", "Action(0)"},
+		{"has a negative timeout", func(r *triage.Rule) { r.Response.Ladder[0].Timeout = -1 }, "response.ladder[0].timeout", "-1ns"},
+		{"has a taint without a key", func(r *triage.Rule) { set(r, &triage.TaintResponse{Effect: triage.NoExecute}) }, "response.taint.key", ""},
+		{"has an effect that is none", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
+		{"has a gate before a taint", func(r *triage.Rule) {
+			gate := r.Bound.Gate
+			set(r, evict)
+			r.Bound.Gate = gate
+		}, "bound.gate", "49%"},
+		{"caps a taint that evicts nobody", func(r *triage.Rule) {
+			set(r, &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule})
+		}, "bound.cap", "2"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := soundRule()
+			tt.spoil(&r)
+			core := triage.New()
+			err := core.SetRule(time.Now(), r)
+			var field *triage.FieldError
+			if !errors.As(err, &field) {
+				t.Fatalf("error is %v, want a FieldError", err)
+			}
+			if field.Field != tt.field || field.Value != tt.value {
+				t.Errorf("error names field %q and value %q, want %q and %q", field.Field, field.Value, tt.field, tt.value)
+			}
+			if field.Problem == "" || !strings.Contains(err.Error(), tt.field) {
+				t.Errorf("error %q does not say what is wrong and where", err)
+			}
+			if _, ok := core.Population(r.ID); ok {
+				t.Error("the rule is followed all the same")
+			}
+		})
+	}
+	t.Run("is none that is sound", func(t *testing.T) {
+		if err := triage.New().SetRule(time.Now(), soundRule()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A rule that cannot be followed must not take the place of one that can.
+func TestBadChangeKeepsTheGoodRule(t *testing.T) {
+	core := triage.New()
+	if err := core.SetRule(time.Now(), soundRule()); err != nil {
+		t.Fatal(err)
+	}
+	bad := soundRule()
+	bad.When.Signals = nil
+	if err := core.SetRule(time.Now(), bad); err == nil {
+		t.Fatal("a rule without signals was taken")
+	}
+	if p, ok := core.Population(bad.ID); !ok || p.Cap != 2 {
+		t.Errorf("population is %+v, %v: the good rule is gone", p, ok)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	tests := []struct {
+		name  string
+		limit triage.Limit
+		// how many of 0, 1, 3, 10 and 201 nodes
+		want [5]int
+	}{
+		{"a count is a count", triage.Limit{Number: 3}, [5]int{3, 3, 3, 3, 3}},
+		{"a share is rounded down but to no less than one", triage.Limit{Number: 20, Percent: true}, [5]int{1, 1, 1, 2, 40}},
+		{"a share may be rounded up", triage.Limit{Number: 49, Percent: true, RoundUp: true}, [5]int{0, 1, 2, 5, 99}},
+		{"no share is none", triage.Limit{Number: 0, Percent: true}, [5]int{0, 0, 0, 0, 0}},
+		{"the whole is the whole", triage.Limit{Number: 100, Percent: true}, [5]int{1, 1, 3, 10, 201}},
+		{"of a number that must be healthy the rest may be sick", triage.Limit{Number: 2, Healthy: true}, [5]int{0, 0, 1, 8, 199}},
+		{"of a share that must be healthy the rest may be sick", triage.Limit{Number: 51, Percent: true, RoundUp: true, Healthy: true}, [5]int{0, 0, 1, 4, 98}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for i, selected := range []int{0, 1, 3, 10, 201} {
+				if got := tt.limit.Of(selected); got != tt.want[i] {
+					t.Errorf("of %d nodes: %d, want %d", selected, got, tt.want[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,633 @@
+package triage_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// TestScenarios runs the stories in testdata. Each is told in commands to a
+// core and to a small world of nodes around it; the language is explained in
+// testdata/README.md.
+//
+// After every command one line is printed for each node whose plan is not what
+// it was before: the time, the node, what is to be done to bring the node in
+// line with the plan, and the reason. Numbers that count other nodes may change
+// without a line.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("there is no story in testdata")
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(string(text), "# ") {
+				t.Error("the file does not begin with a comment that tells the story")
+			}
+			s := newStory()
+			commands := 0
+			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+				t.Helper()
+				commands++
+				return s.run(t, d)
+			})
+			if commands == 0 {
+				t.Error("the story has no command")
+			}
+		})
+	}
+}
+
+// day is when all stories happen.
+var day = time.Date(2024, time.November, 1, 0, 0, 0, 0, time.UTC)
+
+// story is a core, the world around it, and what was told so far.
+type story struct {
+	t    *testing.T
+	now  time.Time
+	core *triage.Core
+
+	rules map[triage.RuleID]triage.Rule
+	// ladders are those of all rules that ever were.
+	ladders map[triage.RuleID][]triage.Step
+	nodes   map[string]*triage.Node
+
+	told map[string]essence
+	out  strings.Builder
+}
+
+func newStory() *story {
+	return &story{
+		rules:   map[triage.RuleID]triage.Rule{},
+		ladders: map[triage.RuleID][]triage.Step{},
+		nodes:   map[string]*triage.Node{},
+		told:    map[string]essence{},
+	}
+}
+
+// commands are all that a story can say.
+var commands = map[string]func(*story, *command){
+	"at":            (*story).at,
+	"wait":          (*story).wait,
+	"conditionset":  (*story).conditionset,
+	"healthcheck":   (*story).healthcheck,
+	"repair":        (*story).repair,
+	"ready-timeout": (*story).readyTimeout,
+	"delete-rule":   (*story).deleteRule,
+	"nodes":         (*story).newNodes,
+	"gone":          (*story).gone,
+	"condition":     (*story).condition,
+	"label":         (*story).label,
+	"veto":          (*story).veto,
+	"unveto":        (*story).unveto,
+	"carry-out":     (*story).carryOut,
+	"abandon":       (*story).abandon,
+	"failed":        (*story).failed,
+	"removed":       (*story).removed,
+	"restart":       (*story).restart,
+	"loaded":        (*story).loaded,
+	"explain":       (*story).explain,
+	"population":    (*story).population,
+}
+
+func (s *story) run(t *testing.T, d *datadriven.TestData) string {
+	t.Helper()
+	s.t = t
+	run, ok := commands[d.Cmd]
+	if !ok {
+		d.Fatalf(t, "there is no command %q", d.Cmd)
+	}
+	if s.core == nil && d.Cmd != "at" {
+		d.Fatalf(t, "a story begins with at")
+	}
+	s.out.Reset()
+	c := newCommand(t, d)
+	if text := c.value("at"); text != "" {
+		s.passTo(c, text)
+	}
+	run(s, c)
+	c.end()
+	if s.out.Len() == 0 && len(s.nodes) > 0 {
+		s.say("no plan changes")
+	}
+	return s.out.String()
+}
+
+func (s *story) say(format string, args ...any) {
+	fmt.Fprintf(&s.out, "%s %s\n", s.now.Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// ---- time
+
+func (s *story) at(c *command) {
+	text := c.word("a time")
+	if s.core == nil {
+		s.now = c.time(text)
+		s.core = triage.New()
+		if !c.flag("unloaded") {
+			s.core.Loaded(s.now)
+		}
+		return
+	}
+	c.end()
+	s.passTo(c, text)
+}
+
+func (s *story) wait(c *command) {
+	d := c.duration(c.word("a duration"))
+	c.end()
+	s.pass(s.now.Add(d))
+}
+
+func (s *story) passTo(c *command, text string) {
+	when := c.time(text)
+	if when.Before(s.now) {
+		c.fatalf("it is %s already", s.now.Format(time.TimeOnly))
+	}
+	s.pass(when)
+}
+
+// pass lets the time pass as a caller would, from deadline to deadline.
+func (s *story) pass(until time.Time) {
+	for {
+		deadline, ok := s.core.Deadline()
+		if !ok || deadline.After(until) {
+			break
+		}
+		if !deadline.After(s.now) {
+			s.t.Fatalf("the deadline %s does not move on", deadline)
+		}
+		s.now = deadline
+		s.core.Advance(s.now)
+		s.tell()
+	}
+	s.now = until
+	s.core.Advance(s.now)
+	s.tell()
+}
+
+// ---- rules
+
+func (s *story) conditionset(c *command) {
+	set := dialect.ConditionSet{
+		Name:         c.word("a name"),
+		TaintKey:     c.value("key"),
+		Effect:       c.value("effect"),
+		Selector:     c.selector(),
+		MaxUnhealthy: c.value("max"),
+		ControlPlane: c.flag("control-plane"),
+		Hold:         c.value("hold"),
+	}
+	for _, line := range c.takeLines() {
+		var condition dialect.SetCondition
+		condition.Type, condition.Status = line.pair()
+		condition.Duration = line.after("for")
+		condition.EvenSilent = line.flag("even-silent")
+		line.end()
+		set.Conditions = append(set.Conditions, condition)
+	}
+	s.setRule(c, set)
+}
+
+func (s *story) healthcheck(c *command) {
+	check := dialect.NodeHealthCheck{
+		Name:         c.word("a name"),
+		Selector:     c.selector(),
+		MaxUnhealthy: c.value("max"),
+		MinHealthy:   c.value("min"),
+		Hold:         c.value("hold"),
+	}
+	for _, line := range c.takeLines() {
+		switch verb := line.word("when or then"); verb {
+		case "when":
+			var condition dialect.UnhealthyCondition
+			condition.Type, condition.Status = line.pair()
+			condition.Duration = line.after("for")
+			check.UnhealthyConditions = append(check.UnhealthyConditions, condition)
+		case "then":
+			step := dialect.RemediationStep{Template: line.word("a template")}
+			step.Timeout = line.after("for")
+			check.Steps = append(check.Steps, step)
+		default:
+			line.fatalf("want when or then, not %q", verb)
+		}
+		line.end()
+	}
+	s.setRule(c, check)
+}
+
+func (s *story) repair(c *command) {
+	repair := dialect.Repair{
+		Name:              c.word("a name"),
+		Selector:          c.selector(),
+		DefaultToleration: c.value("default"),
+		MaxUnhealthy:      c.value("max"),
+		Hold:              c.value("hold"),
+	}
+	for _, line := range c.takeLines() {
+		switch verb := line.word("provider or policy"); verb {
+		case "provider":
+			var statement dialect.RepairStatement
+			statement.Type, statement.Status = line.pair()
+			statement.Toleration = line.after("for")
+			repair.Statements = append(repair.Statements, statement)
+		case "policy":
+			var policy dialect.RepairPolicy
+			policy.ConditionType, policy.ConditionStatus, _ = strings.Cut(line.word("a condition"), "=")
+			policy.Reason = line.after("because")
+			policy.Toleration = line.after("for")
+			repair.Policies = append(repair.Policies, policy)
+		default:
+			line.fatalf("want provider or policy, not %q", verb)
+		}
+		line.end()
+	}
+	s.setRule(c, repair)
+}
+
+func (s *story) readyTimeout(c *command) {
+	s.setRule(c, dialect.ReadyTimeout{
+		Name:         c.word("a name"),
+		Selector:     c.selector(),
+		Timeout:      c.value("timeout"),
+		MaxUnhealthy: c.value("max"),
+		Hold:         c.value("hold"),
+	})
+}
+
+func (s *story) setRule(c *command, d interface {
+	Rule() (triage.Rule, error)
+}) {
+	c.end()
+	rule, err := d.Rule()
+	if err != nil {
+		s.say("refused: %v", err)
+		return
+	}
+	if err := s.core.SetRule(s.now, rule); err != nil {
+		s.say("refused: %v", err)
+		return
+	}
+	s.rules[rule.ID] = rule
+	s.ladders[rule.ID] = rule.Response.Ladder
+	s.tell()
+}
+
+func (s *story) deleteRule(c *command) {
+	id := s.rule(c)
+	unnoticed := c.flag("unnoticed")
+	c.end()
+	delete(s.rules, id)
+	if !unnoticed {
+		s.core.RemoveRule(s.now, id)
+	}
+	s.tell()
+}
+
+// rule reads the name of a rule that there is.
+func (s *story) rule(c *command) triage.RuleID {
+	name := c.word("a rule")
+	for id := range s.ladders {
+		if id.String() == name {
+			return id
+		}
+	}
+	c.fatalf("there is no rule %q", name)
+	return triage.RuleID{}
+}
+
+// ---- nodes
+
+func (s *story) newNodes(c *command) {
+	names := c.nodes()
+	created := day
+	if text := c.value("created"); text != "" {
+		created = c.time(text)
+	}
+	since := created
+	if text := c.value("since"); text != "" {
+		since = c.time(text)
+	}
+	uid := c.value("uid")
+	zones := strings.Split(c.value("zone"), ",")
+	controlPlane := c.flag("control-plane")
+	labels := map[string]string{}
+	if text := c.value("labels"); text != "" {
+		for _, label := range strings.Split(text, ",") {
+			key, value, _ := strings.Cut(label, "=")
+			labels[key] = value
+		}
+	}
+	conditions := c.conditions()
+	c.end()
+
+	var seen []triage.Node
+	for i, name := range names {
+		uid := name + "/" + uid
+		if old := s.nodes[name]; old != nil && old.UID == uid {
+			c.fatalf("there is a node %s already; another one of that name needs a uid", name)
+		}
+		node := &triage.Node{
+			Name: name, UID: uid, Zone: zones[i%len(zones)],
+			Labels: maps.Clone(labels), Created: created, ControlPlane: controlPlane,
+			Conditions: []triage.Condition{{Type: triage.Ready, Status: triage.True, Transition: created}},
+		}
+		for _, row := range conditions {
+			setCondition(node, row.Type, row.Status, row.Reason, since)
+		}
+		s.nodes[name] = node
+		seen = append(seen, observed(node))
+	}
+	s.core.Observe(s.now, seen...)
+	s.tell()
+}
+
+func (s *story) condition(c *command) {
+	names := c.nodes()
+	since := s.now
+	stated := c.value("since")
+	if stated != "" {
+		since = c.time(stated)
+	}
+	reason := c.value("reason")
+	conditions := c.conditions()
+	c.end()
+	if len(conditions) == 0 {
+		c.fatalf("want conditions such as Ready=False")
+	}
+	s.change(c, names, func(node *triage.Node) {
+		for _, row := range conditions {
+			since := since
+			if old := slices.IndexFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == row.Type }); stated == "" && old >= 0 && node.Conditions[old].Status == row.Status {
+				since = node.Conditions[old].Transition
+			}
+			setCondition(node, row.Type, row.Status, reason, since)
+		}
+	})
+}
+
+// setCondition writes one row as a reporter would; Missing takes it away.
+func setCondition(node *triage.Node, kind string, status triage.Status, reason string, since time.Time) {
+	node.Conditions = slices.DeleteFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == kind })
+	if status != triage.Missing {
+		node.Conditions = append(node.Conditions, triage.Condition{Type: kind, Status: status, Reason: reason, Transition: since})
+	}
+}
+
+// observed is what a caller would tell of the node. A node that is ready has
+// been initialised, and that is written down where it outlives the core.
+func observed(node *triage.Node) triage.Node {
+	node.Initialized = node.Initialized || slices.ContainsFunc(node.Conditions, func(c triage.Condition) bool {
+		return c.Type == triage.Ready && c.Status == triage.True
+	})
+	return *node
+}
+
+// change changes nodes and shows all of them to the core at once.
+func (s *story) change(c *command, names []string, change func(*triage.Node)) {
+	var seen []triage.Node
+	for _, name := range names {
+		node := s.nodes[name]
+		if node == nil {
+			c.fatalf("there is no node %s", name)
+		}
+		change(node)
+		seen = append(seen, observed(node))
+	}
+	s.core.Observe(s.now, seen...)
+	s.tell()
+}
+
+func (s *story) label(c *command) {
+	names := c.nodes()
+	labels := c.rest()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		node.Labels = maps.Clone(node.Labels)
+		for key, value := range labels {
+			if value == "" {
+				delete(node.Labels, key)
+			} else {
+				node.Labels[key] = value
+			}
+		}
+	})
+}
+
+func (s *story) veto(c *command) {
+	names := c.nodes()
+	veto := triage.Veto{Reason: c.value("reason")}
+	if text := c.value("kind"); text != "" {
+		for veto.Kind = triage.ConditionSet; veto.Kind.String() != text; veto.Kind++ {
+			if veto.Kind > triage.ReadyTimeout {
+				c.fatalf("there is no kind %q", text)
+			}
+		}
+	}
+	c.end()
+	s.change(c, names, func(node *triage.Node) { node.Vetoes = append(node.Vetoes, veto) })
+}
+
+func (s *story) unveto(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) { node.Vetoes = nil })
+}
+
+func (s *story) gone(c *command) {
+	names := c.nodes()
+	c.end()
+	for _, name := range names {
+		if s.nodes[name] == nil {
+			c.fatalf("there is no node %s", name)
+		}
+		delete(s.nodes, name)
+		delete(s.told, name)
+		s.core.Forget(s.now, name)
+		s.tell()
+	}
+}
+
+// ---- responses
+
+// carryOut does what the plans say; the facts then show it.
+func (s *story) carryOut(c *command) {
+	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
+	if c.hasWord() {
+		names = c.nodes()
+	}
+	c.end()
+	var seen []triage.Node
+	var callOff []func()
+	for _, name := range names {
+		node := s.nodes[name]
+		if node == nil {
+			c.fatalf("there is no node %s", name)
+		}
+		plan, ok := s.core.Plan(name)
+		if !ok {
+			s.t.Fatalf("there is no plan for %s", name)
+		}
+		for _, release := range plan.Release {
+			if !carriesResponse(node, release.Rule) {
+				callOff = append(callOff, func() { s.core.Abandon(s.now, name, release.Rule, 0) })
+			}
+		}
+		before := *node
+		node.Taints = nil
+		for _, taint := range plan.Taints {
+			node.Taints = append(node.Taints, taint.Taint)
+		}
+		node.Treatments = slices.DeleteFunc(slices.Clone(node.Treatments), func(have triage.Treatment) bool {
+			return slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return r.Rule == have.Rule })
+		})
+		if want := plan.Treatment; want != nil && findTreatment(node, want.Rule, want.Step) < 0 {
+			node.Treatments = append(node.Treatments, triage.Treatment{Rule: want.Rule, Step: want.Step, Since: s.now})
+		}
+		node.Memories = slices.Clone(plan.Remember)
+		if !slices.Equal(before.Taints, node.Taints) || !slices.Equal(before.Treatments, node.Treatments) || !slices.Equal(before.Memories, node.Memories) {
+			seen = append(seen, observed(node))
+		}
+	}
+	if len(seen) > 0 {
+		s.core.Observe(s.now, seen...)
+		s.tell()
+	}
+	for _, call := range callOff {
+		call()
+		s.tell()
+	}
+}
+
+func carriesResponse(node *triage.Node, rule triage.RuleID) bool {
+	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == rule }) ||
+		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == rule })
+}
+
+func findTreatment(node *triage.Node, rule triage.RuleID, step int) int {
+	return slices.IndexFunc(node.Treatments, func(have triage.Treatment) bool { return have.Rule == rule && have.Step == step })
+}
+
+func (s *story) abandon(c *command) {
+	name := c.word("a node")
+	rule := s.rule(c)
+	retry := c.duration(c.value("retry"))
+	c.end()
+	s.core.Abandon(s.now, name, rule, retry)
+	s.tell()
+}
+
+// failed says that whoever carries out the latest treatment has given up.
+func (s *story) failed(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		if len(node.Treatments) == 0 {
+			c.fatalf("no treatment is under way on %s", node.Name)
+		}
+		node.Treatments = slices.Clone(node.Treatments)
+		node.Treatments[len(node.Treatments)-1].Failed = true
+	})
+}
+
+// removed says that somebody else has removed all that was put on a node.
+func (s *story) removed(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		if len(node.Treatments) == 0 && len(node.Taints) == 0 {
+			c.fatalf("there is nothing to remove on %s", node.Name)
+		}
+		node.Treatments, node.Taints = nil, nil
+	})
+}
+
+// restart builds a new core from the rules, the nodes and the grants.
+func (s *story) restart(c *command) {
+	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
+	if c.flag("backwards") {
+		slices.Reverse(names)
+	}
+	c.end()
+	grants := s.core.Grants()
+	s.core = triage.New()
+	for _, rule := range s.rules {
+		if err := s.core.SetRule(s.now, rule); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		s.core.Observe(s.now, observed(s.nodes[name]))
+	}
+	for _, grant := range grants {
+		s.core.Resume(s.now, grant)
+	}
+	s.core.Loaded(s.now)
+	s.restarted()
+}
+
+func (s *story) loaded(c *command) {
+	c.end()
+	s.core.Loaded(s.now)
+	s.tell()
+}
+
+// ---- looking
+
+func (s *story) explain(c *command) {
+	for _, name := range c.nodes() {
+		node := s.nodes[name]
+		if node == nil {
+			c.fatalf("there is no node %s", name)
+		}
+		plan, ok := s.core.Plan(name)
+		if !ok {
+			s.t.Fatalf("there is no plan for %s", name)
+		}
+		s.say("%s: %s", name, s.sentence(node, plan))
+	}
+}
+
+func (s *story) population(c *command) {
+	id := s.rule(c)
+	c.end()
+	p, ok := s.core.Population(id)
+	if !ok {
+		s.say("%s: no such rule", id)
+		return
+	}
+	line := fmt.Sprintf("%s: %s", id, counts(p.Counts))
+	if p.Gate >= 0 {
+		line += fmt.Sprintf("; at most %d may be sick", p.Gate)
+	}
+	if p.Cap >= 0 {
+		line += fmt.Sprintf("; at most %d may be in treatment", p.Cap)
+	}
+	s.say("%s", line)
+	for _, zone := range slices.Sorted(maps.Keys(p.Zones)) {
+		if zone != "" {
+			fmt.Fprintf(&s.out, "         zone %s: %s\n", zone, counts(p.Zones[zone]))
+		}
+	}
+}
+
+func counts(c triage.Counts) string {
+	return fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Sick, c.Treated)
+}

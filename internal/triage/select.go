@@ -1,0 +1,174 @@
+package triage
+
+import (
+	"cmp"
+	"slices"
+)
+
+// label is a label of a node, or one that a rule asks for.
+type label struct {
+	key, value symbol
+}
+
+// demand is a requirement in symbols.
+type demand struct {
+	key    symbol
+	op     Operator
+	values []symbol
+}
+
+// selectorIndex finds the rules that may select a node without asking each of
+// them: a rule that wants a label to have one of some values is looked up by
+// that label, and only the others are tried on every node.
+type selectorIndex struct {
+	byLabel map[label][]*rule
+	others  []*rule
+}
+
+// keys returns the labels that the rule is looked up by, none if it is not.
+func (r *rule) keys() []label {
+	for _, d := range r.demands {
+		if d.op == In {
+			keys := make([]label, len(d.values))
+			for i, value := range d.values {
+				keys[i] = label{d.key, value}
+			}
+			return keys
+		}
+	}
+	return nil
+}
+
+func (x *selectorIndex) add(r *rule) {
+	keys := r.keys()
+	if keys == nil {
+		x.others = append(x.others, r)
+	}
+	for _, key := range keys {
+		x.byLabel[key] = append(x.byLabel[key], r)
+	}
+}
+
+func (x *selectorIndex) remove(r *rule) {
+	without := func(rules []*rule) []*rule {
+		return slices.DeleteFunc(rules, func(other *rule) bool { return other == r })
+	}
+	keys := r.keys()
+	if keys == nil {
+		x.others = without(x.others)
+	}
+	for _, key := range keys {
+		if x.byLabel[key] = without(x.byLabel[key]); len(x.byLabel[key]) == 0 {
+			delete(x.byLabel, key)
+		}
+	}
+}
+
+// selects says whether the node's labels meet all demands of the rule.
+func (r *rule) selects(n *node) bool {
+	for _, d := range r.demands {
+		at, present := slices.BinarySearchFunc(n.labels, d.key, func(l label, key symbol) int { return cmp.Compare(l.key, key) })
+		var met bool
+		switch d.op {
+		case In:
+			met = present && slices.Contains(d.values, n.labels[at].value)
+		case NotIn:
+			met = !present || !slices.Contains(d.values, n.labels[at].value)
+		case Exists:
+			met = present
+		case Absent:
+			met = !present
+		}
+		if !met {
+			return false
+		}
+	}
+	return true
+}
+
+// updateLabels brings the labels up to date and says whether any changed.
+func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
+	if len(labels) == len(n.labels) {
+		for _, l := range n.labels {
+			if value, ok := labels[c.symbols.name(l.key)]; !ok || value != c.symbols.name(l.value) {
+				changed = true
+				break
+			}
+		}
+		if !changed {
+			return false
+		}
+	}
+	old := n.labels
+	n.labels = make([]label, 0, len(labels))
+	for key, value := range labels {
+		n.labels = append(n.labels, label{c.symbols.hold(key), c.symbols.hold(value)})
+	}
+	slices.SortFunc(n.labels, func(a, b label) int { return cmp.Compare(a.key, b.key) })
+	for _, l := range old {
+		c.symbols.drop(l.key)
+		c.symbols.drop(l.value)
+	}
+	return true
+}
+
+// reselect finds anew which rules select the node, and returns those that did
+// before.
+func (c *Core) reselect(n *node) (before []*rule) {
+	var rules []*rule
+	try := func(candidates []*rule) {
+		for _, r := range candidates {
+			if r.selects(n) {
+				rules = append(rules, r)
+			}
+		}
+	}
+	try(c.index.others)
+	for _, l := range n.labels {
+		try(c.index.byLabel[l])
+	}
+	before = slices.Clone(n.rules)
+	for _, r := range before {
+		if !slices.Contains(rules, r) {
+			c.selectNode(n, r, true, false)
+		}
+	}
+	for _, r := range rules {
+		if !slices.Contains(before, r) {
+			c.selectNode(n, r, false, true)
+		}
+	}
+	return before
+}
+
+// selectNode notes that a rule begins or ceases to select a node.
+func (c *Core) selectNode(n *node, r *rule, was, is bool) {
+	if was == is {
+		return
+	}
+	by := 1
+	at, found := slices.BinarySearchFunc(n.rules, r, compareRules)
+	rules := make([]*rule, 0, len(n.rules)+1) // a new list: others may be reading the old one
+	if is {
+		n.rules = append(append(append(rules, n.rules[:at]...), r), n.rules[at:]...)
+	} else if found {
+		by = -1
+		n.rules = append(append(rules, n.rules[:at]...), n.rules[at+1:]...)
+	}
+	r.total.Selected += by
+	r.zone(n.zone).Selected += by
+	c.touch(r)
+}
+
+func (n *node) selectedBy(r *rule) bool { return contains(n.rules, r) }
+
+func contains(rules []*rule, r *rule) bool {
+	for _, other := range rules {
+		if other == r {
+			return true
+		}
+	}
+	return false
+}
+
+func compareRules(a, b *rule) int { return a.spec.ID.compare(b.spec.ID) }

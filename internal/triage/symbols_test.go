@@ -1,0 +1,63 @@
+package triage
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A controller lives for months while nodes come and go by the thousand: what it
+// knew of those that are gone must not stay.
+func TestNothingStaysOfWhatIsGone(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	core := New()
+	names, _ := core.size()
+	pool, err := ParseSelector("pool in (a,b),!spot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := Rule{
+		ID:       RuleID{Kind: Repair, Name: "default"},
+		Who:      pool,
+		When:     When{Signals: []Signal{{Condition: "Ready", Status: False, Reason: "DiskGone"}}},
+		Bound:    Bound{Cap: &Limit{Number: 2}},
+		Response: Response{Ladder: []Step{{Action: Terminate}}},
+	}
+	for generation := range 3 {
+		rule.Who.requirements[0].Values = []string{"a", "b", fmt.Sprintf("c-%d", generation)}
+		if err := core.SetRule(now, rule); err != nil {
+			t.Fatal(err)
+		}
+		core.Loaded(now)
+		for i := range 50 {
+			name := fmt.Sprintf("worker-%d-%d", generation, i)
+			node := Node{
+				Name: name, UID: name, Zone: fmt.Sprintf("zone-%d", i%3), Created: now,
+				Labels:     map[string]string{"pool": "a", "host": name},
+				Conditions: []Condition{{Type: "Ready", Status: True}, {Type: "Disk" + name, Status: False, Reason: "R" + name}},
+			}
+			core.Observe(now, node)
+			node.Conditions = []Condition{{Type: "Ready", Status: False, Reason: "DiskGone"}, {Type: "Net" + name, Status: Unknown}}
+			node.Labels["host"] = name + "-renamed"
+			core.Observe(now, node)
+		}
+		for i := range 50 {
+			core.Forget(now, fmt.Sprintf("worker-%d-%d", generation, i))
+		}
+		core.RemoveRule(now, rule.ID)
+		now = now.Add(ReplacementWait)
+		core.Advance(now)
+	}
+	for _, ok := core.NextWoken(); ok; _, ok = core.NextWoken() {
+		t.Error("a node was named that is gone")
+	}
+	if left, objects := core.size(); left != names || objects != 0 {
+		t.Errorf("%d names and %d objects are left, want %d and none: %v", left, objects, names, core.symbols.ids)
+	}
+}
+
+// size counts the names that are held, and everything else that could stay.
+func (c *Core) size() (names, objects int) {
+	return len(c.symbols.ids), len(c.nodes) + len(c.rules) + len(c.index.byLabel) + len(c.index.others) +
+		c.alarms.len() + c.candidates.len() + c.controlPlane.waiting.len() + len(c.controlPlane.holders)
+}
