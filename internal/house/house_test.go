@@ -1,0 +1,172 @@
+package house_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/resourcestack/autohealer"
+
+// pkg is what `go list` says of a package of ours.
+type pkg struct {
+	ImportPath string
+	Doc        string
+	Imports    []string
+	Deps       []string
+	Standard   bool
+}
+
+// room is the package's path within the module.
+func (p pkg) room() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+// law forbids a room to know some others.
+type law struct {
+	room   string // path or, with a trailing slash, everything below
+	forbid func(dep string) bool
+	why    string
+}
+
+// laws are the arrows that docs/architecture.md does not draw.
+var laws = []law{
+	{"internal/triage", outside("internal/triage"),
+		"triage decides and does nothing else: with the standard library alone it has no clock of a cluster, no network and no logger to be led astray by"},
+	{"internal/dialect", outside("internal/triage", "internal/dialect"),
+		"a dialect is a compiler from a user's words to a rule: nothing but the rule may come of it"},
+	{"problem", outside("problem"),
+		"third-party daemons import problem: it must not bring them our dependencies"},
+	{"internal/probe/", anyOf("internal/intake", "internal/report"), "probe, intake and report meet only in the agent's main"},
+	{"internal/intake", anyOf("internal/probe", "internal/report"), "probe, intake and report meet only in the agent's main"},
+	{"internal/report", anyOf("internal/probe", "internal/intake"), "probe, intake and report meet only in the agent's main"},
+	{"cmd/autohealer-agent", anyOf("sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
+		"the agent runs on every node and stays small"},
+	{"internal/observe", anyOf("internal/treat", "internal/remedy"), "who reads the cluster does not write to it; internal/controller joins them"},
+	{"internal/treat", anyOf("internal/observe", "internal/remedy"), "who writes to the cluster does not decide what; internal/controller joins them"},
+	{"internal/remedy", anyOf("internal/observe", "internal/treat"), "a remediator answers to its remediation object alone"},
+	{"internal/cli", anyOf("internal/treat", "internal/remedy"), "the command line shows what triage says and never writes around the API"},
+	{"internal/web", anyOf("internal/treat", "internal/remedy"), "the page shows what triage says and never writes around the API"},
+}
+
+// notProduct are rooms that nothing a user runs may depend on, beside the demo.
+var notProduct = []string{"internal/testbed", "internal/house", "internal/history"}
+
+// outside forbids everything but the standard library and the named rooms.
+func outside(rooms ...string) func(string) bool {
+	return func(dep string) bool {
+		first, _, _ := strings.Cut(dep, "/")
+		return strings.Contains(first, ".") && !anyOf(rooms...)(dep)
+	}
+}
+
+// anyOf forbids the named rooms or modules and what is below them.
+func anyOf(paths ...string) func(string) bool {
+	return func(dep string) bool {
+		dep = strings.TrimPrefix(dep, module+"/")
+		return slices.ContainsFunc(paths, func(path string) bool { return dep == path || strings.HasPrefix(dep, path+"/") })
+	}
+}
+
+func (l law) governs(p pkg) bool {
+	below, whole := strings.CutSuffix(l.room, "/")
+	return p.room() == below || whole && strings.HasPrefix(p.room(), l.room)
+}
+
+// breaches returns the dependencies that break the law.
+func (l law) breaches(p pkg) []string {
+	var broken []string
+	for _, dep := range p.Deps {
+		if l.forbid(dep) {
+			broken = append(broken, dep)
+		}
+	}
+	return broken
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Doc,Imports,Deps,Standard", module+"/...")
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v\n%s", err, complaints.String())
+	}
+	var list []pkg
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 4 {
+		t.Fatalf("found %d packages: this test looks at nothing", len(list))
+	}
+	return list
+}
+
+func TestNoRoomImportsWhatItMustNotKnow(t *testing.T) {
+	list := packages(t)
+	judged := 0
+	for _, p := range list {
+		for _, l := range laws {
+			if !l.governs(p) {
+				continue
+			}
+			judged++
+			for _, dep := range l.breaches(p) {
+				t.Errorf("%s depends on %s: %s", p.room(), dep, l.why)
+			}
+		}
+		if strings.HasPrefix(p.room(), "cmd/") && p.room() != "cmd/demo" {
+			for _, dep := range p.Deps {
+				if anyOf(notProduct...)(dep) {
+					t.Errorf("%s depends on %s: what users run carries no test code", p.room(), dep)
+				}
+			}
+		}
+	}
+	if judged == 0 {
+		t.Error("no package was held against a law: this test looks at nothing")
+	}
+}
+
+// The laws themselves are tried on made-up packages, so that one that cannot
+// strike is noticed.
+func TestEveryLawCanStrike(t *testing.T) {
+	temptations := []string{
+		"k8s.io/apimachinery/pkg/types", "sigs.k8s.io/controller-runtime/pkg/client",
+		module + "/internal/probe/kmsg", module + "/internal/intake", module + "/internal/report",
+		module + "/internal/observe", module + "/internal/treat", module + "/internal/remedy",
+	}
+	for _, l := range laws {
+		p := pkg{ImportPath: module + "/" + strings.TrimSuffix(l.room, "/"), Deps: append([]string{"fmt", "time", "encoding/json"}, temptations...)}
+		if !l.governs(p) {
+			t.Errorf("the law on %s does not govern it", l.room)
+		}
+		if len(l.breaches(p)) == 0 {
+			t.Errorf("the law on %s forbids nothing", l.room)
+		}
+		if slices.Contains(l.breaches(p), "fmt") {
+			t.Errorf("the law on %s forbids the standard library", l.room)
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItPromises(t *testing.T) {
+	for _, p := range packages(t) {
+		words := strings.Fields(p.Doc)
+		if len(words) < 8 {
+			t.Errorf("%s: its package doc is %q; say what the package promises, and one thing that it refuses to do", p.room(), p.Doc)
+		}
+	}
+}
