@@ -1,0 +1,273 @@
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// auditPolicy asks for the writes to the resources and their subresources, with
+// the answers, since only these tell which resourceVersion a request has made.
+// The stage RequestReceived is wanted too: it tells of requests under way, and
+// of those that a killed server never answered.
+func auditPolicy(resources []schema.GroupVersionResource) ([]byte, error) {
+	recorded := make([]map[string]any, 0, len(resources))
+	for _, r := range resources {
+		recorded = append(recorded, map[string]any{"group": r.Group, "resources": []string{r.Resource, r.Resource + "/*"}})
+	}
+	return json.Marshal(map[string]any{
+		"apiVersion":        "audit.k8s.io/v1",
+		"kind":              "Policy",
+		"omitManagedFields": true,
+		"rules": []map[string]any{
+			{"level": "RequestResponse", "resources": recorded, "verbs": []string{"create", "update", "patch", "delete", "deletecollection"}},
+			{"level": "None"},
+		},
+	})
+}
+
+// auditLog reads the API server's audit log as it grows.
+type auditLog struct {
+	path string
+
+	mu       sync.Mutex
+	offset   int64 // what comes before is read
+	requests []*request
+	pending  map[types.UID]*request // begun and not answered, by audit ID
+}
+
+// request is one write request to a recorded resource.
+type request struct {
+	author    Author
+	resource  schema.GroupResource
+	namespace string
+	name      string // of the object; empty for a collection
+	dryRun    bool
+
+	received time.Time
+	ended    time.Time // when it was answered, or when the server died over it
+	answered bool
+	code     int
+	answer   auditObject
+	knewOf   string // the resourceVersion that an update was made from
+}
+
+// auditObject is what counts of an object, a list or a status in the log.
+type auditObject struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		UID               types.UID    `json:"uid"`
+		ResourceVersion   string       `json:"resourceVersion"`
+		DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+		Grace             int64        `json:"deletionGracePeriodSeconds"`
+		Finalizers        []string     `json:"finalizers"`
+	} `json:"metadata"`
+	Details struct {
+		UID types.UID `json:"uid"`
+	} `json:"details"`
+	Items []auditObject `json:"items"`
+}
+
+type auditEvent struct {
+	AuditID          types.UID  `json:"auditID"`
+	Stage            string     `json:"stage"`
+	RequestURI       string     `json:"requestURI"`
+	Verb             string     `json:"verb"`
+	User             auditUser  `json:"user"`
+	ImpersonatedUser *auditUser `json:"impersonatedUser"`
+	UserAgent        string     `json:"userAgent"`
+	ObjectRef        struct {
+		Resource    string `json:"resource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+		APIGroup    string `json:"apiGroup"`
+		Subresource string `json:"subresource"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	RequestObject            json.RawMessage  `json:"requestObject"` // a patch need not be an object
+	ResponseObject           auditObject      `json:"responseObject"`
+	RequestReceivedTimestamp metav1.MicroTime `json:"requestReceivedTimestamp"`
+	StageTimestamp           metav1.MicroTime `json:"stageTimestamp"`
+}
+
+type auditUser struct {
+	Username string `json:"username"`
+}
+
+// serverEnded is the stage of the line that the testbed itself adds when the
+// API server has ended: what was under way then will never be answered.
+const serverEnded = "ServerEnded"
+
+func newAuditLog(path string) *auditLog {
+	return &auditLog{path: path, pending: make(map[types.UID]*request)}
+}
+
+// markEnd notes the end of the API server. The line break before it closes a
+// line that a killed server may have left unfinished.
+func (l *auditLog) markEnd() {
+	line, _ := json.Marshal(map[string]any{"stage": serverEnded, "stageTimestamp": metav1.NowMicro()})
+	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // the folder is gone, and with it everyone who could ask
+	}
+	defer f.Close()
+	_, _ = fmt.Fprintf(f, "\n%s\n", line)
+}
+
+// settled returns all requests up to now, once those that have begun are either
+// answered or lost.
+func (l *auditLog) settled(ctx context.Context) ([]*request, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.readOn(); err != nil {
+		return nil, err
+	}
+	begun := len(l.requests)
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for {
+		waiting := firstPending(l.requests[:begun])
+		if waiting == nil {
+			return l.requests[:begun:begun], nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the answer to %s: %w", waiting, context.Cause(ctx))
+		case <-look.C:
+		}
+		if err := l.readOn(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func firstPending(requests []*request) *request {
+	for _, r := range requests {
+		if r.ended.IsZero() {
+			return r
+		}
+	}
+	return nil
+}
+
+// readOn takes in the lines that are new and whole.
+func (l *auditLog) readOn() error {
+	f, err := os.Open(l.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // nothing has been written yet
+	}
+	if err != nil {
+		return fmt.Errorf("reading the audit log: %w", err)
+	}
+	defer f.Close()
+	if _, err := f.Seek(l.offset, io.SeekStart); err != nil {
+		return fmt.Errorf("reading the audit log: %w", err)
+	}
+	for lines := bufio.NewReaderSize(f, 1<<20); ; {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the audit log: %w", err)
+		}
+		l.offset += int64(len(line))
+		var event auditEvent
+		if len(bytes.TrimSpace(line)) == 0 || json.Unmarshal(line, &event) != nil {
+			continue // a line that a killed server left unfinished
+		}
+		l.take(event)
+	}
+}
+
+func (l *auditLog) take(event auditEvent) {
+	switch event.Stage {
+	case "RequestReceived":
+		r := newRequest(event)
+		l.requests = append(l.requests, r)
+		l.pending[event.AuditID] = r
+	case "ResponseComplete", "Panic":
+		r, ok := l.pending[event.AuditID]
+		if !ok {
+			return
+		}
+		delete(l.pending, event.AuditID)
+		r.ended, r.answered = event.StageTimestamp.Time, event.Stage != "Panic"
+		r.code, r.answer = event.ResponseStatus.Code, event.ResponseObject
+		if event.Verb == "update" {
+			var sent auditObject
+			_ = json.Unmarshal(event.RequestObject, &sent)
+			r.knewOf = sent.Metadata.ResourceVersion
+		}
+	case serverEnded:
+		for id, r := range l.pending {
+			r.ended = event.StageTimestamp.Time
+			delete(l.pending, id)
+		}
+	}
+}
+
+func newRequest(event auditEvent) *request {
+	user := event.User
+	if event.ImpersonatedUser != nil {
+		user = *event.ImpersonatedUser // the one whose rights were asked for
+	}
+	r := &request{
+		author: Author{
+			User:        user.Username,
+			UserAgent:   event.UserAgent,
+			Verb:        event.Verb,
+			Subresource: event.ObjectRef.Subresource,
+		},
+		resource:  schema.GroupResource{Group: event.ObjectRef.APIGroup, Resource: event.ObjectRef.Resource},
+		namespace: event.ObjectRef.Namespace,
+		name:      event.ObjectRef.Name,
+		received:  event.RequestReceivedTimestamp.Time,
+	}
+	var query url.Values
+	if uri, err := url.Parse(event.RequestURI); err == nil {
+		query = uri.Query()
+	}
+	r.dryRun = query.Has("dryRun")
+	if !strings.HasPrefix(event.Verb, "delete") {
+		// The server's own rule for those who do not name themselves.
+		r.author.FieldManager = query.Get("fieldManager")
+		if r.author.FieldManager == "" {
+			r.author.FieldManager, _, _ = strings.Cut(event.UserAgent, "/")
+		}
+	}
+	return r
+}
+
+func (r *request) String() string {
+	object := r.resource.String()
+	if r.author.Subresource != "" {
+		object += "/" + r.author.Subresource
+	}
+	return fmt.Sprintf("%s %s %s/%s by %s", r.author.Verb, object, r.namespace, r.name, r.author.User)
+}
+
+// created says that the request made the object.
+func (r *request) created() bool { return r.succeeded() && r.code == http.StatusCreated }
+
+// succeeded says that the request was carried out.
+func (r *request) succeeded() bool { return r.answered && r.code/100 == 2 && !r.dryRun }
+
+// uncertain says that the request may or may not have been carried out.
+func (r *request) uncertain() bool { return (!r.answered || r.code == 0 || r.code >= 500) && !r.dryRun }

@@ -1,0 +1,231 @@
+package testbed
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// The cases that a cluster cannot be made to show on command. Times are in
+// milliseconds after a moment; a request runs from its first to its second.
+func TestLedger(t *testing.T) {
+	at := func(ms int) time.Time { return time.UnixMilli(1_000_000 + int64(ms)) }
+	asked := func(user string, from, to int, shape ...func(*request)) *request {
+		r := &request{
+			author:   Author{User: user, Verb: "patch"},
+			resource: NodesResource.GroupResource(), name: "n",
+			received: at(from), ended: at(to), answered: true, code: 200,
+		}
+		r.answer.Metadata.UID = "uid"
+		for _, s := range shape {
+			s(r)
+		}
+		return r
+	}
+	version := func(v string) func(*request) {
+		return func(r *request) { r.answer.Metadata.ResourceVersion = v }
+	}
+	lost := func(r *request) { r.answered, r.code, r.answer = false, 0, auditObject{} }
+	failed := func(code int) func(*request) {
+		return func(r *request) { r.code, r.answer = code, auditObject{} }
+	}
+	create := func(r *request) { r.author.Verb = "create" }
+	on := func(name string) func(*request) { return func(r *request) { r.name = name } }
+	deletion := func(uid types.UID) func(*request) {
+		return func(r *request) {
+			r.author.Verb = "delete"
+			r.answer = auditObject{Kind: "Status"}
+			r.answer.Details.UID = uid
+		}
+	}
+	const unknown = UnknownUser
+
+	for _, test := range []struct {
+		name     string
+		requests []*request
+		kind     watch.EventType // Modified when empty
+		want     string
+		reason   string
+	}{
+		{
+			name:     "believes the answer that carries the version",
+			requests: []*request{asked("alice", 0, 9, version("5")), asked("bob", 0, 9, version("6"))},
+			want:     "alice",
+		}, {
+			name:     "does not believe one who came after another was told",
+			requests: []*request{asked("bob", 4, 5, version("5")), asked("alice", 0, 3, version("5"))},
+			want:     "alice",
+		}, {
+			name:     "does not believe one who came after the change was seen",
+			requests: []*request{asked("bob", 11, 15, version("5"))},
+			want:     unknown,
+			reason:   "no answered request",
+		}, {
+			name:     "does not choose between two at the same time",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 4, version("5"))},
+			want:     unknown,
+			reason:   "may both have made it",
+		}, {
+			name:     "need not choose between two of the same author",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("alice", 1, 4, version("5"))},
+			want:     "alice",
+		}, {
+			name: "knows that an update which returns what it was made from changed nothing",
+			requests: []*request{
+				asked("alice", 0, 3, version("5")),
+				asked("bob", 1, 4, version("5"), func(r *request) { r.author.Verb, r.knewOf = "update", "5" }),
+			},
+			want: "alice",
+		}, {
+			name:     "knows that a dry run changed nothing",
+			requests: []*request{asked("bob", 0, 3, version("5"), func(r *request) { r.dryRun = true })},
+			want:     unknown,
+		}, {
+			name:     "does not believe an answer while a request that was lost may have done it",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost)},
+			want:     unknown,
+			reason:   "never answered",
+		}, {
+			name:     "nor while one that failed may have done it",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(504))},
+			want:     unknown,
+			reason:   "never answered",
+		}, {
+			name:     "does not mind requests that were refused",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, failed(409))},
+			want:     "alice",
+		}, {
+			name:     "does not mind lost requests about others",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on("other"))},
+			want:     "alice",
+		}, {
+			name:     "does not mind lost requests of another time",
+			requests: []*request{asked("alice", 5, 8, version("5")), asked("bob", 0, 4, lost)},
+			want:     "alice",
+		}, {
+			name:     "does not mind lost requests to create others",
+			requests: []*request{asked("alice", 0, 3, version("5")), asked("bob", 1, 9, lost, on(""), create)},
+			want:     "alice",
+		}, {
+			name: "believes one who was told that it has created",
+			requests: []*request{
+				asked("bob", 1, 2, version("5")),
+				asked("alice", 0, 3, version("5"), func(r *request) { r.code = 201 }),
+				asked("carol", 0, 9, lost),
+			},
+			kind: watch.Added,
+			want: "alice",
+		}, {
+			name:     "never names a request that was lost",
+			requests: []*request{asked("bob", 1, 9, lost)},
+			want:     unknown,
+		}, {
+			name:     "attributes a deletion by the UID in the status",
+			requests: []*request{asked("alice", 0, 9, deletion("another")), asked("bob", 0, 9, deletion("uid"))},
+			kind:     watch.Deleted,
+			want:     "bob",
+		}, {
+			name:     "does not choose between two deletions",
+			requests: []*request{asked("alice", 0, 9, deletion("uid")), asked("bob", 0, 9, deletion("uid"))},
+			kind:     watch.Deleted,
+			want:     unknown,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			change := Change{
+				Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "5",
+				Object: new(unstructured.Unstructured), Time: at(10),
+			}
+			if test.kind != "" {
+				change.Type = test.kind
+			}
+			got := newLedger(test.requests).author(change, nil)
+			if got.User != test.want || !strings.Contains(got.Reason, test.reason) {
+				t.Errorf("author %q because %q, want %q because of %q", got.User, got.Reason, test.want, test.reason)
+			}
+			if got.Known() != (got.Reason == "") {
+				t.Errorf("author %q with the reason %q", got.User, got.Reason)
+			}
+		})
+	}
+}
+
+// An eviction names no UID. The first pod of the name to which it can have
+// happened is the one; what befalls that pod later, or a namesake, is not its work.
+func TestLedgerFollowsAnEviction(t *testing.T) {
+	began := time.Now()
+	const evictor, deleter = "alice", "bob"
+	eviction := &request{
+		author:   Author{User: evictor, Verb: "create", Subresource: "eviction"},
+		resource: PodsResource.GroupResource(), namespace: "ns", name: "p",
+		received: began, ended: began.Add(time.Second), answered: true, code: 201, answer: auditObject{Kind: "Status"},
+	}
+	deletion := &request{
+		author:   Author{User: deleter, Verb: "delete"},
+		resource: PodsResource.GroupResource(), namespace: "ns", name: "p",
+		received: began.Add(2 * time.Second), ended: began.Add(3 * time.Second), answered: true, code: 200, answer: auditObject{Kind: "Pod"},
+	}
+	deletion.answer.Metadata.UID, deletion.answer.Metadata.ResourceVersion = "first", "9"
+	book := newLedger([]*request{deletion, eviction})
+	var (
+		alive     = map[string]any{}
+		marked    = map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": "DisruptionTarget", "status": "True"}}}}
+		dying     = map[string]any{"metadata": map[string]any{"deletionTimestamp": "2026-01-02T03:04:35Z", "deletionGracePeriodSeconds": int64(30)}}
+		dyingFast = map[string]any{"metadata": map[string]any{"deletionTimestamp": "2026-01-02T03:04:06Z", "deletionGracePeriodSeconds": int64(1)}}
+	)
+	for i, test := range []struct {
+		uid           types.UID
+		before, after map[string]any
+		want          string
+	}{
+		{"first", alive, marked, evictor},
+		{"first", marked, dying, evictor},
+		{"first", dying, dyingFast, deleter},
+		{"second", alive, marked, UnknownUser},
+		{"second", alive, dying, UnknownUser},
+	} {
+		change := Change{
+			Type: watch.Modified, GVR: PodsResource, Namespace: "ns", Name: "p", UID: test.uid,
+			ResourceVersion: "7", Object: &unstructured.Unstructured{Object: test.after},
+			Time: began.Add(time.Minute), // the recorder is slow, and sees it all when it is over
+		}
+		if got := book.author(change, &unstructured.Unstructured{Object: test.before}); got.User != test.want {
+			t.Errorf("step %d: author %s, want %s", i+1, got, test.want)
+		}
+	}
+}
+
+// A request that ended before a pod was asked for was about another pod.
+func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	asked := func(user, subresource string, from int, version string) *request {
+		r := &request{
+			author:   Author{User: user, Verb: "create", Subresource: subresource},
+			resource: PodsResource.GroupResource(), namespace: "ns", name: "p",
+			received: at(from), ended: at(from + 1), answered: true, code: 201,
+		}
+		r.answer.Metadata.ResourceVersion = version
+		return r
+	}
+	book := newLedger([]*request{
+		asked("alice", "eviction", 0, ""), // of a pod that was on its way out already
+		asked("carol", "", 2, "7"),
+		asked("bob", "eviction", 4, ""),
+	})
+	pod := Change{
+		Type: watch.Added, GVR: PodsResource, Namespace: "ns", Name: "p", UID: "uid", ResourceVersion: "7",
+		Object: &unstructured.Unstructured{Object: map[string]any{}}, Time: at(10),
+	}
+	if got := book.author(pod, nil); got.User != "carol" {
+		t.Errorf("made by %s", got)
+	}
+	end := pod
+	end.Type, end.ResourceVersion = watch.Deleted, "8"
+	if got := book.author(end, pod.Object); got.User != "bob" {
+		t.Errorf("evicted by %s", got)
+	}
+}

@@ -1,0 +1,511 @@
+package testbed
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// TestCluster runs against one cluster with all parts, whose controller manager
+// misses a heartbeat sooner than it would in production.
+func TestCluster(t *testing.T) {
+	c := New(t, Config{
+		ControllerManager: true, Scheduler: true, Kwok: true,
+		Record: []schema.GroupVersionResource{NodesResource, PodsResource},
+		Flags: Flags{
+			ControllerManager: []string{"--node-monitor-grace-period=5s", "--node-monitor-period=500ms"},
+			Kwok:              []string{"--node-lease-duration-seconds=4"},
+		},
+	})
+
+	t.Run("listens on loopback only", func(t *testing.T) {
+		for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Kwok} {
+			addresses := listening(t, part.PID())
+			if part != c.Etcd && len(addresses) == 0 {
+				t.Errorf("%s listens nowhere; this test looks in the wrong place", part)
+			}
+			for _, address := range addresses {
+				if !strings.HasPrefix(address, "0100007F:") { // 127.0.0.1 as the kernel prints it
+					t.Errorf("%s listens on %s", part, address)
+				}
+			}
+		}
+	})
+
+	t.Run("gives a service account the rights that RBAC gives it", func(t *testing.T) {
+		config, err := c.ServiceAccountConfig(t.Context(), "default", "reader")
+		if err != nil {
+			t.Fatal(err)
+		}
+		reader := clientFor(t, config)
+		if _, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Fatalf("without rights: %v", err)
+		}
+		for _, args := range [][]string{
+			{"create", "clusterrole", "reader", "--verb=list", "--resource=nodes"},
+			{"create", "clusterrolebinding", "reader", "--clusterrole=reader", "--serviceaccount=default:reader"},
+		} {
+			if _, err := c.Kubectl(t.Context(), args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "listing nodes with rights", func() error {
+			_, err := reader.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+			return err
+		})
+	})
+
+	t.Run("puts the node's name into a token bound to it", func(t *testing.T) {
+		node := createNode(t, c, "bound")
+		config, err := c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode(node.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		user := review.Status.UserInfo
+		if user.Username != "system:serviceaccount:kube-system:agent" {
+			t.Errorf("user %q", user.Username)
+		}
+		if got := user.Extra["authentication.kubernetes.io/node-name"]; !slices.Equal(got, authenticationv1.ExtraValue{node.Name}) {
+			t.Errorf("node name %q, not %q", got, node.Name)
+		}
+		if got := user.Extra["authentication.kubernetes.io/node-uid"]; !slices.Equal(got, authenticationv1.ExtraValue{string(node.UID)}) {
+			t.Errorf("node uid %q, not %q", got, node.UID)
+		}
+		if _, err := c.ServiceAccountConfig(t.Context(), "kube-system", "agent", WithNode("nobody")); err == nil || !strings.Contains(err.Error(), "kube-system/agent") {
+			t.Errorf("a token for a node that is not there: %v", err)
+		}
+	})
+
+	t.Run("runs kubectl as the admin", func(t *testing.T) {
+		out, err := c.Kubectl(t.Context(), "auth", "whoami", "-o", "json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var review authenticationv1.SelfSubjectReview
+		if err := json.Unmarshal([]byte(out), &review); err != nil || review.Status.UserInfo.Username != adminUser {
+			t.Errorf("%v: %s", err, out)
+		}
+		if _, err := c.Kubectl(t.Context(), "get", "node", "nobody"); err == nil || !strings.Contains(err.Error(), `kubectl get node nobody: exit status 1: Error from server (NotFound): nodes "nobody" not found`) {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("turns a silent node Unknown and a woken one Ready", func(t *testing.T) {
+		nodes, err := c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "silent"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent, other := nodes[0].Name, nodes[1].Name
+		eventually(t, "the other node's lease", hasLease(t, c, other))
+		if err := c.Silence(t.Context(), silent); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "silence noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionUnknown))
+		if err := hasCondition(t, c, other, corev1.NodeReady, corev1.ConditionTrue)(); err != nil {
+			t.Error(err)
+		}
+		if err := c.Wake(t.Context(), silent); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "return noticed", hasCondition(t, c, silent, corev1.NodeReady, corev1.ConditionTrue))
+	})
+
+	t.Run("leaves what a test says about a node alone", func(t *testing.T) {
+		node := createNode(t, c, "unready")
+		eventually(t, "the node's lease", hasLease(t, c, node.Name))
+		for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, "KernelDeadlock"} {
+			if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The lease is renewed once more: kwok has had its say.
+		renewed := leaseTime(t, c, node.Name)
+		eventually(t, "the next heartbeat", func() error {
+			if !leaseTime(t, c, node.Name).After(renewed) {
+				return errors.New("none yet")
+			}
+			return nil
+		})
+		for _, kind := range []corev1.NodeConditionType{corev1.NodeReady, "KernelDeadlock"} {
+			if err := hasCondition(t, c, node.Name, kind, corev1.ConditionFalse)(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+
+	t.Run("makes a bare node ready", func(t *testing.T) {
+		bare := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare", Labels: map[string]string{corev1.LabelHostname: "bare"}, Annotations: map[string]string{FakeNodeAnnotation: FakeNodeValue}}}
+		if _, err := c.client.CoreV1().Nodes().Create(t.Context(), bare, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a bare node", hasCondition(t, c, bare.Name, corev1.NodeReady, corev1.ConditionTrue))
+		node := must(c.client.CoreV1().Nodes().Get(t.Context(), bare.Name, metav1.GetOptions{}))(t)
+		if node.Status.Allocatable.Cpu().IsZero() {
+			t.Errorf("no capacity: %v", node.Status)
+		}
+	})
+
+	t.Run("runs pods and lets them end in their own time", func(t *testing.T) {
+		node := createNode(t, c, "worker")
+		pod := startPod(t, c, "patient", node)
+		began := time.Now()
+		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
+		// The server keeps time in whole seconds, so two may be little more than one.
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("a grace period of 2 s was over after %s", took)
+		}
+	})
+
+	t.Run("completes the pods of a job", func(t *testing.T) {
+		createNode(t, c, "jobs")
+		if _, err := c.Kubectl(t.Context(), "create", "job", "short", "--image=example.com/short"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Kubectl(within(t, limit), "wait", "--for=condition=Complete", "--timeout=30s", "job/short"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("leaves the pods of a silent node where they are", func(t *testing.T) {
+		node := createNode(t, c, "quiet")
+		pod := startPod(t, c, "stuck", node)
+		if err := c.Silence(t.Context(), node.Name); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "silence noticed", hasCondition(t, c, node.Name, corev1.NodeReady, corev1.ConditionUnknown))
+		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
+			t.Fatal(err)
+		}
+		// A pod that is deleted now, on a node that listens, is gone first.
+		witness := startPod(t, c, "witness", createNode(t, c, "listening"))
+		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), witness.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(2))}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the end of the witness", podIsGone(t, c, witness.Name))
+		if err := podIsGone(t, c, pod.Name)(); err == nil {
+			t.Error("the pod was removed by a kubelet that is silent")
+		}
+	})
+
+	t.Run("has kubelets that report every now and then", func(t *testing.T) {
+		// "Now and then" is every five minutes. For the test it is as often as a
+		// heartbeat differs from the one before, which is told in whole seconds.
+		impatient := strings.NewReplacer("300000", "1100", "310000", "1200").Replace(string(kwokStages))
+		if err := os.WriteFile(c.conf("stages.yaml"), []byte(impatient), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Kwok.Restart(within(t, limit)); err != nil {
+			t.Fatal(err)
+		}
+		// A new node: the leases of the others are the old kwok's for a while.
+		node := createNode(t, c, "reports")
+		if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Reason: "Full"}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a report", func() error {
+			now := must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t)
+			was, is := condition(node, corev1.NodeReady), condition(now, corev1.NodeReady)
+			if !is.LastHeartbeatTime.After(was.LastHeartbeatTime.Time) {
+				return fmt.Errorf("the last was at %s", is.LastHeartbeatTime)
+			}
+			if is.Status != was.Status || !is.LastTransitionTime.Equal(&was.LastTransitionTime) {
+				t.Errorf("a report changes %v into %v", was, is)
+			}
+			if disk := condition(now, corev1.NodeDiskPressure); disk.Status != corev1.ConditionTrue || disk.Reason != "Full" {
+				t.Errorf("a report changes what a test has set: %v", disk)
+			}
+			return nil
+		})
+	})
+
+	t.Run("lets every component work under its own name", func(t *testing.T) {
+		pod := startPod(t, c, "everybody", createNode(t, c, "works"))
+		if err := c.client.CoreV1().Pods("default").Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the end of the pod", podIsGone(t, c, pod.Name))
+		recording, err := c.Recording(within(t, limit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		users := make(map[string]string) // what was done, and by whom
+		for _, change := range recording {
+			if !change.Author.Known() { // honest, but worth a look
+				t.Logf("%s %s %s: %s", change.Type, change.GVR.Resource, change.Name, change.Author)
+			}
+			what := fmt.Sprintf("%s %s %s", change.Author.Verb, change.GVR.Resource, change.Author.Subresource)
+			if change.Type == watch.Deleted {
+				what = "removal of " + change.GVR.Resource
+			}
+			users[what+" by "+change.Author.User] = change.Author.UserAgent
+		}
+		for _, want := range []string{
+			"create nodes  by admin",
+			"patch pods status by " + kwokUser,
+			"removal of pods by " + kwokUser,
+			"create pods binding by " + schedulerUser,
+			"patch nodes  by system:serviceaccount:kube-system:node-controller",
+		} {
+			if _, ok := users[want]; !ok {
+				t.Errorf("no %q among\n%s", want, strings.Join(sortedKeys(users), "\n"))
+			}
+		}
+	})
+}
+
+func TestStart(t *testing.T) {
+	t.Run("starts several side by side", func(t *testing.T) {
+		const many = 3
+		var wg sync.WaitGroup
+		clusters, errs, took := make([]*Cluster, many), make([]error, many), make([]time.Duration, many)
+		for i := range many {
+			wg.Go(func() {
+				began := time.Now()
+				clusters[i], errs[i] = Start(t.Context(), Config{})
+				took[i] = time.Since(began).Round(time.Millisecond)
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("ready after %v", took)
+		for i, c := range clusters {
+			t.Cleanup(func() { _ = c.Stop() })
+			createNode(t, c, fmt.Sprintf("cluster-%d", i))
+		}
+		for i, c := range clusters {
+			nodes := must(c.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}))(t)
+			if want := fmt.Sprintf("cluster-%d-0001", i); len(nodes.Items) != 1 || nodes.Items[0].Name != want {
+				t.Errorf("cluster %d has other nodes than %s: %v", i, want, nodes.Items)
+			}
+		}
+		stranger := clusters[0].AdminConfig()
+		stranger.Host = clusters[1].AdminConfig().Host
+		if _, err := clientFor(t, stranger).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "certificate signed by unknown authority") {
+			t.Errorf("one cluster's client at another: %v", err)
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	before := runtime.NumGoroutine()
+	c := must(Start(t.Context(), Config{Record: []schema.GroupVersionResource{NodesResource}}))(t)
+	node := createNode(t, c, "last")
+	p := must(c.Proxy())(t)
+	client := clientFor(t, p.Config(c.AdminConfig()))
+	// Work of all kinds is under way: a watch, a request that is held, a paused part.
+	w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{}))(t)
+	held := p.Inject(On("delete", "nodes"), Hold(), 0)
+	answer := make(chan error, 1)
+	go func() { answer <- client.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}) }()
+	if err := errors.Join(held.Wait(within(t, limit), 1), c.APIServer.Pause()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if stacks := allStacks(); strings.Contains(stacks, "testbed.(*Proxy)") || strings.Contains(stacks, "testbed.(*recorder)") {
+		t.Errorf("Stop has returned before its goroutines:\n%s", stacks)
+	}
+
+	t.Run("ends what is under way", func(t *testing.T) {
+		if err := <-answer; err == nil {
+			t.Error("an answer to the request that was held")
+		}
+		for range w.ResultChan() { // until it is closed
+		}
+		if _, err := c.Proxy(); err == nil {
+			t.Error("a proxy of a cluster that is stopped")
+		}
+		if p.Inject(On("*", "*"), Hold(), 0).hits(Request{}) {
+			t.Error("a rule strikes in a proxy that is closed")
+		}
+	})
+
+	t.Run("leaves no process and no goroutine", func(t *testing.T) {
+		if err := noProcessOf(c.folder.path); err != nil {
+			t.Error(err)
+		}
+		const mine = 1 // a subtest has a goroutine of its own
+		eventually(t, "the end of all goroutines", func() error {
+			if now := runtime.NumGoroutine() - mine; now > before {
+				return fmt.Errorf("%d goroutines, there were %d:\n%s", now, before, allStacks())
+			}
+			return nil
+		})
+	})
+}
+
+func allStacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
+func TestNew(t *testing.T) {
+	parent := must(os.MkdirTemp("", "new-"))(t)
+	defer os.RemoveAll(parent)
+	cfg := Config{Dir: parent, Record: []schema.GroupVersionResource{NodesResource}}
+
+	t.Run("leaves nothing behind when the test passes", func(t *testing.T) {
+		fake := &fakeTest{TB: t}
+		New(fake, cfg)
+		fake.end()
+		if left, _ := os.ReadDir(parent); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+		if err := noProcessOf(parent); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("keeps the logs and says where when the test fails", func(t *testing.T) {
+		fake := &fakeTest{TB: t, failed: true}
+		createNode(t, New(fake, cfg), "one")
+		fake.end()
+		if err := noProcessOf(parent); err != nil {
+			t.Error(err)
+		}
+		_, logs, _ := strings.Cut(fake.log.String(), "the cluster's logs are in ")
+		for _, name := range []string{"etcd.log", "kube-apiserver.log", "audit.log"} {
+			if info, err := os.Stat(filepath.Join(strings.TrimSpace(logs), name)); err != nil || info.Size() == 0 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		must(newFolder(parent))(t).remove() // a later start sweeps
+		if _, err := os.Stat(strings.TrimSpace(logs)); err != nil {
+			t.Errorf("logs that were kept are swept away: %v", err)
+		}
+	})
+}
+
+// fakeTest is a test that passes or fails as it is told.
+type fakeTest struct {
+	testing.TB
+	failed   bool
+	log      strings.Builder
+	cleanups []func()
+}
+
+func (f *fakeTest) Cleanup(fn func())               { f.cleanups = append(f.cleanups, fn) }
+func (f *fakeTest) Failed() bool                    { return f.failed }
+func (f *fakeTest) Logf(format string, args ...any) { fmt.Fprintf(&f.log, format+"\n", args...) }
+func (f *fakeTest) end() {
+	for _, fn := range slices.Backward(f.cleanups) {
+		fn()
+	}
+}
+
+// startPod runs a pod on a node by way of the scheduler.
+func startPod(t *testing.T, c *Cluster, name string, node *corev1.Node) *corev1.Pod {
+	t.Helper()
+	pods := c.client.CoreV1().Pods("default")
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{corev1.LabelHostname: node.Name},
+			Containers:   []corev1.Container{{Name: "main", Image: "example.com/main"}},
+		},
+	}
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "pod "+name+" running", func() error {
+		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && got.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("it is %s: %v", got.Status.Phase, got.Status.Conditions)
+		}
+		pod = got
+		return err
+	})
+	return pod
+}
+
+func podIsGone(t *testing.T, c *Cluster, name string) func() error {
+	t.Helper()
+	return func() error {
+		_, err := c.client.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err == nil:
+			return fmt.Errorf("pod %s is still there", name)
+		}
+		return err
+	}
+}
+
+func leaseTime(t *testing.T, c *Cluster, node string) time.Time {
+	t.Helper()
+	lease, err := c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease.Spec.RenewTime.Time
+}
+
+func hasLease(t *testing.T, c *Cluster, node string) func() error {
+	t.Helper()
+	return func() error {
+		_, err := c.client.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
+		return err
+	}
+}
+
+// listening returns the local addresses of the TCP sockets on which a process
+// listens, in the kernel's notation.
+func listening(t *testing.T, pid int) []string {
+	t.Helper()
+	mine := make(map[string]bool)
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, file := range files {
+		if target, err := os.Readlink(file); err == nil {
+			mine[target] = true
+		}
+	}
+	var addresses []string
+	for _, table := range []string{"tcp", "tcp6"} {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		if err != nil {
+			continue // a machine without IPv6
+		}
+		for line := range strings.Lines(string(content)) {
+			const listen = "0A"
+			if f := strings.Fields(line); len(f) > 9 && f[3] == listen && mine["socket:["+f[9]+"]"] {
+				addresses = append(addresses, f[1])
+			}
+		}
+	}
+	return addresses
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

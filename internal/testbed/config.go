@@ -1,0 +1,99 @@
+package testbed
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Config says what a cluster is made of. The zero value is a cluster of etcd
+// and kube-apiserver.
+type Config struct {
+	// ControllerManager adds kube-controller-manager. Without it nobody makes
+	// default service accounts or lifts the not-ready taint of a new node, so
+	// the two admission plugins that count on that are switched off.
+	ControllerManager bool
+
+	// Scheduler adds kube-scheduler.
+	Scheduler bool
+
+	// Kwok adds kwok, which plays the kubelet of every node that carries
+	// FakeNodeAnnotation. Without it, and with a controller manager, nodes turn
+	// Unknown when node-monitor-grace-period is over, as real ones would.
+	Kwok bool
+
+	// Record names the resources of which every change is recorded, among them
+	// custom ones that are yet to be defined. They are recorded in the version
+	// in which they are stored; whichever version is named here serves.
+	Record []schema.GroupVersionResource
+
+	// Flags are added to the command lines of the parts. They come after the
+	// testbed's own and therefore win; those that take a list add to it.
+	Flags Flags
+
+	// Dir is the folder in which the cluster makes its own. Empty means
+	// os.TempDir().
+	Dir string
+
+	// Assets is the folder that has the programs. Empty means
+	// $KUBEBUILDER_ASSETS and then bin/testbed in the root of the module that
+	// the working directory is in.
+	Assets string
+}
+
+// Flags are extra command-line flags per part, such as
+// "--node-monitor-grace-period=4s".
+type Flags struct {
+	Etcd, APIServer, ControllerManager, Scheduler, Kwok []string
+}
+
+// NodesResource, PodsResource and LeasesResource are what tests record most.
+var (
+	NodesResource  = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	PodsResource   = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	LeasesResource = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+)
+
+// Validate says everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	for _, part := range []struct {
+		name  string
+		flags []string
+		runs  bool
+	}{
+		{"Etcd", c.Flags.Etcd, true},
+		{"APIServer", c.Flags.APIServer, true},
+		{"ControllerManager", c.Flags.ControllerManager, c.ControllerManager},
+		{"Scheduler", c.Flags.Scheduler, c.Scheduler},
+		{"Kwok", c.Flags.Kwok, c.Kwok},
+	} {
+		field := "Flags." + part.name
+		if len(part.flags) > 0 && !part.runs {
+			errs = append(errs, fmt.Errorf("%s is set, but %s is not asked for", field, part.name))
+		}
+		for _, flag := range part.flags {
+			if !strings.HasPrefix(flag, "--") {
+				errs = append(errs, fmt.Errorf("%s: %q is not of the form --name=value", field, flag))
+			}
+		}
+	}
+	for i, r := range c.Record {
+		field := fmt.Sprintf("Record[%d]", i)
+		switch {
+		case r.Resource == "" || r.Version == "":
+			errs = append(errs, fmt.Errorf("%s: %q needs a version and a resource", field, r))
+		case r.Resource != strings.ToLower(r.Resource) || strings.Contains(r.Resource, "/"):
+			errs = append(errs, fmt.Errorf("%s: %q is not a resource in lower-case plural, such as nodes", field, r.Resource))
+		case r.Group == "events.k8s.io":
+			// One resource in two groups; it is stored as the older one.
+			errs = append(errs, fmt.Errorf("%s: events are stored as group \"\", version v1; name them so", field))
+		case slices.ContainsFunc(c.Record[:i], func(o schema.GroupVersionResource) bool { return o.GroupResource() == r.GroupResource() }):
+			errs = append(errs, fmt.Errorf("%s: %s is named twice", field, r.GroupResource()))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,185 @@
+package testbed
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+)
+
+// serviceIP is the first address of the service range: the one that the
+// service "kubernetes" gets.
+var serviceIP = net.IPv4(10, 0, 0, 1)
+
+// The names under which the components work.
+const (
+	adminUser             = "admin"
+	controllerManagerUser = "system:kube-controller-manager"
+	schedulerUser         = "system:kube-scheduler"
+	kwokUser              = "system:kwok"
+)
+
+// etcdPart listens on a Unix socket: nobody else can take its address, nobody
+// outside the cluster's folder can reach its data, and no certificates are
+// needed to keep it so. It refuses to advertise such an address, but a lone
+// member advertises to nobody, so it is told a port that does not answer.
+func (c *Cluster) etcdPart() *Part {
+	const nobody = "http://127.0.0.1:1"
+	return c.part("etcd", socketProber(c.etcdSocket()).ok("http://etcd/health"), c.cfg.Flags.Etcd,
+		"--name=testbed",
+		"--data-dir="+c.folder.at("etcd"),
+		"--listen-client-urls=unix://"+c.etcdSocket(),
+		"--listen-peer-urls=unix://"+c.folder.at("peer.sock"),
+		"--advertise-client-urls="+nobody,
+		"--initial-advertise-peer-urls="+nobody,
+		"--initial-cluster=testbed="+nobody,
+		"--unsafe-no-fsync", // the data need not survive the machine
+		"--quota-backend-bytes=8589934592",
+		"--log-level=warn",
+		// A lone member elects itself, but not before the timeout of an
+		// election is over: a second of every start, by default.
+		"--heartbeat-interval=10",
+		"--election-timeout=50",
+	)
+}
+
+// apiServerPart counts as ready when its namespaces stand as well: they are
+// made after /readyz says yes, and the first thing a test does may need one.
+func (c *Cluster) apiServerPart(port *port) *Part {
+	flags := []string{
+		"--etcd-servers=unix://" + c.etcdSocket(),
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(port.number),
+		"--tls-cert-file=" + c.conf("server.crt"),
+		"--tls-private-key-file=" + c.conf("server.key"),
+		"--client-ca-file=" + c.conf("ca.crt"),
+		"--token-auth-file=" + c.conf("tokens.csv"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-signing-key-file=" + c.conf("service-account.key"),
+		"--service-account-key-file=" + c.conf("service-account.key"),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--allow-privileged=true",
+		// Endpoints may not point at loopback, and nothing else is listened on.
+		"--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none",
+	}
+	if !c.cfg.ControllerManager {
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
+	}
+	if c.recorder != nil {
+		flags = append(flags,
+			"--audit-policy-file="+c.conf("audit-policy.json"),
+			"--audit-log-path="+c.recorder.audit.path,
+			"--audit-log-mode=blocking", // what is answered is in the log, and what is in work too
+			"--audit-log-maxsize=1048576",
+		)
+	}
+	host := "https://" + port.address()
+	part := c.part("kube-apiserver", c.prober.ok(
+		host+"/readyz",
+		host+"/api/v1/namespaces/default",
+		host+"/api/v1/namespaces/kube-system",
+		host+"/api/v1/namespaces/kube-node-lease",
+	), c.cfg.Flags.APIServer, flags...)
+	if c.recorder != nil {
+		part.ended = c.recorder.audit.markEnd
+	}
+	return part
+}
+
+// controllerManagerPart counts as ready when it has made the first service
+// account: from then on pods can be created.
+func (c *Cluster) controllerManagerPart(port *port) *Part {
+	return c.part("kube-controller-manager", c.prober.ok(
+		"https://"+port.address()+"/healthz",
+		c.admin.Host+"/api/v1/namespaces/default/serviceaccounts/default",
+	), c.cfg.Flags.ControllerManager, append(c.componentFlags(port, "controller-manager"),
+		"--use-service-account-credentials=true", // each controller under its own name, as in most clusters
+		"--service-account-private-key-file="+c.conf("service-account.key"),
+		"--root-ca-file="+c.conf("ca.crt"),
+	)...)
+}
+
+func (c *Cluster) schedulerPart(port *port) *Part {
+	return c.part("kube-scheduler", c.prober.ok("https://"+port.address()+"/readyz"),
+		c.cfg.Flags.Scheduler, c.componentFlags(port, "scheduler")...)
+}
+
+// componentFlags are those that the controller manager and the scheduler share.
+func (c *Cluster) componentFlags(port *port, name string) []string {
+	kubeconfig := c.conf(name + ".kubeconfig")
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(port.number),
+		"--tls-cert-file=" + c.conf("server.crt"),
+		"--tls-private-key-file=" + c.conf("server.key"),
+		"--leader-elect=false", // there is one of it; a restart should not wait for its own old lease
+		"--kube-api-qps=1000",  // the default of 20 a second would be what a test measures
+		"--kube-api-burst=2000",
+	}
+}
+
+func (c *Cluster) part(name string, ready check, extra []string, flags ...string) *Part {
+	return &Part{
+		name:   name,
+		path:   c.programs[name],
+		args:   append(flags, extra...),
+		folder: c.folder.path,
+		log:    c.folder.log(name),
+		ready:  ready,
+	}
+}
+
+// programNames lists what the configuration needs.
+func (c Config) programNames() []string {
+	names := []string{"etcd", "kube-apiserver", "kubectl"}
+	if c.ControllerManager {
+		names = append(names, "kube-controller-manager")
+	}
+	if c.Scheduler {
+		names = append(names, "kube-scheduler")
+	}
+	if c.Kwok {
+		names = append(names, "kwok")
+	}
+	return names
+}
+
+func (c *Cluster) etcdSocket() string { return c.folder.at("etcd.sock") }
+
+func (c *Cluster) conf(name string) string { return c.folder.at("conf", name) }
+
+// writeConf puts everything on disk that the parts read.
+func (c *Cluster) writeConf() error {
+	serviceAccountKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	signingKey, err := encodeKey(serviceAccountKey)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"ca.crt":              c.ca.pem,
+		"server.crt":          c.server.cert,
+		"server.key":          c.server.key,
+		"service-account.key": signingKey,
+		"tokens.csv":          fmt.Appendf(nil, "%s,%s,%s,system:masters\n", c.admin.BearerToken, adminUser, adminUser),
+		"stages.yaml":         kwokStages,
+	}
+	if c.recorder != nil {
+		if files["audit-policy.json"], err = auditPolicy(c.cfg.Record); err != nil {
+			return fmt.Errorf("writing the audit policy: %w", err)
+		}
+	}
+	for name, content := range files {
+		if _, err := c.folder.write(name, content); err != nil {
+			return fmt.Errorf("writing %s: %w", name, err)
+		}
+	}
+	return c.writeKubeconfigs()
+}

@@ -1,0 +1,140 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// limit bounds the waits of the tests: long enough for two busy cores.
+const limit = 30 * time.Second
+
+// etcdAlone returns a cluster of which only etcd runs, which is there in no time.
+func etcdAlone(tb testing.TB, cfg Config) *Cluster {
+	tb.Helper()
+	c := must(prepare(cfg))(tb)
+	tb.Cleanup(func() { _ = c.Stop() })
+	if err := c.Etcd.start(within(tb, limit)); err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// within returns a context for one step of a test.
+func within(tb testing.TB, d time.Duration) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), d)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits until check finds nothing wrong any more.
+func eventually(tb testing.TB, what string, check func() error) {
+	tb.Helper()
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for deadline := time.Now().Add(limit); ; <-look.C {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: not after %s: %v", what, limit, err)
+		}
+	}
+}
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
+}
+
+func clientFor(tb testing.TB, config *rest.Config) kubernetes.Interface {
+	tb.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return client
+}
+
+// createNode makes one node with a name of its own.
+func createNode(tb testing.TB, c *Cluster, prefix string) *corev1.Node {
+	tb.Helper()
+	nodes, err := c.CreateNodes(tb.Context(), Nodes{Count: 1, Prefix: prefix})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return nodes[0]
+}
+
+func condition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+	for _, c := range node.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+// hasCondition checks one condition of a node.
+func hasCondition(tb testing.TB, c *Cluster, name string, kind corev1.NodeConditionType, status corev1.ConditionStatus) func() error {
+	tb.Helper()
+	return func() error {
+		node, err := c.client.CoreV1().Nodes().Get(tb.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := condition(node, kind).Status; got != status {
+			return fmt.Errorf("%s of %s is %q, not %q", kind, name, got, status)
+		}
+		return nil
+	}
+}
+
+// about returns the changes of one object.
+func (r Recording) about(name string) Recording {
+	var found Recording
+	for _, change := range r {
+		if change.Name == name {
+			found = append(found, change)
+		}
+	}
+	return found
+}
+
+// processesOf returns the command lines of all processes that name the folder.
+// One that has ended and waits for init to collect it has no command line.
+func processesOf(folder string) []string {
+	var found []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err == nil && bytes.Contains(line, []byte(folder+"/")) {
+			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return found
+}
+
+func noProcessOf(folder string) error {
+	if running := processesOf(folder); len(running) > 0 {
+		return fmt.Errorf("still there: %q", running)
+	}
+	return nil
+}

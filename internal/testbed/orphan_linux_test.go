@@ -1,0 +1,118 @@
+package testbed
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestOrphans(t *testing.T) {
+	t.Run("die with a parent that is killed", func(t *testing.T) {
+		folder, parent, output := startParent(t)
+		line, err := bufio.NewReader(output).ReadString('\n')
+		if err != nil || strings.TrimSpace(line) != "started: <nil>" {
+			t.Fatalf("the parent says %q (%v)", line, err)
+		}
+		if running := processesOf(folder); len(running) != 5 {
+			t.Fatalf("5 processes expected, found %q", running)
+		}
+		kill(t, parent)
+		eventually(t, "all children gone", func() error { return noProcessOf(folder) })
+	})
+
+	t.Run("die with a parent that is killed while it starts them", func(t *testing.T) {
+		folder, parent, _ := startParent(t)
+		eventually(t, "a first child", func() error {
+			if len(processesOf(folder)) == 0 {
+				return errors.New("no child yet")
+			}
+			return nil
+		})
+		kill(t, parent)
+		eventually(t, "all children gone", func() error { return noProcessOf(folder) })
+
+		t.Run("and what they leave on disk is cleared away by the next start", func(t *testing.T) {
+			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 {
+				t.Fatalf("one folder expected, found %q", left)
+			}
+			next := must(newFolder(folder))(t)
+			defer next.remove()
+			if left, _ := filepath.Glob(filepath.Join(folder, folderPrefix+"*")); len(left) != 1 || left[0] != next.path {
+				t.Errorf("only %s expected, found %q", next.path, left)
+			}
+		})
+	})
+
+	// The death signal follows the thread that forked, and a thread ends with
+	// the goroutine that was locked to it.
+	t.Run("do not die with the thread that called Start", func(t *testing.T) {
+		var c *Cluster
+		thread := onThreadThatEnds(func() { c = etcdAlone(t, Config{}) })
+		eventually(t, "the end of the thread", func() error {
+			if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", thread)); err == nil {
+				return fmt.Errorf("thread %d is still there", thread)
+			}
+			return nil
+		})
+		if err := c.Etcd.ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// onThreadThatEnds runs f and returns the thread that it ran on, which ends
+// after it.
+func onThreadThatEnds(f func()) int {
+	for {
+		thread := make(chan int)
+		go func() {
+			runtime.LockOSThread() // and never unlock
+			defer func() { thread <- unix.Gettid() }()
+			if unix.Gettid() != os.Getpid() {
+				f()
+			}
+		}()
+		// The main thread does not end, but nobody else gets to run on it any more.
+		if id := <-thread; id != os.Getpid() {
+			return id
+		}
+	}
+}
+
+// startParent runs this test binary as a process that starts a cluster.
+func startParent(t *testing.T) (folder string, parent *exec.Cmd, output *bufio.Reader) {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "orphans-") // t.TempDir is too long for a socket in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	parent = exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), playParent+"="+folder)
+	parent.Stderr = os.Stderr
+	pipe, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
+	return folder, parent, bufio.NewReader(pipe)
+}
+
+func kill(t *testing.T, parent *exec.Cmd) {
+	t.Helper()
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+}

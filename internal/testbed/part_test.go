@@ -1,0 +1,184 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestPart(t *testing.T) {
+	c := New(t, Config{})
+	nodes := c.client.CoreV1().Nodes()
+	keeps := func(t *testing.T, name string) {
+		t.Helper()
+		eventually(t, "reading "+name+" back", func() error {
+			_, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
+			return err
+		})
+	}
+
+	t.Run("that is killed comes back with the same port and data", func(t *testing.T) {
+		for _, part := range []*Part{c.APIServer, c.Etcd} {
+			node := createNode(t, c, "before-"+part.String())
+			pid := part.PID()
+			if err := part.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if part.PID() != 0 {
+				t.Errorf("%s: process %d after the kill", part, part.PID())
+			}
+			if _, err := nodes.Get(within(t, 2*time.Second), node.Name, metav1.GetOptions{ResourceVersion: node.ResourceVersion}); part == c.APIServer && err == nil {
+				t.Errorf("%s answers after the kill", part)
+			}
+			if err := part.Restart(within(t, limit)); err != nil {
+				t.Fatal(err)
+			}
+			if part.PID() == 0 || part.PID() == pid {
+				t.Errorf("%s: process %d after the restart, %d before", part, part.PID(), pid)
+			}
+			keeps(t, node.Name)
+			createNode(t, c, "after-"+part.String())
+		}
+	})
+
+	t.Run("that is asked to stop stops", func(t *testing.T) {
+		node := createNode(t, c, "stop")
+		if err := c.APIServer.Stop(within(t, limit)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.APIServer.Stop(within(t, limit)); err == nil || !strings.Contains(err.Error(), "stopping kube-apiserver: it does not run") {
+			t.Errorf("a second stop: %v", err)
+		}
+		if err := c.APIServer.Restart(within(t, limit)); err != nil {
+			t.Fatal(err)
+		}
+		keeps(t, node.Name)
+	})
+
+	t.Run("that is paused does not answer until it is resumed", func(t *testing.T) {
+		if err := c.APIServer.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() {
+			_, err := nodes.List(t.Context(), metav1.ListOptions{})
+			answer <- err
+		}()
+		select {
+		case err := <-answer:
+			t.Errorf("an answer while paused: %v", err)
+		case <-time.After(200 * time.Millisecond): // as long as it likes: nobody is there to answer
+		}
+		if err := c.APIServer.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-answer; err != nil {
+			t.Errorf("the answer after the pause: %v", err)
+		}
+	})
+
+	t.Run("that is paused can be stopped, killed and restarted", func(t *testing.T) {
+		for _, end := range []func() error{
+			func() error { return c.APIServer.Restart(within(t, limit)) },
+			func() error { return errors.Join(c.Etcd.Pause(), c.Etcd.Kill(), c.Etcd.Restart(within(t, limit))) },
+		} {
+			if err := c.APIServer.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			if err := end(); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.APIServer.Resume(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		createNode(t, c, "after-the-pauses")
+	})
+
+	t.Run("does not hear a Ctrl-C that is meant for the test", func(t *testing.T) {
+		mine := syscall.Getpgrp()
+		for _, part := range []*Part{c.APIServer, c.Etcd} {
+			if group := must(syscall.Getpgid(part.PID()))(t); group == mine {
+				t.Errorf("%s is in the process group of the test", part)
+			}
+		}
+	})
+
+	t.Run("that is not there is an error and not a panic", func(t *testing.T) {
+		for _, fault := range []func() error{
+			c.Kwok.Kill, c.Kwok.Pause, c.Kwok.Resume,
+			func() error { return c.Kwok.Stop(t.Context()) },
+			func() error { return c.Kwok.Restart(t.Context()) },
+		} {
+			if err := fault(); err == nil || !strings.Contains(err.Error(), "a part that Config does not ask for") {
+				t.Errorf("error %v", err)
+			}
+		}
+	})
+}
+
+func TestPartThatFails(t *testing.T) {
+	t.Run("to start shows its log and where all logs are", func(t *testing.T) {
+		_, err := Start(t.Context(), Config{Flags: Flags{APIServer: []string{"--no-such-flag"}}})
+		if err == nil || !strings.Contains(err.Error(), "starting kube-apiserver: it ended early") || !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
+			t.Fatalf("error %v", err)
+		}
+		_, logs, found := strings.Cut(err.Error(), "logs: ")
+		if !found {
+			t.Fatalf("no logs named in %v", err)
+		}
+		defer os.RemoveAll(filepath.Dir(logs))
+		for _, name := range []string{"etcd.log", "kube-apiserver.log"} {
+			if _, err := os.Stat(filepath.Join(logs, name)); err != nil {
+				t.Error(err)
+			}
+		}
+		if rest, _ := os.ReadDir(filepath.Dir(logs)); len(rest) != 1 {
+			t.Errorf("more than the logs is left: %v", rest)
+		}
+		if err := noProcessOf(filepath.Dir(logs)); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("to get ready in time says what it lacked", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		defer cancel()
+		_, err := Start(ctx, Config{})
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "starting kube-apiserver: ") {
+			t.Fatalf("error %v", err)
+		}
+		_, logs, _ := strings.Cut(err.Error(), "logs: ")
+		_ = os.RemoveAll(filepath.Dir(logs))
+	})
+
+	t.Run("by itself is reported when the cluster stops", func(t *testing.T) {
+		c := etcdAlone(t, Config{})
+		process := must(os.FindProcess(c.Etcd.PID()))(t)
+		if err := process.Kill(); err != nil { // behind the testbed's back
+			t.Fatal(err)
+		}
+		eventually(t, "the end of etcd", func() error {
+			if c.Etcd.PID() != 0 {
+				return errors.New("it still runs")
+			}
+			return nil
+		})
+		if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "etcd ended by itself: signal: killed") {
+			t.Errorf("error %v", err)
+		}
+		if err := c.Stop(); err != nil {
+			t.Errorf("a second stop: %v", err)
+		}
+		if _, err := os.Stat(c.folder.path); !os.IsNotExist(err) {
+			t.Errorf("the folder is still there: %v", err)
+		}
+	})
+}

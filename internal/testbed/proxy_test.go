@@ -1,0 +1,293 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+func TestProxy(t *testing.T) {
+	c := New(t, Config{})
+	// Each test has a proxy, a client through it and a node of its own.
+	setUp := func(t *testing.T) (*Proxy, kubernetes.Interface, *corev1.Node) {
+		t.Helper()
+		p := must(c.Proxy())(t)
+		return p, clientFor(t, p.Config(c.AdminConfig())), createNode(t, c, strings.ToLower(fmt.Sprintf("n%x", time.Now().UnixNano())))
+	}
+	label := func(ctx context.Context, client kubernetes.Interface, node *corev1.Node, value string) error {
+		patch := fmt.Appendf(nil, `{"metadata":{"labels":{"test":%q}}}`, value)
+		_, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	labelled := func(t *testing.T, node *corev1.Node) string {
+		t.Helper()
+		return must(c.client.CoreV1().Nodes().Get(t.Context(), node.Name, metav1.GetOptions{}))(t).Labels["test"]
+	}
+	struck := func(t *testing.T, rule *Rule, want int) {
+		t.Helper()
+		if got := rule.Struck(); got != want {
+			t.Errorf("struck %d times, not %d", got, want)
+		}
+	}
+	patches := On("patch", "nodes")
+
+	t.Run("passes identities on", func(t *testing.T) {
+		p := must(c.Proxy())(t)
+		for want, config := range map[string]*rest.Config{
+			adminUser:                           c.AdminConfig(),
+			"system:serviceaccount:default:who": must(c.ServiceAccountConfig(t.Context(), "default", "who"))(t),
+		} {
+			review, err := clientFor(t, p.Config(config)).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+			if err != nil || review.Status.UserInfo.Username != want {
+				t.Errorf("%v, %v; want %s", review, err, want)
+			}
+		}
+	})
+
+	t.Run("speaks HTTP/2", func(t *testing.T) {
+		p := must(c.Proxy())(t)
+		client := must(rest.HTTPClientFor(p.Config(c.AdminConfig())))(t)
+		resp, err := client.Get(p.url + "/version")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, _ = io.Copy(io.Discard, resp.Body); resp.ProtoMajor != 2 || resp.StatusCode != http.StatusOK {
+			t.Errorf("%s %s", resp.Proto, resp.Status)
+		}
+	})
+
+	t.Run("delays", func(t *testing.T) {
+		p, client, node := setUp(t)
+		const d = 300 * time.Millisecond
+		rule := p.Inject(patches, Delay(d), 1)
+		began := time.Now()
+		if err := label(t.Context(), client, node, "late"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < d {
+			t.Errorf("after %s already", took)
+		}
+		struck(t, rule, 1)
+	})
+
+	t.Run("answers with an error of the API", func(t *testing.T) {
+		p, client, node := setUp(t)
+		for _, test := range []struct {
+			fault Fault
+			is    func(error) bool
+		}{
+			{Conflict(), apierrors.IsConflict},
+			{InternalError(), apierrors.IsInternalError},
+			{TooManyRequests(0), apierrors.IsTooManyRequests},
+		} {
+			rule := p.Inject(patches, test.fault, 1)
+			if err := label(t.Context(), client, node, "refused"); !test.is(err) {
+				t.Errorf("%s: %v", test.fault, err)
+			}
+			struck(t, rule, 1)
+		}
+		if got := labelled(t, node); got != "" {
+			t.Errorf("the API server has seen %q", got)
+		}
+	})
+
+	t.Run("answers 429 with the time to wait, which client-go obeys", func(t *testing.T) {
+		p, client, node := setUp(t)
+		rule := p.Inject(patches, TooManyRequests(time.Second), 1)
+		began := time.Now()
+		if err := label(t.Context(), client, node, "patient"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("tried again after %s", took)
+		}
+		struck(t, rule, 1)
+	})
+
+	t.Run("cuts a request before the API server sees it", func(t *testing.T) {
+		p, client, node := setUp(t)
+		rule := p.Inject(patches, CutRequest(), 1)
+		if err := label(t.Context(), client, node, "cut"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			t.Errorf("error %v", err)
+		}
+		struck(t, rule, 1)
+		if got := labelled(t, node); got != "" {
+			t.Errorf("the API server has seen %q", got)
+		}
+	})
+
+	t.Run("cuts the answer to a write that happened", func(t *testing.T) {
+		p, client, node := setUp(t)
+		rule := p.Inject(patches, CutResponse(), 1)
+		if err := label(t.Context(), client, node, "done"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			t.Errorf("error %v", err)
+		}
+		struck(t, rule, 1)
+		if got := labelled(t, node); got != "done" {
+			t.Errorf("the API server has seen %q", got)
+		}
+	})
+
+	t.Run("holds requests until the rule is lifted", func(t *testing.T) {
+		p, client, node := setUp(t)
+		rule := p.Inject(patches, Hold(), 0)
+		answers := make(chan error, 2)
+		for range 2 {
+			go func() { answers <- label(t.Context(), client, node, "held") }()
+		}
+		if err := rule.Wait(within(t, limit), 2); err != nil {
+			t.Fatal(err)
+		}
+		if got := labelled(t, node); got != "" {
+			t.Errorf("the API server has seen %q", got)
+		}
+		rule.Lift()
+		if err := errors.Join(<-answers, <-answers); err != nil {
+			t.Error(err)
+		}
+		if got := labelled(t, node); got != "held" {
+			t.Errorf("the API server has seen %q", got)
+		}
+	})
+
+	t.Run("lets go of a held request whose client gives up", func(t *testing.T) {
+		p, client, node := setUp(t)
+		p.Inject(patches, Hold(), 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := label(ctx, client, node, "given up"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("strikes as often as it was told, and only what matches", func(t *testing.T) {
+		p, client, node := setUp(t)
+		first := p.Inject(func(r Request) bool { return patches(r) && r.Name == node.Name }, Conflict(), 2)
+		second := p.Inject(patches, InternalError(), 1)
+		other := p.Inject(On("patch", "nodes/status"), InternalError(), 0)
+		for i, is := range []func(error) bool{apierrors.IsConflict, apierrors.IsConflict, apierrors.IsInternalError, func(err error) bool { return err == nil }} {
+			if err := label(t.Context(), client, node, "often"); !is(err) {
+				t.Errorf("request %d: %v", i+1, err)
+			}
+		}
+		struck(t, first, 2)
+		struck(t, second, 1)
+		struck(t, other, 0)
+		other.Lift()
+		other.Lift() // twice does no harm
+		if err := other.Wait(within(t, 50*time.Millisecond), 1); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 strikes of the 500, after 0") {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("drops the watches that are open", func(t *testing.T) {
+		p, client, node := setUp(t)
+		var watches []watch.Interface
+		for range 3 {
+			w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion}))(t)
+			defer w.Stop()
+			watches = append(watches, w)
+		}
+		if err := label(t.Context(), client, node, "seen"); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range watches {
+			if event := <-w.ResultChan(); event.Type != watch.Modified {
+				t.Fatalf("%v", event)
+			}
+		}
+		if n := p.DropWatches(); n != 3 {
+			t.Errorf("%d watches dropped, not 3", n)
+		}
+		for _, w := range watches {
+			for range w.ResultChan() { // until it is closed
+			}
+		}
+		if n := p.DropWatches(); n != 0 {
+			t.Errorf("%d watches dropped twice", n)
+		}
+		if err := label(t.Context(), client, node, "alive"); err != nil {
+			t.Errorf("what is no watch suffers too: %v", err)
+		}
+	})
+
+	t.Run("cuts everything off until it is healed", func(t *testing.T) {
+		p, client, node := setUp(t)
+		w := must(client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{ResourceVersion: node.ResourceVersion}))(t)
+		defer w.Stop()
+		p.Partition()
+		for range w.ResultChan() { // until it is closed
+		}
+		if err := label(within(t, limit), client, node, "partitioned"); err == nil {
+			t.Error("a write went through")
+		}
+		if p.Refused() < 2 {
+			t.Errorf("%d connections refused; there was one and another was tried", p.Refused())
+		}
+		if got := labelled(t, node); got != "" {
+			t.Errorf("the API server has seen %q", got)
+		}
+		other := clientFor(t, must(c.Proxy())(t).Config(c.AdminConfig()))
+		if err := label(t.Context(), other, node, "other"); err != nil {
+			t.Errorf("the client of another proxy: %v", err)
+		}
+		p.Heal()
+		if err := label(t.Context(), client, node, "healed"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("does not answer for an API server that is not there", func(t *testing.T) {
+		_, client, node := setUp(t)
+		if err := c.APIServer.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := label(within(t, limit), client, node, "nobody"); err == nil || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+			t.Errorf("error %v", err)
+		}
+		if err := c.APIServer.Restart(within(t, limit)); err != nil {
+			t.Fatal(err)
+		}
+		if err := label(t.Context(), client, node, "back"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("waits for what it has begun when it is closed", func(t *testing.T) {
+		p, client, node := setUp(t)
+		begun, goOn, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		p.Inject(func(Request) bool {
+			close(begun)
+			<-goOn
+			return false
+		}, Hold(), 1)
+		go func() { _ = label(t.Context(), client, node, "begun") }()
+		<-begun
+		go func() {
+			defer close(closed)
+			p.close()
+		}()
+		select {
+		case <-closed:
+			t.Error("closed while a request is in work")
+		case <-time.After(100 * time.Millisecond):
+		}
+		close(goOn)
+		<-closed
+	})
+}

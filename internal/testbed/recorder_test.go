@@ -1,0 +1,423 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+)
+
+// oxen have a plural that nobody can guess from their kind.
+var oxen = schema.GroupVersionResource{Group: "farm.example.com", Version: "v1", Resource: "oxen"}
+
+const oxenDefinition = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: oxen.farm.example.com}
+spec:
+  group: farm.example.com
+  scope: Cluster
+  names: {plural: oxen, singular: ox, kind: Ox}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+func TestRecorder(t *testing.T) {
+	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	c := New(t, Config{Record: []schema.GroupVersionResource{NodesResource, PodsResource, namespaces, oxen}})
+	if _, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", "friends", "--clusterrole=cluster-admin", "--group=system:serviceaccounts:default"); err != nil {
+		t.Fatal(err)
+	}
+	alice, bob := friend(t, c, "alice"), friend(t, c, "bob")
+	read := func(t *testing.T) Recording {
+		t.Helper()
+		return must(c.Recording(within(t, limit)))(t)
+	}
+
+	t.Run("begins before the first write", func(t *testing.T) {
+		changes := read(t).about("kube-system")
+		if len(changes) == 0 || changes[0].Type != watch.Added || changes[0].GVR != namespaces || changes[0].Author.User != "system:apiserver" {
+			t.Errorf("changes of kube-system: %v", changes)
+		}
+	})
+
+	t.Run("names the author of each write", func(t *testing.T) {
+		node := createNode(t, c, "authors")
+		nodes := alice.CoreV1().Nodes()
+		labelled := must(nodes.Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"by":"alice"}}}`), metav1.PatchOptions{FieldManager: "hand"}))(t)
+		labelled.Labels["by"] = "bob"
+		must(bob.CoreV1().Nodes().Update(t.Context(), labelled, metav1.UpdateOptions{}))(t)
+		if err := c.SetCondition(t.Context(), node.Name, corev1.NodeCondition{Type: "X", Status: "True"}); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, read(t).about(node.Name),
+			"ADDED by admin: create (testbed)",
+			"MODIFIED by alice: patch (hand)",
+			"MODIFIED by bob: update (bob)",
+			"MODIFIED by admin: patch status (testbed)",
+		)
+	})
+
+	t.Run("gives no credit to those who changed nothing", func(t *testing.T) {
+		node := createNode(t, c, "nothing")
+		patch := []byte(`{"metadata":{"labels":{"by":"alice"}}}`)
+		must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}))(t)
+		written := must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{}))(t)
+		again := must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, patch, metav1.PatchOptions{}))(t)
+		must(bob.CoreV1().Nodes().Update(t.Context(), again, metav1.UpdateOptions{}))(t)
+		if written.ResourceVersion != again.ResourceVersion {
+			t.Fatal("this was to be a patch that changes nothing")
+		}
+		expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "MODIFIED by alice: patch (alice)")
+	})
+
+	t.Run("names who deletes", func(t *testing.T) {
+		t.Run("at once", func(t *testing.T) {
+			node := createNode(t, c, "gone")
+			if err := bob.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			changes := read(t).about(node.Name)
+			expect(t, changes, "ADDED by admin: create (testbed)", "DELETED by bob: delete ()")
+			if last := changes[1]; last.UID != node.UID || last.Object.GetLabels()[corev1.LabelHostname] != node.Name || !newer(last.ResourceVersion, node.ResourceVersion) {
+				t.Errorf("the deletion carries %v", last.Object)
+			}
+		})
+
+		t.Run("by taking the last finalizer away", func(t *testing.T) {
+			node := createNode(t, c, "finalizer")
+			must(alice.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/wait"]}}`), metav1.PatchOptions{}))(t)
+			for _, friend := range []kubernetes.Interface{alice, bob} { // bob's deletion changes nothing
+				if err := friend.CoreV1().Nodes().Delete(t.Context(), node.Name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(bob.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))(t)
+			expect(t, read(t).about(node.Name),
+				"ADDED by admin: create (testbed)",
+				"MODIFIED by alice: patch (alice)",
+				"MODIFIED by alice: delete ()",
+				"DELETED by bob: patch (bob)",
+			)
+		})
+
+		t.Run("a collection", func(t *testing.T) {
+			nodes := must(c.CreateNodes(t.Context(), Nodes{Count: 2, Prefix: "herd", Labels: map[string]string{"herd": "yes"}}))(t)
+			if err := alice.CoreV1().Nodes().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "herd=yes"}); err != nil {
+				t.Fatal(err)
+			}
+			for _, node := range nodes {
+				expect(t, read(t).about(node.Name), "ADDED by admin: create (testbed)", "DELETED by alice: deletecollection ()")
+			}
+		})
+
+		t.Run("one namesake after the other", func(t *testing.T) {
+			for _, friend := range []kubernetes.Interface{alice, bob} {
+				if err := friend.CoreV1().Nodes().Delete(t.Context(), createNode(t, c, "again").Name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expect(t, read(t).about("again-0001"),
+				"ADDED by admin: create (testbed)", "DELETED by alice: delete ()",
+				"ADDED by admin: create (testbed)", "DELETED by bob: delete ()",
+			)
+		})
+
+		t.Run("by eviction, and then by force", func(t *testing.T) {
+			node := createNode(t, c, "drained")
+			pods := c.client.CoreV1().Pods("default")
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "evicted"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.com/main"}}}}
+			must(pods.Create(t.Context(), pod, metav1.CreateOptions{FieldManager: "hand"}))(t)
+			if err := bob.CoreV1().Pods("default").Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node.Name}}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := alice.PolicyV1().Evictions("default").Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod.Name}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := pods.Delete(t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, read(t).about(pod.Name),
+				"ADDED by admin: create (hand)",
+				"MODIFIED by bob: create binding (bob)",
+				"MODIFIED by alice: create eviction (alice)", // marked
+				"MODIFIED by alice: create eviction (alice)", // terminating
+				"MODIFIED by admin: delete ()",               // no more grace
+				"DELETED by admin: delete ()",
+			)
+		})
+	})
+
+	t.Run("says unknown of what no request has made", func(t *testing.T) {
+		node := createNode(t, c, "unknown")
+		stored := lastWrite(t, c, node.Name)
+		put(t, c.recorder.etcd, "/registry/minions/"+node.Name, stored.value)
+		changes := read(t).about(node.Name)
+		if len(changes) != 2 || changes[1].Author.Known() || changes[1].Author.Reason == "" || changes[1].Author.User != UnknownUser {
+			t.Errorf("changes: %v", changes)
+		}
+	})
+
+	t.Run("records custom resources from their first object on", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "crd.yaml")
+		if err := os.WriteFile(file, []byte(oxenDefinition), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{{"create", "-f", file}, {"wait", "--for=condition=Established", "crd/oxen.farm.example.com"}} {
+			if _, err := c.Kubectl(t.Context(), args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client := must(dynamic.NewForConfig(c.AdminConfig()))(t).Resource(oxen)
+		ox := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "farm.example.com/v1", "kind": "Ox", "metadata": map[string]any{"name": "babe"}, "spec": map[string]any{"colour": "blue"}}}
+		must(client.Create(t.Context(), ox, metav1.CreateOptions{FieldManager: "hand"}))(t)
+		if err := client.Delete(t.Context(), "babe", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		changes := read(t).about("babe")
+		expect(t, changes, "ADDED by admin: create (hand)", "DELETED by admin: delete ()")
+		if colour, _, _ := unstructured.NestedString(changes[0].Object.Object, "spec", "colour"); colour != "blue" || changes[0].GVR != oxen {
+			t.Errorf("recorded %v of %v", changes[0].Object, changes[0].GVR)
+		}
+	})
+
+	t.Run("hands out copies", func(t *testing.T) {
+		first := read(t)
+		first[0].Object.SetName("scribbled")
+		first[0].Author.User = "nobody"
+		if second := read(t); second[0].Object.GetName() == "scribbled" || second[0].Author.User == "nobody" {
+			t.Error("what one reader scribbled, another one reads")
+		}
+	})
+
+	t.Run("loses and doubles nothing when etcd and the API server are killed", func(t *testing.T) {
+		const writers = 4
+		acknowledged := make([]map[string]string, writers) // resourceVersion to user
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var wg sync.WaitGroup
+		for i := range writers {
+			node := createNode(t, c, fmt.Sprintf("storm-%d", i))
+			acknowledged[i] = make(map[string]string)
+			user, client := "alice", alice
+			if i%2 == 1 {
+				user, client = "bob", bob
+			}
+			wg.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d"}}}`, n)
+					written, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+					if err == nil {
+						acknowledged[i][written.ResourceVersion] = user
+					}
+				}
+			})
+		}
+		for _, part := range []*Part{c.APIServer, c.Etcd, c.APIServer} {
+			more(t, c, 50)
+			if err := errors.Join(part.Kill(), part.Restart(within(t, limit))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		more(t, c, 50)
+		stop()
+		wg.Wait()
+
+		authors := make(map[string]Author)
+		last := "0"
+		for _, change := range read(t) {
+			if !newer(change.ResourceVersion, last) {
+				t.Errorf("%s comes after %s", change.ResourceVersion, last)
+			}
+			last = change.ResourceVersion
+			authors[change.ResourceVersion] = change.Author
+		}
+		total, unproved := 0, 0
+		for _, writes := range acknowledged {
+			for version, user := range writes {
+				total++
+				switch author, ok := authors[version]; {
+				case !ok:
+					t.Errorf("the write of %s by %s is lost", version, user)
+				case !author.Known():
+					unproved++
+				case author.User != "system:serviceaccount:default:"+user:
+					t.Errorf("the write of %s by %s is said to be by %s", version, user, author)
+				}
+			}
+		}
+		t.Logf("%d writes acknowledged, %d of them without proof of their author", total, unproved)
+		// At each kill of the API server, each writer may have one write that is
+		// answered and not yet in the audit log, or overlaps with one that is not answered.
+		if most := 2 * writers; total < 200 || unproved > most {
+			t.Errorf("%d writes, %d without proof, which is more than %d", total, unproved, most)
+		}
+	})
+}
+
+func TestRecorderAlone(t *testing.T) {
+	c := etcdAlone(t, Config{Record: []schema.GroupVersionResource{NodesResource}})
+	etcd := newEtcdClient(c.etcdSocket())
+	defer etcd.http.CloseIdleConnections()
+
+	t.Run("goes on where its watch broke off", func(t *testing.T) {
+		r := newRecorder(c.cfg.Record, c.etcdSocket(), c.folder.log("nothing"))
+		for i := range 3 {
+			// One write while it watches, and one while it does not.
+			r.start(t.Context())
+			for _, when := range []string{"watched", "unwatched"} {
+				name := fmt.Sprintf("%s-%d", when, i)
+				put(t, etcd, "/registry/minions/"+name, fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
+				if when == "watched" {
+					must(r.upTo(within(t, limit), must(etcd.revision(t.Context()))(t)))(t)
+					r.stop()
+					r.done = make(chan struct{})
+				}
+			}
+		}
+		r.start(t.Context())
+		defer r.stop()
+		var names []string
+		for _, change := range must(r.read(within(t, limit)))(t) {
+			names = append(names, change.Name)
+		}
+		if want := []string{"watched-0", "unwatched-0", "watched-1", "unwatched-1", "watched-2", "unwatched-2"}; !slices.Equal(names, want) {
+			t.Errorf("recorded %q, want %q", names, want)
+		}
+	})
+
+	t.Run("catches up with a great deal", func(t *testing.T) {
+		const many = 500 // 7 MB, more than a gRPC message may have by default
+		node := must(json.Marshal(RealNodes(1).node(0, time.Now())))(t)
+		node = bytes.Replace(node, []byte("{"), []byte(`{"apiVersion":"v1","kind":"Node",`), 1)
+		for range many {
+			put(t, etcd, "/registry/minions/large", node)
+		}
+		r := newRecorder(c.cfg.Record, c.etcdSocket(), c.folder.log("nothing"))
+		r.start(t.Context())
+		defer r.stop()
+		writes := must(r.upTo(within(t, limit), must(etcd.revision(t.Context()))(t)))(t)
+		large := slices.DeleteFunc(slices.Clone(writes), func(w write) bool { return !bytes.Equal(w.value, node) })
+		if len(large) != many {
+			t.Errorf("%d writes, not %d", len(large), many)
+		}
+	})
+
+	t.Run("says so when etcd has forgotten what comes next", func(t *testing.T) {
+		for i := range 5 {
+			put(t, etcd, "/key", []byte(strconv.Itoa(i)))
+		}
+		revision := must(etcd.revision(t.Context()))(t)
+		must(etcd.post(t.Context(), "/v3/kv/compaction", map[string]any{"revision": revision}))(t).Close()
+
+		c.recorder.start(t.Context()) // too late
+		if _, err := c.Recording(within(t, limit)); !errors.Is(err, errCompacted) {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("says so when nothing was to be recorded", func(t *testing.T) {
+		if _, err := new(Cluster).Recording(t.Context()); err == nil || !strings.Contains(err.Error(), "Config.Record is empty") {
+			t.Errorf("error %v", err)
+		}
+	})
+
+	t.Run("says so when etcd does not answer", func(t *testing.T) {
+		if err := c.Etcd.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Recording(within(t, limit)); err == nil || !strings.Contains(err.Error(), "asking etcd how far it is") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// friend returns a client of a service account that is called so, in its user
+// agent too.
+func friend(t *testing.T, c *Cluster, name string) kubernetes.Interface {
+	t.Helper()
+	config := must(c.ServiceAccountConfig(t.Context(), "default", name))(t)
+	config.UserAgent = name + "/v1"
+	return clientFor(t, config)
+}
+
+// expect compares changes with lines such as "MODIFIED by alice: patch status (hand)".
+func expect(t *testing.T, changes Recording, want ...string) {
+	t.Helper()
+	var got []string
+	for _, change := range changes {
+		author := change.Author
+		verb := strings.TrimSpace(author.Verb + " " + author.Subresource)
+		got = append(got, fmt.Sprintf("%s by %s: %s (%s)", change.Type, strings.TrimPrefix(author.User, "system:serviceaccount:default:"), verb, author.FieldManager))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// more waits until n further writes are recorded.
+func more(t *testing.T, c *Cluster, n int) {
+	t.Helper()
+	written := func() int {
+		c.recorder.mu.Lock()
+		defer c.recorder.mu.Unlock()
+		return len(c.recorder.writes)
+	}
+	before := written()
+	eventually(t, "more writes", func() error {
+		if now := written(); now < before+n {
+			return fmt.Errorf("%d, not %d", now-before, n)
+		}
+		return nil
+	})
+}
+
+func lastWrite(t *testing.T, c *Cluster, node string) write {
+	t.Helper()
+	must(c.Recording(within(t, limit)))(t)
+	c.recorder.mu.Lock()
+	defer c.recorder.mu.Unlock()
+	for _, w := range slices.Backward(c.recorder.writes) {
+		if object, err := decodeStored(w.value); err == nil && object.GetName() == node {
+			return w
+		}
+	}
+	t.Fatalf("no write of %s", node)
+	return write{}
+}
+
+// put writes to etcd behind the API server's back.
+func put(t *testing.T, etcd etcdClient, key string, value []byte) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	must(etcd.post(ctx, "/v3/kv/put", map[string]any{"key": []byte(key), "value": value}))(t).Close()
+}
+
+func newer(a, b string) bool {
+	x, _ := strconv.ParseInt(a, 10, 64)
+	y, _ := strconv.ParseInt(b, 10, 64)
+	return x > y
+}

@@ -1,0 +1,28 @@
+package testbed
+
+import "testing"
+
+// New starts a cluster for a test and stops it when the test is over. When the
+// test has failed, or a part of the cluster has crashed, the logs are kept and
+// their folder is printed.
+func New(tb testing.TB, cfg Config) *Cluster {
+	tb.Helper()
+	c, err := Start(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		crashes, first := c.shutDown()
+		if crashes != nil {
+			tb.Error(crashes)
+		}
+		switch {
+		case !first: // the test has stopped it
+		case tb.Failed():
+			tb.Logf("the cluster's logs are in %s", c.folder.keepLogs())
+		default:
+			c.folder.remove()
+		}
+	})
+	return c
+}
