@@ -33,18 +33,15 @@ var benchStart = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 type ward struct {
 	core  *triage.Core
 	pools []triage.Node // one node of each pool, to build facts in
-	state []nodeState
-	sick  []int // nodes with a sick condition
+	names []nodeName
+	ill   []int8  // the condition of each node that is sick, -1 for none
+	at    []int32 // where each node stands in sick
+	sick  []int   // nodes with a sick condition
 	rng   *rand.Rand
 	now   time.Time
 }
 
-type nodeState struct {
-	name, uid  string
-	sick       int8 // the condition that is sick, -1 for none
-	at         int  // where the node stands in ward.sick
-	transition time.Time
-}
+type nodeName struct{ name, uid string }
 
 func conditionType(i int) string {
 	if i == 0 {
@@ -126,26 +123,25 @@ func benchPool(pool int) triage.Node {
 		n.Labels["example.com/label-"+strconv.Itoa(k)] = "value-" + strconv.Itoa(pool%7)
 	}
 	for k := range benchConditions {
-		n.Conditions = append(n.Conditions, triage.Condition{Type: conditionType(k), Reason: "NoProblemFound"})
+		n.Conditions = append(n.Conditions, triage.Condition{Type: conditionType(k), Status: healthyStatus(k), Reason: "NoProblemFound", Transition: n.Created})
 	}
 	return n
 }
 
-// facts builds what is known of a node. They are good until the next call.
-func (w *ward) facts(i int) *triage.Node {
-	state, n := &w.state[i], &w.pools[i%benchPools]
-	n.Name, n.UID, n.Zone = state.name, state.uid, benchZones[i%len(benchZones)]
+// observe tells the core what is known of a node.
+func (w *ward) observe(i int) {
+	n := &w.pools[i%benchPools]
+	n.Name, n.UID, n.Zone = w.names[i].name, w.names[i].uid, benchZones[i%len(benchZones)]
 	n.Labels["kubernetes.io/hostname"] = n.Name
 	n.Labels["topology.kubernetes.io/zone"] = n.Zone
-	for k := range n.Conditions {
-		c := &n.Conditions[k]
-		c.Status, c.Transition = healthyStatus(k), n.Created
-		if k == int(state.sick) {
-			c.Status = sickStatus(k)
-			c.Transition = state.transition
-		}
+	ill := int(w.ill[i])
+	if ill >= 0 {
+		n.Conditions[ill].Status, n.Conditions[ill].Transition = sickStatus(ill), w.now
 	}
-	return n
+	w.core.Observe(w.now, *n)
+	if ill >= 0 {
+		n.Conditions[ill].Status, n.Conditions[ill].Transition = healthyStatus(ill), n.Created
+	}
 }
 
 // newWard builds a cluster of so many nodes.
@@ -161,12 +157,12 @@ func newWard(tb testing.TB, size int) *ward {
 		w.pools = append(w.pools, benchPool(pool))
 	}
 	for i := range size {
-		w.state = append(w.state, nodeState{
+		w.names = append(w.names, nodeName{
 			name: fmt.Sprintf("ip-10-%d-%d-%d.example.internal", i>>16, i>>8&255, i&255),
 			uid:  fmt.Sprintf("5e1f9a62-0000-4000-8000-%012d", i),
-			sick: -1,
 		})
-		w.core.Observe(w.now, *w.facts(i))
+		w.ill, w.at = append(w.ill, -1), append(w.at, 0)
+		w.observe(i)
 	}
 	w.core.Loaded(w.now)
 	w.drain()
@@ -180,7 +176,7 @@ func newWard(tb testing.TB, size int) *ward {
 // the sick recovers, in turn, so that as many stay sick.
 func (w *ward) step(i int) {
 	if i%2 == 0 {
-		w.flip(w.rng.IntN(len(w.state)))
+		w.flip(w.rng.IntN(len(w.names)))
 	} else {
 		w.flip(w.sick[w.rng.IntN(len(w.sick))])
 	}
@@ -189,19 +185,16 @@ func (w *ward) step(i int) {
 // flip is one operation: observe, plan, and plan every node that this wakes.
 func (w *ward) flip(i int) {
 	w.now = w.now.Add(time.Millisecond)
-	state := &w.state[i]
-	state.transition = w.now
-	if state.sick >= 0 {
+	if w.ill[i] >= 0 {
 		last := w.sick[len(w.sick)-1]
-		w.sick[state.at], w.state[last].at = last, state.at
+		w.sick[w.at[i]], w.at[last] = last, w.at[i]
 		w.sick = w.sick[:len(w.sick)-1]
-		state.sick = -1
+		w.ill[i] = -1
 	} else {
-		state.sick = int8(w.rng.IntN(benchConditions))
-		state.at = len(w.sick)
+		w.ill[i], w.at[i] = int8(w.rng.IntN(benchConditions)), int32(len(w.sick))
 		w.sick = append(w.sick, i)
 	}
-	w.core.Observe(w.now, *w.facts(i))
+	w.observe(i)
 	w.drain()
 }
 

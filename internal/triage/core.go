@@ -27,6 +27,7 @@ type Core struct {
 	controlPlane controlPlane
 	woken        []*node
 	wokenHead    int
+	closed       []*episode // to be used again
 	work         Work
 }
 
@@ -96,7 +97,7 @@ func (c *Core) SetRule(now time.Time, spec Rule) error {
 	if r == nil {
 		r = c.newRule(spec.ID)
 	}
-	c.change(r, func() { c.load(r, spec) })
+	c.change(r, func() { c.load(r, spec.clone()) })
 	c.decide()
 	return nil
 }
@@ -171,6 +172,10 @@ func (c *Core) Resume(now time.Time, g Grant) {
 		if !ep.active {
 			c.activate(ep, r.fit(g.Step), nanos(g.Since))
 			c.judge(n, r, n.selectedBy(r), true)
+			c.wake(n)
+		} else if step := r.fit(g.Step); !r.gone && step > ep.step { // the facts show an earlier one
+			c.setStep(ep, step, nanos(g.Since))
+			c.consider(ep)
 			c.wake(n)
 		}
 		if ep.departure != nil {

@@ -11,8 +11,9 @@
 //
 // A [Core] starts empty and undecided. Tell it the rules ([Core.SetRule]), the
 // nodes ([Core.Observe]) and what an earlier process had decided
-// ([Core.Resume]); then call [Core.Loaded] once. Until then nothing is granted,
-// because a percentage of half a cluster is not the bound that anybody wrote.
+// ([Core.Resume]); then call [Core.Loaded] once. Until then nothing new is begun,
+// because a percentage of half a cluster is not the bound that anybody wrote;
+// only a treatment that is under way may take its next step.
 //
 // From then on, after every call that takes the time, ask [Core.NextWoken]
 // until it is empty and bring the cluster in line with the [Plan] of each node
@@ -47,8 +48,9 @@
 // does not, is unclear when one is unclear, and holds otherwise. A node becomes
 // sick under a rule when the rule holds and stops being sick when it does not;
 // while the rule is unclear it stays what it was, and nothing starts or ends.
-// A rule met for the first time on a node that carries its response and is
-// unclear counts as sick: somebody decided that before.
+// A rule that is new, changed or met again after a restart has no such past. If
+// it is unclear, the node counts as sick when it carries the rule's response, or
+// when clocks that were kept or remembered say that it was.
 //
 // Clocks: each group has a clock of its own. It starts when the group begins to
 // hold, at the caller's time if the core had judged the node by this rule
@@ -57,9 +59,10 @@
 // transition time, never later than now). It runs on through Unknown and
 // through a change from one sick status to another, and stops when the group
 // does not hold. If the condition's transition time moved meanwhile, a restart
-// would forget the start, and the plan asks to remember it. A group whose
-// signals count from creation takes the node's creation time, and ends for good
-// once the node has been initialised.
+// would forget the start, and the plan asks to remember it; a memory is believed
+// while the condition has the transition time that it was written against. A
+// group whose signals count from creation takes the node's creation time, and
+// ends for good once the node has been initialised or seen ready.
 //
 // Eligible: a group's time is its clock plus the duration of the matching
 // signal. Of several, one that names the reason decides over one that takes any,

@@ -55,7 +55,11 @@ func (p *Plan) add(r Reason) {
 func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	for i := range ep.rule.groups {
 		if k := ep.clock(i); k != nil && k.carried {
-			p.Remember = append(p.Remember, Memory{Rule: ep.rule.spec.ID, Condition: ep.rule.groups[i].name, Since: instant(k.since)})
+			memory := Memory{Rule: ep.rule.spec.ID, Condition: ep.rule.groups[i].name, Since: instant(k.since)}
+			if row := ep.node.condition(ep.rule.groups[i].condition); row != nil {
+				memory.Transition = instant(row.transition)
+			}
+			p.Remember = append(p.Remember, memory)
 		}
 	}
 	reason := Reason{Rule: ep.rule.spec.ID}
@@ -105,7 +109,7 @@ func (c *Core) because(ep *episode) Reason {
 func (c *Core) nameSignal(reason *Reason, ep *episode, group int) {
 	g := &ep.rule.groups[group]
 	reason.Condition, reason.Status = g.name, ep.node.status(g.condition)
-	reason.Since = instant(ep.clock(group).since)
+	reason.Since, reason.FromCreation = instant(ep.clock(group).since), g.fromCreation
 }
 
 func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
@@ -175,9 +179,9 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 }
 
 const (
-	stillLoading   = "the nodes are still being loaded"
-	notIncluded    = "control-plane nodes are not included"
-	couldNotPlaced = "it could not be placed"
+	stillLoading     = "the nodes are still being loaded"
+	notIncluded      = "control-plane nodes are not included"
+	couldNotBePlaced = "it could not be placed"
 )
 
 // standing returns the effect of the taint that an episode wants on its node
@@ -252,7 +256,7 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	case ep.node.controlPlane && !r.spec.Response.Taint.ControlPlane:
 		reason.Other = notIncluded
 	case ep.notBefore > c.now:
-		reason.Other, reason.Until = couldNotPlaced, instant(ep.notBefore)
+		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)
 	case !c.loaded:
 		reason.Other = stillLoading
 	case r.spec.Bound.Cap != nil:

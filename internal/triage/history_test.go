@@ -211,9 +211,17 @@ func (h *history) give(d decider, now time.Time, facts []triage.Node) {
 func (h *history) setRule(r triage.Rule) {
 	h.rules[r.ID] = r
 	h.call(call{say: "SetRule(" + describeRule(r) + ")", do: func(d decider, now time.Time) {
-		if err := d.SetRule(now, r); err != nil {
+		lent := r
+		if r.Bound.Cap != nil {
+			limit := *r.Bound.Cap
+			lent.Bound.Cap = &limit
+		}
+		if err := d.SetRule(now, lent); err != nil {
 			h.tell("SetRule: %v", err)
 			h.fail("a valid rule is refused")
+		}
+		if _, keeps := d.(*triage.Core); keeps && lent.Bound.Cap != nil {
+			lent.Bound.Cap.Number = -1 // it is the caller's again
 		}
 	}})
 }

@@ -52,6 +52,7 @@ type episode struct {
 	node   *node
 	rule   *rule
 	clocks []clock
+	first  [2]clock // room for the clocks of most rules
 
 	verdict  verdict
 	sick     bool
@@ -244,7 +245,7 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 		}
 		outcome = r.overall(holding, open)
 	} else if ep != nil {
-		ep.clocks = nil
+		ep.clocks = ep.clocks[:0]
 	}
 	if ep == nil {
 		return
@@ -252,8 +253,8 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 	sick := outcome == holds
 	if outcome == unclear {
 		sick = ep.sick
-		if first {
-			sick = ep.active || ep.present
+		if first { // it was sick if somebody has acted on it, or if its clocks say so
+			sick = ep.active || ep.present || r.overall(len(ep.clocks), 0) == holds
 		}
 	}
 	ep.verdict, ep.eligible, ep.decider = outcome, eligible, decider
@@ -270,15 +271,13 @@ func (c *Core) start(n *node, r *rule, g *group, v verdict, row *condition, firs
 	if !first {
 		return c.now, false, v == holds
 	}
-	since, witnessed := c.now, n.lost&maskOf(g.condition) != 0
+	since, stamp := c.now, int64(0)
 	if row != nil {
-		since, witnessed = row.changed, row.witnessed
+		since, stamp = row.changed, row.transition
 	}
-	if !witnessed {
-		for _, m := range n.found.memories {
-			if m.Rule == r.spec.ID && m.Condition == g.name {
-				return min(nanos(m.Since), c.now), true, true
-			}
+	for _, m := range n.found.memories {
+		if m.Rule == r.spec.ID && m.Condition == g.name && nanos(m.Transition) == stamp {
+			return min(nanos(m.Since), c.now), true, true
 		}
 	}
 	return since, false, v == holds
@@ -340,11 +339,24 @@ func (c *Core) openEpisode(n *node, r *rule) *episode {
 	if found {
 		return n.episodes[at]
 	}
-	ep := &episode{node: n, rule: r, seen: -1, decider: -1}
+	ep := c.newEpisode()
+	*ep = episode{node: n, rule: r, seen: -1, decider: -1}
+	ep.clocks = ep.first[:0]
 	ep.alarm.episode, ep.place.episode = ep, ep
 	n.episodes = slices.Insert(n.episodes, at, ep)
 	r.episodes++
 	return ep
+}
+
+// newEpisode takes a used one if there is one: episodes come and go with every
+// flap of a condition.
+func (c *Core) newEpisode() *episode {
+	if last := len(c.closed) - 1; last >= 0 {
+		ep := c.closed[last]
+		c.closed = c.closed[:last]
+		return ep
+	}
+	return &episode{}
 }
 
 // closeIfOver closes an episode of which nothing is left.
@@ -358,7 +370,14 @@ func (c *Core) closeIfOver(ep *episode) {
 	if ep.rule.episodes--; ep.rule.gone {
 		c.retire(ep.rule)
 	}
+	*ep = episode{} // it must not keep alive what it was about
+	if len(c.closed) < maxClosed {
+		c.closed = append(c.closed, ep)
+	}
 }
+
+// maxClosed bounds how many episodes of a past storm are kept for the next.
+const maxClosed = 1024
 
 func (c *Core) setSick(ep *episode, sick bool) {
 	if ep.sick == sick {

@@ -25,15 +25,14 @@ type twin struct {
 	saw map[string]int
 }
 
-// patient is one node under one UID. Changed and witnessed tell, by condition,
-// since when it has had its status, and that it changed before our eyes.
+// patient is one node under one UID. Changed tells, by condition, since when it
+// has had its status.
 type patient struct {
 	facts       triage.Node
 	created     time.Time // as the facts tell, or when it was first seen
 	ready       bool      // once
 	initialized bool      // once
 	changed     map[string]time.Time
-	witnessed   map[string]bool
 	charts      map[triage.RuleID]*chart
 }
 
@@ -136,10 +135,9 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 		moved := map[string]bool{}
 		if p == nil {
 			p = &patient{
-				created:   facts.Created,
-				changed:   map[string]time.Time{},
-				witnessed: map[string]bool{},
-				charts:    map[triage.RuleID]*chart{},
+				created: facts.Created,
+				changed: map[string]time.Time{},
+				charts:  map[triage.RuleID]*chart{},
 			}
 			for _, row := range facts.Conditions {
 				if _, met := p.changed[row.Type]; met {
@@ -160,13 +158,13 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 				after, is := rowOf(facts, row.Type)
 				if before.Status != after.Status || was != is {
 					p.changed[row.Type] = t.now
-					p.witnessed[row.Type] = true
 				}
 				moved[row.Type] = was && is && !before.Transition.Equal(after.Transition)
 			}
 		}
 		p.facts = cloneNode(facts)
-		p.initialized = p.initialized || facts.Initialized
+		ready, _ := rowOf(facts, triage.Ready)
+		p.initialized = p.initialized || facts.Initialized || ready.Status == triage.True
 		t.examine(p, moved)
 		for id, c := range p.charts {
 			c.note(t.rules[id])
@@ -225,6 +223,8 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 			// Somebody decided that before, so somebody knew that it was sick.
 			c.sick = c.sick || known && t.verdict(p, rule) == unclear
 			t.saw["resumed"]++
+		} else if step := min(g.Step, max(len(rule.Response.Ladder)-1, 0)); known && step > c.step {
+			c.step, c.since, c.failed = step, g.Since, false
 		}
 		if ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate {
 			c.replaced = g.Replaced
@@ -299,11 +299,19 @@ func (t *twin) examine(p *patient, moved map[string]bool) {
 			c.sick = false
 		case unclear:
 			if !c.judged {
-				c.sick = c.active || carries(p.facts, id)
+				c.sick = c.active || carries(p.facts, id) || t.allRun(rule, c)
 			}
 		}
 		c.judged = true
 	}
+}
+
+// allRun says whether the clocks that run would have made the node sick.
+func (t *twin) allRun(rule triage.Rule, c *chart) bool {
+	if rule.When.All {
+		return len(c.clocks) == len(groups(rule))
+	}
+	return len(c.clocks) > 0
 }
 
 // wind starts, stops or keeps the clock of one group.
@@ -323,7 +331,7 @@ func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, mo
 			return
 		}
 		clock = start{at: p.created}
-	case !c.judged && memory && !p.witnessed[condition]:
+	case !c.judged && memory:
 		clock = start{at: earlier(remembered, t.now), carried: true}
 		t.saw["memories"]++
 	case v != holds:
@@ -675,7 +683,8 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		}
 		for _, condition := range groups(rule) {
 			if clock, running := p.chart(id).clocks[condition]; running && clock.carried {
-				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at})
+				row, _ := rowOf(p.facts, condition)
+				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at, Transition: row.Transition})
 			}
 		}
 	}
@@ -735,6 +744,7 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 		_, condition := t.eligible(p, rule)
 		row, _ := rowOf(p.facts, condition)
 		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
+		reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 	}
 	return reason, placed, release
 }
@@ -756,6 +766,7 @@ func (t *twin) partial(p *patient, rule triage.Rule) triage.Reason {
 			if reason.Have == 1 {
 				row, _ := rowOf(p.facts, condition)
 				reason.Condition, reason.Status, reason.Since = condition, row.Status, p.chart(rule.ID).clocks[condition].at
+				reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 			}
 		}
 	}
@@ -1099,8 +1110,9 @@ func vetoOf(node triage.Node, kind triage.Kind) (triage.Veto, bool) {
 }
 
 func memoryOf(node triage.Node, id triage.RuleID, condition string) (time.Time, bool) {
+	row, _ := rowOf(node, condition)
 	for _, m := range node.Memories {
-		if m.Rule == id && m.Condition == condition {
+		if m.Rule == id && m.Condition == condition && m.Transition.Equal(row.Transition) {
 			return m.Since, true
 		}
 	}

@@ -25,7 +25,7 @@ type Node struct {
 
 	ControlPlane bool
 	// Initialized says that the node once was ready for work. It is remembered
-	// for as long as the node exists.
+	// for as long as the node exists, and so is a Ready that the core has seen.
 	Initialized bool
 
 	Conditions []Condition
@@ -102,9 +102,13 @@ type Veto struct {
 	Reason string
 }
 
-// Memory is the start of a clock that the node's own stamps no longer tell.
+// Memory is the start of a clock that the node's own stamps no longer tell. It
+// holds only while the condition has the transition time that it had when the
+// memory was written: a node that has recovered and fallen sick again since then
+// is met with its new stamp.
 type Memory struct {
-	Rule      RuleID
-	Condition string
-	Since     time.Time
+	Rule       RuleID
+	Condition  string
+	Since      time.Time
+	Transition time.Time
 }

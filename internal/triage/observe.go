@@ -19,12 +19,18 @@ type node struct {
 
 	labels     []label
 	conditions []condition
-	unknowns   int           // conditions that are Unknown
-	lost       conditionMask // conditions that the core saw go
+	unknowns   int // conditions that are Unknown
 	found      *found
 	rules      []*rule    // that select the node, in their order
 	episodes   []*episode // in the order of their rules
 	treating   int        // episodes that have a treatment under way
+
+	// Room for what most nodes have, beside what is looked at with it: in a
+	// large cluster the way to a node's memory costs more than what is done
+	// there.
+	roomForLabels     [24]label
+	roomForConditions [16]condition
+	roomForRules      [12]*rule
 }
 
 // found is what only few nodes have.
@@ -41,7 +47,6 @@ var nothingFound = &found{}
 type condition struct {
 	kind, reason symbol
 	status       Status
-	witnessed    bool // the core saw the status change
 	moved        bool // the transition time changed in this observation
 	transition   int64
 	changed      int64 // since when the status is what it is
@@ -65,6 +70,7 @@ func (c *Core) observe(facts *Node) {
 	isNew := n == nil
 	if isNew {
 		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), found: nothingFound}
+		n.labels, n.conditions, n.rules = n.roomForLabels[:0], n.roomForConditions[:0], n.roomForRules[:0]
 		if n.created == 0 {
 			n.created = c.now
 		}
@@ -120,55 +126,61 @@ func maskOf(kind symbol) conditionMask { return 1 << (kind % 64) }
 // updateConditions brings the rows up to date and returns which of them changed
 // in a way that a rule could notice.
 func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed conditionMask) {
-	old := n.conditions
-	inPlace := len(rows) == len(old)
-	for i := 0; inPlace && i < len(rows); i++ {
-		inPlace = c.symbols.name(old[i].kind) == rows[i].Type
-	}
-	if !inPlace { // rows came, went or changed places, which is rare
-		n.conditions, n.unknowns = make([]condition, len(rows)), 0
-		for i := range rows {
-			at := slices.IndexFunc(old, func(o condition) bool { return c.symbols.name(o.kind) == rows[i].Type })
-			if at >= 0 {
-				n.conditions[i] = old[at]
-				n.conditions[i].reason = c.symbols.hold(c.symbols.name(old[at].reason))
-				n.unknowns += isUnknown(old[at].status)
-			} else {
-				n.conditions[i].reason = c.symbols.hold("")
-			}
-			n.conditions[i].kind = c.symbols.hold(rows[i].Type)
-		}
-		for i := range old {
-			if n.condition(old[i].kind) == nil {
-				n.lost |= maskOf(old[i].kind)
-			}
-			c.symbols.drop(old[i].kind)
-			c.symbols.drop(old[i].reason)
-		}
+	if len(rows) != len(n.conditions) {
+		c.replaceConditions(n, rows)
 		changed = everyCondition
 	}
 	for i := range rows {
-		row, transition := &n.conditions[i], nanos(rows[i].Transition)
-		sameReason := c.symbols.name(row.reason) == rows[i].Reason
-		if row.status == rows[i].Status && row.transition == transition && sameReason {
+		row, told := &n.conditions[i], &rows[i]
+		if c.symbols.name(row.kind) != told.Type {
+			c.replaceConditions(n, rows) // what was compared so far is kept as it is now
+			changed = everyCondition
+			row = &n.conditions[i]
+		}
+		transition := nanos(told.Transition)
+		sameReason := c.symbols.name(row.reason) == told.Reason
+		if row.status == told.Status && row.transition == transition && sameReason {
 			continue
 		}
 		changed |= maskOf(row.kind)
 		row.moved = row.status != Missing && row.transition != transition
-		if row.status != rows[i].Status {
-			row.changed, row.witnessed = c.now, !isNew
+		if row.status != told.Status {
+			row.changed = c.now
 			if isNew && transition != 0 {
 				row.changed = min(transition, c.now)
 			}
-			n.unknowns += isUnknown(rows[i].Status) - isUnknown(row.status)
+			n.unknowns += isUnknown(told.Status) - isUnknown(row.status)
 		}
-		row.status, row.transition = rows[i].Status, transition
+		row.status, row.transition = told.Status, transition
 		if !sameReason {
 			c.symbols.drop(row.reason)
-			row.reason = c.symbols.hold(rows[i].Reason)
+			row.reason = c.symbols.hold(told.Reason)
 		}
 	}
 	return changed
+}
+
+// replaceConditions makes a place for every row that is told, in its order, with
+// what is known of it: rows came, went or changed places, which is rare.
+func (c *Core) replaceConditions(n *node, rows []Condition) {
+	old := slices.Clone(n.conditions)
+	n.conditions, n.unknowns = slices.Grow(n.conditions[:0], len(rows))[:len(rows)], 0
+	for i := range rows {
+		n.conditions[i] = condition{}
+		at := slices.IndexFunc(old, func(o condition) bool { return c.symbols.name(o.kind) == rows[i].Type })
+		if at >= 0 {
+			n.conditions[i] = old[at]
+			n.conditions[i].reason = c.symbols.hold(c.symbols.name(old[at].reason))
+			n.unknowns += isUnknown(old[at].status)
+		} else {
+			n.conditions[i].reason = c.symbols.hold("")
+		}
+		n.conditions[i].kind = c.symbols.hold(rows[i].Type)
+	}
+	for i := range old {
+		c.symbols.drop(old[i].kind)
+		c.symbols.drop(old[i].reason)
+	}
 }
 
 func isUnknown(s Status) int {
@@ -195,7 +207,7 @@ func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
 
 // updatePosition takes over where in the cluster the node stands.
 func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
-	if facts.Initialized && !n.initialized {
+	if !n.initialized && (facts.Initialized || n.status(c.ready) == True) {
 		n.initialized = true
 		changed = true
 	}
@@ -229,7 +241,7 @@ func (c *Core) Forget(now time.Time, name string) {
 }
 
 func (c *Core) forget(n *node) {
-	for _, r := range n.rules {
+	for _, r := range slices.Clone(n.rules) {
 		c.selectNode(n, r, true, false)
 	}
 	for len(n.episodes) > 0 {
@@ -243,7 +255,7 @@ func (c *Core) forget(n *node) {
 				c.depart(vacancy, c.now)
 			}
 		}
-		ep.clocks, ep.present = nil, false
+		ep.clocks, ep.present = ep.clocks[:0], false
 		c.consider(ep)
 		c.closeIfOver(ep)
 	}

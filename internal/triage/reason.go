@@ -78,6 +78,8 @@ type Reason struct {
 	Condition string
 	Status    Status
 	Since     time.Time // when its clock started
+	// FromCreation says that this is when the node was created.
+	FromCreation bool
 
 	Step   int    // of Steps, counted from 1
 	Steps  int    // length of the ladder
@@ -102,7 +104,10 @@ func (r Reason) String() string {
 	}
 	if r.Condition != "" && r.Code != Unclear {
 		fmt.Fprintf(&b, "%s=%s", r.Condition, r.Status)
-		if !r.Since.IsZero() {
+		switch {
+		case r.FromCreation:
+			b.WriteString(" on a node created at " + stamp(r.Since))
+		case !r.Since.IsZero():
 			b.WriteString(" since " + stamp(r.Since))
 		}
 		b.WriteString(", ")

@@ -3,6 +3,7 @@ package triage
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -170,6 +171,26 @@ func (a Action) String() string {
 		return actionNames[a]
 	}
 	return fmt.Sprintf("Action(%d)", uint8(a))
+}
+
+// clone returns a rule that shares nothing with r.
+func (r Rule) clone() Rule {
+	r.Who.requirements = slices.Clone(r.Who.requirements)
+	for i := range r.Who.requirements {
+		r.Who.requirements[i].Values = slices.Clone(r.Who.requirements[i].Values)
+	}
+	r.When.Signals = slices.Clone(r.When.Signals)
+	r.Bound.Gate, r.Bound.Cap = copied(r.Bound.Gate), copied(r.Bound.Cap)
+	r.Response.Taint, r.Response.Ladder = copied(r.Response.Taint), slices.Clone(r.Response.Ladder)
+	return r
+}
+
+func copied[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	value := *p
+	return &value
 }
 
 // FieldError says what is wrong with one field of a rule.

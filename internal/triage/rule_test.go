@@ -129,3 +129,66 @@ func TestLimit(t *testing.T) {
 		})
 	}
 }
+
+// Whether a node was ever ready is remembered by its observer; what the core has
+// seen itself it does not need to be told.
+func TestReadyTimeoutSparesWhatTheCoreSawReady(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	rule := soundRule()
+	rule.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: "all"}
+	rule.Bound = triage.Bound{}
+	for i := range rule.When.Signals {
+		rule.When.Signals[i].FromCreation = true
+	}
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	node := func(name string, ready triage.Status) triage.Node {
+		return triage.Node{Name: name, Created: now.Add(-time.Hour), Conditions: []triage.Condition{{Type: "Ready", Status: ready, Transition: now}}}
+	}
+	core.Observe(now, node("was-ready", triage.True), node("never-ready", triage.False))
+	core.Loaded(now)
+	core.Observe(now.Add(time.Second), node("was-ready", triage.False))
+	if plan, _ := core.Plan("was-ready"); plan.Treatment != nil || plan.Reason.Code != triage.Healthy {
+		t.Errorf("a node that was ready: %s", plan.Reason)
+	}
+	if plan, _ := core.Plan("never-ready"); plan.Treatment == nil {
+		t.Errorf("a node that never was: %s", plan.Reason)
+	}
+}
+
+// A place that an earlier process granted is kept, also where the facts show only
+// an earlier step.
+func TestResumeKeepsTheStepThatIsOnItsWay(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	rule := soundRule()
+	rule.Bound = triage.Bound{Cap: &triage.Limit{Number: 1}}
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	sick := func(name string, status triage.Status, treatments ...triage.Treatment) triage.Node {
+		return triage.Node{Name: name, UID: name, Created: now.Add(-time.Hour), Treatments: treatments,
+			Conditions: []triage.Condition{{Type: "Ready", Status: status, Transition: now.Add(-time.Hour)}}}
+	}
+	core.Observe(now, sick("a", triage.False, triage.Treatment{Rule: rule.ID, Step: 0, Since: now.Add(-time.Second)}), sick("b", triage.False))
+	core.Resume(now, triage.Grant{Rule: rule.ID, Node: "a", UID: "a", Step: 1, Since: now})
+	core.Loaded(now)
+	core.Forget(now.Add(time.Second), "a")
+	if plan, _ := core.Plan("b"); plan.Treatment != nil || plan.Reason.Code != triage.CapFull {
+		t.Errorf("a was being terminated and has no replacement yet, but b: %s", plan.Reason)
+	}
+}
+
+// What was lent to the core may change afterwards.
+func TestCoreKeepsNothingOfTheCallersRule(t *testing.T) {
+	now := time.Now()
+	rule := soundRule()
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	rule.Bound.Cap.Number = 5
+	if p, _ := core.Population(rule.ID); p.Cap != 2 {
+		t.Errorf("the cap is %d after the caller changed its own", p.Cap)
+	}
+	mustSet(t, core, now, rule)
+	if p, _ := core.Population(rule.ID); p.Cap != 5 {
+		t.Errorf("the cap is %d after the caller said so", p.Cap)
+	}
+}

@@ -165,7 +165,10 @@ func (s *story) todo(node *triage.Node, plan triage.Plan) string {
 		}
 	}
 	for _, memory := range node.Memories {
-		if !slices.Contains(plan.Remember, memory) {
+		renewed := func(other triage.Memory) bool {
+			return other.Rule == memory.Rule && other.Condition == memory.Condition
+		}
+		if !slices.ContainsFunc(plan.Remember, renewed) {
 			add("forget %s for %s", memory.Condition, memory.Rule)
 		}
 	}

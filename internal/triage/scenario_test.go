@@ -367,12 +367,17 @@ func (s *story) condition(c *command) {
 		since = c.time(stated)
 	}
 	reason := c.value("reason")
+	unnoticed := c.flag("unnoticed")
 	conditions := c.conditions()
 	c.end()
 	if len(conditions) == 0 {
 		c.fatalf("want conditions such as Ready=False")
 	}
-	s.change(c, names, func(node *triage.Node) {
+	change := s.change
+	if unnoticed {
+		change = s.changeUnnoticed
+	}
+	change(c, names, func(node *triage.Node) {
 		for _, row := range conditions {
 			since := since
 			if old := slices.IndexFunc(node.Conditions, func(c triage.Condition) bool { return c.Type == row.Type }); stated == "" && old >= 0 && node.Conditions[old].Status == row.Status {
@@ -412,6 +417,17 @@ func (s *story) change(c *command, names []string, change func(*triage.Node)) {
 		seen = append(seen, observed(node))
 	}
 	s.core.Observe(s.now, seen...)
+	s.tell()
+}
+
+// changeUnnoticed changes nodes while no core is there to see it.
+func (s *story) changeUnnoticed(c *command, names []string, change func(*triage.Node)) {
+	for _, name := range names {
+		if s.nodes[name] == nil {
+			c.fatalf("there is no node %s", name)
+		}
+		change(s.nodes[name])
+	}
 	s.tell()
 }
 

@@ -99,8 +99,8 @@ func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
 			return false
 		}
 	}
-	old := n.labels
-	n.labels = make([]label, 0, len(labels))
+	old := slices.Clone(n.labels)
+	n.labels = n.labels[:0]
 	for key, value := range labels {
 		n.labels = append(n.labels, label{c.symbols.hold(key), c.symbols.hold(value)})
 	}
@@ -147,13 +147,12 @@ func (c *Core) selectNode(n *node, r *rule, was, is bool) {
 		return
 	}
 	by := 1
-	at, found := slices.BinarySearchFunc(n.rules, r, compareRules)
-	rules := make([]*rule, 0, len(n.rules)+1) // a new list: others may be reading the old one
+	at, _ := slices.BinarySearchFunc(n.rules, r, compareRules)
 	if is {
-		n.rules = append(append(append(rules, n.rules[:at]...), r), n.rules[at:]...)
-	} else if found {
+		n.rules = slices.Insert(n.rules, at, r)
+	} else {
 		by = -1
-		n.rules = append(append(rules, n.rules[:at]...), n.rules[at+1:]...)
+		n.rules = slices.Delete(n.rules, at, at+1)
 	}
 	r.total.Selected += by
 	r.zone(n.zone).Selected += by
