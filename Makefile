@@ -14,7 +14,7 @@ help: ## What can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 .PHONY: testbed
-testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 9 minutes)
+testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
 	@cd tools && go run ./build testbed
 
 .PHONY: demo
@@ -27,17 +27,21 @@ demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays
 test: testbed ## Run all tests with the race detector, on a real control plane
 	@echo "test: running all tests"
 	@go test -race -timeout 30m $(PACKAGES)
-	@cd tools && go test -timeout 5m ./...
+	@cd tools && go test -race -timeout 5m ./...
+	@echo "test: what the random histories of the core saw"
+	@go test -v -run 'TestHistories|TestInvariants' ./internal/triage | grep -E 'saw |judged |^(ok|FAIL)'
 
 .PHONY: check
 check: ## Formatting, vet, linters and module files
 	@echo "check: formatting"
-	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	@unformatted=$$(gofmt -l cmd internal testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@echo "check: vet"
 	@go vet $(PACKAGES)
 	@cd testbed && go vet ./etcd
 	@cd tools && go vet ./...
+	@echo "check: who may import whom, and package docs"
+	@go test ./internal/house
 	@echo "check: go.mod and go.sum"
 	@for module in . testbed tools; do (cd $$module && go mod tidy -diff) || { echo "$$module/go.mod is not tidy, run go mod tidy there"; exit 1; }; done
 	@echo "check: linters (golangci-lint)"

@@ -37,6 +37,17 @@ func mustBuild(t *testing.T, s set) {
 	}
 }
 
+// What the programs say of themselves must be what they are built from.
+func TestTheVersionIsThatOfTheModule(t *testing.T) {
+	pins, err := os.ReadFile("../../testbed/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "k8s.io/kubernetes " + kubernetesVersion; !strings.Contains(string(pins), want) {
+		t.Errorf("testbed/go.mod does not require %s", want)
+	}
+}
+
 func TestBuild(t *testing.T) {
 	t.Run("rebuilds nothing that is up to date", func(t *testing.T) {
 		s := miniature(t)

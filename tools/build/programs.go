@@ -32,7 +32,7 @@ func kubernetes(name string) program {
 
 var sets = map[string]set{
 	"testbed": {
-		what:   "a Kubernetes " + kubernetesVersion + " control plane (about 9 minutes on two cores when nothing is cached)",
+		what:   "a Kubernetes " + kubernetesVersion + " control plane (about 10 minutes on two cores when nothing is cached)",
 		module: "../testbed",
 		out:    "../bin/testbed",
 		inputs: []string{"etcd/main.go"},
