@@ -586,7 +586,7 @@ func (h *history) abandon() {
 	node, rule := "", triage.RuleID{}
 	var unseen []triage.Grant
 	for _, g := range h.core().Grants() {
-		if n := h.nodes[g.Node]; n != nil && !shows(*n, g.Rule) {
+		if n := h.nodes[g.Node]; n != nil && !takesPlace(*n, g.Rule) {
 			unseen = append(unseen, g)
 		}
 	}
@@ -1289,7 +1289,7 @@ func (h *history) bounds(saw map[string]int) func() {
 		}
 		for _, g := range grants {
 			facts := h.heard[g.Node]
-			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || shows(facts, g.Rule) {
+			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || takesPlace(facts, g.Rule) {
 				continue
 			}
 			h.begun(saw, g, facts, grants, ladders)
@@ -1307,11 +1307,31 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 		h.tell("%s on %s", g.Rule, g.Node)
 		h.fail(what)
 	}
-	population, _ := h.core().Population(g.Rule)
-	if population.Cap >= 0 {
+	// Counted here, and not taken from the core's own counts.
+	var selected, sick int
+	treated := map[string]bool{}
+	fromCreation := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation })
+	for name, node := range h.heard {
+		if selects(rule, node) {
+			selected++
+			// Whether a node was ever ready cannot be seen from what it says now.
+			if !fromCreation && complains(rule, node) {
+				sick++
+			}
+		}
+		if takesPlace(node, g.Rule) {
+			treated[name+"/"+node.UID] = true
+		}
+	}
+	for _, other := range grants {
+		if other.Rule == g.Rule {
+			treated[other.Node+"/"+other.UID] = true
+		}
+	}
+	if limit := allows(rule.Bound.Cap, selected); limit >= 0 {
 		saw["capped"]++
-		if population.Treated > population.Cap {
-			h.tell("%d are in treatment, %d may be", population.Treated, population.Cap)
+		if len(treated) > limit {
+			h.tell("%d are in treatment, %d may be", len(treated), limit)
 			bad("something is begun above the cap")
 		}
 	}
@@ -1327,10 +1347,10 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	}
 
 	saw["treatments"]++
-	if population.Gate >= 0 {
+	if limit := allows(rule.Bound.Gate, selected); limit >= 0 {
 		saw["gated"]++
-		if population.Sick > population.Gate {
-			h.tell("%d are sick, %d may be", population.Sick, population.Gate)
+		if sick > limit {
+			h.tell("%d are sick, %d may be", sick, limit)
 			bad("a treatment is begun while the gate is closed")
 		}
 	}
@@ -1359,23 +1379,14 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	}
 }
 
-// shows says whether the facts carry a response of the rule that takes a place.
-func shows(node triage.Node, id triage.RuleID) bool {
-	for _, taint := range node.Taints {
-		if taint.Rule == id && taint.Effect == triage.NoExecute {
-			return true
-		}
-	}
-	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
-}
-
 // complains says whether enough of what a rule looks for is to be seen on a
 // node, however long.
 func complains(rule triage.Rule, node triage.Node) bool {
 	stands := map[string]bool{}
 	for _, s := range rule.When.Signals {
 		row, _ := rowOf(node, s.Condition)
-		stands[s.Condition] = stands[s.Condition] || row.Status == s.Status && (s.Reason == "" || s.Reason == row.Reason)
+		silent := row.Status == triage.Unknown && row.Reason == triage.AgentSilent && !s.EvenSilent
+		stands[s.Condition] = stands[s.Condition] || row.Status == s.Status && (s.Reason == "" || s.Reason == row.Reason) && !silent
 	}
 	some, every := false, true
 	for _, stand := range stands {

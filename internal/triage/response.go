@@ -22,10 +22,14 @@ type departure struct {
 // takeUp brings the episodes of a node in line with the responses found on it.
 func (c *Core) takeUp(n *node) {
 	for _, t := range n.found.taints {
-		c.openEpisode(n, c.ruleOf(t.Rule))
+		if t.Rule.Kind == ConditionSet { // no other kind places taints
+			c.openEpisode(n, c.ruleOf(t.Rule))
+		}
 	}
 	for _, t := range n.found.treatments {
-		c.openEpisode(n, c.ruleOf(t.Rule))
+		if t.Rule.Kind != ConditionSet {
+			c.openEpisode(n, c.ruleOf(t.Rule))
+		}
 	}
 	for _, ep := range n.episodes {
 		c.takeUpResponse(ep)
