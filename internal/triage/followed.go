@@ -1,0 +1,130 @@
+package triage
+
+import (
+	"slices"
+	"time"
+)
+
+// rule is a rule as it is followed, with what it sees of the cluster.
+type rule struct {
+	spec    Rule
+	gone    bool // removed, but a response of it is still around
+	demands []demand
+	groups  []group
+	reads   conditionMask
+
+	total      Counts
+	zones      map[symbol]*Counts
+	gate, full queue // who waits for the gate to open, and for room in the cap
+	departures []*departure
+	episodes   int
+	isTouched  bool
+}
+
+// group is the signals of a rule that name one condition.
+type group struct {
+	condition    symbol
+	name         string
+	fromCreation bool
+	signals      []signal
+}
+
+type signal struct {
+	status     Status
+	reason     symbol // zero for any
+	evenSilent bool
+	stand      time.Duration
+}
+
+func (c *Core) newRule(id RuleID) *rule {
+	r := &rule{spec: Rule{ID: id}, gone: true, zones: map[symbol]*Counts{}}
+	c.rules[id] = r
+	return r
+}
+
+// load compiles a definition into the rule. The old one is let go last, so that
+// names which both use keep their symbols, by which clocks are carried over.
+func (c *Core) load(r *rule, spec Rule) {
+	demands := make([]demand, 0, len(spec.Who.requirements))
+	for _, requirement := range spec.Who.requirements {
+		d := demand{key: c.symbols.hold(requirement.Key), op: requirement.Op}
+		for _, value := range requirement.Values {
+			d.values = append(d.values, c.symbols.hold(value))
+		}
+		demands = append(demands, d)
+	}
+	var groups []group
+	var reads conditionMask
+	for _, s := range spec.When.Signals {
+		at := slices.IndexFunc(groups, func(g group) bool { return g.name == s.Condition })
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, group{condition: c.symbols.hold(s.Condition), name: s.Condition, fromCreation: s.FromCreation})
+			reads |= maskOf(groups[at].condition)
+		}
+		groups[at].signals = append(groups[at].signals,
+			signal{status: s.Status, reason: c.symbols.hold(s.Reason), evenSilent: s.EvenSilent, stand: s.For})
+	}
+	c.unload(r)
+	r.spec, r.gone, r.demands, r.groups, r.reads = spec, false, demands, groups, reads
+	c.index.add(r)
+}
+
+// unload takes the definition away, but not what the rule has under way.
+func (c *Core) unload(r *rule) {
+	if r.gone {
+		return
+	}
+	c.index.remove(r)
+	for _, d := range r.demands {
+		c.symbols.drop(d.key)
+		for _, value := range d.values {
+			c.symbols.drop(value)
+		}
+	}
+	for _, g := range r.groups {
+		c.symbols.drop(g.condition)
+		for _, s := range g.signals {
+			c.symbols.drop(s.reason)
+		}
+	}
+	r.demands, r.groups, r.gone = nil, nil, true
+}
+
+// retire forgets a rule of which nothing is left.
+func (c *Core) retire(r *rule) {
+	if r.gone && r.episodes == 0 && len(r.departures) == 0 {
+		delete(c.rules, r.spec.ID)
+	}
+}
+
+// treats says whether the rule's response takes the whole node.
+func (r *rule) treats() bool { return r.spec.ID.Kind != ConditionSet }
+
+// takesPlace says whether the rule's response is counted. Of a rule that is gone
+// the stronger is assumed.
+func (r *rule) takesPlace() bool {
+	return r.treats() || r.gone || r.spec.Response.Taint.Effect == NoExecute
+}
+
+func (r *rule) terminates(step int) bool {
+	steps := r.spec.Response.Ladder
+	return step >= 0 && step < len(steps) && steps[step].Action == Terminate
+}
+
+func (r *rule) zone(zone symbol) *Counts {
+	counts := r.zones[zone]
+	if counts == nil {
+		counts = &Counts{}
+		r.zones[zone] = counts
+	}
+	return counts
+}
+
+func (g *group) readsLike(other *group) bool {
+	return g.name == other.name && g.fromCreation == other.fromCreation &&
+		slices.EqualFunc(g.signals, other.signals, func(a, b signal) bool {
+			a.stand, b.stand = 0, 0
+			return a == b
+		})
+}
