@@ -63,6 +63,7 @@ type response struct {
 	// terminates is kept when the rule goes, since nobody else could tell what
 	// its steps were.
 	terminates bool
+	noted      int // the step that terminates is about, plus one
 }
 
 type verdict int
@@ -428,7 +429,11 @@ func (t *twin) spent(rule triage.Rule, c *chart) bool {
 // note keeps whether the step under way is a termination.
 func (c *chart) note(rule triage.Rule) {
 	if ladder := rule.Response.Ladder; c.active && len(ladder) > 0 {
-		c.terminates = ladder[c.step].Action == triage.Terminate
+		terminates := ladder[c.step].Action == triage.Terminate
+		if c.noted == c.step+1 { // what was decided stays decided
+			terminates = terminates || c.terminates
+		}
+		c.terminates, c.noted = terminates, c.step+1
 		c.replaced = c.replaced && c.terminates
 	}
 }

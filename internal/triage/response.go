@@ -109,11 +109,13 @@ func (c *Core) refit(ep *episode) {
 	case ep.active && !r.takesPlace():
 		c.deactivate(ep)
 	case ep.active && r.treats() && !r.gone:
-		step := r.fit(ep.step)
-		failed := ep.failed && step == ep.step
-		ep.seen = min(ep.seen, step)
-		c.setStep(ep, step, ep.stepSince)
-		ep.failed = failed
+		// A termination that was decided stays one, whatever the step is now.
+		if step := r.fit(ep.step); step != ep.step || ep.departure == nil {
+			failed := ep.failed && step == ep.step
+			ep.seen = min(ep.seen, step)
+			c.setStep(ep, step, ep.stepSince)
+			ep.failed = failed
+		}
 	}
 	c.takeUpResponse(ep)
 }

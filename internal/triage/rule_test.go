@@ -192,3 +192,28 @@ func TestCoreKeepsNothingOfTheCallersRule(t *testing.T) {
 		t.Errorf("the cap is %d after the caller said so", p.Cap)
 	}
 }
+
+// A node that is on its way out goes, whatever its rule says by now.
+func TestEditedLadderKeepsTheTerminationThatWasDecided(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	rule := soundRule()
+	rule.Bound = triage.Bound{Cap: &triage.Limit{Number: 1}}
+	rule.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	for _, name := range []string{"a", "b"} {
+		core.Observe(now, triage.Node{Name: name, UID: name, Created: now.Add(-time.Hour),
+			Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: now.Add(-time.Hour)}}})
+	}
+	core.Loaded(now)
+	rule.Response.Ladder = []triage.Step{{Action: triage.Drain}}
+	mustSet(t, core, now, rule)
+	core.Forget(now.Add(time.Second), "a")
+	if plan, _ := core.Plan("b"); plan.Treatment != nil || plan.Reason.Code != triage.CapFull {
+		t.Errorf("a has no replacement yet, but b: %s", plan.Reason)
+	}
+	core.Advance(now.Add(time.Second + triage.ReplacementWait))
+	if plan, _ := core.Plan("b"); plan.Treatment == nil {
+		t.Errorf("a has been waited for long enough, but b: %s", plan.Reason)
+	}
+}
