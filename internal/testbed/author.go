@@ -152,7 +152,7 @@ func (l *ledger) authorByEffect(change Change, done []effect) Author {
 // judge names the author when only one is left.
 func (l *ledger) judge(change Change, suspects []*request) Author {
 	if len(suspects) == 0 {
-		return unknown("no answered request in the audit log has made it")
+		return l.authorByElimination(change)
 	}
 	for _, rival := range l.lookup(l.uncertain, change) {
 		if slices.ContainsFunc(suspects, rival.overlaps) {
@@ -165,6 +165,28 @@ func (l *ledger) judge(change Change, suspects []*request) Author {
 		}
 	}
 	return suspects[0].author
+}
+
+// authorByElimination judges a write that nobody was told of: one whose client
+// had gone is logged as failed, although the object may have been written. When
+// all that can have made the change are such requests of one author, it was
+// that one. A request without any end in the log proves nothing: then the server
+// was killed, and the log may lack others.
+func (l *ledger) authorByElimination(change Change) Author {
+	nobody := unknown("no answered request in the audit log has made it")
+	if change.Type != watch.Modified {
+		return nobody
+	}
+	rivals := notAfter(l.lookup(l.uncertain, change), change.Time)
+	for _, r := range rivals {
+		if !r.answered || r.author.Verb != "patch" && r.author.Verb != "update" || r.author != rivals[0].author {
+			return nobody
+		}
+	}
+	if len(rivals) == 0 {
+		return nobody
+	}
+	return rivals[0].author
 }
 
 // notAfterAnyAnswer strikes out the requests that came when one of the others

@@ -124,6 +124,25 @@ func TestLedger(t *testing.T) {
 			requests: []*request{asked("bob", 1, 9, lost)},
 			want:     unknown,
 		}, {
+			name:     "names one that failed when nobody else can have done it",
+			requests: []*request{asked("alice", 1, 9, failed(504)), asked("alice", 2, 9, failed(500)), asked("bob", 0, 3, version("4")), asked("carol", 11, 12, failed(504))},
+			want:     "alice",
+		}, {
+			name:     "does not choose between two that failed",
+			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, failed(504))},
+			want:     unknown,
+			reason:   "no answered request",
+		}, {
+			name:     "nor between one that failed and one that was lost",
+			requests: []*request{asked("alice", 1, 9, failed(504)), asked("bob", 1, 9, lost)},
+			want:     unknown,
+			reason:   "no answered request",
+		}, {
+			name:     "does not hold a deletion against a patch that failed",
+			requests: []*request{asked("alice", 1, 9, failed(504))},
+			kind:     watch.Deleted,
+			want:     unknown,
+		}, {
 			name:     "attributes a deletion by the UID in the status",
 			requests: []*request{asked("alice", 0, 9, deletion("another")), asked("bob", 0, 9, deletion("uid"))},
 			kind:     watch.Deleted,

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -68,10 +67,20 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name stri
 // Kubectl runs kubectl as the admin and returns what it printed. Plugins on the
 // PATH find the cluster too.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.kubectl(ctx, "", args)
+}
+
+// KubectlApply applies manifests as the admin, server-side, and returns what
+// kubectl printed.
+func (c *Cluster) KubectlApply(ctx context.Context, manifests string) (string, error) {
+	return c.kubectl(ctx, manifests, []string{"apply", "--server-side", "-f", "-"})
+}
+
+func (c *Cluster) kubectl(ctx context.Context, input string, args []string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.programs["kubectl"], args...)
 	cmd.WaitDelay = time.Second // for what a plugin may leave behind
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	// The default cache is keyed by host and port, which another cluster may
 	// have had an hour ago.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.folder.at("kubectl-cache"))
@@ -107,13 +116,8 @@ func (c *Cluster) writeKubeconfigs() error {
 		identities[name] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}
 	}
 	for name, identity := range identities {
-		config := clientcmdapi.NewConfig()
-		config.Clusters["testbed"] = &clientcmdapi.Cluster{Server: c.admin.Host, CertificateAuthorityData: c.ca.pem}
-		config.AuthInfos[name] = identity
-		config.Contexts["testbed"] = &clientcmdapi.Context{Cluster: "testbed", AuthInfo: name}
-		config.CurrentContext = "testbed"
-		if err := clientcmd.WriteToFile(*config, c.conf(name+".kubeconfig")); err != nil {
-			return fmt.Errorf("writing the kubeconfig of %s: %w", name, err)
+		if err := writeKubeconfig(c.conf(name+".kubeconfig"), name, c.admin.Host, c.ca.pem, identity); err != nil {
+			return err
 		}
 	}
 	return nil

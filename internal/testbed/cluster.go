@@ -28,12 +28,14 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	proxies []*Proxy
+	guests  []*Part
 	stopped bool
 }
 
 // Start starts a cluster and returns when it is ready. ctx bounds the start and
 // not the life of the cluster, which lasts until Stop or the end of the process.
-// When the start fails nothing stays behind but the logs that the error names.
+// When the start fails nothing stays behind but the logs that the error names,
+// and when it was called off not even those.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	c, err := prepare(cfg)
 	if err != nil {
@@ -41,6 +43,10 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 	if err := c.start(ctx); err != nil {
 		_, _ = c.shutDown()
+		if errors.Is(ctx.Err(), context.Canceled) {
+			c.folder.remove()
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w\nlogs: %s", err, c.folder.keepLogs())
 	}
 	return c, nil
@@ -156,10 +162,14 @@ func (c *Cluster) shutDown() (crashes error, first bool) {
 		return nil, false
 	}
 	c.stopped = true
+	var errs []error
+	for _, guest := range c.guests {
+		errs = append(errs, guest.crashed())
+		_ = guest.Kill()
+	}
 	for _, proxy := range c.proxies {
 		proxy.close()
 	}
-	var errs []error
 	for _, part := range []*Part{c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		errs = append(errs, part.crashed())
 		_ = part.Kill() // one that does not run is as it should be

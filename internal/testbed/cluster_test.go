@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -306,6 +307,22 @@ func TestStart(t *testing.T) {
 		stranger.Host = clusters[1].AdminConfig().Host
 		if _, err := clientFor(t, stranger).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "certificate signed by unknown authority") {
 			t.Errorf("one cluster's client at another: %v", err)
+		}
+	})
+	t.Run("leaves nothing behind when it is called off", func(t *testing.T) {
+		folder, err := os.MkdirTemp("", "off")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(folder) })
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := Start(ctx, Config{Dir: folder}); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a start that was called off says %v", err)
+		}
+		left, err := os.ReadDir(folder)
+		if err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
 		}
 	})
 }

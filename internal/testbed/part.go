@@ -28,7 +28,7 @@ const (
 // is an error: a test that passes should have seen the fault.
 type Part struct {
 	name, path string
-	args       []string
+	args, env  []string
 	folder     string // the working directory
 	log        string // the file that gets its output
 	ready      check
@@ -163,7 +163,7 @@ func (p *Part) launch() (*run, error) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.folder, log, log
 	// Nothing of the caller's environment: a control plane must not depend on
 	// whose shell started it.
-	cmd.Env = []string{"HOME=" + p.folder, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = append([]string{"HOME=" + p.folder, "PATH=" + os.Getenv("PATH")}, p.env...)
 
 	r := &run{ended: make(chan struct{})}
 	started := make(chan error, 1)

@@ -1,0 +1,136 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shell returns a program that is a shell script.
+func shell(name, script string) Program {
+	return Program{Name: name, Path: "/bin/sh", Args: []string{"-c", script}}
+}
+
+// awaitEnd waits until a process has ended.
+func awaitEnd(t *testing.T, p *Part) {
+	t.Helper()
+	select {
+	case <-p.Ended():
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s still runs", p)
+	}
+}
+
+func TestProgram(t *testing.T) {
+	ctx := t.Context()
+	c, err := Start(ctx, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Stop() })
+
+	t.Run("is ready when it says so, and can be broken", func(t *testing.T) {
+		flag := c.folder.at("flag")
+		program := shell("guest", `echo "hello $WORD"; touch "`+flag+`"; exec sleep 1000`)
+		program.Env = []string{"WORD=world"}
+		program.Ready = func(context.Context) error {
+			_, err := os.Stat(flag)
+			return err
+		}
+		guest, err := c.Run(ctx, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log, err := guest.Log(); err != nil || log != "hello world\n" {
+			t.Errorf("its log is %q, %v", log, err)
+		}
+		if err := guest.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnd(t, guest)
+		if err := os.Remove(flag); err != nil {
+			t.Fatal(err)
+		}
+		if err := guest.Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if log, _ := guest.Log(); strings.Count(log, "hello") != 2 {
+			t.Errorf("after a second run its log is %q", log)
+		}
+	})
+	t.Run("one that ends before it is ready is an error", func(t *testing.T) {
+		program := shell("hasty", "echo no time; exit 3")
+		program.Ready = func(context.Context) error { return errors.New("not yet") }
+		_, err := c.Run(ctx, program)
+		if err == nil || !strings.Contains(err.Error(), "no time") || !strings.Contains(err.Error(), "exit status 3") {
+			t.Errorf("error is %v", err)
+		}
+	})
+	t.Run("addresses are different and its own", func(t *testing.T) {
+		one, err := c.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := c.Address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if one == other || !strings.HasPrefix(one, "127.0.0.1:") {
+			t.Errorf("addresses are %s and %s", one, other)
+		}
+	})
+	t.Run("a kubeconfig for a service account works, and applies nothing that it may not", func(t *testing.T) {
+		config, err := c.ServiceAccountConfig(ctx, "default", "guest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, err := c.WriteKubeconfig("guest", config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}")
+		if err != nil || who != "system:serviceaccount:default:guest" {
+			t.Errorf("it is %q, %v", who, err)
+		}
+		config.BearerToken = ""
+		if _, err := c.WriteKubeconfig("nobody", config); err == nil {
+			t.Error("a kubeconfig without a token was written")
+		}
+	})
+	t.Run("manifests are applied from text", func(t *testing.T) {
+		out, err := c.KubectlApply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: from-text}}")
+		if err != nil || !strings.Contains(out, "namespace/from-text") {
+			t.Errorf("it printed %q, %v", out, err)
+		}
+	})
+	t.Run("an end that nobody asked for is told at the end, and an expected one is not", func(t *testing.T) {
+		crashing, err := c.Run(ctx, shell("crashing", "echo out of luck; exit 1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		awaitEnd(t, crashing)
+		leave := c.folder.at("leave")
+		leaving, err := c.Run(ctx, shell("leaving", `until [ -e "`+leave+`" ]; do sleep 0.05; done`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaving.Expect()
+		if err := os.WriteFile(leave, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnd(t, leaving)
+		err = c.Stop()
+		if err == nil || !strings.Contains(err.Error(), "crashing ended by itself") || !strings.Contains(err.Error(), "out of luck") {
+			t.Errorf("the end says %v", err)
+		}
+		if err != nil && strings.Contains(err.Error(), "leaving") {
+			t.Errorf("an expected end is told of: %v", err)
+		}
+		if _, err := c.Run(ctx, shell("late", "exit 0")); err == nil {
+			t.Error("a program was started on a cluster that is stopped")
+		}
+	})
+}
