@@ -10,7 +10,7 @@ import (
 // them stand, work is kept off the node.
 type ConditionSet struct {
 	Name     string
-	TaintKey string
+	TaintKey string // a qualified name that Kubernetes has not reserved
 	Effect   string // NoExecute, NoSchedule or PreferNoSchedule
 	Selector triage.Selector
 
@@ -22,9 +22,14 @@ type ConditionSet struct {
 	MaxUnhealthy string
 	// ControlPlane lets NoExecute be placed on control-plane nodes too.
 	ControlPlane bool
+	// DryRun: the set is judged, but places no taint.
+	DryRun bool
 	// Hold, when not empty, says why nothing new may begin.
 	Hold string
 }
+
+// longestCondition is how long a condition type can be in the Kubernetes API.
+const longestCondition = 316
 
 // SetCondition is one condition of a set.
 type SetCondition struct {
@@ -38,10 +43,13 @@ type SetCondition struct {
 
 // Rule compiles the set. A condition type that is named twice is an error: no
 // condition has two statuses at once, so the set could never match.
+//
+// An error names a condition by its type, because some write the conditions of a
+// set as a list and others as a map.
 func (s ConditionSet) Rule() (triage.Rule, error) {
 	var f fields
 	taint := &triage.TaintResponse{
-		Key:          f.text("spec.taintKey", s.TaintKey, "a set needs a taint key"),
+		Key:          f.taintKey("spec.taintKey", s.TaintKey),
 		Effect:       f.effect("spec.effect", s.Effect),
 		ControlPlane: s.ControlPlane,
 	}
@@ -55,15 +63,18 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 	when := triage.When{All: true}
 	named := map[string]bool{}
 	for i, c := range s.Conditions {
-		path := fmt.Sprintf("spec.conditions[%d].", i)
-		if named[c.Type] {
-			f.refuse(path+"type", c.Type, "named twice; all conditions must stand at once")
+		path := "spec.conditions." + c.Type
+		switch {
+		case c.Type == "" || len(c.Type) > longestCondition:
+			f.refuse(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type such as KernelDeadlock, of at most 316 characters")
+		case named[c.Type]:
+			f.refuse(path, c.Type, "named twice; all conditions must stand at once")
 		}
 		named[c.Type] = true
 		when.Signals = append(when.Signals, triage.Signal{
-			Condition:  f.text(path+"type", c.Type, "want a condition type such as KernelDeadlock"),
-			Status:     f.status(path+"status", c.Status),
-			For:        f.duration(path+"duration", or(c.Duration, "0s")),
+			Condition:  c.Type,
+			Status:     f.status(path+".status", c.Status),
+			For:        f.duration(path+".duration", or(c.Duration, "0s")),
 			EvenSilent: c.EvenSilent,
 		})
 	}
@@ -74,5 +85,6 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		Bound:    bound,
 		Response: triage.Response{Taint: taint},
 		Hold:     s.Hold,
+		DryRun:   s.DryRun,
 	})
 }

@@ -83,7 +83,8 @@ func New() *Core {
 }
 
 // SetRule adds a rule or changes it. A changed rule keeps its running responses,
-// and the clocks of the conditions that it reads as before.
+// unless it is on dry run, and the clocks of the conditions that it reads as
+// before.
 func (c *Core) SetRule(now time.Time, spec Rule) error {
 	if err := spec.Validate(); err != nil {
 		return err
@@ -138,13 +139,17 @@ func (c *Core) change(r *rule, redefine func()) {
 
 // Abandon tells that a response which was decided is not on the node and is not
 // on its way: its place is free at once. If it is still wanted, it is decided
-// again no sooner than after retry. Where the facts show the response, Abandon
-// does nothing: the next observation will tell.
+// again no sooner than after retry, and its turn counts from then; with no retry
+// it may be decided again at once, and in its old turn. Where the facts show the
+// response, Abandon does nothing: the next observation will tell.
 func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duration) {
 	c.pass(now)
 	if ep := c.episode(node, id); ep != nil && ep.active && !ep.placed {
 		c.deactivate(ep)
-		ep.notBefore = later(c.now, retry)
+		ep.notBefore = min(ep.notBefore, c.now) // that is its old turn
+		if retry > 0 {
+			ep.notBefore = later(c.now, retry)
+		}
 		c.consider(ep)
 		c.wake(ep.node)
 		c.closeIfOver(ep)
@@ -167,7 +172,7 @@ func (c *Core) Resume(now time.Time, g Grant) {
 			g.Gone = instant(c.now)
 			c.resumeVacancy(r, g)
 		}
-	case r.takesPlace():
+	default:
 		ep := c.openEpisode(n, r)
 		if !ep.active {
 			c.activate(ep, r.fit(g.Step), nanos(g.Since))

@@ -28,8 +28,9 @@
 //     rule's cap from the moment it is taken; the place is freed when the
 //     facts have shown the response and then no longer show it.
 //   - When a decision was not carried out and cannot be on its way any more, or
-//     when a plan asks for a release and nothing is there, it calls
-//     [Core.Abandon]. Nothing else frees a place that was never seen taken.
+//     when a plan asks for a release and nothing that takes a place is there or
+//     on its way, it calls [Core.Abandon]. Nothing else frees a place that was
+//     never seen taken, neither a change of the rule nor its end.
 //   - It keeps what [Plan.Remember] lists with the node and gives it back as
 //     [Node.Memories] after a restart.
 //
@@ -85,6 +86,37 @@
 // NoExecute: without room, or on a control-plane node that the rule does not
 // include, NoSchedule takes its place. Of the taint rules that stand on one
 // node, only those of the highest declared effect place their taint.
+//
+// A rule that asks for less than NoExecute takes no places. If it has asked for
+// NoExecute before, the places that it took then stay taken: that of a NoExecute
+// taint that the facts show until they no longer do, that of one which they have
+// never shown until it is abandoned. For the second the plan asks for a release,
+// beside the weaker taint that the rule wants now. If the rule asks for NoExecute
+// again before that, its places are what they were.
+//
+// A NoExecute taint that was decided has begun when the facts show it. Until then
+// it begins only while it could be begun now: not while the rule is unclear, not
+// before the rule is eligible, and not on hold. Meanwhile the rule wants no more
+// than what stands on the node already, and the plan asks for a release, so that
+// the caller makes sure that nothing is on its way, and abandons it. If it may begin
+// before that, it goes on. What stands stays, with one exception: on a node of the
+// control plane that the rule does not include, or no longer does, NoExecute is
+// exchanged for NoSchedule, whatever else is known, and one that was decided is
+// called off.
+//
+// What is abandoned for a retry waits for that, and its turn counts from then. What
+// is abandoned without one keeps the turn that it had, and may be decided again at
+// once, if nothing speaks against it. What a plan releases has something that speaks
+// against it: a caller that abandons all of that comes to rest.
+//
+// Dry run: a rule on dry run is judged and counted as any other and decides
+// nothing. It takes no place, wants no taint and no treatment, supersedes nobody
+// and keeps nobody waiting. Of a node on which it holds and is eligible it tells
+// what it would begin with, bounds and vetoes aside. What is there of it, or was
+// decided and may be on its way, is to be taken back, also while it is unclear
+// whether the node is sick. Until that is gone it keeps its place, as everything
+// does that is to be taken back, so that no bound is exceeded when the dry run
+// ends. Of a rule that is also on hold nothing stays either.
 //
 // In treatment means from the decision until the response is gone. After a
 // termination the place stays taken until a node that was created after the

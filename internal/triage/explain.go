@@ -79,6 +79,8 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 				}
 			}
 		}
+	case ep.rule.spec.DryRun:
+		reason = c.explainDryRun(p, ep)
 	case !ep.rule.treats():
 		reason = c.explainTaint(p, ep, strongest, by)
 	default:
@@ -178,7 +180,49 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	}
 }
 
+// explainDryRun says what the rule would do once its time has come. Whatever of
+// it is on the node or on its way there is taken back, also while it is unclear
+// whether the node is sick.
+func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
+	reason := c.because(ep)
+	stays := ep.active || ep.present
+	switch {
+	case ep.verdict == holds && ep.eligible <= c.now:
+		reason.Code = DryRun
+		c.nameResponse(&reason, ep)
+	case stays:
+		reason.Code = DryRun
+		if ep.verdict == holds {
+			reason.Until = instant(ep.eligible)
+		}
+	case ep.verdict == unclear:
+		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+	default:
+		reason.Code, reason.Until = Pending, instant(ep.eligible)
+	}
+	if stays {
+		reason.Other = takenBack
+		p.Release = append(p.Release, reason)
+	}
+	return reason
+}
+
+// nameResponse names what the rule begins with on a node, bounds aside.
+func (c *Core) nameResponse(reason *Reason, ep *episode) {
+	if steps := ep.rule.spec.Response.Ladder; ep.rule.treats() {
+		reason.Step, reason.Steps, reason.Action = 1, len(steps), steps[0].Action
+		return
+	}
+	taint := ep.rule.spec.Response.Taint
+	reason.Key, reason.Effect = taint.Key, taint.Effect
+	if ep.spared() {
+		reason.Effect = NoSchedule
+	}
+}
+
 const (
+	takenBack        = "the response is taken back"
+	calledOff        = "NoExecute is called off"
 	stillLoading     = "the nodes are still being loaded"
 	notIncluded      = "control-plane nodes are not included"
 	couldNotBePlaced = "it could not be placed"
@@ -187,20 +231,25 @@ const (
 // standing returns the effect of the taint that an episode wants on its node
 // before other rules are looked at, 0 for none.
 func (c *Core) standing(ep *episode) Effect {
-	if ep.rule.gone || ep.rule.treats() || !ep.sick {
+	if ep.rule.gone || ep.rule.treats() || ep.rule.spec.DryRun || !ep.sick {
 		return 0
 	}
 	taint := ep.rule.spec.Response.Taint
-	places := ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == ""
+	begins := c.begins(ep)
 	switch {
-	case ep.active:
-		return NoExecute
-	case !places:
+	case ep.spared() && (begins || ep.stands == NoExecute):
+		return NoSchedule
+	case !begins: // what stands stays, and what was decided only does not stand
 		return ep.stands
-	case taint.Effect == NoExecute:
+	case taint.Effect == NoExecute && !ep.active:
 		return NoSchedule
 	}
 	return taint.Effect
+}
+
+// begins says whether a sick episode's rule may put something new on the node.
+func (c *Core) begins(ep *episode) bool {
+	return ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == ""
 }
 
 // strongest returns the highest declared effect among the rules that want a
@@ -221,6 +270,9 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	reason := c.because(ep)
 	taint := ep.rule.spec.Response.Taint
 	effect := c.standing(ep)
+	superseded := effect > 0 && taint.Effect < strongest
+	// A NoExecute that was decided, is not on the node, and is not to come there now.
+	off := ep.active && !ep.placed && effect < NoExecute && !superseded
 	switch {
 	case effect == 0:
 		switch {
@@ -231,8 +283,11 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		default:
 			reason.Code, reason.Other = OnHold, ep.rule.spec.Hold
 		}
+		if off {
+			p.Release = append(p.Release, reason)
+		}
 		return reason
-	case taint.Effect < strongest:
+	case superseded:
 		reason.Code, reason.Other, reason.Effect = Superseded, by.String(), strongest
 		if ep.present || ep.active {
 			p.Release = append(p.Release, reason)
@@ -243,8 +298,13 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
 	}
-	if effect < taint.Effect && ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == "" {
+	if effect < taint.Effect && c.begins(ep) {
 		c.whyFellBack(&reason, ep)
+	}
+	if off {
+		callOff := reason
+		callOff.Other = calledOff
+		p.Release = append(p.Release, callOff)
 	}
 	p.Taints = append(p.Taints, PlannedTaint{Taint{Rule: ep.rule.spec.ID, Key: taint.Key, Effect: effect}, reason})
 	return reason
@@ -253,7 +313,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	reason.Code = FellBack
 	switch r := ep.rule; {
-	case ep.node.controlPlane && !r.spec.Response.Taint.ControlPlane:
+	case ep.spared():
 		reason.Other = notIncluded
 	case ep.notBefore > c.now:
 		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)

@@ -101,10 +101,10 @@ func (c *Core) retire(r *rule) {
 // treats says whether the rule's response takes the whole node.
 func (r *rule) treats() bool { return r.spec.ID.Kind != ConditionSet }
 
-// takesPlace says whether the rule's response is counted. Of a rule that is gone
-// the stronger is assumed.
-func (r *rule) takesPlace() bool {
-	return r.treats() || r.gone || r.spec.Response.Taint.Effect == NoExecute
+// takesPlaces says whether what the rule begins takes a place. One that was taken
+// does not ask: it is held until the response is gone.
+func (r *rule) takesPlaces() bool {
+	return !r.gone && !r.spec.DryRun && (r.treats() || r.spec.Response.Taint.Effect == NoExecute)
 }
 
 func (r *rule) terminates(step int) bool {

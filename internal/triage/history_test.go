@@ -59,6 +59,10 @@ type history struct {
 	serial   int
 	plans    map[string]triage.Plan // of the core, after the last call
 	previous map[string]triage.Plan // of the core, after the call before
+	arrivals arrivals
+	settling bool           // somebody else asks who was woken
+	asked    []string       // and has asked about these
+	saw      map[string]int // what has happened, of all histories
 }
 
 var (
@@ -93,16 +97,18 @@ func some(t *rapid.T, names []string, most int) []string {
 
 // live runs one random history. It draws where rapid does not log, so that a
 // failing history shows one line for each step and nothing else.
-func live(t *rapid.T, born func() []decider, judge func(*history) (look func(call))) {
+func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*history) (look func(call))) {
 	rapid.Custom(func(inner *rapid.T) int {
 		h := &history{
-			t:     inner,
-			tell:  t.Logf,
-			fail:  func(what string) { t.Fatal(what) },
-			born:  born,
-			now:   dawn,
-			nodes: map[string]*triage.Node{},
-			rules: map[triage.RuleID]triage.Rule{},
+			t:        inner,
+			tell:     t.Logf,
+			fail:     func(what string) { t.Fatal(what) },
+			born:     born,
+			now:      dawn,
+			nodes:    map[string]*triage.Node{},
+			rules:    map[triage.RuleID]triage.Rule{},
+			arrivals: arrivals{underWay: map[placement]string{}, astray: map[placement]bool{}},
+			saw:      saw,
 		}
 		h.look = judge(h)
 		for range rapid.IntRange(1, 4).Draw(inner, "") {
@@ -114,7 +120,7 @@ func live(t *rapid.T, born func() []decider, judge func(*history) (look func(cal
 		}
 		h.start(nil)
 		// Several times, because one Repeat is short and may be very short.
-		for range 4 {
+		for range 8 {
 			inner.Repeat(map[string]func(*rapid.T){"": func(*rapid.T) {}, "step": func(*rapid.T) { h.step() }})
 		}
 		h.ends = true
@@ -144,6 +150,7 @@ func (h *history) see(c call) {
 			h.plans[name] = plan
 		}
 	}
+	h.follow()
 	h.look(c)
 }
 
@@ -315,13 +322,18 @@ func (h *history) step() {
 		{8, h.carryOut},
 		{4, h.nodeChanges},
 		{1, h.carryOutLate},
+		{4, h.lateWriteLands},
 		{2, h.treatmentFails},
 		{2, h.treatmentEnds},
 		{2, h.nodeGoes},
 		{1, h.nodeIsRecreated},
 		{2, h.replacementArrives},
 		{3, h.ruleChanges},
+		{2, h.dryRunTurns},
+		{5, h.effectTurns},
+		{6, h.mindChanges},
 		{2, h.abandon},
+		{2, h.settle},
 		{1, h.observeAgain},
 		{1, h.restart},
 	} {
@@ -439,6 +451,7 @@ func (h *history) carryOutLate() {
 	h.drawer = h.drawer[1:]
 	if h.nodes[plan.Node] != nil && h.nodes[plan.Node].UID == plan.UID {
 		h.tell("%s carries out an old plan of %s", at(h.now), plan.Node)
+		h.strays(plan)
 		h.carry(plan)
 	}
 }
@@ -566,9 +579,7 @@ func (h *history) ruleChanges() {
 	case len(ids) == 0 || len(ids) < 6 && rare(h.t, 4):
 		h.setRule(h.drawRule(h.drawID()))
 	case rare(h.t, 5):
-		id := pick(h.t, ids)
-		delete(h.rules, id)
-		h.call(call{say: "RemoveRule(" + id.String() + ")", do: func(d decider, now time.Time) { d.RemoveRule(now, id) }})
+		h.removeRule(pick(h.t, ids))
 	case rare(h.t, 10):
 		r := h.drawRule(pick(h.t, ids))
 		r.When.Signals = nil
@@ -580,6 +591,45 @@ func (h *history) ruleChanges() {
 	default:
 		h.setRule(h.alterRule(h.rules[pick(h.t, ids)]))
 	}
+}
+
+func (h *history) removeRule(id triage.RuleID) {
+	delete(h.rules, id)
+	h.call(call{say: "RemoveRule(" + id.String() + ")", do: func(d decider, now time.Time) { d.RemoveRule(now, id) }})
+}
+
+// dryRunTurns puts a rule on dry run, mostly one that has something under way, or
+// ends a dry run, and sometimes changes more in the same edit.
+func (h *history) dryRunTurns() {
+	var busy, dry []triage.RuleID
+	for _, id := range h.ids() {
+		begun := slices.ContainsFunc(h.core().Grants(), func(g triage.Grant) bool { return g.Rule == id })
+		for _, node := range h.nodes {
+			begun = begun || carries(*node, id)
+		}
+		switch {
+		case h.rules[id].DryRun:
+			dry = append(dry, id)
+		case begun:
+			busy = append(busy, id)
+		}
+	}
+	var id triage.RuleID
+	switch {
+	case len(dry) > 0 && (len(busy) == 0 || rare(h.t, 2)):
+		id = pick(h.t, dry)
+	case len(busy) > 0:
+		id = pick(h.t, busy)
+	default:
+		h.carryOut()
+		return
+	}
+	r := h.rules[id]
+	if rare(h.t, 4) {
+		r = h.alterRule(r)
+	}
+	r.DryRun = !h.rules[id].DryRun
+	h.setRule(r)
 }
 
 func (h *history) abandon() {
@@ -597,14 +647,25 @@ func (h *history) abandon() {
 		node, rule = g.Node, g.Rule
 	case len(h.nodes) > 0 && len(h.rules) > 0 && rare(h.t, 3):
 		node, rule = pick(h.t, h.names()), pick(h.t, h.ids())
+		if takesPlace(*h.nodes[node], rule) && !takesPlace(h.heard[node], rule) {
+			return // it is there, which the caller would know
+		}
 	default:
 		h.carryOut()
 		return
 	}
+	h.abandoned(node, rule)
 	retry := pick(h.t, waits)
 	h.call(call{say: fmt.Sprintf("Abandon(%s, %s, retry in %s)", node, rule, retry), about: []string{node}, do: func(d decider, now time.Time) {
 		d.Abandon(now, node, rule, retry)
 	}})
+	switch p := (placement{rule, node, h.nodes[node].UID}); {
+	case retry > 0 || len(unseen) == 0:
+	case h.holds(p):
+		h.saw["abandoned without retry and decided again"]++
+	default:
+		h.saw["abandoned without retry and passed over"]++
+	}
 }
 
 func (h *history) observeAgain() {
@@ -631,6 +692,12 @@ func (h *history) restart() {
 		} else {
 			h.drawConditions(h.nodes[name])
 		}
+	}
+	if rare(h.t, 4) {
+		h.land()
+	}
+	if id, ok := h.drawTurning(); ok && rare(h.t, 3) {
+		h.rules[id] = h.turned(h.rules[id])
 	}
 	h.start(grants)
 }
@@ -746,7 +813,7 @@ func (h *history) drawID() triage.RuleID {
 }
 
 func (h *history) drawRule(id triage.RuleID) triage.Rule {
-	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold()}
+	r := triage.Rule{ID: id, Who: h.drawWho(), When: h.drawWhen(), Hold: h.drawHold(), DryRun: rare(h.t, 8)}
 	if ids := h.ids(); len(ids) > 0 && rare(h.t, 2) {
 		// Two rules that want the same node at the same time.
 		r.When = h.rules[pick(h.t, ids)].When
@@ -758,7 +825,7 @@ func (h *history) drawRule(id triage.RuleID) triage.Rule {
 // alterRule changes one thing about a rule, or nothing.
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
-	switch pick(h.t, []string{"for", "hold", "bound", "response", "who", "when", "all", "order", "everything", "nothing"}) {
+	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "who", "when", "all", "order", "everything", "nothing"}) {
 	case "for":
 		i := rapid.IntRange(0, len(r.When.Signals)-1).Draw(h.t, "")
 		r.When.Signals[i].For = pick(h.t, waits)
@@ -768,6 +835,8 @@ func (h *history) alterRule(r triage.Rule) triage.Rule {
 		} else {
 			r.Hold = ""
 		}
+	case "dry run":
+		r.DryRun = !r.DryRun
 	case "bound":
 		h.drawBound(&r)
 	case "response":
@@ -967,6 +1036,9 @@ func describeRule(r triage.Rule) string {
 	if r.Hold != "" {
 		b.WriteString(" on hold")
 	}
+	if r.DryRun {
+		b.WriteString(" on dry run")
+	}
 	return b.String()
 }
 
@@ -1107,20 +1179,20 @@ func (h *history) wakes() func(call) {
 			h.tell("the deadline is %s", at(deadline))
 			h.fail("the deadline has passed")
 		}
-		for _, name := range c.about {
+		for _, name := range slices.Concat(c.about, h.asked) {
 			about[name] = true
 		}
+		h.asked = nil
 		for _, name := range slices.Sorted(maps.Keys(h.heard)) {
 			for _, reason := range h.plans[name].Findings {
-				// A taint that stands does not change when its time has come.
-				if reason.Code != triage.Tainted && !reason.Until.IsZero() && (!waits || deadline.After(reason.Until)) {
+				if !reason.Until.IsZero() && (!waits || deadline.After(reason.Until)) {
 					h.tell("%s: %s; the deadline is %s", name, reason, at(deadline))
 					h.fail("the deadline comes after a plan's change")
 				}
 			}
 		}
 		// A caller that is busy asks later.
-		if rare(h.t, 5) {
+		if h.settling || rare(h.t, 5) {
 			return
 		}
 		woken := map[string]bool{}
@@ -1154,12 +1226,13 @@ func TestHistories(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		live(t, func() []decider { return []decider{triage.New(), newTwin(saw)} }, func(h *history) func(call) {
+		live(t, saw, func() []decider { return []decider{triage.New(), newTwin(saw)} }, func(h *history) func(call) {
 			wakes := h.wakes()
 			return func(c call) {
 				h.agree(h.each[1], "twin")
 				wakes(c)
 				h.tally(saw)
+				h.tallyCallOffs()
 			}
 		})
 	})
@@ -1167,7 +1240,10 @@ func TestHistories(t *testing.T) {
 	wanted := []string{
 		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "vacancies", "replacements",
 		"unclear-kept", "memories", "remembered", "over", "abandoned", "resumed",
+		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
+		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
+	wanted = append(wanted, changesOfMind...)
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
 	}
@@ -1195,9 +1271,23 @@ func (h *history) tally(saw map[string]int) {
 		if len(plan.Remember) > len(h.previous[name].Remember) {
 			saw["remembered"]++
 		}
+		for _, reason := range plan.Release {
+			if (reason.Code == triage.Tainted || reason.Code == triage.FellBack) && !slices.Contains(h.previous[name].Release, reason) {
+				saw["call-offs"]++
+			}
+		}
 		for _, reason := range plan.Findings {
 			old := before[reason.Rule]
 			standing := reason.Code == triage.Treating || reason.Code == triage.Tainted
+			if released := reason.Code == triage.DryRun && reason.Other != ""; released && (old.Code != triage.DryRun || old.Other == "") {
+				saw["dry-run releases"]++
+				if reason.Condition == "" {
+					saw["dry-run releases of the unclear"]++
+				}
+			}
+			if standing && old.Code == triage.DryRun {
+				saw["dry runs ended"]++
+			}
 			if standing && old.Code == reason.Code && old.Condition != "" && reason.Condition == "" {
 				saw["unclear-kept"]++
 			}
@@ -1213,6 +1303,8 @@ func (h *history) tally(saw map[string]int) {
 				saw["supersessions"]++
 			case triage.Exhausted:
 				saw["exhaustions"]++
+			case triage.DryRun:
+				saw["dry-run findings"]++
 			}
 			if reason.Code >= triage.CapFull && reason.Code <= triage.Retrying {
 				saw["held: "+reason.Code.String()]++
@@ -1225,20 +1317,43 @@ func TestInvariants(t *testing.T) {
 	t.Parallel()
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
-		live(t, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
+		live(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
-			bounds := h.bounds(saw)
+			bounds, rehearsals, places := h.bounds(saw), h.rehearsals(saw), h.places()
 			return func(c call) {
 				h.agree(h.each[1], "the core that heard the same")
 				h.agree(h.each[2], "the core that was told in another order")
 				h.reasons()
 				bounds()
+				rehearsals()
+				places()
+				h.beginsNothing()
+				h.tallyCallOffs()
 			}
 		})
 	})
 	t.Logf("judged %d new treatments, %d of them under a gate, %d of them of control-plane nodes, %d new NoExecute taints, %d of all under a cap",
 		saw["treatments"], saw["gated"], saw["control plane"], saw["NoExecute"], saw["capped"])
-	for _, what := range []string{"treatments", "gated", "control plane", "NoExecute", "capped"} {
+	t.Logf("judged %d plans under a dry run, %d of them with something to take back, and %d dry runs with nothing left",
+		saw["dry-run plans"], saw["dry-run releases"], saw["dry runs at rest"])
+	t.Logf("judged %d placements under a cap, %d of them beside others; with something under way, effects were weakened %d and strengthened %d times and rules removed %d times",
+		saw["placements under a cap"], saw["placements beside others"], saw["effects weakened with something under way"],
+		saw["effects strengthened with something under way"], saw["rules removed with something under way"])
+	t.Logf("%d writes landed late, %d of them under a weaker effect; under one, plans called off %d placements beside a weaker taint and %d alone, and %d plans saw NoExecute",
+		saw["late writes"], saw["late writes under a weaker effect"], saw["weaker taints beside a placement called off"],
+		saw["placements called off alone under a weaker effect"], saw["NoExecute taints seen under a weaker effect"])
+	var minds []string
+	for _, what := range changesOfMind {
+		minds = append(minds, fmt.Sprintf("%s %d", what, saw[what]))
+	}
+	t.Logf("saw %s", strings.Join(minds, ", "))
+	for _, what := range append([]string{
+		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
+		"placements under a cap", "placements beside others",
+		"effects weakened with something under way", "effects strengthened with something under way", "rules removed with something under way",
+		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
+		"placements called off alone under a weaker effect", "NoExecute taints seen under a weaker effect",
+	}, changesOfMind...) {
 		if saw[what] == 0 {
 			t.Errorf("no %s in any history: the histories do not test what they are for", what)
 		}
@@ -1338,6 +1453,12 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	if rule.Hold != "" {
 		bad("something is begun by a rule on hold")
 	}
+	if rule.DryRun {
+		bad("something is begun by a rule on dry run")
+	}
+	if lenient(rule) {
+		bad("a place is taken by a rule that asks for less than NoExecute")
+	}
 	if !complains(rule, facts) {
 		bad("something is begun on a healthy node")
 	}
@@ -1376,6 +1497,94 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 			h.tell("%s is in treatment", other.Node)
 			bad("two control-plane nodes are in treatment")
 		}
+	}
+}
+
+// rehearsals returns a check that a rule on dry run wants nothing, stands in
+// nobody's way, takes back all that is there of it, and then counts nobody as
+// treated.
+func (h *history) rehearsals(saw map[string]int) func() {
+	steps := map[triage.RuleID]map[string]int{} // of the grants of each dry run, by node
+	var core *triage.Core
+	return func() {
+		before := steps
+		steps = map[triage.RuleID]map[string]int{}
+		if h.core() != core || !h.loaded {
+			core, before = h.core(), nil
+		}
+		for _, id := range h.ids() {
+			if !h.rules[id].DryRun {
+				continue
+			}
+			steps[id] = map[string]int{}
+			vacant := 0
+			for _, g := range core.Grants() {
+				switch {
+				case g.Rule != id:
+				case g.Gone.IsZero():
+					steps[id][g.Node+"/"+g.UID] = g.Step
+				default:
+					vacant++
+				}
+			}
+			held := 0
+			for _, name := range slices.Sorted(maps.Keys(h.heard)) {
+				step, granted := steps[id][name+"/"+h.heard[name].UID]
+				if granted {
+					held++
+				}
+				h.rehearsed(saw, id, name, granted)
+				old, was := before[id][name+"/"+h.heard[name].UID]
+				if known := before[id] != nil; known && granted && (!was || step > old) && !shows(h.heard[name], id, step) {
+					h.tell("%s on %s, step %d", id, name, step)
+					h.fail("a rule on dry run has begun something")
+				}
+			}
+			if population, _ := core.Population(id); population.Treated != held+vacant {
+				h.tell("%s: %d in treatment, %d to be taken back, %d not replaced yet", id, population.Treated, held, vacant)
+				h.fail("a rule on dry run counts somebody as treated of whom it has nothing")
+			} else if population.Treated == 0 && population.Sick > 0 {
+				saw["dry runs at rest"]++
+			}
+		}
+	}
+}
+
+// shows says whether somebody has put that step of the rule on the node, or a
+// later one, or its taint.
+func shows(node triage.Node, id triage.RuleID, step int) bool {
+	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id && t.Step >= step }) ||
+		slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id })
+}
+
+// rehearsed judges what the plan of one node makes of a rule on dry run.
+func (h *history) rehearsed(saw map[string]int, id triage.RuleID, name string, granted bool) {
+	plan := h.plans[name]
+	bad := func(what string) {
+		h.tell("%s: plan of %s: %+v", id, name, plan)
+		h.fail(what)
+	}
+	released := slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return r.Rule == id })
+	there := granted || carries(h.heard[name], id)
+	switch {
+	case plan.Treatment != nil && plan.Treatment.Rule == id,
+		slices.ContainsFunc(plan.Taints, func(t triage.PlannedTaint) bool { return t.Rule == id }):
+		bad("a plan wants the response of a rule on dry run")
+	case there != released:
+		bad("what is there of a rule on dry run and what is taken back are not the same")
+	}
+	for _, reason := range plan.Findings {
+		switch {
+		case reason.Code == triage.Superseded && reason.Other == id.String():
+			bad("a rule on dry run supersedes another")
+		case reason.Code == triage.Busy && reason.Other == id.String() && !granted:
+			bad("a rule on dry run keeps a node busy")
+		case reason.Rule == id && reason.Code == triage.DryRun:
+			saw["dry-run plans"]++
+		}
+	}
+	if released {
+		saw["dry-run releases"]++
 	}
 }
 

@@ -20,6 +20,9 @@ type twin struct {
 	rules   map[triage.RuleID]triage.Rule
 	nodes   map[string]*patient
 	vacancy []triage.Grant // terminations whose node is gone
+	// ladders are the lengths of all ladders that there are, and of those of rules
+	// that are gone and have left something behind.
+	ladders map[triage.RuleID]int
 
 	// saw counts what happened, so that a test can tell that it happened.
 	saw map[string]int
@@ -75,7 +78,7 @@ const (
 )
 
 func newTwin(saw map[string]int) *twin {
-	return &twin{rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, saw: saw}
+	return &twin{rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, ladders: map[triage.RuleID]int{}, saw: saw}
 }
 
 // ---- what the caller tells
@@ -91,6 +94,7 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 		return nil
 	}
 	t.rules[r.ID] = r
+	t.ladders[r.ID] = len(r.Response.Ladder)
 	for _, p := range t.nodes {
 		c := p.charts[r.ID]
 		if c == nil {
@@ -103,13 +107,6 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 			}
 		}
 		c.clocks, c.judged, c.sick = kept, false, false
-		fits := c.treatment && len(r.Response.Ladder) > 0 || !c.treatment && wantsNoExecute(r)
-		if known {
-			fits = class(old) == class(r)
-		}
-		if c.active && !fits {
-			c.response = response{}
-		}
 		if last := len(r.Response.Ladder) - 1; c.active && last >= 0 {
 			c.step, c.seen = min(c.step, last), min(c.seen, last+1)
 			c.note(r) // the step may be another one now, before it is escalated
@@ -193,7 +190,10 @@ func (t *twin) Abandon(now time.Time, node string, id triage.RuleID, retry time.
 	if p := t.nodes[node]; p != nil {
 		if c := p.charts[id]; c != nil && c.active && !takesPlace(p.facts, id) {
 			c.response = response{}
-			c.notBefore = t.now.Add(retry)
+			c.notBefore = earlier(c.notBefore, t.now) // its turn is what it was
+			if retry > 0 {
+				c.notBefore = t.now.Add(retry)
+			}
 			t.saw["abandoned"]++
 		}
 	}
@@ -217,9 +217,12 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 			t.vacancy = append(t.vacancy, g)
 			t.saw["vacancies"]++
 		}
-	case !known || ladder || wantsNoExecute(rule):
+	default:
 		c := p.chart(g.Rule)
 		if !c.active {
+			if known && lenient(rule) {
+				t.saw["resumed under a weaker effect"]++
+			}
 			c.response = response{active: true, treatment: g.Rule.Kind != triage.ConditionSet, step: g.Step, since: g.Since}
 			// Somebody decided that before, so somebody knew that it was sick.
 			c.sick = c.sick || known && t.verdict(p, rule) == unclear
@@ -276,6 +279,20 @@ func (t *twin) decide() {
 			}
 		}
 	}
+	maps.DeleteFunc(t.ladders, func(id triage.RuleID, _ int) bool {
+		_, known := t.rules[id]
+		return !known && !t.left(id)
+	})
+}
+
+// left says whether anything of a rule is still around.
+func (t *twin) left(id triage.RuleID) bool {
+	for _, p := range t.nodes {
+		if p.chart(id).active || carries(p.facts, id) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(t.vacancy, func(v triage.Grant) bool { return v.Rule == id })
 }
 
 // examine brings the charts of a node up to date with its facts. Doing it again
@@ -366,15 +383,13 @@ func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
 	}
 	slices.SortFunc(found, func(a, b triage.Treatment) int { return cmp.Compare(a.Step, b.Step) })
 	for i := range found {
-		if known {
-			found[i].Step = min(found[i].Step, last)
+		if steps := t.ladders[id]; steps > 0 {
+			found[i].Step = min(found[i].Step, steps-1)
 		}
 	}
 	tainted := false
-	if !known || wantsNoExecute(rule) {
-		for _, taint := range p.facts.Taints {
-			tainted = tainted || taint.Rule == id && taint.Effect == triage.NoExecute
-		}
+	for _, taint := range p.facts.Taints {
+		tainted = tainted || taint.Rule == id && taint.Effect == triage.NoExecute
 	}
 
 	switch {
@@ -407,7 +422,7 @@ func (t *twin) escalate() {
 	for _, p := range t.nodes {
 		for id, c := range p.charts {
 			rule, known := t.rules[id]
-			if !known || !c.active || !c.sick || c.step >= len(rule.Response.Ladder)-1 {
+			if !known || rule.DryRun || !c.active || !c.sick || c.step >= len(rule.Response.Ladder)-1 {
 				continue
 			}
 			_, vetoed := vetoOf(p.facts, id.Kind)
@@ -504,6 +519,9 @@ func (t *twin) grant() {
 	var queue []candidate
 	for _, p := range t.nodes {
 		for id, rule := range t.rules {
+			if rule.DryRun {
+				continue
+			}
 			c := p.chart(id)
 			if !c.sick || c.active || len(rule.Response.Ladder) == 0 && !wantsNoExecute(rule) || t.verdict(p, rule) != holds {
 				continue
@@ -532,7 +550,7 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
 	}
 	if len(rule.Response.Ladder) == 0 {
-		if p.facts.ControlPlane && !rule.Response.Taint.ControlPlane {
+		if spares(rule, p.facts) {
 			return triage.Reason{Code: triage.FellBack}, true
 		}
 	} else {
@@ -664,8 +682,16 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		}
 		reason.Rule = id
 		plan.Findings = append(plan.Findings, reason)
-		if release {
+		switch {
+		case release:
 			plan.Release = append(plan.Release, reason)
+		case known && rule.Response.Taint != nil && p.chart(id).active && p.chart(id).seen == 0 && placed < triage.NoExecute:
+			// Nobody wants that NoExecute now, and nobody has seen it.
+			off := reason
+			if placed > 0 {
+				off.Other = "NoExecute is called off"
+			}
+			plan.Release = append(plan.Release, off)
 		}
 		switch reason.Code {
 		case triage.Treating, triage.Exhausted:
@@ -740,9 +766,12 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 		}
 		return triage.Reason{}, 0, false
 	}
-	if len(rule.Response.Ladder) > 0 {
+	switch {
+	case rule.DryRun:
+		reason, release = t.rehearsed(p, rule, v, there), there
+	case len(rule.Response.Ladder) > 0:
 		reason = t.laddered(p, rule, c, v)
-	} else {
+	default:
 		reason, placed, release = t.tainted(p, rule, c, v)
 	}
 	if v == holds {
@@ -815,6 +844,37 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 	return reason
 }
 
+// rehearsed tells what a rule on dry run has to say of a sick node. Before its
+// time has come, or while nobody knows, it is silent about what it would do.
+func (t *twin) rehearsed(p *patient, rule triage.Rule, v verdict, there bool) triage.Reason {
+	reason := triage.Reason{Code: triage.DryRun}
+	if there {
+		reason.Other = "the response is taken back"
+	}
+	if v == unclear {
+		if there {
+			return reason
+		}
+		return t.unclear(p, rule)
+	}
+	if due, _ := t.eligible(p, rule); due.After(t.now) {
+		reason.Until = due
+		if !there {
+			reason.Code = triage.Pending
+		}
+		return reason
+	}
+	if taint := rule.Response.Taint; taint != nil {
+		reason.Key, reason.Effect = taint.Key, taint.Effect
+		if spares(rule, p.facts) {
+			reason.Effect = triage.NoSchedule
+		}
+		return reason
+	}
+	reason.Step, reason.Steps, reason.Action = 1, len(rule.Response.Ladder), rule.Response.Ladder[0].Action
+	return reason
+}
+
 func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reason triage.Reason, placed triage.Effect, release bool) {
 	taint := rule.Response.Taint
 	standing := t.standing(p, rule)
@@ -842,10 +902,10 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 	if pending {
 		reason.Until = eligible
 	}
-	if t.places(p, rule) && taint.Effect == triage.NoExecute && !c.active {
+	if t.places(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute {
 		reason.Code = triage.FellBack
 		switch counts := t.count(rule); {
-		case p.facts.ControlPlane && !taint.ControlPlane:
+		case spares(rule, p.facts):
 			reason.Other = "control-plane nodes are not included"
 		case c.notBefore.After(t.now):
 			reason.Other, reason.Until = "it could not be placed", c.notBefore
@@ -870,23 +930,19 @@ func (t *twin) places(p *patient, rule triage.Rule) bool {
 // standing is the effect that a rule wants on a node, zero for none.
 func (t *twin) standing(p *patient, rule triage.Rule) triage.Effect {
 	c := p.chart(rule.ID)
-	if rule.Response.Taint == nil || !c.sick {
+	if rule.Response.Taint == nil || rule.DryRun || !c.sick {
 		return 0
 	}
 	if t.places(p, rule) {
-		if rule.Response.Taint.Effect == triage.NoExecute && !c.active {
+		if wantsNoExecute(rule) && (!c.active || spares(rule, p.facts)) {
 			return triage.NoSchedule
 		}
 		return rule.Response.Taint.Effect
 	}
-	if c.active {
-		return triage.NoExecute
-	}
-	var found triage.Effect
-	for _, taint := range p.facts.Taints {
-		if taint.Rule == rule.ID {
-			found = max(found, taint.Effect)
-		}
+	// Nothing begins, decided or not: what is there stays.
+	found := strongest(p.facts, rule.ID)
+	if found == triage.NoExecute && spares(rule, p.facts) {
+		return triage.NoSchedule
 	}
 	return found
 }
@@ -1075,14 +1131,23 @@ func wantsNoExecute(rule triage.Rule) bool {
 	return rule.Response.Taint != nil && rule.Response.Taint.Effect == triage.NoExecute
 }
 
-func class(rule triage.Rule) string {
-	switch {
-	case rule.Response.Taint == nil:
-		return "ladder"
-	case wantsNoExecute(rule):
-		return "NoExecute"
+// lenient says that a rule places taints, but no NoExecute.
+func lenient(rule triage.Rule) bool { return rule.Response.Taint != nil && !wantsNoExecute(rule) }
+
+// spares says that a rule asks for NoExecute, but not on this node of the control
+// plane.
+func spares(rule triage.Rule, node triage.Node) bool {
+	return wantsNoExecute(rule) && node.ControlPlane && !rule.Response.Taint.ControlPlane
+}
+
+// strongest is the highest effect of the rule's taints on a node, zero for none.
+func strongest(node triage.Node, id triage.RuleID) (effect triage.Effect) {
+	for _, taint := range node.Taints {
+		if taint.Rule == id {
+			effect = max(effect, taint.Effect)
+		}
 	}
-	return "weaker"
+	return effect
 }
 
 func carries(node triage.Node, id triage.RuleID) bool {

@@ -17,7 +17,11 @@ type Plan struct {
 	// Treatment is the step that is to be under way, nil for none. Earlier steps
 	// of the same rule stay as they are.
 	Treatment *PlannedTreatment
-	// Release lists the rules whose response is to be taken back entirely.
+	// Release lists the rules whose response is to be taken back entirely, and
+	// those that want less now than the NoExecute that was decided and has not
+	// been seen: of these only the NoExecute is called off, and what Taints lists
+	// of them, if anything, is to be there. Their code is that of the finding. The
+	// caller sees to it that nothing of it can still arrive, and calls Abandon.
 	Release []Reason
 
 	// Findings has one reason for each rule that has something to say about the

@@ -16,10 +16,12 @@ const (
 	Treating
 	// Exhausted: the last step has failed or timed out; nothing is left to try.
 	Exhausted
-	// Tainted: the rule's taint is on the node, or stays there.
+	// Tainted: the rule's taint is on the node, or stays there. A release has this
+	// code when the taint is weaker than the one that was decided.
 	Tainted
 	// FellBack: NoSchedule stands in for NoExecute, because the cap is full or
-	// because control-plane nodes are not included.
+	// because control-plane nodes are not included. A release has this code when
+	// NoExecute had been decided for one of them.
 	FellBack
 	// Recovered: the signals have ended; the response is to be taken back.
 	Recovered
@@ -41,6 +43,9 @@ const (
 	OnHold
 	// Retrying: what was decided could not be done; it is tried again later.
 	Retrying
+	// DryRun: the rule is on dry run; what it would do is told and not done, and
+	// any response of it is to be taken back.
+	DryRun
 	// Superseded: another rule's stronger taint takes the place of this one.
 	Superseded
 	// Unclear: the condition is Unknown, which the rule does not name.
@@ -57,7 +62,7 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovered", "Deselected", "RuleGone", "CapFull", "GateClosed",
-	"ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 func (c Code) String() string {
@@ -86,9 +91,11 @@ type Reason struct {
 	Action Action // of that step
 
 	Key    string // of the taint
-	Effect Effect // of the taint that is placed
+	Effect Effect // of the taint that is placed, or would be
 
-	// Other is who or what stands in the way: a rule, a node, somebody's words.
+	// Other is who or what stands in the way: a rule, a node, somebody's words. On
+	// dry run it tells that a response is taken back, and is empty if there is none;
+	// of a taint that is asked for now it tells that a stronger one is called off.
 	Other string
 	// Have of Of nodes, where at most Limit may be.
 	Have, Limit, Of int
@@ -110,7 +117,11 @@ func (r Reason) String() string {
 		case !r.Since.IsZero():
 			b.WriteString(" since " + stamp(r.Since))
 		}
-		b.WriteString(", ")
+		if r.Code == DryRun { // what follows is told and not done
+			b.WriteString(": ")
+		} else {
+			b.WriteString(", ")
+		}
 	}
 	b.WriteString(r.tail())
 	return b.String()
@@ -130,6 +141,9 @@ func (r Reason) tail() string {
 	case Exhausted:
 		return r.step() + " did not help, and nothing is left to try"
 	case Tainted:
+		if r.Other != "" {
+			return fmt.Sprintf("taint %s:%s is asked for now, %s", r.Key, r.Effect, r.Other)
+		}
 		return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
 	case FellBack:
 		if r.Other != "" {
@@ -158,6 +172,8 @@ func (r Reason) tail() string {
 		return "nothing new is begun: " + r.Other
 	case Retrying:
 		return "could not be carried out, tried again at " + stamp(r.Until)
+	case DryRun:
+		return "dry run, " + r.rehearsal()
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
@@ -175,6 +191,22 @@ func (r Reason) tail() string {
 		return "no rule selects this node"
 	}
 	return r.Code.String()
+}
+
+// rehearsal says what a rule on dry run would do, and what it does about what it
+// did earlier.
+func (r Reason) rehearsal() string {
+	var parts []string
+	switch {
+	case r.Key != "":
+		parts = append(parts, fmt.Sprintf("would place taint %s:%s", r.Key, r.Effect))
+	case r.Steps > 0:
+		parts = append(parts, "would begin "+r.step())
+	}
+	if r.Other != "" {
+		parts = append(parts, r.Other)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // step names the step, by its place only where there are several.

@@ -63,7 +63,7 @@ func (c *Core) takeUpResponse(ep *episode) {
 	treated := latest != nil && ep.rule.treats()
 	tainted := ep.stands > 0 && !ep.rule.treats()
 	ep.present = treated || tainted
-	ep.placed = treated || ep.stands == NoExecute && tainted && ep.rule.takesPlace()
+	ep.placed = treated || tainted && ep.stands == NoExecute // whatever the rule wants now
 	switch {
 	case treated:
 		step := ep.rule.fit(latest.Step)
@@ -103,12 +103,10 @@ func (r *rule) fit(step int) int {
 	return max(step, 0)
 }
 
-// refit brings an episode in line with its rule's new definition.
+// refit brings an episode in line with its rule's new definition. A place stays
+// taken also if the rule takes none any more: what was decided may be on its way.
 func (c *Core) refit(ep *episode) {
-	switch r := ep.rule; {
-	case ep.active && !r.takesPlace():
-		c.deactivate(ep)
-	case ep.active && r.treats() && !r.gone:
+	if r := ep.rule; ep.active && r.treats() && !r.gone {
 		// A termination that was decided stays one, whatever the step is now.
 		if step := r.fit(ep.step); step != ep.step || ep.departure == nil {
 			failed := ep.failed && step == ep.step

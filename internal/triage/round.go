@@ -37,16 +37,20 @@ func (c *Core) touch(r *rule) {
 func (c *Core) consider(ep *episode) {
 	ep.alarm.leave()
 	ep.place.leave()
+	takesPlaces := ep.rule.takesPlaces()
 	switch {
-	case ep.active:
+	case ep.active && takesPlaces && ep.rule.treats():
 		c.escalate(ep)
 	case !ep.sick || ep.verdict != holds:
+	case ep.active && takesPlaces: // a taint, which may have to wait although it was decided
+		if ep.eligible > c.now {
+			c.alarms.push(ep.eligible, &ep.alarm)
+		}
 	default:
-		takesPlace := ep.rule.takesPlace()
-		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (takesPlace || ep.eligible > c.now) {
+		if at := nextAfter(c.now, ep.eligible, ep.notBefore); at != 0 && (takesPlaces || ep.eligible > c.now) {
 			c.alarms.push(at, &ep.alarm)
 		}
-		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && takesPlace {
+		if waits := max(ep.eligible, ep.notBefore); waits <= c.now && takesPlaces {
 			c.candidates.push(waits, &ep.place)
 		}
 	}
@@ -65,7 +69,7 @@ func nextAfter(now int64, times ...int64) (next int64) {
 // escalate takes the next step when the current one has failed or its time is
 // up, and otherwise waits for that time.
 func (c *Core) escalate(ep *episode) {
-	if ep.rule.gone || !ep.rule.treats() || ep.seen != ep.step {
+	if ep.seen != ep.step {
 		return
 	}
 	due, at := ep.due(c.now)
@@ -174,7 +178,7 @@ func (c *Core) obstacle(ep *episode) Code {
 		return Busy
 	case treats && n.controlPlane && len(c.controlPlane.holders) > 0:
 		return ControlPlaneBusy
-	case !treats && n.controlPlane && !r.spec.Response.Taint.ControlPlane:
+	case !treats && ep.spared():
 		return FellBack
 	case !r.gateOpen():
 		return GateClosed
@@ -182,6 +186,13 @@ func (c *Core) obstacle(ep *episode) Code {
 		return CapFull
 	}
 	return 0
+}
+
+// spared says that the node is one of the control plane, on which the rule places
+// no NoExecute.
+func (ep *episode) spared() bool {
+	taint := ep.rule.spec.Response.Taint
+	return ep.node.controlPlane && taint.Effect == NoExecute && !taint.ControlPlane
 }
 
 // veto returns the first veto that concerns the episode.

@@ -24,6 +24,10 @@ type Rule struct {
 	// Hold, when not empty, says why nothing new may begin: what stands stays
 	// and is still taken back when the node recovers.
 	Hold string
+
+	// DryRun has the rule judged, counted and explained, but nothing done: what
+	// it did earlier is taken back. It goes before Hold.
+	DryRun bool
 }
 
 // RuleID names a rule.
@@ -33,6 +37,17 @@ type RuleID struct {
 }
 
 func (id RuleID) String() string { return id.Kind.String() + "/" + id.Name }
+
+// ParseRuleID reads what String wrote.
+func ParseRuleID(s string) (RuleID, error) {
+	kind, name, _ := strings.Cut(s, "/")
+	for k := ConditionSet; k <= ReadyTimeout; k++ {
+		if kindNames[k] == kind && name != "" {
+			return RuleID{Kind: k, Name: name}, nil
+		}
+	}
+	return RuleID{}, &FieldError{Field: "rule", Value: s, Problem: "want a kind and a name such as ConditionSet/kernel-deadlock"}
+}
 
 func (id RuleID) compare(other RuleID) int {
 	if id.Kind != other.Kind {

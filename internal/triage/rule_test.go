@@ -88,6 +88,135 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 	})
 }
 
+func TestParseRuleID(t *testing.T) {
+	for _, id := range []triage.RuleID{
+		{Kind: triage.ConditionSet, Name: "kernel-deadlock"},
+		{Kind: triage.NodeHealthCheck, Name: "workers"},
+		{Kind: triage.Repair, Name: "default"},
+		{Kind: triage.ReadyTimeout, Name: "all"},
+		{Kind: triage.Repair, Name: "a/b"},
+	} {
+		t.Run("reads "+id.String(), func(t *testing.T) {
+			if got, err := triage.ParseRuleID(id.String()); err != nil || got != id {
+				t.Errorf("read as %+v (%v), want %+v", got, err, id)
+			}
+		})
+	}
+	for name, s := range map[string]string{
+		"nothing":                      "",
+		"a name without a kind":        "kernel-deadlock",
+		"a kind without a name":        "ConditionSet",
+		"a kind with an empty name":    "ConditionSet/",
+		"an empty kind":                "/kernel-deadlock",
+		"a kind that is none":          "Deployment/kernel-deadlock",
+		"a kind in other letters":      "conditionset/kernel-deadlock",
+		"a kind that is only a number": "Kind(1)/kernel-deadlock",
+	} {
+		t.Run("refuses "+name, func(t *testing.T) {
+			got, err := triage.ParseRuleID(s)
+			if err == nil || got != (triage.RuleID{}) {
+				t.Fatalf("%q is read as %+v (%v)", s, got, err)
+			}
+			namesValue(t, s, err)
+		})
+	}
+}
+
+func TestCodesAreSpelledAsTheyAreNamed(t *testing.T) {
+	names := []string{
+		"Treating", "Exhausted", "Tainted", "FellBack", "Recovered", "Deselected", "RuleGone", "CapFull", "GateClosed", "ControlPlaneBusy",
+		"Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	}
+	codes := []triage.Code{
+		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovered, triage.Deselected, triage.RuleGone, triage.CapFull,
+		triage.GateClosed, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
+		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
+	}
+	for i, code := range codes {
+		if code.String() != names[i] {
+			t.Errorf("code %d is spelled %q, want %q", code, code, names[i])
+		}
+	}
+	if last := codes[len(codes)-1] + 1; !strings.HasPrefix(last.String(), "Code(") {
+		t.Errorf("%s is a code that this test does not know", last)
+	}
+}
+
+// A rule on dry run that finds nothing of its own asks for nothing; one that finds
+// something is heard until it is gone, also by a controller that has just started.
+func TestDryRunReleasesWhatAnEarlierProcessDecided(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	rule := soundRule()
+	rule.Bound, rule.DryRun, rule.Hold = triage.Bound{}, true, "paused"
+	rule.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	for _, name := range []string{"a", "b"} {
+		core.Observe(now, triage.Node{Name: name, UID: name, Created: now.Add(-time.Hour),
+			Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: now.Add(-time.Hour)}}})
+	}
+	core.Resume(now, triage.Grant{Rule: rule.ID, Node: "a", UID: "a", Since: now})
+	core.Resume(now, triage.Grant{Rule: rule.ID, Node: "gone", UID: "gone", Since: now, Gone: now})
+	core.Resume(now, triage.Grant{Rule: rule.ID, Node: "gone meanwhile", UID: "gone meanwhile", Since: now})
+	core.Loaded(now)
+
+	releases := func(node string, want int) {
+		t.Helper()
+		plan, _ := core.Plan(node)
+		if plan.Treatment != nil || plan.Reason.Code != triage.DryRun || plan.Reason.Action != triage.Terminate || len(plan.Release) != want {
+			t.Errorf("%s: %s; %d releases, want %d", node, plan.Reason, len(plan.Release), want)
+		}
+	}
+	treated := func(want int) {
+		t.Helper()
+		if p, _ := core.Population(rule.ID); p.Treated != want || p.Sick != 2 {
+			t.Errorf("%d sick and %d in treatment, want 2 and %d", p.Sick, p.Treated, want)
+		}
+	}
+	releases("a", 1)
+	releases("b", 0)
+	treated(3) // the one that may be on its way, and the two that are not replaced yet
+	core.Abandon(now, "a", rule.ID, time.Minute)
+	releases("a", 0)
+	treated(2)
+	core.Advance(now.Add(triage.ReplacementWait))
+	treated(0)
+}
+
+// The caller is told of the weaker taint and of the stronger one that must not
+// arrive any more, each with its reason, until it says that the second cannot.
+func TestWeakerEffectCallsOffWhatAnEarlierProcessDecided(t *testing.T) {
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	rule := soundRule()
+	rule.ID.Kind, rule.Bound = triage.ConditionSet, triage.Bound{}
+	rule.Response = triage.Response{Taint: &triage.TaintResponse{Key: "example.com/sick", Effect: triage.NoSchedule}}
+	core := triage.New()
+	mustSet(t, core, now, rule)
+	core.Observe(now, triage.Node{Name: "a", UID: "a", Created: now.Add(-time.Hour),
+		Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: now.Add(-time.Hour)}}})
+	grant := triage.Grant{Rule: rule.ID, Node: "a", UID: "a", Since: now.Add(-time.Second)}
+	core.Resume(now, grant)
+	core.Loaded(now)
+
+	const says = "ConditionSet/default: Ready=False since 2026-07-01T11:00:00Z, taint example.com/sick:NoSchedule"
+	plan, _ := core.Plan("a")
+	if len(plan.Taints) != 1 || plan.Taints[0].Effect != triage.NoSchedule || plan.Reason.String() != says {
+		t.Errorf("%s; taints are %v", plan.Reason, plan.Taints)
+	}
+	if len(plan.Release) != 1 || plan.Release[0].Code != triage.Tainted || plan.Release[0].String() != says+" is asked for now, NoExecute is called off" {
+		t.Errorf("releases are %v", plan.Release)
+	}
+	if grants := core.Grants(); len(grants) != 1 || grants[0] != grant {
+		t.Errorf("grants are %+v, want %+v", grants, grant)
+	}
+
+	core.Abandon(now, "a", rule.ID, 0)
+	plan, _ = core.Plan("a")
+	if len(plan.Taints) != 1 || plan.Reason.String() != says || len(plan.Release) != 0 || len(core.Grants()) != 0 {
+		t.Errorf("after that: %s; releases are %v, grants %+v", plan.Reason, plan.Release, core.Grants())
+	}
+}
+
 // A rule that cannot be followed must not take the place of one that can.
 func TestBadChangeKeepsTheGoodRule(t *testing.T) {
 	core := triage.New()

@@ -25,6 +25,12 @@ func essenceOf(p triage.Plan) essence {
 	if p.Treatment != nil {
 		e.todo += fmt.Sprintln(p.Treatment.Rule, p.Treatment.Step)
 	}
+	for _, release := range p.Release {
+		switch release.Code {
+		case triage.Tainted, triage.FellBack, triage.Unclear, triage.Pending, triage.OnHold: // the finding does not tell
+			e.todo += fmt.Sprintln("call off", release.Rule)
+		}
+	}
 	for _, memory := range p.Remember {
 		e.todo += fmt.Sprintln("remember", memory)
 	}
@@ -155,7 +161,7 @@ func (s *story) todo(node *triage.Node, plan triage.Plan) string {
 				add("end %s", strings.TrimSpace(step.Action.String()+" "+step.Ref))
 			}
 		}
-		if !carriesResponse(node, release.Rule) {
+		if s.onItsWay(node, release.Rule) {
 			add("call off %s", release.Rule)
 		}
 	}

@@ -95,10 +95,12 @@ var commands = map[string]func(*story, *command){
 	"gone":          (*story).gone,
 	"condition":     (*story).condition,
 	"label":         (*story).label,
+	"becomes":       (*story).becomes,
 	"veto":          (*story).veto,
 	"unveto":        (*story).unveto,
 	"carry-out":     (*story).carryOut,
 	"abandon":       (*story).abandon,
+	"lands":         (*story).lands,
 	"failed":        (*story).failed,
 	"removed":       (*story).removed,
 	"restart":       (*story).restart,
@@ -193,6 +195,7 @@ func (s *story) conditionset(c *command) {
 		Selector:     c.selector(),
 		MaxUnhealthy: c.value("max"),
 		ControlPlane: c.flag("control-plane"),
+		DryRun:       c.flag("dry-run"),
 		Hold:         c.value("hold"),
 	}
 	for _, line := range c.takeLines() {
@@ -275,15 +278,20 @@ func (s *story) readyTimeout(c *command) {
 func (s *story) setRule(c *command, d interface {
 	Rule() (triage.Rule, error)
 }) {
+	rehearses := c.flag("dry-run") // the dialects of ladders have no word for it
+	unnoticed := c.flag("unnoticed")
 	c.end()
 	rule, err := d.Rule()
 	if err != nil {
 		s.say("refused: %v", err)
 		return
 	}
-	if err := s.core.SetRule(s.now, rule); err != nil {
-		s.say("refused: %v", err)
-		return
+	rule.DryRun = rule.DryRun || rehearses
+	if !unnoticed {
+		if err := s.core.SetRule(s.now, rule); err != nil {
+			s.say("refused: %v", err)
+			return
+		}
 	}
 	s.rules[rule.ID] = rule
 	s.ladders[rule.ID] = rule.Response.Ladder
@@ -447,6 +455,17 @@ func (s *story) label(c *command) {
 	})
 }
 
+// becomes makes nodes part of the control plane, or workers again.
+func (s *story) becomes(c *command) {
+	names := c.nodes()
+	role := c.word("control-plane or worker")
+	c.end()
+	if role != "control-plane" && role != "worker" {
+		c.fatalf("want control-plane or worker, not %q", role)
+	}
+	s.change(c, names, func(node *triage.Node) { node.ControlPlane = role == "control-plane" })
+}
+
 func (s *story) veto(c *command) {
 	names := c.nodes()
 	veto := triage.Veto{Reason: c.value("reason")}
@@ -502,7 +521,7 @@ func (s *story) carryOut(c *command) {
 			s.t.Fatalf("there is no plan for %s", name)
 		}
 		for _, release := range plan.Release {
-			if !carriesResponse(node, release.Rule) {
+			if s.onItsWay(node, release.Rule) {
 				callOff = append(callOff, func() { s.core.Abandon(s.now, name, release.Rule, 0) })
 			}
 		}
@@ -532,9 +551,12 @@ func (s *story) carryOut(c *command) {
 	}
 }
 
-func carriesResponse(node *triage.Node, rule triage.RuleID) bool {
-	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == rule }) ||
-		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == rule })
+// onItsWay says that a response of the rule was decided which takes a place, and
+// that the node has none.
+func (s *story) onItsWay(node *triage.Node, rule triage.RuleID) bool {
+	return !takesPlace(*node, rule) && slices.ContainsFunc(s.core.Grants(), func(g triage.Grant) bool {
+		return g.Rule == rule && g.Node == node.Name && g.UID == node.UID
+	})
 }
 
 func findTreatment(node *triage.Node, rule triage.RuleID, step int) int {
@@ -548,6 +570,21 @@ func (s *story) abandon(c *command) {
 	c.end()
 	s.core.Abandon(s.now, name, rule, retry)
 	s.tell()
+}
+
+// lands lets a write arrive that was sent some time ago, whatever the plan says now.
+func (s *story) lands(c *command) {
+	names := c.nodes()
+	rule := s.rule(c)
+	key, effect, _ := strings.Cut(c.word("a taint"), ":")
+	parsed, err := triage.ParseEffect(effect)
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		node.Taints = append(slices.Clone(node.Taints), triage.Taint{Rule: rule, Key: key, Effect: parsed})
+	})
 }
 
 // failed says that whoever carries out the latest treatment has given up.
