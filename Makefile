@@ -4,6 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PACKAGES := ./...
+VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # A benchmark is run this often; the worst of them is the figure to report.
 BENCH_COUNT ?= 3
@@ -13,15 +14,39 @@ BENCH       ?= .
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
+.PHONY: build
+build: ## Build the programs of Autohealer and the demo into bin
+	@echo "build: compiling"
+	@go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+# regenerate makes, in the folder $$made, everything that controller-gen makes of
+# api/: there the old files can be compared with the new ones, and a generator
+# that stops half-way has broken nothing.
+define regenerate
+made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
+	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
+	generator=$$PWD/bin/tools/controller-gen; \
+	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds)
+endef
+
+.PHONY: generate
+generate: ## Make deepcopy methods and CRDs from the types in api
+	@cd tools && go run ./build generator
+	@$(regenerate); \
+		find api -name 'zz_generated.*' -delete; \
+		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
+		rm -rf deploy/crds; cp -r "$$made/deploy/crds" deploy/crds
+
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
 	@cd tools && go run ./build testbed
 
 .PHONY: demo
 demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays the story and ends
-	@echo "demo: building"
-	@go build -o bin/demo ./cmd/demo
-	@exec bin/demo $(if $(ONCE),-once)
+	@echo "demo: compiling the controller and the demo"
+	@go build -v -trimpath -o bin/ ./cmd/autohealer-controller ./cmd/demo 2>&1 | \
+		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
+	@exec bin/demo -controller bin/autohealer-controller $(if $(ONCE),-once)
 
 .PHONY: test
 test: testbed ## Run all tests with the race detector, on a real control plane
@@ -34,8 +59,13 @@ test: testbed ## Run all tests with the race detector, on a real control plane
 .PHONY: check
 check: ## Formatting, vet, linters and module files
 	@echo "check: formatting"
-	@unformatted=$$(gofmt -l cmd internal testbed tools); \
+	@unformatted=$$(gofmt -l api cmd deploy internal test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@echo "check: generated files"
+	@cd tools && go run ./build generator
+	@$(regenerate); \
+		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" || \
+		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
 	@go vet $(PACKAGES)
 	@cd testbed && go vet ./etcd

@@ -1,10 +1,11 @@
 // Command demo shows Autohealer at work on a whole cluster that runs on this
-// machine alone: a real control plane, nodes in three zones played by kwok, and
-// faults to inject.
+// machine alone: a real control plane, nodes in three zones whose kubelets kwok
+// plays, workloads that are really evicted and scheduled anew, and the
+// controller's own program under its own rights.
 //
-// It promises to leave nothing behind: no process, no file. Today it shows the
-// core: what would be done to every node and why. It writes nothing to the nodes
-// itself; the rooms that do are still to come.
+// It promises that every line is what anybody sees who watches the API server,
+// and to leave nothing behind: no process, no file. It refuses to look inside
+// the controller, and to go on when a step has not come true.
 package main
 
 import (
@@ -14,20 +15,53 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/resourcestack/autohealer/internal/rig"
 )
 
+// readingTime is left to a person before each scene.
+const readingTime = 4 * time.Second
+
 func main() {
-	once := flag.Bool("once", false, "play the story, check every step and end")
+	d := demo{story: (*stage).story}
+	flag.BoolVar(&d.once, "once", false, "play the story without pauses, check every step and end")
+	flag.StringVar(&d.controller, "controller", "", "`program` of the controller; it is built if none is given")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout, *once)
-	interrupted := ctx.Err() != nil
-	stop()
+	if !d.once {
+		d.pause = readingTime
+	}
+	if d.controller != "" {
+		path, err := filepath.Abs(d.controller) // it will run in a folder of the cluster's
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "demo: finding the controller:", err)
+			os.Exit(1)
+		}
+		d.controller = path
+	}
+	// The libraries' logs would fall into the story: they complain of watches
+	// that break when the cluster goes down, as it should.
+	klog.SetLogger(logr.Discard())
+	log.SetLogger(logr.Discard())
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	context.AfterFunc(ctx, func() {
+		fmt.Println("\ndemo: cleaning up")
+		stop() // who presses Ctrl-C once more does not want to wait
+	})
+	err := d.run(ctx, os.Stdout)
+	rig.Clean()
 	switch {
 	case err == nil:
-	case interrupted && errors.Is(err, context.Canceled):
-		fmt.Println("demo: interrupted, everything is cleaned up")
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "demo: interrupted before the end of the story")
+		os.Exit(130)
 	default:
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)

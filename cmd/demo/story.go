@@ -2,160 +2,228 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
-	"time"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/resourcestack/autohealer/internal/dialect"
-	"github.com/resourcestack/autohealer/internal/testbed"
-	"github.com/resourcestack/autohealer/internal/triage"
+	"k8s.io/apimachinery/pkg/types"
 )
 
+// The two sets, by what the story needs of them.
 const (
-	nodeCount = 10
-	// sceneLimit is how long a scene may take before the demo gives up on it.
-	sceneLimit = time.Minute
+	pairSet   = "conditionset-1"
+	pairKey   = "node.stakater.com/KubeletContainerRuntimeUnhealthy"
+	kernelSet = "conditionset-2"
+	kernelKey = "node.stakater.com/KernelDeadlock"
+
+	noExecute  = corev1.TaintEffectNoExecute
+	noSchedule = corev1.TaintEffectNoSchedule
 )
 
-// rules are what a user of this cluster might write.
-func rules() ([]triage.Rule, error) {
-	deadlock, err := dialect.ConditionSet{
-		Name: "kernel-deadlock", Effect: "NoExecute", TaintKey: "node.stakater.com/KernelDeadlock",
-		Conditions: []dialect.SetCondition{{Type: "KernelDeadlock", Status: "true"}},
-	}.Rule()
-	if err != nil {
-		return nil, err
+// story is the scenes in their order. Each leaves the cluster as the next one
+// expects it.
+func (s *stage) story() []scene {
+	scenes := []scene{
+		{"The kernel of one node deadlocks. The set says NoExecute: no new work, and what runs there moves.", s.deadlock},
+		{"The node recovers: the taint goes, and it takes work again.", s.recovery},
+		{"A storm: five nodes at once, then a sixth. 49% may be emptied, the others only get no new work.", s.storm},
+		{"The control plane deadlocks too. It is never emptied, unless a set asks for control-plane nodes.", s.controlPlaneToo},
+		{"One node recovers. Its place goes to the one that has waited longest.", s.succession},
+		{"The storm is over.", s.calm},
+		{"A combination: one of its two conditions alone does nothing, both do.", s.pair},
+		{"Somebody has put up a taint with the same key. Ours comes and goes, theirs stays.", s.foreign},
+		{"kill -9 to the controller in the middle of a storm, which goes on while nobody leads.", s.crash},
+		{"All is well again: nothing is left on any node.", s.clean},
 	}
-	healthCheck, err := dialect.NodeHealthCheck{
-		Name: "workers",
-		UnhealthyConditions: []dialect.UnhealthyCondition{
-			{Type: "Ready", Status: "False", Duration: "5s"},
-			{Type: "Ready", Status: "Unknown", Duration: "5s"},
-		},
-		Steps: []dialect.RemediationStep{{Template: "reboot"}},
-	}.Rule()
-	return []triage.Rule{deadlock, healthCheck}, err
+	for i, scene := range scenes {
+		scenes[i].play = func(ctx context.Context) error {
+			s.forgetWords() // of the scene before
+			return scene.play(ctx)
+		}
+	}
+	return scenes
 }
 
-// scene is one thing that happens, and what must come of it.
-type scene struct {
-	title string
-	play  func(ctx context.Context) error
+func deadlocked() corev1.NodeCondition {
+	return corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, Reason: "DockerHung"}
 }
 
-func run(ctx context.Context, out io.Writer, once bool) (err error) {
-	fmt.Fprintln(out, "demo: starting etcd, kube-apiserver, kube-controller-manager and kwok")
-	began := time.Now()
-	cluster, err := testbed.Start(ctx, testbed.Config{
-		ControllerManager: true,
-		Kwok:              true,
-		// A kubelet that is silent is noticed within seconds, not 50 of them.
-		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-grace-period=10s", "--node-monitor-period=1s"}},
+func alive() corev1.NodeCondition {
+	return corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse, Reason: "KernelHasNoDeadlock"}
+}
+
+// lone is the node of the first scenes, and grown what the workloads have after
+// them.
+const (
+	lone  = "worker-0009"
+	grown = pods + 4
+)
+
+func (s *stage) deadlock(ctx context.Context) error {
+	if err := s.report(ctx, deadlocked(), lone); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(kernelKey, noExecute, lone), told("Tainted", lone),
+		empty(lone), podsRun(pods), counted(kernelSet, 1, 1, 0))
+}
+
+func (s *stage) recovery(ctx context.Context) error {
+	if err := s.report(ctx, alive(), lone); err != nil {
+		return err
+	}
+	if err := s.await(ctx, tainted(kernelKey, noExecute), told("Recovered", lone), counted(kernelSet, 0, 0, 0)); err != nil {
+		return err
+	}
+	if err := s.kubectl(ctx, "scale", "deployment", "web", "--replicas=14"); err != nil {
+		return err
+	}
+	return s.await(ctx, podsRun(grown), busy(lone))
+}
+
+// sixth is the last node of the storm.
+const sixth = "worker-0006"
+
+func (s *stage) storm(ctx context.Context) error {
+	had, firstFive := s.podsOf(workerRange(1, 6)...), workerRange(1, 5)
+	if err := s.report(ctx, deadlocked(), firstFive...); err != nil {
+		return err
+	}
+	if err := s.await(ctx, stormed(4, 1), podsRun(grown), counted(kernelSet, 5, 4, 1)); err != nil {
+		return err
+	}
+	emptied, waiting := s.emptied(), append(s.heldBack(), sixth)
+	if err := s.report(ctx, deadlocked(), sixth); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(kernelKey, noExecute, emptied...), tainted(kernelKey, noSchedule, waiting...),
+		empty(emptied...), unmoved(had, waiting...), podsRun(grown),
+		told("Tainted", emptied...), told("FellBack", waiting...),
+		counted(kernelSet, 6, 4, 2), explained(kernelSet, "4 of 10 selected nodes carry it, at most 4 may"))
+}
+
+func (s *stage) controlPlaneToo(ctx context.Context) error {
+	emptied, waiting := s.emptied(), s.heldBack()
+	if err := s.report(ctx, deadlocked(), controlPlane); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(kernelKey, noExecute, emptied...), tainted(kernelKey, noSchedule, append(waiting, controlPlane)...),
+		told("FellBack", controlPlane), counted(kernelSet, 7, 4, 3))
+}
+
+func (s *stage) succession(ctx context.Context) error {
+	emptied, waiting := s.emptied(), without(s.heldBack(), controlPlane, sixth)
+	if len(waiting) != 1 {
+		return fmt.Errorf("%v waited before %s did, want one", waiting, sixth)
+	}
+	recovers, next := emptied[0], waiting[0]
+	if err := s.report(ctx, alive(), recovers); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(kernelKey, noExecute, append(emptied[1:], next)...), tainted(kernelKey, noSchedule, sixth, controlPlane),
+		told("Recovered", recovers), told("Tainted", next), empty(next), podsRun(grown), counted(kernelSet, 6, 4, 2))
+}
+
+func (s *stage) calm(ctx context.Context) error {
+	sick := append(s.emptied(), s.heldBack()...)
+	if err := s.report(ctx, alive(), sick...); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(kernelKey, noExecute), tainted(kernelKey, noSchedule), told("Recovered", sick...), counted(kernelSet, 0, 0, 0))
+}
+
+func (s *stage) pair(ctx context.Context) error {
+	node := worker(7)
+	kubelet := corev1.NodeCondition{Type: "KubeletUnhealthy", Status: corev1.ConditionTrue, Reason: "NoAnswer"}
+	if err := s.report(ctx, kubelet, node); err != nil {
+		return err
+	}
+	if err := s.await(ctx, listed(pairSet, node, "Partial"), tainted(pairKey, noExecute), counted(pairSet, 0, 0, 0)); err != nil {
+		return err
+	}
+	if err := s.report(ctx, corev1.NodeCondition{Type: "ContainerRuntimeUnhealthy", Status: corev1.ConditionUnknown, Reason: "NoAnswer"}, node); err != nil {
+		return err
+	}
+	if err := s.await(ctx, tainted(pairKey, noExecute, node), told("Tainted", node), empty(node), podsRun(grown), counted(pairSet, 1, 1, 0)); err != nil {
+		return err
+	}
+	kubelet.Status, kubelet.Reason = corev1.ConditionFalse, "KubeletIsHealthy"
+	if err := s.report(ctx, kubelet, node); err != nil {
+		return err
+	}
+	return s.await(ctx, tainted(pairKey, noExecute), told("Recovered", node), counted(pairSet, 0, 0, 0))
+}
+
+func (s *stage) foreign(ctx context.Context) error {
+	node, taint := worker(8), kernelKey+"=hands-off:NoSchedule"
+	if err := s.kubectl(ctx, "taint", "node", node, taint); err != nil {
+		return err
+	}
+	if err := s.report(ctx, deadlocked(), node); err != nil {
+		return err
+	}
+	if err := s.await(ctx, tainted(kernelKey, noExecute, node), told("Tainted", node), empty(node), podsRun(grown), counted(kernelSet, 1, 1, 0)); err != nil {
+		return err
+	}
+	if err := s.report(ctx, alive(), node); err != nil {
+		return err
+	}
+	if err := s.await(ctx, onlyTaints(map[string]string{node: taint, controlPlane: controlPlaneTaint.ToString()}),
+		told("Recovered", node), counted(kernelSet, 0, 0, 0)); err != nil {
+		return err
+	}
+	return s.kubectl(ctx, "taint", "node", node, taint+"-")
+}
+
+func (s *stage) crash(ctx context.Context) error {
+	before, after := workerRange(4, 6), workerRange(7, 9)
+	if err := s.report(ctx, deadlocked(), before...); err != nil {
+		return err
+	}
+	if err := s.await(ctx, begun); err != nil {
+		return err
+	}
+	if err := s.controller.Kill(); err != nil {
+		return err
+	}
+	s.tell.line("controller", "killed, with %d of %d nodes tainted", len(s.emptied()), len(before))
+	if err := s.report(ctx, deadlocked(), after...); err != nil {
+		return err
+	}
+	s.tell.line("controller", "started again; the lease of the one before has to run out")
+	if err := s.controller.Restart(ctx); err != nil {
+		return err
+	}
+	if err := s.await(ctx, stormed(4, 2), counted(kernelSet, 6, 4, 2)); err != nil {
+		return err
+	}
+	return s.await(ctx, empty(s.emptied()...), podsRun(grown), told("FellBack", s.heldBack()...))
+}
+
+func (s *stage) clean(ctx context.Context) error {
+	sick := append(s.emptied(), s.heldBack()...)
+	if err := s.report(ctx, alive(), sick...); err != nil {
+		return err
+	}
+	return s.await(ctx, onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()}), noRecords, podsRun(grown),
+		told("Recovered", sick...), counted(kernelSet, 0, 0, 0), counted(pairSet, 0, 0, 0))
+}
+
+// emptied and heldBack are the nodes that have the kernel set's taint with its
+// own effect, and with the weaker one.
+func (s *stage) emptied() []string  { return s.carrying(noExecute) }
+func (s *stage) heldBack() []string { return s.carrying(noSchedule) }
+
+func (s *stage) carrying(effect corev1.TaintEffect) []string {
+	return ask(s.onlooker, func(s *sight) []string { return s.carriers(kernelKey, effect) })
+}
+
+// podsOf returns the pods of nodes as they are now.
+func (s *stage) podsOf(nodes ...string) map[string][]types.UID {
+	return ask(s.onlooker, func(s *sight) map[string][]types.UID {
+		had := map[string][]types.UID{}
+		for _, node := range nodes {
+			had[node] = slices.Clone(s.podsOn(node))
+		}
+		return had
 	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cluster.Stop()) }()
-	nodes, err := cluster.CreateNodes(ctx, testbed.Nodes{Count: nodeCount, Prefix: "worker"})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "demo: ready after %.1f s: %d nodes in 3 zones\n", time.Since(began).Seconds(), len(nodes))
-
-	client, err := kubernetes.NewForConfig(cluster.AdminConfig())
-	if err != nil {
-		return err
-	}
-	written, err := rules()
-	if err != nil {
-		return err
-	}
-	watched, err := newWatcher(out, written)
-	if err != nil {
-		return err
-	}
-	stopWatching, err := watched.start(ctx, client)
-	if err != nil {
-		return err
-	}
-	defer stopWatching()
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Name
-	}
-	for i, s := range story(cluster, watched, names) {
-		if !once {
-			leaveTimeToRead(ctx)
-		}
-		watched.say("\n  %d. %s\n", i+1, s.title)
-		scene, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("not within %s", sceneLimit))
-		err := s.play(scene)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("scene %d: %w", i+1, err)
-		}
-	}
-	watched.say("\ndemo: that was the story. The core decided and explained; this version writes nothing to the nodes.\n")
-	if once {
-		return nil
-	}
-	watched.say(`demo: the cluster stays until Ctrl-C. In another terminal:
-
-  export KUBECONFIG=%s
-  bin/testbed/kubectl get nodes
-  bin/testbed/kubectl patch node %s --subresource=status --type=strategic -p \
-    '{"status":{"conditions":[{"type":"KernelDeadlock","status":"True","reason":"DockerHung"}]}}'
-
-and watch here what comes of it.
-`, cluster.Kubeconfig(), names[4])
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
-// leaveTimeToRead paces the story for a person.
-func leaveTimeToRead(ctx context.Context) {
-	select {
-	case <-time.After(3 * time.Second):
-	case <-ctx.Done():
-	}
-}
-
-func story(cluster *testbed.Cluster, watched *watcher, names []string) []scene {
-	set := func(ctx context.Context, status corev1.ConditionStatus, nodes ...string) error {
-		for _, name := range nodes {
-			condition := corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: "DockerHung"}
-			if err := cluster.SetCondition(ctx, name, condition); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	first, storm, quiet := names[0], names[1:6], names[9]
-	return []scene{
-		{"The kernel of " + first + " deadlocks. Its ConditionSet says NoExecute.", func(ctx context.Context) error {
-			return errors.Join(set(ctx, corev1.ConditionTrue, first), watched.await(ctx, triage.Tainted, 1, first))
-		}},
-		{fmt.Sprintf("A storm: %s too. At most 49%% of the nodes may be emptied; the others only get no new work.", strings.Join(storm, ", ")), func(ctx context.Context) error {
-			return errors.Join(set(ctx, corev1.ConditionTrue, storm...),
-				watched.await(ctx, triage.Tainted, 3, storm...), watched.await(ctx, triage.FellBack, 2, storm...))
-		}},
-		{first + " recovers. Its place goes to the node that has waited longest.", func(ctx context.Context) error {
-			return errors.Join(set(ctx, corev1.ConditionFalse, first),
-				watched.await(ctx, triage.Healthy, 1, first), watched.await(ctx, triage.Tainted, 4, storm...))
-		}},
-		{"The storm is over.", func(ctx context.Context) error {
-			return errors.Join(set(ctx, corev1.ConditionFalse, storm...), watched.await(ctx, triage.Healthy, len(storm), storm...))
-		}},
-		{"The kubelet of " + quiet + " goes silent. Kubernetes turns Ready to Unknown; the health check gives it 5 s.", func(ctx context.Context) error {
-			return errors.Join(cluster.Silence(ctx, quiet), watched.await(ctx, triage.Treating, 1, quiet))
-		}},
-		{"It is heard again, and the remediation is called off.", func(ctx context.Context) error {
-			return errors.Join(cluster.Wake(ctx, quiet), watched.await(ctx, triage.Healthy, 1, quiet))
-		}},
-	}
 }

@@ -2,19 +2,168 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // The story is what a newcomer sees first, so it is played whole.
 func TestTheStoryIsToldToItsEnd(t *testing.T) {
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, true); err != nil {
+	var out transcript
+	d := demo{once: true, story: (*stage).story}
+	if err := d.run(t.Context(), &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{"ready after", "KernelDeadlock:NoExecute", "instead of NoExecute", "Ready=Unknown", "that was the story"} {
-		if !strings.Contains(out.String(), want) {
+	for _, want := range []string{
+		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
+		"left worker-0009", "FellBack:", "at most 4 may", "control-plane nodes are not included", "NoExecute, was NoSchedule",
+		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "10 scenes in", "never more than 4 nodes",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("the story does not say %q:\n%s", want, out.String())
+		}
+	}
+	for i, line := range strings.Split(out.String(), "\n") {
+		if len(line) > width {
+			t.Errorf("line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
+		}
+	}
+}
+
+func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
+	folder, err := os.MkdirTemp("", "demo-") // a short path: sockets will stand there
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	t.Setenv("TMPDIR", folder)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var (
+		out   transcript
+		s     *stage
+		ended = make(chan error, 1)
+	)
+	// No scenes: it is the audience's turn at once.
+	d := demo{story: func(built *stage) []scene { s = built; return nil }}
+	go func() {
+		err := d.run(ctx, &out)
+		cancel(errors.New("the demo has ended"))
+		ended <- err
+	}()
+	out.await(ctx, t, "stays until Ctrl-C")
+
+	if err := s.SetCondition(ctx, lone, deadlocked()); err != nil {
+		t.Fatal(err)
+	}
+	out.await(ctx, t, "KernelDeadlock=True", "taint "+kernelKey+":NoExecute", "Tainted: ConditionSet/conditionset-2", "left "+lone)
+	if err := s.SetCondition(ctx, lone, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}); err != nil {
+		t.Fatal(err)
+	}
+	out.await(ctx, t, "KernelDeadlock=False", "is gone")
+
+	pids := []int{s.Etcd.PID(), s.APIServer.PID(), s.ControllerManager.PID(), s.Scheduler.PID(), s.Kwok.PID(), s.controller.PID()}
+	cancel(errors.New("interrupt"))
+	if err := <-ended; err != nil {
+		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)
+	}
+	for _, pid := range pids {
+		if pid == 0 {
+			t.Error("a part did not run while the demo did")
+		}
+		if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
+			t.Errorf("process %d has outlived the demo", pid)
+		}
+	}
+	left, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range left {
+		if !strings.HasPrefix(entry.Name(), "rig-") { // the controller was built for all tests
+			t.Errorf("the demo has left %s behind", entry.Name())
+		}
+	}
+}
+
+func TestPlay(t *testing.T) {
+	fine := scene{"The first.", func(context.Context) error { return nil }}
+	broken := scene{"The second.", func(context.Context) error { return errors.New("worker-0001 has no taint") }}
+
+	t.Run("names_the_scene_that_went_wrong", func(t *testing.T) {
+		var out bytes.Buffer
+		err := demo{}.play(t.Context(), newTeller(&out), []scene{fine, broken, fine})
+		if want := `scene 2, "The second.": worker-0001 has no taint`; err == nil || err.Error() != want {
+			t.Errorf("error is %v, want %s", err, want)
+		}
+		if strings.Contains(out.String(), "3. ") {
+			t.Errorf("the story went on:\n%s", out.String())
+		}
+	})
+
+	t.Run("ends_at_an_interrupt_while_it_pauses", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := (demo{pause: time.Hour}).play(ctx, newTeller(&bytes.Buffer{}), []scene{fine}); !errors.Is(err, context.Canceled) {
+			t.Errorf("error is %v, want that it was canceled", err)
+		}
+	})
+}
+
+// transcript is a writer that can be read while it is written to.
+type transcript struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	changed chan struct{}
+}
+
+func (tr *transcript) Write(p []byte) (int, error) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.changed != nil {
+		close(tr.changed)
+		tr.changed = nil
+	}
+	return tr.text.Write(p)
+}
+
+func (tr *transcript) String() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.text.String()
+}
+
+// await waits until all the words have been written.
+func (tr *transcript) await(ctx context.Context, t *testing.T, words ...string) {
+	t.Helper()
+	for {
+		tr.mu.Lock()
+		text := tr.text.String()
+		if tr.changed == nil {
+			tr.changed = make(chan struct{})
+		}
+		changed := tr.changed
+		tr.mu.Unlock()
+		missing := ""
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				missing = w
+			}
+		}
+		if missing == "" {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatalf("waiting for %q: %v\n%s", missing, context.Cause(ctx), text)
 		}
 	}
 }

@@ -1,8 +1,11 @@
 package observe
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -13,10 +16,14 @@ const (
 	initializedLabel = "karpenter.sh/initialized"
 )
 
-// Node returns the facts that everybody's tools write into a Node object. What
-// this system itself put there (taints, treatments, memories) and what others
-// say against treating the node (vetoes) it leaves out.
-func Node(n *corev1.Node) triage.Node {
+// Node returns the facts that stand in a Node object: what everybody's tools
+// write there, and which of it this system put there itself. What stands
+// elsewhere (treatments, and what others say against treating the node) it
+// leaves out.
+//
+// The error tells of a record that cannot be read. The facts are right all the
+// same, but nothing on the node counts as ours.
+func Node(n *corev1.Node) (triage.Node, error) {
 	_, controlPlane := n.Labels[controlPlaneLabel]
 	facts := triage.Node{
 		Name:         n.Name,
@@ -33,7 +40,35 @@ func Node(n *corev1.Node) triage.Node {
 			Type: string(c.Type), Status: status(c.Status), Reason: c.Reason, Transition: c.LastTransitionTime.Time,
 		})
 	}
-	return facts
+	note, err := record.Read(n.Annotations)
+	if err != nil {
+		return facts, fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	facts.Taints = taints(n.Spec.Taints, note)
+	for _, m := range note.Memories {
+		facts.Memories = append(facts.Memories, triage.Memory{
+			Rule: triage.RuleID(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition,
+		})
+	}
+	return facts, nil
+}
+
+// taints returns the taints that are both on the node and on our note, once for
+// every rule that has them.
+func taints(onNode []corev1.Taint, note record.Record) []triage.Taint {
+	var ours []triage.Taint
+	for _, noted := range note.Taints {
+		effect, err := triage.ParseEffect(string(noted.Effect))
+		if err != nil {
+			continue // no taint on a node has such an effect
+		}
+		for _, t := range onNode {
+			if noted.Is(t) {
+				ours = append(ours, triage.Taint{Rule: triage.RuleID(noted.Rule), Key: noted.Key, Effect: effect})
+			}
+		}
+	}
+	return ours
 }
 
 // status reads a condition's status. The API server takes any text; what is

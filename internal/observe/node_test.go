@@ -1,6 +1,7 @@
 package observe_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -65,7 +67,122 @@ func TestNode(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, observe.Node(&tt.node)); diff != "" {
+			got, err := observe.Node(&tt.node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("facts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeKnowsItsOwn(t *testing.T) {
+	added := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
+	noted := func(rule, key string, effect corev1.TaintEffect) record.Taint {
+		id, err := triage.ParseRuleID(rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.Taint{Rule: record.Rule(id), Key: key, Effect: effect, Added: added}
+	}
+	set := func(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
+	tests := []struct {
+		name   string
+		note   record.Record
+		taints []corev1.Taint
+		want   triage.Node
+	}{
+		{
+			name:   "a taint that is on the note and on the node",
+			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			taints: []corev1.Taint{{Key: "other"}, {Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
+			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoExecute}}},
+		},
+		{
+			name:   "the time in another zone",
+			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoSchedule")}},
+			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added.In(time.FixedZone("", 3600)))}},
+			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoSchedule}}},
+		},
+		{
+			name: "a taint that several rules share, once for each",
+			note: record.Record{Taints: []record.Taint{
+				noted("ConditionSet/a", "example.com/shared", "PreferNoSchedule"), noted("ConditionSet/b", "example.com/shared", "PreferNoSchedule"),
+			}},
+			taints: []corev1.Taint{{Key: "example.com/shared", Effect: "PreferNoSchedule", TimeAdded: at(added)}},
+			want: triage.Node{Taints: []triage.Taint{
+				{Rule: set("a"), Key: "example.com/shared", Effect: triage.PreferNoSchedule},
+				{Rule: set("b"), Key: "example.com/shared", Effect: triage.PreferNoSchedule},
+			}},
+		},
+		{
+			name: "no taint that is on the note alone",
+			note: record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+		},
+		{
+			name:   "no taint that is on the node alone",
+			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
+		},
+		{
+			name: "no taint that somebody has replaced by an equal one",
+			note: record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			taints: []corev1.Taint{
+				{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added.Add(time.Second))},
+				{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added)},
+			},
+		},
+		{
+			name:   "no taint of an effect that there is not",
+			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "Evict")}},
+			taints: []corev1.Taint{{Key: "example.com/a", Effect: "Evict", TimeAdded: at(added)}},
+		},
+		{
+			name: "what it was asked to remember",
+			note: record.Record{Memories: []record.Memory{
+				{Rule: record.Rule(set("a")), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
+				{Rule: record.Rule(set("a")), Condition: "B", Since: added},
+			}},
+			want: triage.Node{Memories: []triage.Memory{
+				{Rule: set("a"), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
+				{Rule: set("a"), Condition: "B", Since: added},
+			}},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			node := corev1.Node{Spec: corev1.NodeSpec{Taints: tt.taints}}
+			if text, noted := tt.note.Encode(); noted {
+				node.Annotations = map[string]string{record.Annotation: text}
+			}
+			got, err := observe.Node(&node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.Conditions = []triage.Condition{}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("facts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeWithARecordThatCannotBeRead(t *testing.T) {
+	for _, text := range []string{"", "null and void", `{"taints":[{"rule":"Wish/a","key":"k","effect":"NoExecute","added":"2026-03-01T12:00:00Z"}]}`, `[]`} {
+		t.Run(text, func(t *testing.T) {
+			node := corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "worker-1", Annotations: map[string]string{record.Annotation: text}},
+				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &metav1.Time{Time: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}}}},
+				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "True"}}},
+			}
+			got, err := observe.Node(&node)
+			if err == nil || !strings.Contains(err.Error(), "node worker-1: annotation "+record.Annotation) {
+				t.Errorf("the error is %v", err)
+			}
+			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}}
+			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("facts (-want +got):\n%s", diff)
 			}
 		})

@@ -52,4 +52,10 @@ var sets = map[string]set{
 		out:      "../bin/tools",
 		programs: []program{{"golangci-lint", "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", ""}},
 	},
+	"generator": {
+		what:     "the generator of deepcopy methods and CRDs",
+		module:   "generate",
+		out:      "../bin/tools",
+		programs: []program{{"controller-gen", "sigs.k8s.io/controller-tools/cmd/controller-gen", ""}},
+	},
 }

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "somewhere")
+	o, err := parse([]string{"--kubeconfig=file", "--leader-elect=false", "--webhooks=false", "--log-format=text", "--log-level=debug"}, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
+		t.Errorf("parsed to %+v", o)
+	}
+	if o.metricsAddress != ":8080" || o.probeAddress != ":8081" {
+		t.Errorf("default addresses are %s and %s", o.metricsAddress, o.probeAddress)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a format that is none":      {[]string{"--log-format=xml"}, "--log-format=xml: want json or text"},
+		"a level that is none":       {[]string{"--log-level=loud"}, "loud"},
+		"an argument":                {[]string{"now"}, `unexpected argument "now"`},
+		"a flag that is none":        {[]string{"--drain"}, "drain"},
+		"no namespace":               {[]string{"--namespace="}, "--namespace is empty"},
+		"a deadline after the lease": {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(test.args, &bytes.Buffer{})
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error is %v, want one with %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestHelpTellsEveryFlagAndSucceeds(t *testing.T) {
+	var out bytes.Buffer
+	if err := command(t.Context(), []string{"--help"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "log-format"} {
+		if !strings.Contains(out.String(), "-"+flag) {
+			t.Errorf("--%s is not told of", flag)
+		}
+	}
+}
+
+func TestRunOutsideOfAClusterSaysWhatToGive(t *testing.T) {
+	err := command(t.Context(), nil, &bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
+		t.Errorf("error is %v", err)
+	}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/controller"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+const name = "autohealer-controller"
+
+// run wires everything up and works until ctx ends.
+func run(ctx context.Context, o options, out io.Writer) error {
+	log := o.logger(out)
+	logger := logr.FromSlogHandler(log.Handler())
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+
+	config, err := connect(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return err
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	self := identity()
+	// A lock of our own making: the usual one writes Events that need one more
+	// right, and has another name for this process than the ledger.
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.namespace, name,
+		resourcelock.ResourceLockConfig{Identity: self}, config, o.renewDeadline)
+	if err != nil {
+		return fmt.Errorf("preparing the leader's lease: %w", err)
+	}
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme:                              scheme,
+		Logger:                              logger,
+		LeaderElection:                      o.leaderElect,
+		LeaderElectionID:                    name,
+		LeaderElectionNamespace:             o.namespace,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       &o.leaseDuration,
+		RenewDeadline:                       &o.renewDeadline,
+		RetryPeriod:                         &o.retryPeriod,
+		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:              o.probeAddress,
+	})
+	if err != nil {
+		return fmt.Errorf("preparing the manager: %w", err)
+	}
+	if err := assemble(mgr, config, scheme, o.namespace, self, log); err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "namespace", o.namespace, "identity", self)
+	return mgr.Start(ctx)
+}
+
+// assemble adds to the manager what it is to run.
+func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, namespace, self string, log *slog.Logger) error {
+	direct, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	counts := controller.NewMetrics()
+	announcer := treat.NewAnnouncer(direct, self, counts.Event)
+	if err := metrics.Registry.Register(counts); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	follower, err := controller.New(controller.Config{
+		Client:    direct,
+		Namespace: namespace,
+		Identity:  self,
+		Announce:  announcer.Announce,
+		Metrics:   counts,
+		Logger:    log,
+	})
+	if err != nil {
+		return err
+	}
+	for _, part := range []manager.Runnable{announcer, follower} {
+		if err := mgr.Add(part); err != nil {
+			return err
+		}
+	}
+	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("ready", healthz.Ping)
+}
+
+// connect finds the API server. Nothing limits the rate of requests on this
+// side: the controller bounds how many are under way, and the server says when
+// it is busy.
+func connect(kubeconfig string) (config *rest.Config, err error) {
+	if kubeconfig != "" {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	} else {
+		config, err = rest.InClusterConfig()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("finding the API server: %w (outside of a cluster, give --kubeconfig)", err)
+	}
+	config.UserAgent = name + "/" + version
+	config.QPS = -1
+	return config, nil
+}
+
+// identity is a name that no other process has, now or later.
+func identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = name
+	}
+	return host + "_" + string(uuid.NewUUID())
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	workers      = 9
+	controlPlane = "control-0001"
+
+	// pods is how many the workloads have at first.
+	pods = 24
+)
+
+// The condition sets are those of the first design of Autohealer, as written.
+//
+//go:embed conditionsets.yaml
+var conditionSets string
+
+//go:embed workloads.yaml
+var workloads string
+
+// controlPlaneTaint keeps workloads off the control plane, as in most clusters.
+var controlPlaneTaint = corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}
+
+// stage is the cluster that the story is played on.
+type stage struct {
+	*testbed.Cluster
+	controller *rig.Controller
+	*onlooker
+}
+
+// build starts the cluster, with workloads that run and a controller that leads.
+// The stage that it returns is to be struck, also if there is an error.
+func build(ctx context.Context, tell *teller, program string) (*stage, error) {
+	began := time.Now()
+	tell.say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
+	cluster, err := testbed.Start(ctx, testbed.Config{ControllerManager: true, Scheduler: true, Kwok: true})
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{Cluster: cluster}
+	if err := s.populate(ctx, tell); err != nil {
+		return s, fmt.Errorf("setting up the cluster: %w", err)
+	}
+	tell.say("%d nodes in 3 zones and %d pods run after %s", workers+1, pods, span(time.Since(began)))
+	if err := s.install(ctx, program); err != nil {
+		return s, fmt.Errorf("installing Autohealer: %w", err)
+	}
+	tell.say("Autohealer is installed and at work after %s", span(time.Since(began)))
+	return s, s.introduce(ctx)
+}
+
+// strike ends everything that build began.
+func (s *stage) strike() error {
+	if s == nil {
+		return nil
+	}
+	if s.onlooker != nil {
+		s.stop()
+	}
+	return s.Stop()
+}
+
+// populate makes the nodes and lets the workloads run on them.
+func (s *stage) populate(ctx context.Context, tell *teller) error {
+	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: 1, Prefix: "control", Labels: map[string]string{controlPlaneTaint.Key: ""}}); err != nil {
+		return err
+	}
+	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: workers, Prefix: "worker"}); err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "taint", "node", controlPlane, controlPlaneTaint.ToString()); err != nil {
+		return err
+	}
+	if err := rig.Install(ctx, s.Cluster); err != nil { // what is watched must be defined
+		return err
+	}
+	var err error
+	if s.onlooker, err = watchCluster(ctx, s.AdminConfig(), tell); err != nil {
+		return err
+	}
+	// Pods that come before the nodes are ready would be put off for seconds.
+	if err := s.await(ctx, onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()})); err != nil {
+		return err
+	}
+	if _, err := s.KubectlApply(ctx, workloads); err != nil {
+		return err
+	}
+	return s.await(ctx, podsRun(pods))
+}
+
+// install runs the controller, and returns when it follows the sets.
+func (s *stage) install(ctx context.Context, program string) error {
+	if _, err := s.KubectlApply(ctx, conditionSets); err != nil {
+		return err
+	}
+	var err error
+	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{
+		Program: program,
+		// A successor of a leader that was killed waits until the lease has run
+		// out. Nobody needs to watch that for 15 s.
+		Args: []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"},
+	})
+	if err != nil {
+		return err
+	}
+	return s.await(ctx, followed(pairSet), followed(kernelSet))
+}
+
+// report writes a condition to nodes, all at once, as agents on them would. The
+// clock of the story starts with it.
+func (s *stage) report(ctx context.Context, condition corev1.NodeCondition, nodes ...string) error {
+	s.tell.begin()
+	s.tell.line(subject(nodes), "%s=%s (%s)", condition.Type, condition.Status, condition.Reason)
+	errs := make([]error, len(nodes))
+	var all sync.WaitGroup
+	for i, node := range nodes {
+		all.Go(func() { errs[i] = s.SetCondition(ctx, node, condition) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// kubectl runs a command that somebody could have typed, and shows it.
+func (s *stage) kubectl(ctx context.Context, args ...string) error {
+	s.tell.begin()
+	s.tell.line("somebody", "kubectl %s", strings.Join(args, " "))
+	_, err := s.Kubectl(ctx, args...)
+	return err
+}
+
+// worker returns the name of a worker, counted from 1.
+func worker(n int) string { return fmt.Sprintf("worker-%04d", n) }
+
+// workerRange returns the names of several.
+func workerRange(first, last int) []string {
+	var names []string
+	for n := first; n <= last; n++ {
+		names = append(names, worker(n))
+	}
+	return names
+}
+
+func without(names []string, left ...string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(left, name) })
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+const (
+	// startLimit and sceneLimit are how long the start and a scene may take
+	// before the demo gives up.
+	startLimit = 3 * time.Minute
+	sceneLimit = time.Minute
+)
+
+// demo is what is to be shown, and how.
+type demo struct {
+	// once ends the demo after the story.
+	once bool
+	// pause before each scene lets a person read the one before.
+	pause time.Duration
+	// controller is its program; empty builds it.
+	controller string
+	// story returns the scenes.
+	story func(s *stage) []scene
+}
+
+// scene is one thing that happens, and what must come of it.
+type scene struct {
+	title string
+	play  func(ctx context.Context) error
+}
+
+// run builds the stage, plays the story and, unless it is to be played only
+// once, lets everything stay until ctx ends.
+func (d demo) run(ctx context.Context, out io.Writer) (err error) {
+	tell := newTeller(out)
+	var s *stage
+	err = within(ctx, startLimit, func(ctx context.Context) (err error) {
+		s, err = build(ctx, tell, d.controller)
+		return err
+	})
+	defer func() { err = errors.Join(err, s.strike()) }()
+	if err != nil {
+		return fmt.Errorf("%w%s", err, s.lastWords(ctx))
+	}
+	began := time.Now()
+	scenes := d.story(s)
+	if err := d.play(ctx, tell, scenes); err != nil {
+		return fmt.Errorf("%w%s", err, s.lastWords(ctx))
+	}
+	most := ask(s.onlooker, func(s *sight) int { return s.most[kernelSet] })
+	tell.print("")
+	tell.say("%d scenes in %s, every step as it should be; never more than %d nodes were emptied at once", len(scenes), span(time.Since(began)), most)
+	if !d.once {
+		s.stay(ctx)
+	}
+	return nil
+}
+
+// play plays the scenes. The error names the one that went wrong.
+func (d demo) play(ctx context.Context, tell *teller, scenes []scene) error {
+	for i, scene := range scenes {
+		select {
+		case <-time.After(d.pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		tell.open(fmt.Sprintf("%d. %s", i+1, scene.title))
+		if err := within(ctx, sceneLimit, scene.play); err != nil {
+			return fmt.Errorf("scene %d, %q: %w", i+1, scene.title, err)
+		}
+	}
+	return nil
+}
+
+// within lets something take so long and no longer.
+func within(ctx context.Context, limit time.Duration, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
+	defer cancel()
+	return do(ctx)
+}

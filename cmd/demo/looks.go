@@ -1,0 +1,183 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+// tainted looks for a taint on these nodes and on no other.
+func tainted(key string, effect corev1.TaintEffect, nodes ...string) look {
+	want := slices.Sorted(slices.Values(nodes))
+	return func(s *sight) string {
+		if have := s.carriers(key, effect); !slices.Equal(have, want) {
+			return fmt.Sprintf("taint %s:%s is on [%s], want it on [%s]", key, effect, list(have), list(want))
+		}
+		return ""
+	}
+}
+
+// stormed looks for so many nodes with the kernel set's taint, whichever they are.
+func stormed(executed, scheduled int) look {
+	return func(s *sight) string {
+		if e, n := s.carriers(kernelKey, noExecute), s.carriers(kernelKey, noSchedule); len(e) != executed || len(n) != scheduled {
+			return fmt.Sprintf("taint %s is on [%s] as NoExecute and on [%s] as NoSchedule, want %d and %d nodes",
+				kernelKey, list(e), list(n), executed, scheduled)
+		}
+		return ""
+	}
+}
+
+// begun looks for any node with the kernel set's taint.
+func begun(s *sight) string {
+	if len(s.carriers(kernelKey, noExecute)) == 0 {
+		return "no node has taint " + kernelKey + ":NoExecute"
+	}
+	return ""
+}
+
+// onlyTaints looks for nodes that have these taints and no others.
+func onlyTaints(want map[string]string) look {
+	return func(s *sight) string {
+		have := map[string]string{}
+		for name, node := range s.nodes {
+			taints := make([]string, 0, len(node.Spec.Taints))
+			for _, t := range node.Spec.Taints {
+				taints = append(taints, t.ToString())
+			}
+			if len(taints) > 0 {
+				have[name] = strings.Join(taints, ",")
+			}
+		}
+		if !maps.Equal(have, want) {
+			return fmt.Sprintf("taints are %v, want %v", have, want)
+		}
+		return ""
+	}
+}
+
+// noRecords looks for nodes without a note of the controller.
+func noRecords(s *sight) string {
+	for name, node := range s.nodes {
+		if note, ok := node.Annotations[record.Annotation]; ok {
+			return fmt.Sprintf("node %s still has the note %s", name, note)
+		}
+	}
+	return ""
+}
+
+// podsRun looks for so many pods that run, and none on its way out.
+func podsRun(want int) look {
+	return func(s *sight) string {
+		if running, all := s.resting(); !all || running != want {
+			return fmt.Sprintf("%d pods run of %d that exist, want %d", running, len(s.pods), want)
+		}
+		return ""
+	}
+}
+
+// empty looks for nodes without any pod.
+func empty(nodes ...string) look {
+	return func(s *sight) string {
+		for _, node := range nodes {
+			if n := len(s.podsOn(node)); n > 0 {
+				return fmt.Sprintf("%d pods are on %s, want none", n, node)
+			}
+		}
+		return ""
+	}
+}
+
+// busy looks for pods on a node.
+func busy(node string) look {
+	return func(s *sight) string {
+		if len(s.podsOn(node)) == 0 {
+			return "no pod is on " + node
+		}
+		return ""
+	}
+}
+
+// unmoved looks for nodes that still have the pods that they had.
+func unmoved(had map[string][]types.UID, nodes ...string) look {
+	return func(s *sight) string {
+		for _, node := range nodes {
+			for _, pod := range had[node] {
+				if now := s.pods[pod]; now == nil || !runs(now) {
+					return "a pod of " + node + " was moved"
+				}
+			}
+		}
+		return ""
+	}
+}
+
+// told looks for an Event with a reason about each of the nodes.
+func told(reason string, nodes ...string) look {
+	return func(s *sight) string {
+		for _, node := range nodes {
+			if s.words[word{node, reason}] == 0 {
+				return "no Event has said " + reason + " of " + node
+			}
+		}
+		return ""
+	}
+}
+
+// counted looks for the counts of a set.
+func counted(name string, matched, tainted, heldBack int32) look {
+	return func(s *sight) string {
+		set := s.sets[name]
+		if set == nil {
+			return "ConditionSet " + name + " is missing"
+		}
+		if st := set.Status; st.Matched != matched || st.Tainted != tainted || st.HeldBack != heldBack {
+			return fmt.Sprintf("ConditionSet %s says %s, want %d matched, %d tainted, %d held back", name, counts(set), matched, tainted, heldBack)
+		}
+		return ""
+	}
+}
+
+// explained looks for words in what a set says about why it holds back.
+func explained(name, words string) look {
+	return func(s *sight) string {
+		var message string
+		if set := s.sets[name]; set != nil {
+			if c := meta.FindStatusCondition(set.Status.Conditions, v1alpha1.HeldBack); c != nil {
+				message = c.Message
+			}
+		}
+		if !strings.Contains(message, words) {
+			return fmt.Sprintf("ConditionSet %s says about what it holds back: %q, want %q in it", name, message, words)
+		}
+		return ""
+	}
+}
+
+// listed looks for what a set says about a node.
+func listed(name, node, reason string) look {
+	return func(s *sight) string {
+		if set := s.sets[name]; set == nil || !lists(set, v1alpha1.MatchedNode{Name: node, Reason: reason}) {
+			return fmt.Sprintf("ConditionSet %s does not say %s of %s", name, reason, node)
+		}
+		return ""
+	}
+}
+
+// followed looks for a set that was accepted.
+func followed(name string) look {
+	return func(s *sight) string {
+		if !accepted(s.sets[name]) {
+			return "ConditionSet " + name + " is not accepted"
+		}
+		return ""
+	}
+}

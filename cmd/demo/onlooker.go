@@ -1,0 +1,213 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+// controllerName is who Events and taints of Autohealer are from.
+const controllerName = "autohealer-controller"
+
+// onlooker watches a cluster as any user could, and tells what changes.
+type onlooker struct {
+	tell *teller
+
+	mu      sync.Mutex
+	sight   sight
+	breach  error         // a bound that was exceeded, at any moment
+	changed chan struct{} // closed, and replaced, when something was seen
+
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+}
+
+// watchCluster returns an onlooker that has seen all there is. ctx bounds the
+// time until then; the watches last until stop.
+func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlooker, error) {
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, fmt.Errorf("making a client to watch with: %w", err)
+	}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	o := &onlooker{tell: tell, sight: newSight(), changed: make(chan struct{}), cancel: cancel}
+	synced := []cache.InformerSynced{
+		follow(running, o, c, &corev1.NodeList{}, o.seeNode),
+		follow(running, o, c, &corev1.PodList{}, o.seePod),
+		follow(running, o, c, &appsv1.DeploymentList{}, o.seeDeployment),
+		follow(running, o, c, &v1alpha1.ConditionSetList{}, o.seeSet),
+		follow(running, o, c, &eventsv1.EventList{}, o.seeEvent),
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		o.stop()
+		return nil, fmt.Errorf("listing what is to be watched: %w", context.Cause(ctx))
+	}
+	return o, nil
+}
+
+// stop ends the watches.
+func (o *onlooker) stop() {
+	o.cancel()
+	o.loops.Wait()
+}
+
+// follow shows every change of one kind, one by one: what was, nil if it is new,
+// and what is, nil if it is gone.
+func follow[T client.Object](ctx context.Context, o *onlooker, c client.WithWatch, kind client.ObjectList, see func(was, is T)) cache.InformerSynced {
+	empty := func() client.ObjectList { return kind.DeepCopyObject().(client.ObjectList) }
+	show := func(was, is any) {
+		before, _ := was.(T)
+		after, _ := is.(T)
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		see(before, after)
+		close(o.changed)
+		o.changed = make(chan struct{})
+	}
+	var example T
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				into := empty()
+				return into, c.List(ctx, into, &client.ListOptions{Raw: &options})
+			},
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				return c.Watch(ctx, empty(), &client.ListOptions{Raw: &options})
+			},
+		},
+		ObjectType: example,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(is any) { show(nil, is) },
+			UpdateFunc: show,
+			DeleteFunc: func(was any) {
+				if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
+					was = last.Obj
+				}
+				show(was, nil)
+			},
+		},
+	})
+	o.loops.Go(func() { informer.RunWithContext(ctx) })
+	return informer.HasSynced
+}
+
+func (o *onlooker) seeNode(was, is *corev1.Node) {
+	o.sight.setNode(was, is)
+	if o.breach == nil {
+		o.breach = o.sight.exceeded()
+	}
+	if was == nil || is == nil {
+		return
+	}
+	if o.tell.others() {
+		for _, change := range conditionChanges(was, is) {
+			o.tell.begin()
+			o.tell.line(is.Name, "%s", change)
+		}
+	}
+	for _, change := range taintChanges(was.Spec.Taints, is.Spec.Taints) {
+		o.tell.line(is.Name, "%s", change)
+	}
+}
+
+func (o *onlooker) seePod(was, is *corev1.Pod) {
+	o.sight.setPod(was, is)
+	o.tellMoves()
+}
+
+func (o *onlooker) seeDeployment(was, is *appsv1.Deployment) {
+	o.sight.setDeployment(was, is)
+	o.tellMoves()
+}
+
+// tellMoves tells where pods have gone, once they have all arrived.
+func (o *onlooker) tellMoves() {
+	if moves := o.sight.takeMoves(); moves != "" {
+		o.tell.line("pods", "%s", moves)
+	}
+}
+
+func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
+	o.sight.setSet(was, is)
+	if change := setChange(was, is); change != "" && o.tell.others() {
+		o.tell.begin()
+		o.tell.line(cmp.Or(is, was).Name, "%s", change)
+	}
+	if was == nil || is == nil {
+		return
+	}
+	if before, after := counts(was), counts(is); before != after {
+		o.tell.line(is.Name, "%s", after)
+	}
+	for _, node := range is.Status.Nodes {
+		if !hasEvent(node.Reason) && !lists(was, node) {
+			o.tell.quote(node.Name, node.Reason, node.Message)
+		}
+	}
+}
+
+func (o *onlooker) seeEvent(_, is *eventsv1.Event) {
+	if is == nil || is.ReportingController != controllerName || is.Regarding.Kind != "Node" {
+		return
+	}
+	o.sight.words[word{is.Regarding.Name, is.Reason}]++
+	o.tell.quote(is.Regarding.Name, is.Reason, is.Note)
+}
+
+// look says what is missing, nothing if all is as it should be.
+type look func(s *sight) (missing string)
+
+// await waits until all looks see what they look for at the same time, with no
+// bound exceeded on the way.
+func (o *onlooker) await(ctx context.Context, looks ...look) error {
+	for {
+		o.mu.Lock()
+		changed, breach, missing := o.changed, o.breach, o.sight.missing(looks)
+		o.mu.Unlock()
+		switch {
+		case breach != nil:
+			return breach
+		case len(missing) == 0:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", strings.Join(missing, "; "), context.Cause(ctx))
+		}
+	}
+}
+
+// forgetWords lets Events count only from now on.
+func (o *onlooker) forgetWords() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.sight.words)
+}
+
+// ask answers a question about what is seen now.
+func ask[T any](o *onlooker, question func(s *sight) T) T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return question(&o.sight)
+}

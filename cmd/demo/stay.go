@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// introduce shows what the controller was told, and how to read what follows.
+func (s *stage) introduce(ctx context.Context) error {
+	table, err := s.Kubectl(ctx, "get", "conditionsets")
+	if err != nil {
+		return err
+	}
+	s.tell.print("\n" + table + `
+What follows is what anybody sees who watches this cluster: taints, pods, the status of the sets,
+and why, in the words of the controller's Events. Times count from the last thing that was done.`)
+	return nil
+}
+
+// stay lets everything run until ctx ends, and tells what comes of what others do.
+func (s *stage) stay(ctx context.Context) {
+	s.tell.letGo()
+	s.tell.print(fmt.Sprintf(`
+The cluster stays until Ctrl-C. In another terminal:
+
+  export KUBECONFIG=%s
+  export PATH=%s:$PATH
+
+  kubectl get conditionsets -o wide
+  kubectl get pods -o wide
+  kubectl describe node %[3]s
+
+  # Let a node be sick, and with "False" well again. What comes of it is told here.
+  kubectl patch node %[3]s --subresource=status --type=strategic -p \
+    '{"status":{"conditions":[{"type":"KernelDeadlock","status":"True","reason":"DockerHung",
+      "lastTransitionTime":"'$(date -u +%%FT%%TZ)'"}]}}'
+
+  # Let fewer nodes be emptied, or only look on.
+  kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"maxUnhealthy":1}}'
+  kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"dryRun":true}}'
+`, s.Kubeconfig(), programs(), worker(2), kernelSet))
+	for ctx.Err() == nil {
+		s.controller.Expect() // its end is told here, and is no failure of the demo
+		select {
+		case <-ctx.Done():
+		case <-s.controller.Ended():
+			s.revive(ctx)
+		}
+	}
+}
+
+// revive starts the controller again when it has ended, as its Deployment would.
+func (s *stage) revive(ctx context.Context) {
+	log, _ := s.controller.Log()
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	s.tell.print("The controller has ended, and is started again. Its last words: " + lines[len(lines)-1])
+	if err := s.controller.Restart(ctx); err != nil && ctx.Err() == nil {
+		s.tell.print("That did not work, and is tried again: " + err.Error())
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// programs is where kubectl is.
+func programs() string {
+	if folder := os.Getenv("KUBEBUILDER_ASSETS"); folder != "" {
+		return folder
+	}
+	folder, err := filepath.Abs(filepath.Join("bin", "testbed"))
+	if err != nil {
+		return "bin/testbed"
+	}
+	return folder
+}
+
+// lastWords are the end of the controller's log, for whoever has to find out why
+// a step has not come true. There is nothing to find out about an interruption.
+func (s *stage) lastWords(ctx context.Context) string {
+	if ctx.Err() != nil || s == nil || s.controller == nil {
+		return ""
+	}
+	log, err := s.controller.Log()
+	if err != nil {
+		return "\n(the controller's log cannot be read: " + err.Error() + ")"
+	}
+	const most = 20
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	return "\nthe controller's last words:\n\t" + strings.Join(lines[max(0, len(lines)-most):], "\n\t")
+}

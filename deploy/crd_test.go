@@ -1,0 +1,417 @@
+package deploy_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+const seed = "../api/autohealer/v1alpha1/testdata/seed.yaml"
+
+func (c cluster) servesCRD(t *testing.T) {
+	var crd struct {
+		Status struct {
+			Conditions []metav1.Condition
+		}
+	}
+	eventually(t, "the CRD", func() error {
+		crd.Status.Conditions = nil
+		c.getJSON(t, &crd, "crd", "conditionsets.autohealer.resourcestack.com")
+		got := map[string]metav1.ConditionStatus{}
+		for _, condition := range crd.Status.Conditions {
+			got[condition.Type] = condition.Status
+		}
+		want := map[string]metav1.ConditionStatus{"NamesAccepted": "True", "Established": "True"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("conditions (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	for _, name := range []string{"conditionset", "cset", "autohealer"} {
+		if _, err := c.Kubectl(t.Context(), "get", name); err != nil {
+			t.Error(err)
+		}
+	}
+	if out, err := c.Kubectl(t.Context(), "explain", "conditionset.spec.conditions.status"); err != nil || !strings.Contains(out, "true, false or unknown") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+func (c cluster) takesSeed(t *testing.T) {
+	for _, kind := range [][]string{{}, {"--server-side"}} {
+		name := "client-side"
+		if len(kind) > 0 {
+			name = "server-side"
+		}
+		t.Run("by "+name+" apply", func(t *testing.T) {
+			command := append([]string{"apply", "--validate=strict", "-f", seed}, kind...)
+			if _, err := c.Kubectl(t.Context(), command...); err != nil {
+				t.Fatal(err)
+			}
+			c.storedAsWritten(t)
+			before := c.versions(t)
+			if _, err := c.Kubectl(t.Context(), command...); err != nil {
+				t.Fatalf("the second time: %v", err)
+			}
+			if diff := cmp.Diff(before, c.versions(t)); diff != "" {
+				t.Errorf("the second apply has changed something:\n%s", diff)
+			}
+			c.writeStatus(t, "conditionset-1", `{"status":{"observedGeneration":1,"matched":2,"nodes":[]}}`)
+			if _, err := c.Kubectl(t.Context(), command...); err != nil {
+				t.Errorf("after the controller has written a status: %v", err)
+			}
+			changed, err := os.ReadFile(seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			command[3] = file(t, strings.ReplaceAll(string(changed), "status: true", "status: 'FALSE'"))
+			if _, err := c.Kubectl(t.Context(), command...); err != nil {
+				t.Errorf("with another type of status: %v", err)
+			}
+			if _, err := c.Kubectl(t.Context(), "delete", "-f", seed); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// storedAsWritten looks at what the API server keeps, and at what the Go type
+// makes of it.
+func (c cluster) storedAsWritten(t *testing.T) {
+	t.Helper()
+	var raw struct {
+		Items []struct{ Spec map[string]any }
+	}
+	c.getJSON(t, &raw, "conditionsets")
+	if len(raw.Items) != 2 {
+		t.Fatalf("%d sets are stored", len(raw.Items))
+	}
+	want := map[string]any{
+		"type": "KubeletContainerRuntimeUnhealthy", "effect": "NoExecute",
+		"taintKey": "node.stakater.com/KubeletContainerRuntimeUnhealthy",
+		"conditions": map[string]any{
+			"KubeletUnhealthy":          map[string]any{"status": true},
+			"ContainerRuntimeUnhealthy": map[string]any{"status": "unknown"},
+		},
+	}
+	if diff := cmp.Diff(want, raw.Items[0].Spec); diff != "" {
+		t.Errorf("stored (-written +stored):\n%s", diff)
+	}
+	read := map[string]v1alpha1.SetCondition{
+		"KubeletUnhealthy":          {Status: "True"},
+		"ContainerRuntimeUnhealthy": {Status: "Unknown"},
+	}
+	if diff := cmp.Diff(read, c.list(t).Items[0].Spec.Conditions); diff != "" {
+		t.Errorf("read (-want +got):\n%s", diff)
+	}
+}
+
+func (c cluster) versions(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, set := range c.list(t).Items {
+		found[set.Name] = set.ResourceVersion
+	}
+	return found
+}
+
+// rawClient speaks JSON with the group of the sets.
+func (c cluster) rawClient(t *testing.T) rest.Interface {
+	t.Helper()
+	config := c.AdminConfig()
+	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// list reads all sets as the controller does: all or none.
+func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
+	t.Helper()
+	data, err := c.rawClient(t).Get().Resource("conditionsets").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets v1alpha1.ConditionSetList
+	if err := json.Unmarshal(data, &sets); err != nil {
+		t.Fatalf("the list cannot be read: %v\n%s", err, data)
+	}
+	return &sets
+}
+
+func (c cluster) writeStatus(t *testing.T, name, patch string) {
+	t.Helper()
+	if err := c.patchStatus(t, name, patch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c cluster) patchStatus(t *testing.T, name, patch string) error {
+	t.Helper()
+	return c.rawClient(t).Patch(types.MergePatchType).Resource("conditionsets").Name(name).SubResource("status").
+		Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
+}
+
+// takesGoType writes sets as programs do: with every field that Go has, empty or
+// not.
+func (c cluster) takesGoType(t *testing.T) {
+	set := &v1alpha1.ConditionSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet"},
+		ObjectMeta: metav1.ObjectMeta{Name: "typed"},
+		Spec: v1alpha1.ConditionSetSpec{
+			Type: "Typed", Effect: "NoExecute", TaintKey: "example.com/typed",
+			Conditions:   map[string]v1alpha1.SetCondition{"A": {Status: "True"}},
+			MaxUnhealthy: new(intstr.FromInt32(3)),
+		},
+	}
+	send := func(r *rest.Request) {
+		t.Helper()
+		body, err := json.Marshal(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := r.Resource("conditionsets").Body(body).Do(t.Context()).Raw()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, body)
+		}
+		if err := json.Unmarshal(answer, set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := c.rawClient(t)
+	send(client.Post())
+	set.Status.Matched = 3
+	send(client.Put().Name("typed").SubResource("status"))
+	if set.Status.Matched != 3 || set.Generation != 1 {
+		t.Errorf("after the status was written: %+v", set)
+	}
+	set.Spec.DryRun = true
+	send(client.Put().Name("typed"))
+	if !set.Spec.DryRun || set.Generation != 2 || set.Status.Matched != 3 {
+		t.Errorf("after the spec was written: %+v", set)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "conditionset", "typed"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// good is a set that nothing is wrong with.
+const good = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata:
+  name: NAME
+spec:
+  type: Combination
+  effect: NoExecute
+  taintKey: example.com/combination
+  conditions:
+    A:
+      status: true
+`
+
+func (c cluster) refusesBadSets(t *testing.T) {
+	tests := []struct {
+		name     string
+		old, new string
+		says     string
+	}{
+		{"an effect that is none", "effect: NoExecute", "effect: Evict", `spec.effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "PreferNoSchedule"`},
+		{"no effect", "  effect: NoExecute\n", "", "spec.effect: Required value"},
+		{"no taint key", "  taintKey: example.com/combination\n", "", "spec.taintKey: Required value"},
+		{"an empty taint key", "example.com/combination", "''", "spec.taintKey: Invalid value"},
+		{"no type", "  type: Combination\n", "", "spec.type: Required value"},
+		{"no conditions", "  conditions:\n    A:\n      status: true\n", "", "spec.conditions: Required value"},
+		{"an empty list of conditions", "conditions:\n    A:\n      status: true\n", "conditions: {}", "spec.conditions: Invalid value"},
+		{"a condition without a status", "      status: true", "      duration: 5m", "spec.conditions.A.status: Required value"},
+		{"a condition without a type", "    A:", "    '':", "a condition type has 1 to 316 characters"},
+		{"conditions as a list", "    A:\n      status: true", "  - A", "spec.conditions"},
+		{"a duration in bare seconds", "status: true", "status: true\n      duration: 300", "spec.conditions.A.duration"},
+		{"a word that there is not", "status: true", "status: true\n      durtion: 300s", "spec.conditions.A.durtion"},
+		{"a bound in words", "effect:", "maxUnhealthy: half\n  effect:", "spec.maxUnhealthy: Invalid value"},
+		{"a bound of more than all", "effect:", "maxUnhealthy: 101%\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"a negative bound", "effect:", "maxUnhealthy: -1\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"a bound that no number holds", "effect:", "maxUnhealthy: 3000000000\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"half a node", "effect:", "maxUnhealthy: 0.5\n  effect:", "spec.maxUnhealthy: Invalid value"},
+	}
+	for _, kind := range []string{"--server-side=false", "--server-side=true"} {
+		for _, test := range tests {
+			t.Run(test.name+" by apply "+kind, func(t *testing.T) {
+				manifest := strings.ReplaceAll(good, "NAME", "bad")
+				bad := strings.Replace(manifest, test.old, test.new, 1)
+				if bad == manifest {
+					t.Fatalf("%q is not in the set to start from", test.old)
+				}
+				_, err := c.Kubectl(t.Context(), "apply", kind, "-f", file(t, bad))
+				if err == nil {
+					t.Fatal("it was taken")
+				}
+				_, answer, _ := strings.Cut(err.Error(), "exit status 1: ")
+				if !strings.Contains(answer, test.says) {
+					t.Errorf("it says\n%s\nwant something with\n%s", answer, test.says)
+				}
+			})
+		}
+	}
+}
+
+// storesOnlyReadable tries to store, past kubectl, what the Go type could not
+// hold. Whatever is taken must leave the list readable.
+func (c cluster) storesOnlyReadable(t *testing.T) {
+	create := func(name, spec string) error {
+		return c.rawClient(t).Post().Resource("conditionsets").Body([]byte(`{
+			"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "` + name + `"}, "spec": ` + spec + `}`)).
+			Do(t.Context()).Error()
+	}
+	spec := func(status, more string) string {
+		return `{"type": "T", "effect": "NoSchedule", "taintKey": "example.com/a", "conditions": {"A": {"status": ` + status + `}}` + more + `}`
+	}
+	specs := []struct {
+		name  string
+		spec  string
+		taken v1alpha1.ConditionStatus // the status as it is read; nothing if the set is refused
+	}{
+		{"boolean", spec(`true`, ``), "True"},
+		{"letters", spec(`"uNkNoWn"`, ``), "Unknown"},
+		{"word", spec(`"broken"`, ``), "broken"},
+		{"number", spec(`1`, ``), "1"},
+		{"large-number", spec(`1e300`, ``), "1e+300"},
+		{"object", spec(`{"a": [1, null]}`, ``), `{"a":[1,null]}`},
+		{"array", spec(`[true]`, ``), `[true]`},
+		{"null", spec(`null`, ``), ""},
+		{"whole-float", spec(`true`, `, "maxUnhealthy": 3.0`), ""},
+		{"int32", spec(`true`, `, "maxUnhealthy": 2147483647`), "True"},
+		{"digits", spec(`true`, `, "maxUnhealthy": "999999999"`), "True"},
+		{"over-int32", spec(`true`, `, "maxUnhealthy": 2147483648`), ""},
+		{"int64", spec(`true`, `, "maxUnhealthy": 9223372036854775807`), ""},
+		{"over-int64", spec(`true`, `, "maxUnhealthy": 9223372036854775808`), ""},
+		{"float", spec(`true`, `, "maxUnhealthy": 1e30`), ""},
+		{"endless-digits", spec(`true`, `, "maxUnhealthy": "99999999999999999999"`), ""},
+		{"bound-as-object", spec(`true`, `, "maxUnhealthy": {}`), ""},
+		{"label-as-number", spec(`true`, `, "selector": {"matchLabels": {"a": 1}}`), ""},
+		{"label-as-null", spec(`true`, `, "selector": {"matchLabels": {"a": null}}`), "True"},
+		{"selector-as-text", spec(`true`, `, "selector": "a=b"`), ""},
+		{"values-as-text", spec(`true`, `, "selector": {"matchExpressions": [{"key": "a", "operator": "In", "values": "b"}]}`), ""},
+		{"dry-run-as-text", spec(`true`, `, "dryRun": "true"`), ""},
+		{"condition-as-null", `{"type": "T", "effect": "NoSchedule", "taintKey": "a", "conditions": {"A": null}}`, ""},
+		{"condition-as-text", `{"type": "T", "effect": "NoSchedule", "taintKey": "a", "conditions": {"A": "true"}}`, ""},
+		{"spec-as-text", `"spec"`, ""},
+		{"spec-as-null", `null`, ""},
+	}
+	want := map[string]v1alpha1.ConditionStatus{}
+	for _, test := range specs {
+		err := create(test.name, test.spec)
+		if (err == nil) != (test.taken != "") {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if err == nil {
+			want[test.name] = test.taken
+		}
+	}
+	got := map[string]v1alpha1.ConditionStatus{}
+	for _, set := range c.list(t).Items {
+		got[set.Name] = set.Spec.Conditions["A"].Status
+		if set.Spec.Unreadable != "" {
+			t.Errorf("%s is stored and cannot be read: %s", set.Name, set.Spec.Unreadable)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the statuses of the stored sets (-want +got):\n%s", diff)
+	}
+
+	const isTaken, isRead = true, true
+	statuses := []struct {
+		status string
+		taken  bool
+		read   bool
+	}{
+		{`{"matched": 2147483647}`, isTaken, isRead},
+		{`{"matched": 2147483648}`, !isTaken, !isRead},
+		{`{"maxTainted": 1e30}`, !isTaken, !isRead},
+		{`{"selected": -1}`, !isTaken, !isRead},
+		{`{"observedGeneration": 9223372036854775807}`, isTaken, isRead},
+		{`{"observedGeneration": 9223372036854775808}`, !isTaken, !isRead},
+		{`{"nodes": [{"name": "a"}]}`, !isTaken, !isRead},
+		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
+		// The API server knows more times than Go does.
+		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
+		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00+99:99"}]}`, isTaken, !isRead},
+		{`{"conditions": [{"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": 9223372036854775808}]}`, !isTaken, !isRead},
+	}
+	for _, test := range statuses {
+		err := c.patchStatus(t, "boolean", `{"status": `+test.status+`}`)
+		if (err == nil) != test.taken {
+			t.Errorf("status %s: %v", test.status, err)
+		}
+		sets := c.list(t).Items
+		if len(sets) != len(want) {
+			t.Errorf("after status %s the list is not whole", test.status)
+		}
+		for _, set := range sets {
+			empty := cmp.Equal(set.Status, v1alpha1.ConditionSetStatus{})
+			if empty == (set.Name == "boolean" && test.read) {
+				t.Errorf("after status %s that of %s is empty: %v", test.status, set.Name, empty)
+			}
+		}
+		c.writeStatus(t, "boolean", `{"status": null}`)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "conditionsets", "--all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c cluster) printsColumns(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", seed); err != nil {
+		t.Fatal(err)
+	}
+	c.writeStatus(t, "conditionset-1", `{"status": {"matched": 7, "tainted": 5, "heldBack": 2, "conditions": [
+		{"type": "HeldBack", "status": "True", "reason": "FellBack", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
+		{"type": "Accepted", "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}}`)
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"get", "conditionsets"}, []string{
+			"NAME TYPE EFFECT MATCHED ACCEPTED AGE",
+			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False",
+			"conditionset-2 KernelDeadlock NoExecute",
+		}},
+		{[]string{"get", "conditionsets", "-o", "wide"}, []string{
+			"NAME TYPE EFFECT MATCHED ACCEPTED TAINTED HELD BACK AGE",
+			"conditionset-1 KubeletContainerRuntimeUnhealthy NoExecute 7 False 5 2",
+			"conditionset-2 KernelDeadlock NoExecute",
+		}},
+	} {
+		out, err := c.Kubectl(t.Context(), test.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if len(lines) != len(test.want) {
+			t.Fatalf("%d lines are printed:\n%s", len(lines), out)
+		}
+		for i, line := range lines {
+			words := strings.Fields(line)
+			if i > 0 {
+				words = words[:len(words)-1] // the age
+			}
+			if got := strings.Join(words, " "); got != test.want[i] {
+				t.Errorf("line %d is %q, want %q:\n%s", i, got, test.want[i], out)
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package deploy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	namespace = "autohealer-system"
+	account   = "autohealer-controller"
+
+	// limit bounds the waits: long enough for two busy cores.
+	limit = 30 * time.Second
+	// glance is how often a wait looks.
+	glance = 20 * time.Millisecond
+)
+
+// TestDeploy installs everything into one cluster and looks at it from all
+// sides. The controller manager is there to make pods of the Deployment.
+func TestDeploy(t *testing.T) {
+	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true})}
+	if !t.Run("installs by one command", c.installs) {
+		return // there is nothing to look at
+	}
+	t.Run("serves the CRD", c.servesCRD)
+	t.Run("takes the seed as it is written", c.takesSeed)
+	t.Run("takes what the Go type writes", c.takesGoType)
+	t.Run("refuses bad sets in words", c.refusesBadSets)
+	t.Run("stores nothing that hides the other sets", c.storesOnlyReadable)
+	t.Run("prints the columns that people look for", c.printsColumns)
+	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
+	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
+}
+
+// cluster is where everything is installed.
+type cluster struct{ *testbed.Cluster }
+
+// installs applies the manifests as the documentation says, and once more.
+func (c cluster) installs(t *testing.T) {
+	files := []string{"-f", "crds", "-f", "controller"}
+	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const objects = 11
+	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
+		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
+	}
+	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
+		out, err := c.Kubectl(t.Context(), append(again, files...)...)
+		if err != nil {
+			t.Errorf("the second time: %v", err)
+		}
+		if again[0] == "diff" && out != "" {
+			t.Errorf("what is there is not what is written:\n%s", out)
+		}
+	}
+}
+
+// Programs read the same manifests that kubectl does.
+func TestManifestsAreAllOfTheFiles(t *testing.T) {
+	files := 0
+	for _, folder := range []string{"crds", "controller"} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			files++
+			path := folder + "/" + entry.Name()
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := fs.ReadFile(deploy.Manifests, path); err != nil || string(got) != string(want) {
+				t.Errorf("%s is not among the manifests as it is: %v", path, err)
+			}
+		}
+	}
+	if files < 4 {
+		t.Errorf("found %d files: this test looks at nothing", files)
+	}
+}
+
+// admitsPods waits for the pods of the Deployment: only of them does the API
+// server ask whether they are restricted.
+func (c cluster) admitsPods(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	var pods []corev1.Pod
+	eventually(t, "two pods", func() error {
+		list, err := admin.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + account})
+		if err != nil {
+			return err
+		}
+		if pods = list.Items; len(pods) == 2 {
+			return nil
+		}
+		complaints, err := c.Kubectl(t.Context(), "get", "events", "-n", namespace, "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
+		return errors.Join(fmt.Errorf("%d pods are there; %s", len(pods), complaints), err)
+	})
+	for _, pod := range pods {
+		if pod.Spec.ServiceAccountName != account || pod.Spec.Priority == nil || *pod.Spec.Priority != 2000000000 {
+			t.Errorf("%s runs as %s with priority %v", pod.Name, pod.Spec.ServiceAccountName, pod.Spec.Priority)
+		}
+		for _, toleration := range pod.Spec.Tolerations {
+			if toleration.Effect == corev1.TaintEffectNoExecute && *toleration.TolerationSeconds != 60 {
+				t.Errorf("%s: the API server added a toleration of its own: %+v", pod.Name, toleration)
+			}
+		}
+	}
+	budget, err := admin.PolicyV1().PodDisruptionBudgets(namespace).Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the budget counting both", func() error {
+		if budget, err = admin.PolicyV1().PodDisruptionBudgets(namespace).Get(t.Context(), account, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if budget.Status.ExpectedPods != 2 || budget.Status.DesiredHealthy != 1 {
+			return fmt.Errorf("it expects %d and wants %d healthy", budget.Status.ExpectedPods, budget.Status.DesiredHealthy)
+		}
+		return nil
+	})
+
+	// The namespace does refuse what is not restricted, and a pod of ours is
+	// refused as soon as one of its restrictions is taken away.
+	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, loosen := range map[string]func(*corev1.PodSpec){
+		"root":         func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
+		"seccomp":      func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
+		"escalation":   func(p *corev1.PodSpec) { p.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil },
+		"capabilities": func(p *corev1.PodSpec) { p.Containers[0].SecurityContext.Capabilities = nil },
+		"host network": func(p *corev1.PodSpec) { p.HostNetwork = true },
+	} {
+		if err := createPod(t.Context(), admin, deployment, loosen); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+			t.Errorf("loosened by %s: %v", name, err)
+		}
+	}
+	if err := createPod(t.Context(), admin, deployment, func(*corev1.PodSpec) {}); err != nil {
+		t.Errorf("as it is: %v", err)
+	}
+	if !*deployment.Spec.Template.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem {
+		t.Error("the root filesystem can be written")
+	}
+}
+
+// createPod asks whether a changed pod of the Deployment would be admitted.
+func createPod(ctx context.Context, admin kubernetes.Interface, d *appsv1.Deployment, change func(*corev1.PodSpec)) error {
+	template := d.Spec.Template.DeepCopy()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial", Labels: template.Labels}, Spec: template.Spec}
+	change(&pod.Spec)
+	_, err := admin.CoreV1().Pods(d.Namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// eventually waits until check finds nothing wrong any more.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for deadline := time.Now().Add(limit); ; <-look.C {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after %s: %v", what, limit, err)
+		}
+	}
+}
+
+// file writes a manifest to a file and returns its path.
+func file(t *testing.T, manifest string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "manifest.yaml")
+	if err := os.WriteFile(path, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// getJSON reads what kubectl gets.
+func (c cluster) getJSON(t *testing.T, into any, args ...string) {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+}

@@ -1,0 +1,135 @@
+package deploy_test
+
+import (
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// request is what one may ask the API server for.
+type request struct {
+	verb string
+	what string // resource.group/subresource name
+	in   string // namespace; empty means none
+}
+
+func (r request) String() string {
+	text := r.verb + " " + r.what
+	if r.in != "" {
+		text += " in " + r.in
+	}
+	return text
+}
+
+// attributes are the request in the words of the API server.
+func (r request) attributes() *authorizationv1.ResourceAttributes {
+	what, name, _ := strings.Cut(r.what, " ")
+	what, subresource, _ := strings.Cut(what, "/")
+	resource, group, _ := strings.Cut(what, ".")
+	return &authorizationv1.ResourceAttributes{
+		Verb: r.verb, Group: group, Resource: resource, Subresource: subresource, Name: name, Namespace: r.in,
+	}
+}
+
+const sets = "conditionsets.autohealer.resourcestack.com"
+
+var allowed = []request{
+	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""},
+	{"get", sets + " s1", ""}, {"list", sets, ""}, {"watch", sets, ""},
+	{"patch", sets + "/status s1", ""},
+	{"create", "events.events.k8s.io", "default"},
+	{"create", "leases.coordination.k8s.io", namespace},
+	{"get", "leases.coordination.k8s.io autohealer-controller", namespace},
+	{"update", "leases.coordination.k8s.io autohealer-controller", namespace},
+	{"create", "configmaps", namespace},
+	{"get", "configmaps autohealer-ledger", namespace},
+	{"update", "configmaps autohealer-ledger", namespace},
+}
+
+var forbidden = []request{
+	// Nodes: their existence and what others report of them are not its business.
+	{"create", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"deletecollection", "nodes", ""},
+	{"patch", "nodes/status n1", ""}, {"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
+	// Pods: NoExecute evicts, and the controller does not.
+	{"list", "pods", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
+	// Its own orders.
+	{"create", sets, ""}, {"update", sets + " s1", ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""}, {"update", sets + "/status s1", ""},
+	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
+	// Events elsewhere, and those that stand.
+	{"create", "events.events.k8s.io", ""}, {"create", "events.events.k8s.io", "kube-system"}, {"create", "events.events.k8s.io", namespace},
+	{"create", "events", "default"}, {"create", "events", namespace}, {"patch", "events.events.k8s.io e1", "default"}, {"delete", "events.events.k8s.io e1", "default"}, {"list", "events.events.k8s.io", "default"},
+	// Other objects in its namespace, and the same ones in others.
+	{"get", "configmaps other", namespace}, {"update", "configmaps other", namespace}, {"list", "configmaps", namespace},
+	{"delete", "configmaps autohealer-ledger", namespace}, {"update", "configmaps autohealer-ledger", "default"}, {"create", "configmaps", "default"},
+	{"update", "leases.coordination.k8s.io other", namespace}, {"delete", "leases.coordination.k8s.io autohealer-controller", namespace},
+	{"get", "leases.coordination.k8s.io autohealer-controller", "kube-system"}, {"update", "leases.coordination.k8s.io n1", "kube-node-lease"},
+	{"get", "secrets s1", namespace}, {"list", "secrets", namespace}, {"list", "secrets", ""}, {"create", "secrets", namespace},
+	{"create", "serviceaccounts/token " + account, namespace}, {"update", "deployments.apps " + account, namespace},
+	// The way to more rights.
+	{"create", "clusterrolebindings.rbac.authorization.k8s.io", ""}, {"escalate", "clusterroles.rbac.authorization.k8s.io " + account, ""},
+	{"bind", "clusterroles.rbac.authorization.k8s.io cluster-admin", ""}, {"impersonate", "users admin", ""}, {"*", "*.*", ""},
+}
+
+// givesLeastRights asks with the controller's own token: in words for the long
+// lists, and in deed for what the controller does most.
+func (c cluster) givesLeastRights(t *testing.T) {
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := clientFor(t, config)
+	for answer, requests := range map[bool][]request{true: allowed, false: forbidden} {
+		for _, r := range requests {
+			review, err := controller.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: r.attributes()},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if review.Status.Allowed != answer {
+				t.Errorf("%s: allowed is %v, want %v", r, review.Status.Allowed, answer)
+			}
+		}
+	}
+
+	nodes, err := c.CreateNodes(t.Context(), testbed.Nodes{Count: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := nodes[0].Name
+	mark := []byte(`{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`)
+	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
+		t.Errorf("patching a node: %v", err)
+	}
+	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}, "status"); !apierrors.IsForbidden(err) {
+		t.Errorf("patching the status of a node: %v", err)
+	}
+	if err := controller.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("deleting a node: %v", err)
+	}
+
+	lease, err := controller.CoordinationV1().Leases(namespace).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := controller.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Errorf("renewing the lease: %v", err)
+	}
+	for name, mine := range map[string]bool{"autohealer-ledger": true, "other": false} {
+		page, err := controller.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := controller.CoreV1().ConfigMaps(namespace).Update(t.Context(), page, metav1.UpdateOptions{}); apierrors.IsForbidden(err) == mine {
+			t.Errorf("updating ConfigMap %s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Config is what a controller works with.
+type Config struct {
+	// Client talks to the API server. It must not read from a cache.
+	Client client.WithWatch
+	// Namespace is where the ledger is kept.
+	Namespace string
+	// Identity is the name of this process. No other process ever has the same.
+	Identity string
+	// Announce tells users of a change. It must not block.
+	Announce func(treat.Announcement)
+	// Metrics may be nil.
+	Metrics *Metrics
+	Logger  *slog.Logger
+}
+
+// Validate says everything that is missing.
+func (c Config) Validate() error {
+	var errs []error
+	for _, field := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Client", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
+		{"Announce", c.Announce == nil}, {"Logger", c.Logger == nil},
+	} {
+		if field.missing {
+			errs = append(errs, errors.New(field.name+" is missing"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Controller follows the policies of a cluster for as long as it leads.
+type Controller struct {
+	cfg Config
+}
+
+// New returns a controller that does nothing until it is started.
+func New(cfg Config) (*Controller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the controller: %w", err)
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = NewMetrics()
+	}
+	return &Controller{cfg: cfg}, nil
+}
+
+// NeedLeaderElection says that only one replica at a time may be started.
+func (c *Controller) NeedLeaderElection() bool { return true }
+
+// Start works until ctx ends, or until another has taken over.
+func (c *Controller) Start(ctx context.Context) error {
+	book, inherited, err := c.claim(ctx)
+	if err != nil {
+		return err
+	}
+	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
+	ctx, cancel := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer cancel()
+
+	signal := make(chan struct{}, 1)
+	nodes, sets := newMailbox(signal, trimNode), newMailbox(signal, trimSet)
+	watches.Go(func() {
+		nodes.fill(ctx, c.cfg.Client, &corev1.Node{}, func() client.ObjectList { return &corev1.NodeList{} }, c.cfg.Logger)
+	})
+	watches.Go(func() {
+		sets.fill(ctx, c.cfg.Client, &v1alpha1.ConditionSet{}, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }, c.cfg.Logger)
+	})
+	l := &loop{
+		cfg:       c.cfg,
+		core:      triage.New(),
+		write:     treat.NewWriter(c.cfg.Client),
+		signal:    signal,
+		nodes:     nodes,
+		sets:      sets,
+		patients:  map[string]*patient{},
+		policies:  map[string]*policy{},
+		outcomes:  make(chan outcome, writers),
+		statuses:  make(chan statusOutcome, statusWriters),
+		pages:     pages{book: book, inherited: inherited, done: make(chan error, 1)},
+		startedAt: time.Now(),
+	}
+	return l.run(ctx)
+}
+
+// claim takes the ledger over. An API server that is not there yet, or rights
+// that are not, are waited for: who leads must not give up what others wait for.
+func (c *Controller) claim(ctx context.Context) (*ledger.Ledger, []ledger.Entry, error) {
+	for failures := 1; ; failures++ {
+		book, inherited, err := ledger.Claim(ctx, c.cfg.Client, c.cfg.Namespace, c.cfg.Identity)
+		if err == nil || errors.Is(err, ledger.ErrUnreadable) {
+			return book, inherited, err
+		}
+		wait := backOff(failures)
+		c.cfg.Logger.Warn("ledger not claimed", "retryIn", wait.String(), "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, nil, err
+		}
+	}
+}

@@ -1,0 +1,32 @@
+// Package controller joins the rooms: it lets triage know what the API server
+// holds, and has treat do what triage plans. It promises that a place under a
+// bound is written down in the ledger before anything is sent that takes it,
+// that a place is freed only when nothing can be on its way any more, and that
+// one node's trouble does not hold up another's. It refuses to decide: every
+// taint it has placed or removed stands in a plan, with the plan's own reason.
+//
+// # One loop
+//
+// A single goroutine owns the core and everything that is known. Watches put
+// the newest version of every object into a mailbox, writers report what became
+// of their writes, and the loop takes in all that has come, asks the core which
+// nodes are concerned, and for each compares the plan with the node. The work of
+// a round follows what has changed, not the size of the cluster.
+//
+// # The way of a write
+//
+//	consider ── plan differs from node ──► queue ──► takes a place? ── no ──► write
+//	                                                      │ yes                ▲
+//	                                                      ▼                    │
+//	                                                   ledger ── committed ────┘
+//
+// A write carries the version of the node that its plan was made from, so it is
+// made only if nothing has changed since: that is the fresh look before every
+// step. If the node has changed, it is read again, and planned again.
+//
+// A write whose answer was lost may be on its way still. It can only be made
+// while the node has the version that it names; until the node is seen with
+// another, its place stays taken. When such a write is no longer wanted, a fence
+// gives the node a new version first. The same holds for the writes of a
+// predecessor, which the ledger names.
+package controller

@@ -1,0 +1,227 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// writers is how many nodes are written at a time.
+	writers = 24
+	// statusWriters is how many statuses are. They must not hold up a taint.
+	statusWriters = 2
+)
+
+// loop is one reign: everything that is known, from the claim of the ledger to
+// its loss. Only the goroutine of run touches it.
+type loop struct {
+	cfg   Config
+	core  *triage.Core
+	write *treat.Writer
+
+	signal <-chan struct{}
+	nodes  *mailbox[*corev1.Node]
+	sets   *mailbox[*v1alpha1.ConditionSet]
+	loaded bool
+
+	patients map[string]*patient
+	policies map[string]*policy
+
+	queue    fifo       // patients with something to do
+	delayed  []*patient // likewise, but not now
+	writing  int
+	outcomes chan outcome
+
+	statusWriting int
+	statuses      chan statusOutcome
+
+	statusAt   time.Time // when statuses are to be looked at, zero for never
+	statusLast time.Time
+
+	pages     pages
+	requests  sync.WaitGroup
+	startedAt time.Time
+}
+
+// run works until ctx ends or the ledger is lost.
+func (l *loop) run(ctx context.Context) error {
+	defer l.requests.Wait()
+	defer l.cfg.Metrics.leading.Set(0)
+	alarm := time.NewTimer(0)
+	defer alarm.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.signal:
+		case <-alarm.C:
+		case o := <-l.outcomes:
+			l.heed(o)
+		case o := <-l.statuses:
+			l.heedStatus(o)
+		case err := <-l.pages.done:
+			if err := l.turnPage(err); err != nil {
+				return err
+			}
+		}
+		alarm.Reset(time.Until(l.round(ctx)))
+	}
+}
+
+// round takes in all that has come, brings every node that is concerned in line
+// with its plan, and returns when the next round is due at the latest.
+func (l *loop) round(ctx context.Context) time.Time {
+	now := time.Now()
+	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced()) {
+		return now.Add(time.Minute) // the mailboxes will call
+	}
+	l.takeSets(now)
+	l.takeNodes(now)
+	if !l.loaded {
+		l.loaded = true
+		l.takeInheritance(now)
+		l.core.Loaded(now)
+		l.cfg.Metrics.leading.Set(1)
+		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "after", time.Since(l.startedAt).String())
+	}
+	l.core.Advance(now)
+	l.considerWoken(now)
+	l.retry(now)
+	l.dispatch(ctx, now)
+	l.considerWoken(now)
+	due := earliest(l.retry(now), l.writePage(ctx, now))
+	if l.queue.len() > 0 && l.writing < writers { // a last look changed a plan
+		due = now
+	}
+	due = earliest(due, l.writeStatuses(ctx, now))
+	if at, ok := l.core.Deadline(); ok {
+		due = earliest(due, at)
+	}
+	if due.IsZero() {
+		return now.Add(time.Hour)
+	}
+	return due
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// takeNodes lets the core know of the nodes that have changed.
+func (l *loop) takeNodes(now time.Time) {
+	letter := l.nodes.take()
+	if letter.whole != "" {
+		for name, p := range l.patients {
+			// One that was read afresh may be younger than the list.
+			if _, there := letter.latest[name]; !there && !olderVersion(letter.whole, p.node.ResourceVersion) {
+				l.forget(now, p)
+			}
+		}
+	}
+	facts := make([]triage.Node, 0, len(letter.latest))
+	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
+		a := letter.latest[name]
+		p := l.patients[name]
+		switch {
+		case a.gone:
+			if p != nil && !older(a.object, p.node) {
+				l.forget(now, p)
+			}
+		case p != nil && !older(p.node, a.object): // our own write told us before the watch did
+		default:
+			facts = append(facts, l.learn(a.object, a.at))
+		}
+	}
+	l.core.Observe(now, facts...)
+}
+
+// older says whether a is an older version than b.
+func older(a, b *corev1.Node) bool { return olderVersion(a.ResourceVersion, b.ResourceVersion) }
+
+// olderVersion says the same of two versions of one resource, which count upwards.
+func olderVersion(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// learn takes over a newer version of a node.
+func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
+	p := l.patients[node.Name]
+	if p == nil {
+		p = &patient{}
+		l.patients[node.Name] = p
+	}
+	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // another set may select it now
+		l.lookAtStatuses(at)
+	}
+	p.know(node, at)
+	facts, err := observe.Node(node)
+	if !slices.Equal(p.ours, facts.Taints) {
+		p.ours = facts.Taints
+		l.restate(at, p)
+	}
+	if unreadable := err != nil; unreadable != p.unreadable {
+		p.unreadable = unreadable
+		if unreadable {
+			l.cfg.Logger.Error("record unreadable", "node", node.Name, "err", err)
+			l.cfg.Announce(treat.Announcement{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Trouble: unreadableRecord(err)})
+		}
+	}
+	return facts
+}
+
+func (l *loop) forget(now time.Time, p *patient) {
+	name := p.node.Name
+	l.core.Forget(now, name)
+	l.noteFindings(now, p, nil)
+	l.lookAtStatuses(now)
+	p.gone = true
+	delete(l.patients, name)
+}
+
+// takeSets compiles the policies that have changed.
+func (l *loop) takeSets(now time.Time) {
+	letter := l.sets.take()
+	if letter.whole != "" {
+		for name := range l.policies {
+			if _, there := letter.latest[name]; !there {
+				l.dropSet(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
+		if a := letter.latest[name]; a.gone {
+			l.dropSet(now, name)
+		} else {
+			l.followSet(now, a.object)
+		}
+	}
+}
+
+// considerWoken looks at every node whose plan may ask for something else than
+// before.
+func (l *loop) considerWoken(now time.Time) {
+	for {
+		name, ok := l.core.NextWoken()
+		if !ok {
+			return
+		}
+		if p := l.patients[name]; p != nil {
+			l.consider(now, p)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+func named(name, version string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+}
+
+// must fails a test on an error of a mailbox, which has none for a node.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMailbox(t *testing.T) {
+	open := func() (*mailbox[*corev1.Node], chan struct{}) {
+		signal := make(chan struct{}, 1)
+		return newMailbox(signal, trimNode), signal
+	}
+	t.Run("keeps the newest of every object, and calls once", func(t *testing.T) {
+		box, signal := open()
+		must(t, box.Add(named("a", "1")))
+		must(t, box.Update(named("a", "2")))
+		must(t, box.Add(named("b", "3")))
+		<-signal
+		if len(signal) > 0 {
+			t.Error("it called twice")
+		}
+		letter := box.take()
+		if len(letter.latest) != 2 || letter.latest["a"].object.ResourceVersion != "2" || letter.whole != "" {
+			t.Errorf("it held %+v", letter)
+		}
+		if again := box.take(); len(again.latest) != 0 {
+			t.Errorf("it still held %+v", again)
+		}
+	})
+	t.Run("remembers that an object is gone", func(t *testing.T) {
+		box, _ := open()
+		must(t, box.Add(named("a", "1")))
+		must(t, box.Delete(named("a", "2")))
+		if a := box.take().latest["a"]; !a.gone || a.object.ResourceVersion != "2" {
+			t.Errorf("it held %+v", a)
+		}
+	})
+	t.Run("has everything once a list has come, and not before", func(t *testing.T) {
+		box, _ := open()
+		must(t, box.Add(named("a", "1")))
+		if box.hasSynced() {
+			t.Error("it has everything before the list")
+		}
+		must(t, box.Replace([]any{named("b", "2")}, "5"))
+		must(t, box.Update(named("c", "6")))
+		letter := box.take()
+		if !box.hasSynced() || letter.whole != "5" || len(letter.latest) != 2 {
+			t.Errorf("it held %+v", letter)
+		}
+		if _, stays := letter.latest["a"]; stays {
+			t.Error("what came before the list outlives it")
+		}
+	})
+	t.Run("says so when the watch brings something else", func(t *testing.T) {
+		box, _ := open()
+		for _, err := range []error{box.Add(&corev1.Pod{}), box.Delete(&corev1.Pod{}), box.Replace([]any{&corev1.Pod{}}, "1")} {
+			if err == nil {
+				t.Error("a pod was taken for a node")
+			}
+		}
+	})
+}
+
+func TestTrimNodeKeepsWhatIsUsedAndNothingElse(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"},
+			Annotations:   map[string]string{record.Annotation: "note", "other": "long text"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}, PodCIDR: "10.0.0.0/24"},
+		Status: corev1.NodeStatus{
+			Images:     []corev1.ContainerImage{{Names: []string{"image"}}},
+			Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "long text", LastHeartbeatTime: metav1.Now()}},
+		},
+	}
+	slim := trimNode(node)
+	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" ||
+		slim.Annotations[record.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
+		slim.Status.Conditions[0].Reason != "KubeletReady" {
+		t.Errorf("something that is used is gone: %+v", slim)
+	}
+	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 1 || slim.Spec.PodCIDR != "" ||
+		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
+		t.Errorf("something that is not used is kept: %+v", slim)
+	}
+	if trimmed := trimNode(slim); trimmed.ResourceVersion != slim.ResourceVersion || len(trimmed.Status.Conditions) != 1 {
+		t.Error("trimming twice is not trimming once")
+	}
+}

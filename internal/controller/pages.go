@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// maxNamed bounds how many nodes a page of the ledger names. It is far more than
+// are under way at a time, and far less than an object may hold.
+const maxNamed = 500
+
+// pages is how the loop keeps the ledger. All who ask while one page is being
+// written are on the next one together.
+type pages struct {
+	book      *ledger.Ledger
+	inherited []ledger.Entry // of the one before
+
+	entering []*patient // on the next page
+	named    []*patient // on the page as it is, or as it is being written
+	asked    []*patient // those of named who wait for the page
+	busy     bool
+	done     chan error
+
+	failures  int
+	notBefore time.Time
+	trouble   string // why the last page could not be written
+}
+
+// takeInheritance takes up the placements that the one before may have sent. It
+// may be made as long as the node has the version that it names.
+func (l *loop) takeInheritance(now time.Time) {
+	for _, e := range l.pages.inherited {
+		p := l.patients[e.Node]
+		if p == nil || string(p.node.UID) != e.UID || p.node.ResourceVersion != e.ResourceVersion {
+			continue
+		}
+		rule := triage.RuleID(e.Rule)
+		p.onItsWay, p.lost = e.ResourceVersion, e.ResourceVersion
+		p.granted.version = e.ResourceVersion
+		p.granted.rules = append(p.granted.rules, rule)
+		if !p.named {
+			p.named = true
+			l.pages.named = append(l.pages.named, p)
+		}
+		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
+		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
+	}
+	l.pages.inherited = nil
+}
+
+// writePage begins the next page if somebody waits for it, and returns when to
+// try again if that must wait.
+func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
+	pg := &l.pages
+	switch {
+	case pg.busy || len(pg.entering) == 0:
+		return time.Time{}
+	case now.Before(pg.notBefore):
+		return pg.notBefore
+	}
+	pg.named = slices.DeleteFunc(pg.named, func(p *patient) bool {
+		p.named = !p.gone && p.granted.version != ""
+		return !p.named
+	})
+	waiting := pg.entering
+	pg.entering, pg.asked = nil, nil
+	for i, p := range waiting {
+		if len(pg.named)+len(pg.asked) >= maxNamed {
+			pg.entering = append(pg.entering, waiting[i:]...)
+			break
+		}
+		if p.asks = l.asks(p, now); len(p.asks.rules) > 0 {
+			pg.asked = append(pg.asked, p)
+		} else { // it no longer takes a place
+			p.stage = queued
+			l.queue.push(p)
+		}
+	}
+	if len(pg.asked) == 0 {
+		return time.Time{} // the page is full, or nobody needs it any more
+	}
+	entries := pg.entries()
+	pg.busy = true
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		pg.done <- pg.book.Write(ctx, entries)
+	})
+	return time.Time{}
+}
+
+// entries returns the page as it is to be.
+func (pg *pages) entries() []ledger.Entry {
+	entries := make([]ledger.Entry, 0, len(pg.named)+len(pg.asked))
+	for _, p := range pg.asked {
+		entries = p.asks.entries(entries, p)
+	}
+	for _, p := range pg.named {
+		if p.asks.version != p.granted.version {
+			entries = p.granted.entries(entries, p)
+		}
+	}
+	return entries
+}
+
+// asks returns what a patient needs on the page now, beside what it has there.
+func (l *loop) asks(p *patient, now time.Time) grant {
+	if p.gone {
+		return grant{}
+	}
+	plan, ok := l.core.Plan(p.node.Name)
+	if !ok {
+		return grant{}
+	}
+	change, _ := l.next(p, plan, now)
+	if change == nil || len(change.Takes) == 0 {
+		return grant{}
+	}
+	g := grant{version: p.node.ResourceVersion, rules: change.Takes}
+	for _, rule := range p.granted.rules {
+		if !slices.Contains(g.rules, rule) {
+			g.rules = append(g.rules, rule)
+		}
+	}
+	return g
+}
+
+func (g grant) entries(to []ledger.Entry, p *patient) []ledger.Entry {
+	for _, rule := range g.rules {
+		to = append(to, ledger.Entry{Rule: record.Rule(rule), Node: p.node.Name, UID: string(p.node.UID), ResourceVersion: g.version})
+	}
+	return to
+}
+
+// turnPage lets those go on who are on the page that has been written. An error
+// that it returns ends the reign.
+func (l *loop) turnPage(err error) error {
+	pg := &l.pages
+	pg.busy = false
+	l.cfg.Metrics.wrote("ledger", treat.FateOf(err))
+	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
+		return err
+	}
+	if err != nil {
+		pg.failures++
+		wait := backOff(pg.failures)
+		pg.notBefore, pg.trouble = time.Now().Add(wait), err.Error()
+		l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
+		for _, p := range pg.asked {
+			p.asks = grant{}
+			l.restate(time.Now(), p)
+		}
+		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
+		return nil
+	}
+	pg.failures, pg.notBefore, pg.trouble = 0, time.Time{}, ""
+	for _, p := range pg.asked {
+		if p.node.ResourceVersion == p.asks.version {
+			p.granted = p.asks
+			if !p.named {
+				p.named = true
+				pg.named = append(pg.named, p)
+			}
+		}
+		p.asks = grant{}
+		p.stage = queued
+		l.queue.push(p)
+	}
+	pg.asked = nil
+	return nil
+}

@@ -1,0 +1,459 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// writeTimeout is how long a write may go without an answer.
+	writeTimeout = 10 * time.Second
+	// firstRetry and lastRetry bound the wait after a write that was not made.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// writesAtOnce and writesPerSecond bound how fast a flapping node is written.
+	writesAtOnce    = 10
+	writesPerSecond = 1
+	// refusedRetry is the wait after a write that the server does not accept.
+	refusedRetry = time.Minute
+)
+
+// patient is a node and what goes on with it.
+type patient struct {
+	node *corev1.Node
+	seen time.Time // when this version came
+
+	// stage is where a write for the node is on its way.
+	stage stage
+	// granted is what the ledger names for the node, asks what its next page will.
+	granted, asks grant
+	named         bool
+	// onItsWay is the version of the node that a placement names which may be
+	// made yet; empty for none. lost is the same of one whose answer never came.
+	onItsWay, lost string
+
+	failures  int
+	notBefore time.Time     // of the next write
+	pace      *rate.Limiter // of its writes; nil before the first
+	// doubt says that the node must be read afresh before anything else.
+	doubt bool
+
+	wanted     time.Time      // since when a taint is missing
+	ours       []triage.Taint // that are on the node
+	trouble    string         // why the last write was not made
+	findings   []triage.Reason
+	unreadable bool
+	gone       bool
+}
+
+// grant is a right, written in the ledger, to take places with one write.
+type grant struct {
+	version string // of the node
+	rules   []triage.RuleID
+}
+
+func (g grant) covers(version string, rules []triage.RuleID) bool {
+	if g.version != version {
+		return false
+	}
+	for _, r := range rules {
+		if !slices.Contains(g.rules, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// stage is where a node's next write stands.
+type stage int
+
+const (
+	idle    stage = iota
+	queued        // something is to be done
+	entered       // waits for the ledger
+	written       // sent, no answer yet
+)
+
+// know takes over a newer version of the node. A write that names an older one
+// has been made, or never will be.
+func (p *patient) know(node *corev1.Node, at time.Time) {
+	if p.node != nil && p.node.UID != node.UID {
+		p.granted, p.failures, p.notBefore, p.doubt, p.wanted = grant{}, 0, time.Time{}, false, time.Time{}
+	}
+	p.node, p.seen = node, at
+	if p.onItsWay != node.ResourceVersion {
+		p.onItsWay, p.lost = "", ""
+	}
+	if p.granted.version != node.ResourceVersion {
+		p.granted = grant{}
+	}
+}
+
+// answered notes that the last write was not made. One before it, with the same
+// version, may be yet if its answer was lost.
+func (p *patient) answered() { p.onItsWay = p.lost }
+
+// consider queues a node if there is something to do about it.
+func (l *loop) consider(now time.Time, p *patient) {
+	plan, ok := l.core.Plan(p.node.Name)
+	if !ok {
+		return
+	}
+	l.noteFindings(now, p, plan.Findings)
+	if p.stage != idle {
+		return // it is looked at again before it goes on
+	}
+	change, releases := l.next(p, plan, now)
+	switch {
+	case change != nil || p.doubt:
+		if change != nil && len(change.Placed) > 0 && p.wanted.IsZero() {
+			p.wanted = p.seen
+			if now.Sub(p.seen) > time.Second { // time alone made it due
+				p.wanted = now
+			}
+		}
+		p.stage = queued
+		l.queue.push(p)
+	default:
+		p.wanted = time.Time{}
+		if p.onItsWay == "" {
+			p.granted = grant{}
+		}
+		l.free(now, p, releases)
+	}
+}
+
+// free gives back the places of rules that have nothing on the node and nothing
+// on its way there.
+func (l *loop) free(now time.Time, p *patient, rules []triage.RuleID) {
+	for _, rule := range rules {
+		l.core.Abandon(now, p.node.Name, rule, 0)
+	}
+}
+
+// next returns the change that a plan asks for, or the rules whose place can be
+// freed at once because nothing of theirs is on the node or on its way.
+func (l *loop) next(p *patient, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
+	if change = treat.Prepare(p.node, plan, now); change != nil {
+		return change, nil
+	}
+	if p.onItsWay != "" { // the node is as planned, so nobody wants that write any more
+		return l.fence(p), nil
+	}
+	for _, reason := range plan.Release {
+		releases = append(releases, reason.Rule)
+	}
+	return nil, releases
+}
+
+// fence gives the node a new version. Its token is another one every time: the
+// same twice would change nothing.
+func (l *loop) fence(p *patient) *treat.Change {
+	return treat.Fence(p.node, l.cfg.Identity+"/"+p.node.ResourceVersion)
+}
+
+// dispatch sends what is queued, as far as there are writers.
+func (l *loop) dispatch(ctx context.Context, now time.Time) {
+	for tries := l.queue.len(); tries > 0 && l.writing < writers; tries-- {
+		p := l.queue.pop()
+		p.stage = idle
+		switch {
+		case p.gone:
+		case now.Before(p.notBefore):
+			l.delayed = append(l.delayed, p)
+			p.stage = queued
+		case p.doubt:
+			l.send(ctx, p, nil)
+		default:
+			l.sendNext(ctx, p, now)
+		}
+	}
+	l.cfg.Metrics.waiting.Set(float64(l.queue.len() + len(l.delayed) + len(l.pages.entering) + len(l.pages.asked)))
+}
+
+// sendNext looks at the plan once more and sends what it asks for, by way of the
+// ledger if it takes a place.
+func (l *loop) sendNext(ctx context.Context, p *patient, now time.Time) {
+	plan, ok := l.core.Plan(p.node.Name)
+	if !ok {
+		return
+	}
+	l.noteFindings(now, p, plan.Findings)
+	change, releases := l.next(p, plan, now)
+	if change != nil && l.overBound(now, change.Takes) {
+		if p.onItsWay == "" {
+			l.consider(now, p) // the plan is another now
+			return
+		}
+		change = l.fence(p) // it may be one too many, and must not arrive
+	}
+	switch {
+	case change == nil:
+		l.free(now, p, releases)
+	case len(change.Takes) > 0 && !p.granted.covers(p.node.ResourceVersion, change.Takes):
+		p.stage = entered
+		l.pages.entering = append(l.pages.entering, p)
+	case !p.mayWrite(now):
+		p.stage = queued
+		l.delayed = append(l.delayed, p)
+	default:
+		if len(change.Takes) > 0 {
+			p.onItsWay = p.node.ResourceVersion
+		}
+		l.send(ctx, p, change)
+	}
+}
+
+// overBound looks once more, before a place is taken for good, whether there are
+// more places taken than there may be now: a bound may have been lowered, or
+// nodes may have gone. If so, as many as are too many are called off, of those
+// that have not been sent, and the one that has waited longest is the last.
+func (l *loop) overBound(now time.Time, takes []triage.RuleID) (over bool) {
+	for _, rule := range takes {
+		if !l.isOverBound(rule) {
+			continue
+		}
+		over = true
+		for _, p := range l.unsent(rule) {
+			l.core.Abandon(now, p.node.Name, rule, 0)
+			if !l.isOverBound(rule) {
+				break
+			}
+		}
+	}
+	return over
+}
+
+func (l *loop) isOverBound(rule triage.RuleID) bool {
+	counts, ok := l.core.Population(rule)
+	return ok && counts.Cap >= 0 && counts.Treated > counts.Cap
+}
+
+// unsent returns the patients that a rule has something to say about and that
+// nothing has been sent for, the longest-waiting last.
+func (l *loop) unsent(rule triage.RuleID) []*patient {
+	since := map[*patient]time.Time{}
+	for _, p := range l.patients {
+		for _, finding := range p.findings {
+			if finding.Rule == rule && p.stage != written && p.onItsWay == "" {
+				since[p] = finding.Since
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(since), func(a, b *patient) int {
+		return cmp.Or(since[b].Compare(since[a]), strings.Compare(b.node.Name, a.node.Name))
+	})
+}
+
+// mayWrite says whether the node's pace allows a write now, and puts it off if not.
+func (p *patient) mayWrite(now time.Time) bool {
+	if p.pace == nil {
+		p.pace = rate.NewLimiter(writesPerSecond, writesAtOnce)
+	}
+	if p.pace.AllowN(now, 1) {
+		return true
+	}
+	p.notBefore = now.Add(time.Second / writesPerSecond)
+	return false
+}
+
+// retry queues again what was put off until now, and returns when the next is due.
+func (l *loop) retry(now time.Time) (due time.Time) {
+	l.delayed = slices.DeleteFunc(l.delayed, func(p *patient) bool {
+		if p.gone {
+			return true
+		}
+		if now.Before(p.notBefore) {
+			due = earliest(due, p.notBefore)
+			return false
+		}
+		l.queue.push(p)
+		return true
+	})
+	return due
+}
+
+// outcome is what became of a write.
+type outcome struct {
+	patient *patient
+	uid     types.UID     // of the node that was meant
+	change  *treat.Change // nil if the node was only to be read
+	version string
+	fate    treat.Fate
+	err     error
+	fresh   *corev1.Node // the node as it is now, where that was asked for
+	missing bool         // there is no such node
+}
+
+// send makes a change, or with none reads the node afresh.
+func (l *loop) send(ctx context.Context, p *patient, change *treat.Change) {
+	p.stage = written
+	l.writing++
+	name, uid := p.node.Name, p.node.UID
+	l.requests.Go(func() {
+		o := outcome{patient: p, uid: uid, change: change, fate: treat.Stale}
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		if change != nil {
+			o.version, o.err = l.write.Apply(ctx, change)
+			o.fate = treat.FateOf(o.err)
+		}
+		if o.fate == treat.Stale {
+			var err error
+			o.fresh, err = l.write.Fetch(ctx, name)
+			if o.missing = apierrors.IsNotFound(err); err != nil && !o.missing {
+				o.fate, o.err = treat.Unsure, err
+			}
+		}
+		l.outcomes <- o
+	})
+}
+
+// heed takes in what became of a write.
+func (l *loop) heed(o outcome) {
+	now := time.Now()
+	p := o.patient
+	l.writing--
+	p.stage = idle
+	l.cfg.Metrics.wrote("nodes", o.fate)
+	if p.gone {
+		return
+	}
+	switch o.fate {
+	case treat.Made:
+		l.made(now, p, o)
+	case treat.Stale:
+		p.doubt = false
+		l.refreshed(now, p, o)
+	case treat.Busy:
+		p.answered()
+		l.backOff(now, p, o.err)
+	case treat.Refused:
+		p.answered()
+		l.refused(now, p, o)
+	case treat.Unsure:
+		p.doubt, p.lost = true, p.onItsWay
+		l.backOff(now, p, o.err)
+	}
+	if !p.gone {
+		l.consider(now, p)
+		l.restate(now, p)
+	}
+}
+
+// made takes over a change without waiting for the watch to tell of it.
+func (l *loop) made(now time.Time, p *patient, o outcome) {
+	p.failures, p.notBefore, p.doubt, p.trouble = 0, time.Time{}, false, ""
+	after := o.change.Made(o.version)
+	if older(p.node, after) {
+		l.core.Observe(now, l.learn(after, now))
+	}
+	l.tell(now, p, o.change)
+}
+
+// refreshed takes over a node that was read afresh.
+func (l *loop) refreshed(now time.Time, p *patient, o outcome) {
+	switch {
+	case o.missing && p.node.UID == o.uid: // else it has been made again meanwhile
+		l.forget(now, p)
+	case o.missing:
+	case older(p.node, o.fresh):
+		l.core.Observe(now, l.learn(trimNode(o.fresh), now))
+	}
+}
+
+// backOff puts off the next write of a node, longer with every failure.
+func (l *loop) backOff(now time.Time, p *patient, err error) {
+	p.failures++
+	wait := backOff(p.failures)
+	p.notBefore, p.trouble = now.Add(wait), err.Error()
+	l.cfg.Logger.Warn("write put off", "node", p.node.Name, "retryIn", wait.String(), "err", err)
+}
+
+func backOff(failures int) time.Duration {
+	wait := min(firstRetry<<min(failures-1, 10), lastRetry)
+	return wait/2 + rand.N(wait/2)
+}
+
+// refused gives the places back that the server does not let the change take,
+// and says so.
+func (l *loop) refused(now time.Time, p *patient, o outcome) {
+	p.failures++
+	p.notBefore, p.trouble = now.Add(refusedRetry), o.err.Error()
+	l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
+	for _, rule := range o.change.Takes {
+		if p.onItsWay != "" {
+			break
+		}
+		l.core.Abandon(now, p.node.Name, rule, refusedRetry)
+	}
+	for _, placed := range o.change.Placed {
+		l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(placed.Rule), Reason: placed.Reason, Trouble: "could not be placed: " + o.err.Error()})
+	}
+}
+
+// tell lets people know of a change that was made.
+func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
+	told := map[triage.RuleID]bool{}
+	for _, placed := range change.Placed {
+		told[placed.Rule] = true
+		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
+		l.cfg.Logger.Info("taint placed", "node", p.node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
+		l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(placed.Rule), Reason: placed.Reason})
+	}
+	if len(change.Placed) > 0 && !p.wanted.IsZero() {
+		l.cfg.Metrics.latency.Observe(now.Sub(p.wanted).Seconds())
+	}
+	p.wanted = time.Time{}
+	for _, removed := range change.Removed {
+		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		l.cfg.Logger.Info("taint removed", "node", p.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
+		if told[removed.Rule] {
+			continue // it was exchanged, which has been told
+		}
+		word := treat.Announcement{Node: p.node, Set: l.setOf(removed.Rule), Reason: removed.Reason}
+		if pol := l.policies[removed.Rule.Name]; pol != nil && pol.err != nil {
+			word.Trouble = "its taint is removed, because the set is not accepted: " + pol.err.Error()
+		}
+		l.cfg.Announce(word)
+	}
+}
+
+func unreadableRecord(err error) string {
+	return "what was noted here cannot be read, so no taint on this node counts as ours (" + err.Error() + "); " +
+		"remove the annotation " + record.Annotation + " and the taints that are not wanted"
+}
+
+// fifo is a queue of patients.
+type fifo struct {
+	items []*patient
+	head  int
+}
+
+func (q *fifo) len() int { return len(q.items) - q.head }
+
+func (q *fifo) push(p *patient) { q.items = append(q.items, p) }
+
+func (q *fifo) pop() *patient {
+	p := q.items[q.head]
+	q.items[q.head] = nil
+	q.head++
+	if q.head > len(q.items)/2 {
+		q.items, q.head = q.items[:copy(q.items, q.items[q.head:])], 0
+	}
+	return p
+}

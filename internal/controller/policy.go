@@ -1,0 +1,324 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// statusEvery is how often the status of a set may change: people read it.
+	statusEvery = time.Second
+	// statusLook is how often it is looked whose status has to.
+	statusLook = 200 * time.Millisecond
+	// statusRetry is the wait after a status that could not be written.
+	statusRetry = 5 * time.Second
+)
+
+// policy is a ConditionSet and what has come of it.
+type policy struct {
+	set   *v1alpha1.ConditionSet
+	rule  triage.Rule
+	err   error                    // why it is not followed
+	nodes map[string]triage.Reason // that it has something to say about
+
+	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
+	version string                      // of the object that it was last stored in
+	stale   bool                        // the stored one may not be what it should be
+	writing bool
+	mayFrom time.Time // when it may be written next
+}
+
+func setRule(name string) triage.RuleID {
+	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
+}
+
+// setOf returns the set that a rule was compiled from, nil if it is gone.
+func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
+	if pol := l.policies[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
+		return pol.set
+	}
+	return nil
+}
+
+// followSet takes over a set that is new or has changed.
+func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
+	pol := l.policies[set.Name]
+	if pol == nil {
+		pol = &policy{nodes: map[string]triage.Reason{}}
+		l.policies[set.Name] = pol
+	}
+	known := pol.set != nil && pol.set.UID == set.UID && pol.set.Generation == set.Generation
+	if pol.set == nil || pol.set.UID != set.UID || !olderVersion(set.ResourceVersion, pol.version) {
+		pol.status = set.Status
+	}
+	pol.set, pol.stale = set, true
+	l.lookAtStatuses(now)
+	if known {
+		return
+	}
+	if pol.rule, pol.err = observe.ConditionSet(set); pol.err == nil {
+		pol.err = l.core.SetRule(now, pol.rule)
+	}
+	if pol.err != nil {
+		l.core.RemoveRule(now, setRule(set.Name))
+		l.cfg.Announce(treat.Announcement{Set: set, Trouble: "not accepted: " + pol.err.Error()})
+		l.cfg.Logger.Warn("set not accepted", "conditionSet", set.Name, "err", pol.err)
+		return
+	}
+	l.cfg.Logger.Info("set accepted", "conditionSet", set.Name, "generation", set.Generation)
+}
+
+func (l *loop) dropSet(now time.Time, name string) {
+	if l.policies[name] == nil {
+		return
+	}
+	delete(l.policies, name)
+	l.core.RemoveRule(now, setRule(name))
+	l.cfg.Metrics.forgetSet(name)
+	l.cfg.Logger.Info("set gone", "conditionSet", name)
+}
+
+// noteFindings keeps for every set what it has to say about which node.
+func (l *loop) noteFindings(now time.Time, p *patient, findings []triage.Reason) {
+	if len(p.findings) == 0 && len(findings) == 0 {
+		return
+	}
+	name := p.node.Name
+	for _, was := range p.findings {
+		if pol := l.policies[was.Rule.Name]; pol != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
+			delete(pol.nodes, name)
+			pol.stale = true
+		}
+	}
+	for _, is := range findings {
+		if pol := l.policies[is.Rule.Name]; pol != nil && is.Rule.Kind == triage.ConditionSet && pol.nodes[name] != is {
+			pol.nodes[name] = is
+			pol.stale = true
+		}
+	}
+	p.findings = findings
+	l.lookAtStatuses(now)
+}
+
+// restate has the sets tell anew what they have to say about a node: not that has
+// changed, but what is on the node or on its way there.
+func (l *loop) restate(now time.Time, p *patient) {
+	for _, finding := range p.findings {
+		if pol := l.policies[finding.Rule.Name]; pol != nil {
+			pol.stale = true
+			l.lookAtStatuses(now)
+		}
+	}
+}
+
+// lookAtStatuses asks for a look at the statuses, now if the last one is long ago.
+func (l *loop) lookAtStatuses(now time.Time) {
+	if l.statusAt.IsZero() {
+		l.statusAt = l.statusLast.Add(statusLook)
+		if l.statusAt.Before(now) {
+			l.statusAt = now
+		}
+	}
+}
+
+// writeStatuses brings the statuses up to date, and returns when to look again.
+func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
+	if l.statusAt.IsZero() || now.Before(l.statusAt) {
+		return l.statusAt
+	}
+	l.statusAt, l.statusLast = time.Time{}, now
+	for name, pol := range l.policies {
+		counts, _ := l.core.Population(setRule(name))
+		l.cfg.Metrics.population(name, counts, l.tally(pol), pol.err == nil)
+		if !pol.stale && pol.status.Selected == clamp(counts.Selected) {
+			continue
+		}
+		switch {
+		case pol.writing || l.statusWriting >= statusWriters: // whose turn comes with the next answer
+			continue
+		case now.Before(pol.mayFrom):
+			l.statusAt = earliest(l.statusAt, pol.mayFrom)
+			continue
+		}
+		pol.stale, pol.mayFrom = false, now.Add(statusEvery)
+		if status := l.statusOf(pol, counts); !equality.Semantic.DeepEqual(status, pol.status) {
+			l.sendStatus(ctx, name, pol, status)
+		}
+	}
+	return l.statusAt
+}
+
+// statusOutcome is what became of a status.
+type statusOutcome struct {
+	name    string
+	policy  *policy
+	status  v1alpha1.ConditionSetStatus
+	version string
+	err     error
+}
+
+func (l *loop) sendStatus(ctx context.Context, name string, pol *policy, status v1alpha1.ConditionSetStatus) {
+	pol.writing = true
+	l.statusWriting++
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		version, err := l.write.Status(ctx, name, status)
+		l.statuses <- statusOutcome{name, pol, status, version, err}
+	})
+}
+
+func (l *loop) heedStatus(o statusOutcome) {
+	l.statusWriting--
+	o.policy.writing = false
+	l.lookAtStatuses(time.Now())
+	l.cfg.Metrics.wrote("conditionsets/status", treat.FateOf(o.err))
+	switch {
+	case o.err == nil:
+		o.policy.status, o.policy.version = o.status, o.version
+	case apierrors.IsNotFound(o.err): // the watch will tell
+	default:
+		o.policy.stale, o.policy.mayFrom = true, time.Now().Add(statusRetry)
+		l.cfg.Logger.Warn("status not written", "conditionSet", o.name, "retryIn", statusRetry.String(), "err", o.err)
+	}
+}
+
+// tally counts what has come of a set.
+type tally struct {
+	tainted, heldBack, superseded int
+}
+
+// tally counts what is on the nodes, not what is on its way there.
+func (l *loop) tally(pol *policy) (t tally) {
+	for name, reason := range pol.nodes {
+		switch effect := l.patients[name].has(reason.Rule); {
+		case reason.Code == triage.Superseded:
+			t.superseded++
+		case effect == 0 || pol.err != nil:
+		case effect < pol.rule.Response.Taint.Effect:
+			t.heldBack++
+		default:
+			t.tainted++
+		}
+	}
+	return t
+}
+
+// has returns the effect of a rule's taint on the node, 0 if there is none.
+func (p *patient) has(rule triage.RuleID) (effect triage.Effect) {
+	if p == nil {
+		return 0
+	}
+	for _, t := range p.ours {
+		if t.Rule == rule {
+			effect = max(effect, t.Effect)
+		}
+	}
+	return effect
+}
+
+// words tells a reason, and if the taint that it speaks of is not on the node as
+// ours, why not.
+func (l *loop) words(name string, reason triage.Reason) string {
+	p := l.patients[name]
+	if p == nil || reason.Key == "" || reason.Code == triage.DryRun || p.has(reason.Rule) == reason.Effect {
+		return reason.String()
+	}
+	switch {
+	case p.stage == idle:
+		return reason.String() + "; somebody else's taint of that key and effect serves"
+	case p.trouble != "":
+		return reason.String() + "; not written yet: " + p.trouble
+	case p.stage == entered && l.pages.trouble != "":
+		return reason.String() + "; not written yet: " + l.pages.trouble
+	}
+	return reason.String() + "; being written"
+}
+
+// statusOf says what has come of a set.
+func (l *loop) statusOf(pol *policy, counts triage.Population) v1alpha1.ConditionSetStatus {
+	status := v1alpha1.ConditionSetStatus{
+		ObservedGeneration: pol.set.Generation,
+		Selected:           clamp(counts.Selected),
+		Matched:            clamp(counts.Sick),
+		Nodes:              []v1alpha1.MatchedNode{},
+		Conditions:         slices.Clone(pol.status.Conditions),
+	}
+	if pol.err == nil && counts.Cap >= 0 {
+		limit := clamp(counts.Cap)
+		status.MaxTainted = &limit
+	}
+	t := l.tally(pol)
+	status.Tainted, status.HeldBack, status.Superseded = clamp(t.tainted), clamp(t.heldBack), clamp(t.superseded)
+	names := slices.Collect(maps.Keys(pol.nodes))
+	slices.SortFunc(names, func(a, b string) int {
+		one, other := pol.nodes[a], pol.nodes[b]
+		return cmp.Or(cmp.Compare(one.Code, other.Code), one.Since.Compare(other.Since), cmp.Compare(a, b))
+	})
+	var heldBack triage.Reason
+	for _, name := range names {
+		reason := pol.nodes[name]
+		if heldBack.Code == 0 && reason.Code == triage.FellBack {
+			heldBack = l.today(name, reason)
+		}
+		if len(status.Nodes) < v1alpha1.MaxListedNodes {
+			reason = l.today(name, reason)
+			status.Nodes = append(status.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: l.words(name, reason)})
+		}
+	}
+	l.judgeSet(pol, &status, heldBack)
+	return status
+}
+
+// today returns what a rule says of a node now: the numbers in a reason may have
+// moved since.
+func (l *loop) today(node string, reason triage.Reason) triage.Reason {
+	plan, _ := l.core.Plan(node)
+	for _, finding := range plan.Findings {
+		if finding.Rule == reason.Rule {
+			return finding
+		}
+	}
+	return reason
+}
+
+// judgeSet sets the conditions of the set itself.
+func (l *loop) judgeSet(pol *policy, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
+	accepted := metav1.Condition{
+		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
+		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
+	}
+	if pol.set.Spec.DryRun {
+		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
+	}
+	if pol.err != nil {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pol.err.Error()
+	}
+	meta.SetStatusCondition(&status.Conditions, accepted)
+	bounded := metav1.Condition{
+		Type: v1alpha1.HeldBack, Status: metav1.ConditionFalse, Reason: "NothingHeldBack",
+		Message: "no node is kept from NoExecute", ObservedGeneration: pol.set.Generation,
+	}
+	if heldBack.Code != 0 {
+		bounded.Status, bounded.Reason = metav1.ConditionTrue, heldBack.Code.String()
+		bounded.Message = fmt.Sprintf("nodes with NoSchedule instead of NoExecute: %d; %s", status.HeldBack, heldBack.String())
+	}
+	meta.SetStatusCondition(&status.Conditions, bounded)
+}
+
+// clamp turns a count into what the API holds.
+func clamp(n int) int32 { return int32(min(n, 1<<31-1)) } //nolint:gosec // bounded in the same line

@@ -1,0 +1,52 @@
+package history
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// BenchmarkCheck replays a storm on nodes as large as real ones: of 2,000 nodes
+// 1,000 fall sick, half of those recover, and every node heartbeats.
+func BenchmarkCheck(b *testing.B) {
+	const nodes, sickNodes = 2000, 1000
+	s := newStory(b)
+	s.set("deadlock", deadlock)
+	s.set("ntp", ntp)
+	var images []corev1.ContainerImage
+	for i := range 50 {
+		images = append(images, corev1.ContainerImage{Names: []string{fmt.Sprintf("registry.example.com/team/service-%03d:v1", i), fmt.Sprintf("registry.example.com/team/service-%03d@sha256:%064d", i, i)}})
+	}
+	name := func(i int) string { return fmt.Sprintf("n%04d", i) }
+	for i := range nodes {
+		s.node(name(i))
+		s.edit(kubelet, name(i), func(n *corev1.Node) { n.Status.Images = images })
+	}
+	bound := nodes * 49 / 100
+	for i := range sickNodes {
+		s.condition(name(i), "KernelDeadlock=True")
+		if i < bound {
+			s.we(name(i), s.place("deadlock", out))
+		} else {
+			s.we(name(i), s.place("deadlock", back))
+		}
+	}
+	s.pass(time.Minute)
+	for i := range sickNodes / 2 {
+		s.condition(name(i), "KernelDeadlock=False")
+		s.we(name(i), s.remove("deadlock", out))
+		if next := bound + i; next < sickNodes {
+			s.we(name(next), s.remove("deadlock", back), s.place("deadlock", out))
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		report := s.check(lawfulCfg)
+		if len(report.Violations) > 0 || report.Evictions != sickNodes {
+			b.Fatal(report)
+		}
+	}
+	b.ReportMetric(float64(len(s.made)), "changes/op")
+}

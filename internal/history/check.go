@@ -1,0 +1,251 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// DefaultLag is how old the writer's view of sets and other nodes may be unless
+// Config.Lag says something else. Two busy cores take some time to pass word on.
+const DefaultLag = time.Second
+
+// SetsResource and ConfigMapsResource are what a run must have recorded beside
+// testbed.NodesResource.
+var (
+	SetsResource       = v1alpha1.GroupVersion.WithResource("conditionsets")
+	ConfigMapsResource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+)
+
+// Resources is what a cluster should record for this package.
+func Resources() []schema.GroupVersionResource {
+	return []schema.GroupVersionResource{testbed.NodesResource, SetsResource, ConfigMapsResource}
+}
+
+// Config says whose history it is, and by what it is judged.
+type Config struct {
+	// Us says whether an author is the system that is judged. All of its
+	// replicas are.
+	Us func(testbed.Author) bool
+
+	// FieldManager, if not empty, is the field manager of our writes to nodes. It
+	// decides where the audit log cannot name an author, which happens when an
+	// API server is killed: the node's own managedFields tell whose write it was.
+	FieldManager string
+
+	// Lag is how old the writer's view of sets and of other nodes may be, and by
+	// how much a duration may be missed. Zero means DefaultLag.
+	Lag time.Duration
+
+	// Ledger is the ConfigMap in which NoExecute is written down before it is
+	// placed. Empty: nothing is said about it.
+	Ledger types.NamespacedName
+
+	// AnyTurn allows nodes to be served in any order. A write that was refused
+	// loses its node's turn, and no recording tells of it: set it where faults
+	// are injected into writes.
+	AnyTurn bool
+
+	// EndAt is the moment at which the end is judged: durations that were over by
+	// then must have had their effect. Zero means the time of the last change.
+	EndAt time.Time
+
+	// Unfinished says that the recording ends in the middle of things: the end is
+	// not judged.
+	Unfinished bool
+}
+
+// Validate says everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Us == nil {
+		errs = append(errs, errors.New("there is no Us: nobody's history can be judged"))
+	}
+	if c.Lag < 0 {
+		errs = append(errs, fmt.Errorf("a Lag of %s is less than 0", c.Lag))
+	}
+	if (c.Ledger.Namespace == "") != (c.Ledger.Name == "") {
+		errs = append(errs, fmt.Errorf("the Ledger %q needs a namespace and a name", c.Ledger))
+	}
+	return errors.Join(errs...)
+}
+
+// UserAgent returns a Config.Us that knows us by the program's name in the user
+// agent: what stands before the first slash.
+func UserAgent(program string) func(testbed.Author) bool {
+	return func(a testbed.Author) bool {
+		name, _, _ := strings.Cut(a.UserAgent, "/")
+		return name == program
+	}
+}
+
+// User returns a Config.Us that knows us by our user.
+func User(name string) func(testbed.Author) bool {
+	return func(a testbed.Author) bool { return a.User == name }
+}
+
+// Kind is a kind of violation.
+type Kind string
+
+// The kinds of violation; the package documentation explains them.
+const (
+	CapExceeded    Kind = "CapExceeded"
+	ForeignTouched Kind = "ForeignTouched"
+	DoneTwice      Kind = "DoneTwice"
+	Unlawful       Kind = "Unlawful"
+	Unrecorded     Kind = "Unrecorded"
+	Misrecorded    Kind = "Misrecorded"
+	OutOfTurn      Kind = "OutOfTurn"
+	WrongEnd       Kind = "WrongEnd"
+	UnknownAuthor  Kind = "UnknownAuthor"
+)
+
+// Moment is a place in a recording: that of a change, or the end.
+type Moment struct {
+	// Index of the change in the recording; the length of it for the end.
+	Index int
+	// ResourceVersion that the change brought about; empty for the end.
+	ResourceVersion string
+	Time            time.Time
+}
+
+// Violation is one thing that should not have happened.
+type Violation struct {
+	Kind Kind
+	At   Moment
+	// Node and Set are whom it is about; either may be empty.
+	Node, Set string
+	Text      string
+}
+
+// String returns the violation on one line.
+func (v Violation) String() string {
+	where := "at the end"
+	if v.At.ResourceVersion != "" {
+		where = fmt.Sprintf("change %d (resourceVersion %s)", v.At.Index, v.At.ResourceVersion)
+	}
+	about := ""
+	if v.Node != "" {
+		about += " node " + v.Node
+	}
+	if v.Set != "" {
+		about += " set " + v.Set
+	}
+	return fmt.Sprintf("%s %s %s%s: %s", v.At.Time.UTC().Format("15:04:05.000"), v.Kind, where, about, v.Text)
+}
+
+// Counts is how much there was to look at.
+type Counts struct {
+	Moments    int // changes in the recording
+	Writes     int // of ours to nodes
+	Placements int // taints that we placed, once for each set
+	Evictions  int // of those, the ones with NoExecute
+	Fallbacks  int // of those, NoSchedule for a set that declares NoExecute
+	Removals   int // taints that we took away, once for each set
+	Fences     int // writes of ours that changed the record's fence
+	Statuses   int // writes of ours to sets
+	Unproved   int // changes of nodes whose author the audit log does not name
+}
+
+// Report is what was found.
+type Report struct {
+	Counts
+	Violations []Violation
+	// Peak is, by set, how many of its nodes carried its NoExecute at once.
+	Peak map[string]int
+}
+
+// Of returns the violations of one kind.
+func (r Report) Of(kind Kind) []Violation {
+	var found []Violation
+	for _, v := range r.Violations {
+		if v.Kind == kind {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// String returns the report with one line for each violation.
+func (r Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d violations in %d moments: %d writes, %d taints placed (%d NoExecute, %d fell back), %d removed, %d fences, %d statuses, %d changes without proof of their author",
+		len(r.Violations), r.Moments, r.Writes, r.Placements, r.Evictions, r.Fallbacks, r.Removals, r.Fences, r.Statuses, r.Unproved)
+	for _, v := range r.Violations {
+		b.WriteString("\n\t" + v.String())
+	}
+	return b.String()
+}
+
+// Check replays a recording and returns all violations in it, in order. The
+// error says that this is no recording, or that the configuration is wrong.
+func Check(recording testbed.Recording, cfg Config) (Report, error) {
+	if err := cfg.Validate(); err != nil {
+		return Report{}, fmt.Errorf("checking a history: %w", err)
+	}
+	if cfg.Lag == 0 {
+		cfg.Lag = DefaultLag
+	}
+	r := newReplay(cfg)
+	last, created := uint64(0), map[types.UID]bool{}
+	for i, change := range recording {
+		version, err := strconv.ParseUint(change.ResourceVersion, 10, 64)
+		switch {
+		case err != nil:
+			return Report{}, fmt.Errorf("checking a history: change %d has the resourceVersion %q: %w", i, change.ResourceVersion, err)
+		case version <= last:
+			return Report{}, fmt.Errorf("checking a history: change %d has the resourceVersion %d, the one before has %d", i, version, last)
+		case change.Object == nil:
+			return Report{}, fmt.Errorf("checking a history: change %d has no object", i)
+		}
+		last = version
+		resource := change.GVR.GroupResource()
+		if judged := resource == testbed.NodesResource.GroupResource() || resource == SetsResource.GroupResource(); judged {
+			created[change.UID] = created[change.UID] || change.Type == watch.Added
+			if !created[change.UID] {
+				return Report{}, fmt.Errorf("checking a history: change %d is of %s %s, whose creation was not recorded", i, resource, change.Name)
+			}
+		}
+		r.at = Moment{Index: i, ResourceVersion: change.ResourceVersion, Time: change.Time}
+		r.report.Moments++
+		switch resource {
+		case testbed.NodesResource.GroupResource():
+			r.nodeChanged(change)
+		case SetsResource.GroupResource():
+			r.setChanged(change)
+		case ConfigMapsResource.GroupResource():
+			r.configMapChanged(change)
+		}
+	}
+	if !cfg.Unfinished {
+		end := r.at.Time
+		if cfg.EndAt.After(end) {
+			end = cfg.EndAt
+		}
+		r.at = Moment{Index: len(recording), Time: end}
+		r.judgeEnd()
+	}
+	return r.report, nil
+}
+
+// strength orders the effects.
+var strength = map[string]int{
+	string(corev1.TaintEffectPreferNoSchedule): 1,
+	string(corev1.TaintEffectNoSchedule):       2,
+	string(corev1.TaintEffectNoExecute):        3,
+}
+
+const (
+	noExecute  = string(corev1.TaintEffectNoExecute)
+	noSchedule = string(corev1.TaintEffectNoSchedule)
+)

@@ -1,0 +1,487 @@
+package history
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// wish is the spec of a set as the simulator draws it.
+type wish struct {
+	Type         string                `json:"type"`
+	Effect       string                `json:"effect"`
+	TaintKey     string                `json:"taintKey"`
+	Conditions   map[string]wishStatus `json:"conditions"`
+	Selector     *metav1.LabelSelector `json:"selector,omitempty"`
+	MaxUnhealthy any                   `json:"maxUnhealthy,omitempty"`
+	DryRun       bool                  `json:"dryRun,omitempty"`
+}
+
+type wishStatus struct {
+	Status     any    `json:"status"`
+	Duration   string `json:"duration,omitempty"`
+	EvenSilent bool   `json:"evenSilent,omitempty"`
+}
+
+// simulator makes up lawful histories: things happen to a cluster, and a simple
+// controller that sees everything at once brings it in line, one write at a time.
+// It knows the rules in its own words: those of the checker are what is tested.
+type simulator struct {
+	*story
+	t      *rapid.T
+	wishes map[string]wish
+	serial int
+	timed  bool // sets may ask for durations
+	saw    map[string]int
+}
+
+func pick[E any](t *rapid.T, of ...E) E { return rapid.SampledFrom(of).Draw(t, "") }
+
+func (s *simulator) live() {
+	s.timed = pick(s.t, false, true, false)
+	for range pick(s.t, 5, 4, 3, 6, 2, 8) {
+		s.happenNode()
+	}
+	for _, set := range []string{"x", "y", "z"}[:pick(s.t, 1, 2, 3)] {
+		s.happenSet(set)
+	}
+	for range pick(s.t, 40, 30, 20, 10) {
+		s.happen()
+		for range pick(s.t, 100, 0, 1, 2) {
+			if !s.step() {
+				break
+			}
+		}
+	}
+	for s.step() {
+	}
+}
+
+func (s *simulator) happenNode() {
+	s.serial++
+	name := fmt.Sprintf("n%d", s.serial)
+	s.node(name)
+	if pick(s.t, 1, 2, 3, 4, 5) == 5 {
+		s.label(name, controlPlaneLabel, "")
+	}
+}
+
+func (s *simulator) happen() {
+	s.pass(pick(s.t, 3*time.Second, 50*time.Millisecond, 0, time.Second, 20*time.Second, time.Minute))
+	if len(s.nodes) == 0 {
+		s.happenNode()
+	}
+	name := pick(s.t, slices.Sorted(maps.Keys(s.nodes))...)
+	taints := s.nodes[name].Spec.Taints
+	switch what := pick(s.t, "condition", "condition", "condition", "condition", "fence", "foreign", "take", "set", "gone", "drop", "node", "label", "condition", "condition"); what {
+	case "condition":
+		kind, status := pick(s.t, "A", "B"), pick(s.t, "True", "True", "False", "Unknown", "Unknown/AgentSilent")
+		stamp := s.now // of the last change of the status
+		for _, c := range s.nodes[name].Status.Conditions {
+			if was, _, _ := strings.Cut(status, "/"); string(c.Type) == kind && string(c.Status) == was {
+				stamp = c.LastTransitionTime.Time
+			}
+		}
+		s.stamped(name, stamp, kind+"="+status)
+	case "set":
+		s.happenSet(pick(s.t, "x", "y", "z"))
+	case "label":
+		s.label(name, "pool", pick(s.t, "web", "lab"))
+	case "foreign":
+		text := pick(s.t, "theirs:NoSchedule", "theirs:NoExecute", "example.com/k1:NoSchedule", "example.com/k2:NoExecute")
+		if !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return t.Key == keyOf(text) && t.Effect == effectOf(text) }) {
+			s.foreign(name, text)
+		}
+	case "take": // whosever it is
+		if len(taints) > 0 {
+			t := pick(s.t, taints...)
+			s.takeAway(admin, name, t.Key+":"+string(t.Effect))
+		}
+	case "node":
+		s.happenNode()
+	case "gone":
+		s.deleteNode(admin, name)
+	case "drop":
+		if len(s.wishes) > 0 {
+			set := pick(s.t, slices.Sorted(maps.Keys(s.wishes))...)
+			s.deleteSet(admin, set)
+			delete(s.wishes, set)
+		}
+	case "fence":
+		if pick(s.t, "condition", "foreign", "fence") != "fence" {
+			return
+		}
+		s.we(name, fence(fmt.Sprint("token-", s.version)))
+	}
+}
+
+func (s *simulator) happenSet(name string) {
+	w := wish{
+		Type:         "T",
+		Effect:       pick(s.t, "NoExecute", "NoExecute", "NoExecute", "NoSchedule", "PreferNoSchedule"),
+		TaintKey:     pick(s.t, "example.com/k1", "example.com/k2", "example.com/k3"),
+		MaxUnhealthy: pick[any](s.t, nil, 2, 1, "0%", "30%", nil, "100%"),
+		DryRun:       pick(s.t, false, false, false, false, true),
+		Conditions:   map[string]wishStatus{},
+	}
+	for range pick(s.t, 1, 1, 2) {
+		duration := ""
+		if s.timed {
+			duration = pick(s.t, "", "5s", "1m")
+		}
+		w.Conditions[pick(s.t, "A", "B")] = wishStatus{
+			Status: pick[any](s.t, true, "True", "unknown", false, true), Duration: duration, EvenSilent: pick(s.t, false, true),
+		}
+	}
+	switch pick(s.t, "all", "all", "web", "masters") {
+	case "web":
+		w.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "web"}}
+	case "masters":
+		w.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: controlPlaneLabel, Operator: metav1.LabelSelectorOpExists}}}
+	}
+	text, err := json.Marshal(w)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.wishes[name] = w
+	s.set(name, string(text))
+}
+
+// step makes one write that is due, and says whether there was one.
+func (s *simulator) step() bool {
+	for _, name := range s.order() {
+		node := s.nodes[name]
+		f := readForm(node)
+		wanted := s.wanted(node)
+		if f.Fence == "" && sameItems(wanted, f.Taints) && len(carriedBy(node)) == len(f.Taints) {
+			continue
+		}
+		s.we(name, func(node *corev1.Node, f *form) {
+			node.Spec.Taints = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+				is := func(e formTaint) bool { return e.is(t) }
+				return slices.ContainsFunc(f.Taints, is) && !slices.ContainsFunc(wanted, is)
+			})
+			for _, w := range wanted {
+				if !slices.ContainsFunc(node.Spec.Taints, w.is) {
+					node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: w.Key, Effect: corev1.TaintEffect(w.Effect), TimeAdded: new(metav1.NewTime(w.Added))})
+				}
+			}
+			f.Taints, f.Fence = wanted, ""
+		})
+		s.saw["writes"]++
+		return true
+	}
+	return false
+}
+
+// order is that of the nodes that wait longest.
+func (s *simulator) order() []string {
+	names := slices.Sorted(maps.Keys(s.nodes))
+	slices.SortStableFunc(names, func(a, b string) int { return s.waits(a).Compare(s.waits(b)) })
+	return names
+}
+
+func (s *simulator) waits(name string) time.Time {
+	earliest := s.now.Add(time.Hour)
+	for _, w := range s.wishes {
+		if v, since := s.judge(s.nodes[name], w); v == holds {
+			earliest = first(earliest, since)
+		}
+	}
+	return earliest
+}
+
+// wanted is what the record of a node should tell of.
+func (s *simulator) wanted(node *corev1.Node) []formTaint {
+	carried := map[string]formTaint{}
+	for _, e := range carriedBy(node) {
+		if old, both := carried[e.Rule]; !both || old.Effect != noExecute {
+			carried[e.Rule] = e
+		}
+	}
+	highest := 0
+	stands := map[string]string{} // by set, the effect that stands
+	for name, w := range s.wishes {
+		v, since := s.judge(node, w)
+		e, there := carried["ConditionSet/"+name]
+		switch {
+		case w.DryRun || v == not:
+			continue
+		case v == holds && !since.After(s.now):
+			stands[name] = w.Effect
+			if w.Effect == noExecute && !s.mayEvict(node, name) {
+				stands[name] = noSchedule
+			}
+		case there:
+			stands[name] = e.Effect
+		default:
+			continue
+		}
+		highest = max(highest, strength[w.Effect])
+	}
+	var wanted []formTaint
+	for _, name := range slices.Sorted(maps.Keys(stands)) {
+		w, effect := s.wishes[name], stands[name]
+		if strength[w.Effect] < highest {
+			s.saw["superseded"]++
+			continue
+		}
+		e := formTaint{"ConditionSet/" + name, w.TaintKey, effect, s.now.UTC().Truncate(time.Second)}
+		foreign := false
+		for _, t := range node.Spec.Taints {
+			if t.Key != e.Key || string(t.Effect) != e.Effect {
+				continue
+			}
+			foreign = !slices.ContainsFunc(carriedBy(node), func(e formTaint) bool { return e.is(t) })
+			if !foreign {
+				e.Added = t.TimeAdded.UTC()
+			}
+		}
+		if !foreign {
+			wanted = append(wanted, e)
+		}
+	}
+	return wanted
+}
+
+// mayEvict says whether a node may have the NoExecute of a set: it has it, or
+// there is room and nobody waits longer.
+func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
+	w := s.wishes[set]
+	_, controlPlane := node.Labels[controlPlaneLabel]
+	if controlPlane && (w.Selector == nil || len(w.Selector.MatchExpressions) == 0) {
+		return false
+	}
+	evicts := func(n *corev1.Node) bool {
+		return slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.Rule == "ConditionSet/"+set && e.Effect == noExecute })
+	}
+	if evicts(node) {
+		return true
+	}
+	selected, evicted := 0, 0
+	for _, n := range s.nodes {
+		if selects(w, n) {
+			selected++
+			if evicts(n) {
+				evicted++
+			}
+		}
+	}
+	_, mine := s.judge(node, w)
+	for _, n := range s.nodes {
+		_, spared := n.Labels[controlPlaneLabel]
+		spared = spared && (w.Selector == nil || len(w.Selector.MatchExpressions) == 0)
+		blocked := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.TaintKey && string(t.Effect) == noExecute })
+		v, theirs := s.judge(n, w)
+		if v == holds && !theirs.After(s.now) && !spared && !blocked && !evicts(n) && cmp.Or(theirs.Compare(mine), cmp.Compare(n.Name, node.Name)) < 0 {
+			evicted++ // they come first
+		}
+	}
+	var bound int
+	switch most := w.MaxUnhealthy.(type) {
+	case nil:
+		bound = max(1, selected*49/100)
+	case int:
+		bound = most
+	case string:
+		var share int
+		if _, err := fmt.Sscanf(most, "%d%%", &share); err != nil {
+			s.t.Fatal(err)
+		}
+		bound = selected * share / 100
+		if share > 0 {
+			bound = max(1, bound)
+		}
+	}
+	if evicted >= bound {
+		s.saw["held back"]++
+	}
+	return evicted < bound
+}
+
+func selects(w wish, node *corev1.Node) bool {
+	if w.Selector == nil {
+		return true
+	}
+	selector, _ := metav1.LabelSelectorAsSelector(w.Selector) // we wrote it
+	return selector.Matches(labels.Set(node.Labels))
+}
+
+// judge says whether the conditions of a set stand, and from when on they have
+// stood long enough. It reads the whole history of the node for that.
+func (s *simulator) judge(node *corev1.Node, w wish) (verdict, time.Time) {
+	if !selects(w, node) {
+		return not, time.Time{}
+	}
+	all, due := holds, time.Time{}
+	for kind, want := range w.Conditions {
+		v, since := not, time.Time{}
+		for _, change := range s.made {
+			if change.UID != node.UID || change.GVR != testbed.NodesResource {
+				continue
+			}
+			v = not
+			for _, row := range rows(change.Object, "status", "conditions") {
+				if text(row, "type") == kind {
+					v = resembles(want, text(row, "status"), text(row, "reason"))
+				}
+			}
+			switch {
+			case v == not:
+				since = time.Time{}
+			case v == holds && since.IsZero():
+				since = change.Time
+			}
+		}
+		wait, _ := time.ParseDuration(cmp.Or(want.Duration, "0s")) // we wrote it
+		all, due = min(all, v), last(due, since.Add(wait))
+	}
+	return all, due
+}
+
+func resembles(want wishStatus, status, reason string) verdict {
+	wanted := map[any]string{true: "True", "True": "True", false: "False", "unknown": "Unknown"}[want.Status]
+	switch {
+	case status == "Unknown" && (wanted != "Unknown" || reason == "AgentSilent" && !want.EvenSilent):
+		return unclear
+	case status == wanted:
+		return holds
+	}
+	return not
+}
+
+func simulate(tb testing.TB, t *rapid.T, saw map[string]int) *simulator {
+	tb.Helper()
+	s := &simulator{story: newStory(tb), t: t, wishes: map[string]wish{}, saw: saw}
+	s.live()
+	return s
+}
+
+// drawn runs a test on random histories, until it has seen what it should see.
+// It draws where rapid does not log.
+func drawn(t *testing.T, judge func(t *rapid.T, s *simulator), saw map[string]int, should ...string) {
+	t.Helper()
+	missing := func(what string) bool { return saw[what] == 0 }
+	for tries := 0; tries == 0 || tries < 5 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
+		rapid.Check(t, func(outer *rapid.T) {
+			rapid.Custom(func(inner *rapid.T) int {
+				judge(inner, simulate(t, inner, saw))
+				return 0
+			}).Draw(outer, "")
+		})
+	}
+	t.Logf("saw %v", saw)
+	for _, what := range should {
+		if missing(what) {
+			t.Errorf("nothing %s: this test looks at nothing", what)
+		}
+	}
+}
+
+func TestRandomLawfulHistoriesHaveNoViolation(t *testing.T) {
+	saw := map[string]int{}
+	drawn(t, func(t *rapid.T, s *simulator) {
+		cfg := lawfulCfg
+		cfg.EndAt = s.now
+		report, err := Check(s.made, cfg)
+		if err != nil || len(report.Violations) > 0 {
+			t.Fatalf("%v %s\n%s", err, report, s)
+		}
+		saw["moments"] += report.Moments
+		saw["evicted"] += report.Evictions
+		saw["fell back"] += report.Fallbacks
+		saw["removed"] += report.Removals
+		saw["fenced"] += report.Fences
+	}, saw, "evicted", "fell back", "removed", "fenced", "superseded", "held back")
+}
+
+// One change of a lawful history is falsified; the checker must say of what kind.
+func TestRandomHistoriesWithOneFalseChangeAreCaught(t *testing.T) {
+	saw := map[string]int{}
+	drawn(t, func(t *rapid.T, s *simulator) {
+		i, what, want := falsify(t, s)
+		if what == "" {
+			return
+		}
+		saw[what]++
+		cfg := lawfulCfg
+		cfg.EndAt = s.now.Add(2 * DefaultLag)
+		cfg.Unfinished = want != WrongEnd
+		report, err := Check(s.made, cfg)
+		if err != nil || want != "" && len(report.Of(want)) == 0 || len(report.Violations) == 0 {
+			t.Fatalf("%s at %d: want %s, got %v %s\n%s", what, i, want, err, report, s)
+		}
+	}, saw, "blamed", "unproved", "cut short", "repeated", "unrecorded")
+}
+
+// falsify spoils one change and says which, how, and what must be found: nothing
+// if it spoiled none, any kind if that is empty.
+func falsify(t *rapid.T, s *simulator) (i int, what string, want Kind) {
+	what = pick(t, "blamed", "unproved", "cut short", "repeated", "unrecorded")
+	var chances []int
+	last := map[string]facts{} // by UID
+	timed := false
+	for i, change := range s.made {
+		if spec, err := json.Marshal(change.Object.Object["spec"]); err != nil || strings.Contains(string(spec), `"duration"`) {
+			timed = true
+		}
+		if change.GVR == ConfigMapsResource && what == "unrecorded" {
+			chances = append(chances, i)
+		}
+		if change.GVR != testbed.NodesResource {
+			continue
+		}
+		before, after := last[string(change.UID)], readFacts(change.Object)
+		last[string(change.UID)] = after
+		ours, tainted := change.Author == us, !sameItems(before.taints, after.taints)
+		// Without it the end may be right as well: somebody else's taint may serve,
+		// or it is not sure that its time has come.
+		served := slices.ContainsFunc(before.taints, func(t taint) bool { return !before.note.owns(t) })
+		switch {
+		case change.Type != watch.Modified:
+		case what == "blamed" && !ours && !sameCauses(before, after),
+			what == "unproved" && ours && tainted,
+			what == "repeated" && ours && tainted,
+			what == "cut short" && ours && tainted && !served && !timed:
+			chances = append(chances, i)
+		}
+	}
+	if len(chances) == 0 {
+		return 0, "", ""
+	}
+	i = pick(t, chances...)
+	change := &s.made[i]
+	switch what {
+	case "blamed":
+		change.Author = us
+	case "unproved":
+		change.Author = nobody
+		want = UnknownAuthor
+	case "repeated":
+		again := *change
+		again.ResourceVersion += "0"
+		s.made = append(s.made[:i+1:i+1], again)
+		want = DoneTwice
+	case "unrecorded":
+		s.made = slices.Delete(s.made, i, i+1)
+		want = Unrecorded
+	case "cut short":
+		s.now = change.Time
+		s.made = s.made[:i]
+		want = WrongEnd
+	}
+	return i, what, want
+}

@@ -1,0 +1,369 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// recordAnnotation is where on a node we note what we have put there.
+const recordAnnotation = "autohealer.resourcestack.com/record"
+
+// facts are what matters of one version of a node.
+type facts struct {
+	object     *unstructured.Unstructured
+	labels     map[string]string
+	conditions map[string]condition
+	taints     []taint
+	note       note
+
+	// carried are the entries of the note whose taint is on the node, by set.
+	carried map[string][]entry
+}
+
+type condition struct {
+	status corev1.ConditionStatus
+	reason string
+	stamp  time.Time
+}
+
+// taint is a taint as it stands on a node. Added is in nanoseconds, 0 if it does
+// not tell.
+type taint struct {
+	key, value, effect string
+	added              int64
+}
+
+func (t taint) String() string {
+	text := t.key + ":" + t.effect
+	if t.value != "" {
+		text = t.key + "=" + t.value + ":" + t.effect
+	}
+	return text
+}
+
+// note is the record on a node, read by other eyes than those that wrote it.
+type note struct {
+	entries  []entry
+	memories []memory
+	fence    string
+	there    bool
+	problem  error // why it cannot be read
+}
+
+// entry is a taint that the record tells of.
+type entry struct {
+	rule, key, effect string
+	added             int64
+}
+
+type memory struct {
+	rule, condition   string
+	since, transition int64
+}
+
+// taint is what an entry says stands on the node.
+func (e entry) taint() taint { return taint{key: e.key, effect: e.effect, added: e.added} }
+
+func (e entry) String() string { return e.key + ":" + e.effect }
+
+// spot is the place of a taint: a node has no two taints of the same.
+type spot struct{ key, effect string }
+
+func (e entry) spot() spot { return spot{e.key, e.effect} }
+
+// setOf is the name of the set that a rule in a record means. A rule of another
+// kind keeps its whole name, which no set has.
+func setOf(rule string) string {
+	if name, ok := strings.CutPrefix(rule, "ConditionSet/"); ok {
+		return name
+	}
+	return rule
+}
+
+// readFacts reads a node as it is stored.
+func readFacts(object *unstructured.Unstructured) facts {
+	f := facts{
+		object:     object,
+		labels:     object.GetLabels(),
+		conditions: map[string]condition{},
+		carried:    map[string][]entry{},
+	}
+	for _, row := range rows(object, "status", "conditions") {
+		name := text(row, "type")
+		if _, twice := f.conditions[name]; !twice {
+			f.conditions[name] = condition{corev1.ConditionStatus(text(row, "status")), text(row, "reason"), moment(text(row, "lastTransitionTime"))}
+		}
+	}
+	for _, row := range rows(object, "spec", "taints") {
+		t := taint{key: text(row, "key"), value: text(row, "value"), effect: text(row, "effect")}
+		if added := moment(text(row, "timeAdded")); !added.IsZero() {
+			t.added = added.UnixNano()
+		}
+		f.taints = append(f.taints, t)
+	}
+	f.note = readNote(object)
+	for _, e := range f.note.entries {
+		if slices.Contains(f.taints, e.taint()) {
+			set := setOf(e.rule)
+			f.carried[set] = append(f.carried[set], e)
+		}
+	}
+	return f
+}
+
+func readNote(object *unstructured.Unstructured) note {
+	written, there := object.GetAnnotations()[recordAnnotation]
+	if !there {
+		return note{}
+	}
+	var form struct {
+		Taints []struct {
+			Rule, Key, Effect string
+			Added             time.Time
+		}
+		Memories []struct {
+			Rule, Condition   string
+			Since, Transition time.Time
+		}
+		Fence string
+	}
+	if err := json.Unmarshal([]byte(written), &form); err != nil {
+		return note{there: true, problem: err}
+	}
+	n := note{there: true, fence: form.Fence}
+	for _, t := range form.Taints {
+		n.entries = append(n.entries, entry{t.Rule, t.Key, t.Effect, t.Added.UnixNano()})
+	}
+	for _, m := range form.Memories {
+		n.memories = append(n.memories, memory{m.Rule, m.Condition, m.Since.UnixNano(), m.Transition.UnixNano()})
+	}
+	return n
+}
+
+// owns says whether a taint on the node is one that the note tells of.
+func (n note) owns(t taint) bool {
+	return slices.ContainsFunc(n.entries, func(e entry) bool { return e.taint() == t })
+}
+
+// says whether two notes say the same, in whatever order.
+func (n note) says(other note) bool {
+	return n.there == other.there && (n.problem == nil) == (other.problem == nil) && n.fence == other.fence &&
+		sameItems(n.entries, other.entries) && sameItems(n.memories, other.memories)
+}
+
+func sameItems[T comparable](a, b []T) bool {
+	return len(without(a, b)) == 0 && len(without(b, a)) == 0
+}
+
+// without returns the items of a that are not in b.
+func without[T comparable](a, b []T) []T {
+	var rest []T
+	for _, item := range a {
+		if !slices.Contains(b, item) {
+			rest = append(rest, item)
+		}
+	}
+	return rest
+}
+
+// carries says whether a taint of the set with that effect is there.
+func (f facts) carries(set, effect string) bool {
+	return slices.ContainsFunc(f.carried[set], func(e entry) bool { return e.effect == effect })
+}
+
+// foreign says whether a taint of that key and effect is there which is not ours.
+func (f facts) foreign(key, effect string) bool {
+	return slices.ContainsFunc(f.taints, func(t taint) bool { return t.key == key && t.effect == effect && !f.note.owns(t) })
+}
+
+// page is the ledger: the writes that may be on their way.
+type page struct {
+	Grants []grant `json:"grants"`
+}
+
+type grant struct {
+	Rule            string `json:"rule"`
+	Node            string `json:"node"`
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion"`
+}
+
+func readPage(object *unstructured.Unstructured) (page, error) {
+	var p page
+	written, _, _ := unstructured.NestedString(object.Object, "data", "ledger")
+	if err := json.Unmarshal([]byte(written), &p); err != nil {
+		return page{}, fmt.Errorf("reading the ledger: %w", err)
+	}
+	return p, nil
+}
+
+// rows returns a list of objects within an object, without copying it.
+func rows(object *unstructured.Unstructured, path ...string) []map[string]any {
+	value, _, _ := unstructured.NestedFieldNoCopy(object.Object, path...)
+	list, _ := value.([]any)
+	found := make([]map[string]any, 0, len(list))
+	for _, item := range list {
+		if row, ok := item.(map[string]any); ok {
+			found = append(found, row)
+		}
+	}
+	return found
+}
+
+func text(row map[string]any, field string) string {
+	value, _ := row[field].(string)
+	return value
+}
+
+// moment reads a time stamp; one that is not there is zero.
+func moment(stamp string) time.Time {
+	at, _ := time.Parse(time.RFC3339, stamp)
+	return at
+}
+
+// notOurs names the parts of a node that differ although they are not ours: all
+// but the taints and the record. What the API server keeps for itself is nobody's.
+func notOurs(before, after *unstructured.Unstructured) []string {
+	return differences(before, after, func(object map[string]any) map[string]any {
+		parts := partsOf(object)
+		annotations := copied(parts["annotations"])
+		delete(annotations, recordAnnotation)
+		parts["annotations"] = annotations
+		spec := copied(parts["spec"])
+		delete(spec, "taints")
+		parts["spec"] = spec
+		return parts
+	})
+}
+
+// notStatus names the parts of a set that differ, other than its status.
+func notStatus(before, after *unstructured.Unstructured) []string {
+	return differences(before, after, func(object map[string]any) map[string]any {
+		parts := partsOf(object)
+		delete(parts, "status")
+		return parts
+	})
+}
+
+// partsOf lays an object out by its parts: labels and annotations apart from the
+// rest of the metadata, and without what the API server keeps for itself.
+func partsOf(object map[string]any) map[string]any {
+	parts := copied(object)
+	metadata := copied(object["metadata"])
+	for _, own := range []string{"resourceVersion", "managedFields", "generation"} {
+		delete(metadata, own)
+	}
+	parts["labels"], parts["annotations"] = metadata["labels"], metadata["annotations"]
+	delete(metadata, "labels")
+	delete(metadata, "annotations")
+	parts["metadata"] = metadata
+	return parts
+}
+
+func copied(value any) map[string]any {
+	old, _ := value.(map[string]any)
+	fresh := make(map[string]any, len(old))
+	for key, item := range old {
+		fresh[key] = item
+	}
+	return fresh
+}
+
+// authorByFields asks the managedFields who made a change: the manager whose
+// entry is new or has a new time, if it is only one. Times are whole seconds: a
+// second write of one manager within a second leaves all of them as they were.
+// Then it is the one who owns what has changed, because owning moves with writing.
+func authorByFields(before, after *unstructured.Unstructured) (manager string, proved bool) {
+	type key struct{ manager, operation, subresource string }
+	times := func(object *unstructured.Unstructured) map[key]string {
+		found := map[key]string{}
+		for _, row := range rows(object, "metadata", "managedFields") {
+			found[key{text(row, "manager"), text(row, "operation"), text(row, "subresource")}] = text(row, "time")
+		}
+		return found
+	}
+	was := times(before)
+	managers := map[string]bool{}
+	for k, at := range times(after) {
+		if then, there := was[k]; !there || then != at {
+			managers[k.manager] = true
+			manager = k.manager
+		}
+	}
+	if len(managers) == 0 {
+		return ownerOfChanges(before, after)
+	}
+	return manager, len(managers) == 1
+}
+
+// ownerOfChanges returns the one manager who owns every part of ours that has
+// changed and is still there.
+func ownerOfChanges(before, after *unstructured.Unstructured) (manager string, proved bool) {
+	owners := map[string]bool{}
+	for _, part := range []struct{ value, fields []string }{
+		{[]string{"spec", "taints"}, []string{"f:spec", "f:taints"}},
+		{[]string{"metadata", "annotations", recordAnnotation}, []string{"f:metadata", "f:annotations", "f:" + recordAnnotation}},
+	} {
+		was, _, _ := unstructured.NestedFieldNoCopy(before.Object, part.value...)
+		is, there, _ := unstructured.NestedFieldNoCopy(after.Object, part.value...)
+		if !there || reflect.DeepEqual(was, is) {
+			continue
+		}
+		for _, row := range rows(after, "metadata", "managedFields") {
+			if _, owns, _ := unstructured.NestedFieldNoCopy(row, append([]string{"fieldsV1"}, part.fields...)...); owns {
+				manager = text(row, "manager")
+				owners[manager] = true
+			}
+		}
+	}
+	return manager, len(owners) == 1
+}
+
+// sameCauses says whether nothing that could be a cause of ours is different.
+func sameCauses(a, b facts) bool {
+	return sameMap(a.labels, b.labels) && sameMap(a.conditions, b.conditions) && sameItems(a.taints, b.taints) && a.note.says(b.note)
+}
+
+func sameMap[V comparable](a, b map[string]V) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for key, value := range a {
+		if other, there := b[key]; !there || other != value {
+			return false
+		}
+	}
+	return true
+}
+
+func isDeleted(c testbed.Change) bool { return c.Type == watch.Deleted }
+
+// differences names the parts in which two versions of an object differ.
+func differences(before, after *unstructured.Unstructured, layOut func(map[string]any) map[string]any) []string {
+	was, is := layOut(before.Object), layOut(after.Object)
+	names := map[string]bool{}
+	for name := range was {
+		names[name] = true
+	}
+	for name := range is {
+		names[name] = true
+	}
+	var different []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !reflect.DeepEqual(was[name], is[name]) {
+			different = append(different, name)
+		}
+	}
+	return different
+}

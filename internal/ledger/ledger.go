@@ -1,0 +1,162 @@
+// Package ledger keeps in the API server which disruptive writes are about to be
+// made. It promises that a write which its page does not name is not on its way:
+// whoever leads names every such write, with the version of the object that it
+// will change, before it sends it; and a successor first takes the page over,
+// by compare-and-swap, which ends the predecessor's right to name any more. A
+// lost lease cannot call back a request that has left; the page tells the
+// successor which those may be. It refuses to judge who ought to lead.
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+const (
+	// Name is the name of the ConfigMap that holds the page.
+	Name = "autohealer-ledger"
+	// pageKey is the key of its data.
+	pageKey = "ledger"
+)
+
+var (
+	// ErrDeposed says that the page is no longer this holder's: somebody else has
+	// taken it over, or it was deleted. Who leads must begin anew.
+	ErrDeposed = errors.New("this process no longer holds the ledger")
+	// ErrUnreadable says that the page is not one that this system wrote.
+	ErrUnreadable = errors.New("the ledger cannot be read")
+)
+
+// Entry is a write that takes a place under a rule's bound and may be on its way.
+type Entry struct {
+	Rule record.Rule `json:"rule"`
+	Node string      `json:"node"`
+	UID  string      `json:"uid"`
+	// ResourceVersion is the version of the node that the write carries as its
+	// precondition. Once the node has another, the write has been made or never
+	// will be.
+	ResourceVersion string `json:"resourceVersion"`
+}
+
+// page is what the ConfigMap holds.
+type page struct {
+	Holder string  `json:"holder"`
+	Grants []Entry `json:"grants"`
+}
+
+// Ledger is the page, held by this process.
+type Ledger struct {
+	client client.Client
+	holder string
+	stored *corev1.ConfigMap
+}
+
+// Claim takes the ledger over for a holder, whose name must be unique to this
+// process, and returns what the one before had named.
+func Claim(ctx context.Context, c client.Client, namespace, holder string) (*Ledger, []Entry, error) {
+	l := &Ledger{client: c, holder: holder}
+	for {
+		inherited, err := l.claim(ctx, namespace)
+		if err == nil {
+			return l, inherited, nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return nil, nil, fmt.Errorf("claiming the ledger %s/%s: %w", namespace, Name, err)
+		}
+	}
+}
+
+func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
+	found := &corev1.ConfigMap{}
+	err := l.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Name}, found)
+	if apierrors.IsNotFound(err) {
+		found = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": "autohealer"},
+		}}
+		l.put(found, nil)
+		l.stored = found
+		return nil, l.client.Create(ctx, found)
+	}
+	if err != nil {
+		return nil, err
+	}
+	before, err := read(found)
+	if err != nil {
+		return nil, err
+	}
+	l.put(found, before.Grants)
+	l.stored = found
+	return before.Grants, l.client.Update(ctx, found)
+}
+
+// Write makes these the entries of the page. With ErrDeposed nothing was written
+// and nothing ever will be; after any other error the page holds these entries
+// or those before, and Write may be tried again.
+func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
+	next := l.stored.DeepCopy()
+	l.put(next, entries)
+	err := l.client.Update(ctx, next)
+	if apierrors.IsConflict(err) {
+		// An earlier write of ours may have been made although its answer was lost.
+		if err := l.refresh(ctx); err != nil {
+			return err
+		}
+		next = l.stored.DeepCopy()
+		l.put(next, entries)
+		err = l.client.Update(ctx, next)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%w: it was deleted", ErrDeposed)
+	case err != nil:
+		return fmt.Errorf("writing the ledger: %w", err)
+	}
+	l.stored = next
+	return nil
+}
+
+// refresh reads the page again, which must be ours still.
+func (l *Ledger) refresh(ctx context.Context) error {
+	found := &corev1.ConfigMap{}
+	err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: it was deleted", ErrDeposed)
+	}
+	if err != nil {
+		return fmt.Errorf("reading the ledger: %w", err)
+	}
+	now, err := read(found)
+	if err != nil {
+		return fmt.Errorf("reading the ledger: %w", err)
+	}
+	if now.Holder != l.holder {
+		return fmt.Errorf("%w: %s does", ErrDeposed, now.Holder)
+	}
+	l.stored = found
+	return nil
+}
+
+func (l *Ledger) put(m *corev1.ConfigMap, entries []Entry) {
+	text, err := json.Marshal(page{Holder: l.holder, Grants: entries})
+	if err != nil {
+		panic("encoding the ledger: " + err.Error()) // plain values of our own always encode
+	}
+	m.Data = map[string]string{pageKey: string(text)}
+}
+
+func read(m *corev1.ConfigMap) (page, error) {
+	var p page
+	if err := json.Unmarshal([]byte(m.Data[pageKey]), &p); err != nil {
+		return page{}, fmt.Errorf("%w: key %s: %w; stop every controller (kubectl scale --replicas=0), delete the ConfigMap and start them again", ErrUnreadable, pageKey, err)
+	}
+	return p, nil
+}

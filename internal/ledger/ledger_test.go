@@ -1,0 +1,167 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func entry(node string) ledger.Entry {
+	return ledger.Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node, ResourceVersion: "7"}
+}
+
+func TestLedger(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	direct, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := cluster.Proxy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	faulty, err := client.New(proxy.Config(cluster.AdminConfig()), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// room returns a namespace that a subtest has for itself.
+	room := func(t *testing.T) string {
+		t.Helper()
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
+		if err := direct.Create(t.Context(), ns); err != nil {
+			t.Fatal(err)
+		}
+		return ns.Name
+	}
+	claim := func(t *testing.T, c client.Client, namespace, holder string, want ...ledger.Entry) *ledger.Ledger {
+		t.Helper()
+		l, got, err := ledger.Claim(t.Context(), c, namespace, holder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("inherited (-want +got):\n%s", diff)
+		}
+		return l
+	}
+	write := func(t *testing.T, l *ledger.Ledger, entries ...ledger.Entry) {
+		t.Helper()
+		if err := l.Write(t.Context(), entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	t.Run("hands over what the one before had named", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		write(t, first, entry("a"))
+		write(t, first, entry("b"), entry("c"))
+		second := claim(t, direct, ns, "second", entry("b"), entry("c"))
+		write(t, second)
+		claim(t, direct, ns, "third")
+	})
+
+	t.Run("lets nobody write who has been succeeded", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		second := claim(t, direct, ns, "second")
+		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrDeposed) {
+			t.Errorf("the first may still write: %v", err)
+		}
+		write(t, second, entry("b"))
+		claim(t, direct, ns, "third", entry("b"))
+	})
+
+	t.Run("a write on its way when the page is taken over is never made", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, faulty, ns, "first")
+		held := proxy.Inject(testbed.On("update", "configmaps"), testbed.Hold(), 1)
+		answer := make(chan error, 1)
+		go func() { answer <- first.Write(t.Context(), []ledger.Entry{entry("late")}) }()
+		if err := held.Wait(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		second := claim(t, direct, ns, "second")
+		held.Lift()
+		if err := <-answer; !errors.Is(err, ledger.ErrDeposed) {
+			t.Errorf("the late write was answered with %v", err)
+		}
+		write(t, second, entry("b"))
+		claim(t, direct, ns, "third", entry("b"))
+	})
+
+	t.Run("goes on after a write whose answer was lost", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, faulty, ns, "first")
+		cut := proxy.Inject(testbed.On("update", "configmaps"), testbed.CutResponse(), 1)
+		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
+			t.Fatalf("without an answer the write says %v", err)
+		}
+		if cut.Struck() == 0 {
+			t.Fatal("nothing was cut")
+		}
+		write(t, first, entry("b"))
+		claim(t, direct, ns, "second", entry("b"))
+	})
+
+	t.Run("a page that was deleted is lost", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}}
+		if err := direct.Delete(t.Context(), page); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrDeposed) {
+			t.Errorf("it says %v", err)
+		}
+	})
+
+	t.Run("two who claim at once both get it, one after the other", func(t *testing.T) {
+		ns := room(t)
+		claimed := make(chan *ledger.Ledger, 2)
+		for _, holder := range []string{"one", "other"} {
+			go func() {
+				l, _, err := ledger.Claim(t.Context(), direct, ns, holder)
+				if err != nil {
+					t.Error(err)
+				}
+				claimed <- l
+			}()
+		}
+		one, other := <-claimed, <-claimed
+		if t.Failed() {
+			return
+		}
+		var deposed int
+		for _, l := range []*ledger.Ledger{one, other} {
+			if err := l.Write(t.Context(), nil); errors.Is(err, ledger.ErrDeposed) {
+				deposed++
+			} else if err != nil {
+				t.Error(err)
+			}
+		}
+		if deposed != 1 {
+			t.Errorf("%d of two were deposed", deposed)
+		}
+	})
+
+	t.Run("says so when the page is not one of ours", func(t *testing.T) {
+		ns := room(t)
+		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
+		if err := direct.Create(t.Context(), page); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ledger.Claim(t.Context(), direct, ns, "first"); !errors.Is(err, ledger.ErrUnreadable) {
+			t.Errorf("it says %v", err)
+		}
+	})
+}

@@ -1,0 +1,122 @@
+package record_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+var second = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+func set(name string) record.Rule { return record.Rule{Kind: triage.ConditionSet, Name: name} }
+
+func TestReadReturnsWhatEncodeWrote(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?`)
+		moment := rapid.Custom(func(t *rapid.T) time.Time {
+			return second.Add(time.Duration(rapid.Int64Range(0, 1<<50).Draw(t, "after")))
+		})
+		var want record.Record
+		for range rapid.IntRange(0, 3).Draw(t, "taints") {
+			want.Taints = append(want.Taints, record.Taint{
+				Rule: set(name.Draw(t, "rule")), Key: name.Draw(t, "key"),
+				Effect: rapid.SampledFrom([]corev1.TaintEffect{"NoExecute", "NoSchedule", "PreferNoSchedule"}).Draw(t, "effect"),
+				Added:  moment.Draw(t, "added"),
+			})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "memories") {
+			want.Memories = append(want.Memories, record.Memory{
+				Rule: set(name.Draw(t, "rule")), Condition: name.Draw(t, "condition"), Since: moment.Draw(t, "since"), Transition: moment.Draw(t, "transition"),
+			})
+		}
+		want.Fence = rapid.SampledFrom([]string{"", "one"}).Draw(t, "fence")
+		text, some := want.Encode()
+		if empty := len(want.Taints)+len(want.Memories) == 0 && want.Fence == ""; some == empty {
+			t.Fatalf("there is something to note: %v, for %+v", some, want)
+		}
+		annotations := map[string]string{"other": "one"}
+		if some {
+			annotations[record.Annotation] = text
+		}
+		got, err := record.Read(annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("read (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestReadRefusesWhatItDidNotWrite(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON":            "hello",
+		"a rule of no kind":  `{"taints":[{"rule":"Nothing/x","key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}]}`,
+		"a rule of no name":  `{"taints":[{"rule":"ConditionSet/","key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}]}`,
+		"a time that is not": `{"taints":[{"rule":"ConditionSet/x","key":"k","effect":"NoExecute","added":"yesterday"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := record.Read(map[string]string{record.Annotation: text})
+			if err == nil || !strings.Contains(err.Error(), record.Annotation) {
+				t.Errorf("error is %v, want one that names the annotation", err)
+			}
+			if diff := cmp.Diff(record.Record{}, got); diff != "" {
+				t.Errorf("something of it was believed:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOwns(t *testing.T) {
+	note := record.Record{Taints: []record.Taint{{Rule: set("a"), Key: "k", Effect: corev1.TaintEffectNoExecute, Added: second}}}
+	at := func(when time.Time) *metav1.Time { whole := metav1.NewTime(when); return &whole }
+	for _, test := range []struct {
+		name  string
+		taint corev1.Taint
+		ours  bool
+	}{
+		{"the taint that was placed", note.Taints[0].Taint(), true},
+		{"the same moment in another zone", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.In(time.FixedZone("", 3600)))}, true},
+		{"another key", corev1.Taint{Key: "l", Effect: "NoExecute", TimeAdded: at(second)}, false},
+		{"another effect", corev1.Taint{Key: "k", Effect: "NoSchedule", TimeAdded: at(second)}, false},
+		{"an equal one that somebody put up later", corev1.Taint{Key: "k", Effect: "NoExecute", TimeAdded: at(second.Add(time.Second))}, false},
+		{"an equal one of somebody who sets no time", corev1.Taint{Key: "k", Effect: "NoExecute"}, false},
+		{"one that somebody gave a value", corev1.Taint{Key: "k", Value: "v", Effect: "NoExecute", TimeAdded: at(second)}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := note.Owns(test.taint); got != test.ours {
+				t.Errorf("ours: %v, want %v", got, test.ours)
+			}
+		})
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(`{"taints":[{"rule":"ConditionSet/x","key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}],"fence":"f"}`)
+	f.Add(`{"memories":[{"rule":"Repair/x","condition":"c","since":"2026-11-15T12:00:00Z"}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		note, err := record.Read(map[string]string{record.Annotation: text})
+		if err != nil {
+			return
+		}
+		again, some := note.Encode()
+		if !some {
+			return
+		}
+		back, err := record.Read(map[string]string{record.Annotation: again})
+		if err != nil {
+			t.Fatalf("what was read from %q cannot be read again: %v", text, err)
+		}
+		if diff := cmp.Diff(note, back); diff != "" {
+			t.Fatalf("read again (-first +second):\n%s", diff)
+		}
+	})
+}

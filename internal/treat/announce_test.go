@@ -1,0 +1,171 @@
+package treat_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// outcomes counts what became of Events.
+type outcomes struct {
+	mu      sync.Mutex
+	counts  map[string]int
+	changed chan struct{}
+}
+
+func newOutcomes() *outcomes {
+	return &outcomes{counts: map[string]int{}, changed: make(chan struct{}, 1)}
+}
+
+func (o *outcomes) add(outcome string) {
+	o.mu.Lock()
+	o.counts[outcome]++
+	o.mu.Unlock()
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outcomes) of(outcome string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.counts[outcome]
+}
+
+// await waits until an outcome has been counted so often.
+func (o *outcomes) await(t *testing.T, outcome string, want int) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for o.of(outcome) < want {
+		select {
+		case <-o.changed:
+		case <-deadline:
+			t.Fatalf("%d Events were %s, want %d", o.of(outcome), outcome, want)
+		}
+	}
+}
+
+// announce runs an announcer for as long as say takes, and until so many Events
+// have had an outcome.
+func announce(t *testing.T, c client.Client, outcome string, want int, say func(*treat.Announcer)) {
+	t.Helper()
+	seen := newOutcomes()
+	announcer := treat.NewAnnouncer(c, "me", seen.add)
+	say(announcer)
+	ctx, cancel := context.WithCancel(t.Context())
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		if err := announcer.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	seen.await(t, outcome, want)
+	cancel()
+	loop.Wait()
+}
+
+func TestAnnouncer(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := triage.RuleID{Kind: triage.ConditionSet, Name: "deadlock"}
+	word := func(node string) treat.Announcement {
+		return treat.Announcement{
+			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}},
+			Set:    &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "deadlock", UID: "set-uid"}},
+			Reason: triage.Reason{Code: triage.Tainted, Rule: rule, Condition: "KernelDeadlock", Status: triage.True, Key: "example.com/k", Effect: triage.NoExecute},
+		}
+	}
+	about := func(t *testing.T, kind, name string) []eventsv1.Event {
+		t.Helper()
+		var list, found eventsv1.EventList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.Regarding.Kind == kind && e.Regarding.Name == name {
+				found.Items = append(found.Items, e)
+			}
+		}
+		return found.Items
+	}
+
+	t.Run("tells every change to those who look at the node and at the set", func(t *testing.T) {
+		announce(t, c, "written", 4, func(a *treat.Announcer) {
+			a.Announce(word("worker-1"))
+			a.Announce(word("worker-1")) // it may come again within a second
+		})
+		onNode, onSet := about(t, "Node", "worker-1"), about(t, "ConditionSet", "deadlock")
+		if len(onNode) != 2 || len(onSet) != 2 {
+			t.Fatalf("%d on the node and %d on the set, want 2 each", len(onNode), len(onSet))
+		}
+		want := word("worker-1").Reason.String()
+		if got := onNode[0]; got.Note != want || got.Reason != "Tainted" || got.Type != corev1.EventTypeWarning || got.Regarding.UID != "node-uid" {
+			t.Errorf("the node's Event is %+v", got)
+		}
+		if got := onSet[0].Note; got != "worker-1: "+want {
+			t.Errorf("the set is told %q", got)
+		}
+	})
+	t.Run("tells the node alone when the set is gone", func(t *testing.T) {
+		gone := word("worker-2")
+		gone.Set, gone.Reason = nil, triage.Reason{Code: triage.RuleGone, Rule: rule}
+		announce(t, c, "written", 1, func(a *treat.Announcer) { a.Announce(gone) })
+		if got := about(t, "Node", "worker-2"); len(got) != 1 || got[0].Type != corev1.EventTypeNormal || got[0].Action != "RemoveTaint" {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("tells of trouble", func(t *testing.T) {
+		trouble := word("worker-3")
+		trouble.Trouble = "could not be placed: forbidden"
+		announce(t, c, "written", 2, func(a *treat.Announcer) { a.Announce(trouble) })
+		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Trouble" || !strings.HasSuffix(got[0].Note, trouble.Trouble) {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("fits names and words of any length", func(t *testing.T) {
+		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)
+		long := word(name)
+		long.Trouble = strings.Repeat("ü", 2000)
+		announce(t, c, "written", 2, func(a *treat.Announcer) { a.Announce(long) })
+		if got := about(t, "Node", name); len(got) != 1 || !strings.HasSuffix(got[0].Note, "...") || strings.ContainsRune(got[0].Note, '\uFFFD') {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("counts what is refused", func(t *testing.T) {
+		config, err := cluster.ServiceAccountConfig(t.Context(), "default", "nobody")
+		if err != nil {
+			t.Fatal(err)
+		}
+		powerless, err := client.New(config, client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		announce(t, powerless, "refused", 2, func(a *treat.Announcer) { a.Announce(word("worker-4")) })
+	})
+	t.Run("counts what is dropped, and blocks nobody", func(t *testing.T) {
+		seen := newOutcomes()
+		never := treat.NewAnnouncer(c, "me", seen.add)
+		for range 3000 {
+			never.Announce(word("worker-5"))
+		}
+		if got := seen.of("dropped"); got != 2*3000-4096 {
+			t.Errorf("%d were dropped", got)
+		}
+	})
+}

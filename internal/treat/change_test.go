@@ -1,0 +1,352 @@
+package treat
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+var (
+	before = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	now    = before.Add(time.Hour + 300*time.Millisecond)
+)
+
+func rule(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
+
+func noted(name, key string, effect corev1.TaintEffect) record.Taint {
+	return record.Taint{Rule: record.Rule(rule(name)), Key: key, Effect: effect, Added: before}
+}
+
+func wanted(name, key string, effect triage.Effect) triage.PlannedTaint {
+	return triage.PlannedTaint{
+		Taint:  triage.Taint{Rule: rule(name), Key: key, Effect: effect},
+		Reason: triage.Reason{Code: triage.Tainted, Rule: rule(name)},
+	}
+}
+
+// node returns a node with a note, the taints on the note, and others.
+func node(note []record.Taint, others ...corev1.Taint) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Annotations: map[string]string{"other": "one"}}}
+	if text, some := (record.Record{Taints: note}).Encode(); some {
+		n.Annotations[record.Annotation] = text
+	}
+	n.Spec.Taints = slices.Clone(others)
+	for _, t := range note {
+		if !slices.ContainsFunc(n.Spec.Taints, t.Is) {
+			n.Spec.Taints = append(n.Spec.Taints, t.Taint())
+		}
+	}
+	return n
+}
+
+func TestPrepare(t *testing.T) {
+	theirs := corev1.Taint{Key: "theirs", Value: "v", Effect: corev1.TaintEffectNoSchedule}
+	fresh := func(key string, effect corev1.TaintEffect) corev1.Taint {
+		return record.Taint{Key: key, Effect: effect, Added: now.Truncate(time.Second)}.Taint()
+	}
+	tests := []struct {
+		name    string
+		node    *corev1.Node
+		plan    triage.Plan
+		taints  []corev1.Taint // nil means that nothing is to be written
+		placed  []string       // rules
+		removed []string
+		takes   []string
+	}{
+		{
+			name: "writes nothing where nothing is wanted",
+			node: node(nil, theirs),
+		},
+		{
+			name: "writes nothing where everything is there",
+			node: node([]record.Taint{noted("a", "k", "NoExecute")}, theirs),
+			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
+		},
+		{
+			name:   "adds a taint behind those of others",
+			node:   node(nil, theirs),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}},
+			taints: []corev1.Taint{theirs, fresh("k", "NoSchedule")}, placed: []string{"a"},
+		},
+		{
+			name:   "a new NoExecute takes a place",
+			node:   node(nil),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"},
+		},
+		{
+			name:   "exchanges the effect in one write",
+			node:   node([]record.Taint{noted("a", "k", "NoSchedule")}, theirs),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{theirs, fresh("k", "NoExecute")}, placed: []string{"a"}, removed: []string{"a"}, takes: []string{"a"},
+		},
+		{
+			name:   "takes its own away and leaves the others",
+			node:   node([]record.Taint{noted("a", "k", "NoExecute")}, theirs),
+			plan:   triage.Plan{Findings: []triage.Reason{{Code: triage.Recovered, Rule: rule("a")}}},
+			taints: []corev1.Taint{theirs}, removed: []string{"a"},
+		},
+		{
+			name: "lets somebody else's equal taint serve",
+			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
+			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
+		},
+		{
+			name:   "stands beside somebody else's taint of another effect",
+			node:   node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoSchedule)}},
+			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}, fresh("k", "NoSchedule")}, placed: []string{"a"},
+		},
+		{
+			name:   "hands a taint over to the rule that now wants it, which takes a place of its own",
+			node:   node([]record.Taint{noted("old", "k", "NoExecute")}),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("new", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}, takes: []string{"new"},
+		},
+		{
+			name:   "two rules share one taint",
+			node:   node(nil),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute), wanted("b", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a", "b"}, takes: []string{"a", "b"},
+		},
+		{
+			name:   "one of two that share a taint lets go of it",
+			node:   node([]record.Taint{noted("a", "k", "NoExecute"), noted("b", "k", "NoExecute")}),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("b", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()},
+		},
+		{
+			name: "a taint that somebody took away is placed anew, and takes a place anew",
+			node: func() *corev1.Node {
+				n := node([]record.Taint{noted("a", "k", "NoExecute")})
+				n.Spec.Taints = nil
+				return n
+			}(),
+			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
+			taints: []corev1.Taint{fresh("k", "NoExecute")}, placed: []string{"a"}, takes: []string{"a"},
+		},
+		{
+			name: "an equal one that somebody put in its place is theirs",
+			node: func() *corev1.Node {
+				n := node([]record.Taint{noted("a", "k", "NoExecute")})
+				n.Spec.Taints[0].TimeAdded = nil
+				return n
+			}(),
+			taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}},
+		},
+		{
+			name: "a note that cannot be read is left alone while there is nothing to note",
+			node: func() *corev1.Node {
+				n := node(nil, theirs)
+				n.Annotations[record.Annotation] = "scribble"
+				return n
+			}(),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			untouched := test.node.DeepCopy()
+			change := Prepare(test.node, test.plan, now)
+			if diff := cmp.Diff(untouched, test.node); diff != "" {
+				t.Errorf("the node itself was changed:\n%s", diff)
+			}
+			if change == nil {
+				if test.taints != nil {
+					t.Fatal("nothing is to be written")
+				}
+				return
+			}
+			if test.taints == nil {
+				t.Fatalf("%+v is to be written", change)
+			}
+			if diff := cmp.Diff(test.taints, change.Made("8").Spec.Taints); diff != "" {
+				t.Errorf("taints (-want +got):\n%s", diff)
+			}
+			var placed, removed, takes []string
+			for _, p := range change.Placed {
+				placed = append(placed, p.Rule.Name)
+			}
+			for _, r := range change.Removed {
+				removed = append(removed, r.Rule.Name)
+			}
+			for _, r := range change.Takes {
+				takes = append(takes, r.Name)
+			}
+			for _, list := range []struct {
+				what      string
+				want, got []string
+			}{{"placed", test.placed, placed}, {"removed", test.removed, removed}, {"takes", test.takes, takes}} {
+				if !slices.Equal(list.want, list.got) {
+					t.Errorf("%s: %v, want %v", list.what, list.got, list.want)
+				}
+			}
+		})
+	}
+}
+
+func TestPrepareNotesMemories(t *testing.T) {
+	memory := triage.Memory{Rule: rule("a"), Condition: "C", Since: before, Transition: now}
+	plan := triage.Plan{Remember: []triage.Memory{memory}}
+	change := Prepare(node(nil), plan, now)
+	if change == nil {
+		t.Fatal("nothing is to be written")
+	}
+	made := change.Made("8")
+	if again := Prepare(made, plan, now); again != nil {
+		t.Errorf("%+v is to be written once more", again)
+	}
+	if forgotten := Prepare(made, triage.Plan{}, now); forgotten == nil {
+		t.Error("what need not be remembered any more is kept")
+	}
+}
+
+func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
+	n := node([]record.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
+	made := Fence(n, "somebody").Made("8")
+	if diff := cmp.Diff(n.Spec, made.Spec); diff != "" {
+		t.Errorf("the fence changed the taints:\n%s", diff)
+	}
+	if n.Annotations[record.Annotation] == made.Annotations[record.Annotation] {
+		t.Error("the note is the same: the node would keep its version")
+	}
+	plan := triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}}
+	change := Prepare(made, plan, now)
+	if change == nil || change.Made("9").Annotations[record.Annotation] != n.Annotations[record.Annotation] {
+		t.Error("the fence is not taken down again")
+	}
+}
+
+// Whatever is on a node and whatever is planned: others' taints stay, ours are
+// exactly the planned ones, and one write is enough.
+func TestPrepareKeepsToItsOwn(t *testing.T) {
+	var writes, foreign, served int
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SampledFrom([]string{"a", "b", "c"})
+		keys := rapid.SampledFrom([]string{"k", "l"})
+		effects := []triage.Effect{triage.PreferNoSchedule, triage.NoSchedule, triage.NoExecute}
+		var note []record.Taint
+		for _, name := range []string{"a", "b", "old"} {
+			if rapid.Bool().Draw(t, "noted "+name) {
+				effect := corev1.TaintEffect(rapid.SampledFrom(effects).Draw(t, "effect").String())
+				note = append(note, noted(name, keys.Draw(t, "key"), effect))
+			}
+		}
+		n := node(note)
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(corev1.Taint) bool { return rapid.IntRange(0, 4).Draw(t, "lost") == 0 })
+		for range rapid.IntRange(0, 3).Draw(t, "others") {
+			other := corev1.Taint{
+				Key: rapid.SampledFrom([]string{"k", "l", "theirs"}).Draw(t, "key"), Value: rapid.SampledFrom([]string{"", "v"}).Draw(t, "value"),
+				Effect: corev1.TaintEffect(rapid.SampledFrom(effects).Draw(t, "effect").String()),
+			}
+			if !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == other.Key && t.Effect == other.Effect }) {
+				n.Spec.Taints = slices.Insert(n.Spec.Taints, rapid.IntRange(0, len(n.Spec.Taints)).Draw(t, "at"), other)
+			}
+		}
+		var plan triage.Plan
+		for range rapid.IntRange(0, 2).Draw(t, "wanted") {
+			w := wanted(names.Draw(t, "rule"), keys.Draw(t, "key"), rapid.SampledFrom(effects).Draw(t, "effect"))
+			if !slices.ContainsFunc(plan.Taints, func(o triage.PlannedTaint) bool { return o.Rule == w.Rule }) {
+				plan.Taints = append(plan.Taints, w)
+			}
+		}
+		was, err := record.Read(n.Annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isOthers := func(t corev1.Taint) bool { return !was.Owns(t) }
+		after := n
+		if change := Prepare(n, plan, now); change != nil {
+			writes++
+			after = change.Made("8")
+			checkPatch(t, n, change, after)
+		}
+		// Others' taints are all there, in their order.
+		var want, got []corev1.Taint
+		for _, taint := range n.Spec.Taints {
+			if isOthers(taint) {
+				want = append(want, taint)
+				foreign++
+			}
+		}
+		is, err := record.Read(after.Annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, taint := range after.Spec.Taints {
+			if !is.Owns(taint) {
+				got = append(got, taint)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("others' taints (-before +after):\n%s", diff)
+		}
+		// Every planned taint is on the node, under its rule or as somebody else's.
+		for _, w := range plan.Taints {
+			at := slices.IndexFunc(after.Spec.Taints, func(t corev1.Taint) bool { return t.Key == w.Key && string(t.Effect) == w.Effect.String() })
+			if at < 0 {
+				t.Fatalf("%s is missing", w.Key)
+			}
+			if isOthers(after.Spec.Taints[at]) && !is.Owns(after.Spec.Taints[at]) {
+				served++
+			} else if !notes(is, w.Rule, after.Spec.Taints[at]) {
+				t.Fatalf("%s:%s is not noted under %s", w.Key, w.Effect, w.Rule)
+			}
+		}
+		// And nothing else of ours is.
+		for _, noted := range is.Taints {
+			if !slices.ContainsFunc(plan.Taints, func(w triage.PlannedTaint) bool {
+				return record.Rule(w.Rule) == noted.Rule && w.Key == noted.Key && w.Effect.String() == string(noted.Effect)
+			}) {
+				t.Fatalf("%+v is noted, but nobody wants it", noted)
+			}
+			if !slices.ContainsFunc(after.Spec.Taints, noted.Is) {
+				t.Fatalf("%+v is noted, but not there", noted)
+			}
+		}
+		if again := Prepare(after, plan, now.Add(time.Hour)); again != nil {
+			t.Fatalf("%+v is to be written once more", again)
+		}
+	})
+	t.Logf("saw %d writes, %d taints of others, %d that served", writes, foreign, served)
+	if writes == 0 || foreign == 0 || served == 0 {
+		t.Error("this test looked at nothing")
+	}
+}
+
+// checkPatch holds the patch against what the change says that it makes.
+func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) {
+	patch, err := change.patch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	original, err := json.Marshal(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := jsonpatch.MergePatch(original, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got corev1.Node
+	if err := json.Unmarshal(merged, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := after.DeepCopy()
+	want.ResourceVersion = n.ResourceVersion // the precondition
+	if len(want.Spec.Taints) == 0 {
+		want.Spec.Taints, got.Spec.Taints = nil, nil
+	}
+	if diff := cmp.Diff(want, &got); diff != "" {
+		t.Fatalf("the patch makes something else (-said +made):\n%s", diff)
+	}
+}

@@ -1,0 +1,120 @@
+package treat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+// FieldManager is whose name stands on every write.
+const FieldManager = "autohealer-controller"
+
+// Writer writes to the API server.
+type Writer struct {
+	client client.Client
+}
+
+// NewWriter returns a writer. The client must not read from a cache.
+func NewWriter(c client.Client) *Writer { return &Writer{client: c} }
+
+// Apply makes a change and returns the node's new version. What an error means
+// for the change, Fate tells.
+func (w *Writer) Apply(ctx context.Context, c *Change) (resourceVersion string, err error) {
+	patch, err := c.patch()
+	if err != nil {
+		return "", fmt.Errorf("encoding the change of node %s: %w", c.Node.Name, err)
+	}
+	// Only the metadata come back: a node is large.
+	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: c.Node.Name}}
+	err = w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return "", fmt.Errorf("patching node %s: %w", c.Node.Name, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// Fetch reads a node afresh, from the store and not from any cache.
+func (w *Writer) Fetch(ctx context.Context, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := w.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return node, nil
+}
+
+// Status writes the status of a ConditionSet and returns the set's new version.
+func (w *Writer) Status(ctx context.Context, set string, status v1alpha1.ConditionSetStatus) (resourceVersion string, err error) {
+	patch, err := statusPatch(status)
+	if err != nil {
+		return "", fmt.Errorf("encoding the status of ConditionSet %s: %w", set, err)
+	}
+	target := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: set}}
+	err = w.client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return "", fmt.Errorf("writing the status of ConditionSet %s: %w", set, err)
+	}
+	return target.ResourceVersion, nil
+}
+
+// statusPatch says all of a status: what is absent in it is to be absent.
+func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
+	text, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	if status.MaxTainted == nil {
+		fields["maxTainted"] = nil
+	}
+	return json.Marshal(map[string]any{"status": fields})
+}
+
+// Fate is what has become of a write.
+type Fate int
+
+// The fates of a write.
+const (
+	// Made: the write has taken effect.
+	Made Fate = iota
+	// Stale: the object is not what the write was made for. It was not made.
+	Stale
+	// Busy: the server had no time. The write was not made.
+	Busy
+	// Refused: the write was not made, and asking again will not help soon.
+	Refused
+	// Unsure: the write may have been made, or may be on its way still.
+	Unsure
+)
+
+// FateOf tells what the error of a write says about it.
+func FateOf(err error) Fate {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return Made
+	case !errors.As(err, &status):
+		return Unsure // no answer came
+	}
+	switch code := int(status.Status().Code); {
+	case code == http.StatusConflict || code == http.StatusNotFound || code == http.StatusGone:
+		return Stale
+	case code == http.StatusTooManyRequests:
+		return Busy
+	case code >= 400 && code < 500 && code != http.StatusRequestTimeout:
+		return Refused
+	}
+	return Unsure
+}

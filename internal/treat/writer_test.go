@@ -1,0 +1,142 @@
+package treat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+var nodes = schema.GroupResource{Resource: "nodes"}
+
+func TestFateOf(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want treat.Fate
+	}{
+		{"an answer without error", nil, treat.Made},
+		{"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")), treat.Stale},
+		{"no such node", apierrors.NewNotFound(nodes, "n"), treat.Stale},
+		{"too many requests", apierrors.NewTooManyRequests("busy", 1), treat.Busy},
+		{"forbidden", apierrors.NewForbidden(nodes, "n", nil), treat.Refused},
+		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "n", nil), treat.Refused},
+		{"a server that broke down over it", apierrors.NewInternalError(errors.New("etcd")), treat.Unsure},
+		{"a server that took too long", apierrors.NewTimeoutError("slow", 1), treat.Unsure},
+		{"a server that is going down", apierrors.NewServiceUnavailable("bye"), treat.Unsure},
+		{"no answer", errors.New("connection reset"), treat.Unsure},
+		{"nobody waits for the answer", context.DeadlineExceeded, treat.Unsure},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.err
+			if err != nil {
+				err = fmt.Errorf("patching node n: %w", err)
+			}
+			if got := treat.FateOf(err); got != test.want {
+				t.Errorf("fate %d, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWriter(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer := treat.NewWriter(c)
+	plan := triage.Plan{Taints: []triage.PlannedTaint{{Taint: triage.Taint{
+		Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "set"}, Key: "example.com/sick", Effect: triage.NoExecute,
+	}}}}
+	create := func(t *testing.T, name string) *corev1.Node {
+		t.Helper()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := c.Create(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		return node
+	}
+	refuses := func(t *testing.T, change *treat.Change) {
+		t.Helper()
+		_, err := writer.Apply(t.Context(), change)
+		if fate := treat.FateOf(err); fate != treat.Stale {
+			t.Errorf("the write was not refused as stale: %v", err)
+		}
+	}
+	taints := func(t *testing.T, name string) []corev1.Taint {
+		t.Helper()
+		node, err := writer.Fetch(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node.Spec.Taints
+	}
+
+	t.Run("makes the change and tells the node's new version", func(t *testing.T) {
+		change := treat.Prepare(create(t, "made"), plan, time.Now())
+		version, err := writer.Apply(t.Context(), change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := writer.Fetch(t.Context(), "made")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.ResourceVersion != version {
+			t.Errorf("the node has version %s, told was %s", node.ResourceVersion, version)
+		}
+		if again := treat.Prepare(node, plan, time.Now()); again != nil {
+			t.Errorf("what the server stored is not what was wanted: %+v", again)
+		}
+	})
+	t.Run("does not touch a node that has changed since", func(t *testing.T) {
+		node := create(t, "changed")
+		change := treat.Prepare(node, plan, time.Now())
+		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"new":"one"}}}`))
+		if err := c.Patch(t.Context(), node.DeepCopy(), label); err != nil {
+			t.Fatal(err)
+		}
+		refuses(t, change)
+		if got := taints(t, "changed"); len(got) > 0 {
+			t.Errorf("taints: %v", got)
+		}
+	})
+	t.Run("does not touch another node of the same name", func(t *testing.T) {
+		node := create(t, "again")
+		change := treat.Prepare(node, plan, time.Now())
+		if err := c.Delete(t.Context(), node.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		refuses(t, change)
+		successor := create(t, "again")
+		refuses(t, change)
+		change.Node.ResourceVersion = successor.ResourceVersion // even if the version happened to be right
+		if _, err := writer.Apply(t.Context(), change); err == nil {
+			t.Error("the write was made")
+		}
+		if got := taints(t, "again"); len(got) > 0 {
+			t.Errorf("taints: %v", got)
+		}
+	})
+	t.Run("a fence makes an older write impossible", func(t *testing.T) {
+		node := create(t, "fenced")
+		older := treat.Prepare(node, plan, time.Now())
+		if _, err := writer.Apply(t.Context(), treat.Fence(node, "me")); err != nil {
+			t.Fatal(err)
+		}
+		refuses(t, older)
+	})
+}
