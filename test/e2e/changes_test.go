@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// change is something that befalls a set whose taint stands on a node.
+type change struct {
+	name string
+	from func(*v1alpha1.ConditionSetSpec)
+	make func(*ward)
+	want func(*ward) []string
+}
+
+func editing(edit func(*v1alpha1.ConditionSetSpec)) func(*ward) {
+	return func(w *ward) {
+		w.t.Helper()
+		w.edit("set", edit)
+	}
+}
+
+func becomes(taints ...string) func(*ward) []string { return func(*ward) []string { return taints } }
+
+func nothing(*ward) []string { return nil }
+
+func keeps(effect string) func(*ward) []string {
+	return func(w *ward) []string { return []string{w.key("set") + ":" + effect} }
+}
+
+var changes = []change{
+	{"another key", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "example.com/another" }), becomes("example.com/another:NoSchedule")},
+	{"another key of NoExecute", evict(everyone), editing(func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "example.com/another" }), becomes("example.com/another:NoExecute")},
+	{"a stronger effect", nil, editing(evict(everyone)), keeps("NoExecute")},
+	{"a weaker effect", evict(everyone), editing(effect(corev1.TaintEffectNoSchedule)), keeps("NoSchedule")},
+	{"the weakest effect", nil, editing(effect(corev1.TaintEffectPreferNoSchedule)), keeps("PreferNoSchedule")},
+	{"another selector", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
+	{"another selector of NoExecute", evict(everyone), editing(func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = "other" }), nothing},
+	{"another condition", nil, editing(on("Worse")), nothing},
+	{"one condition more", nil, editing(on("Sick", "Worse")), nothing},
+	{"another type", nil, editing(func(s *v1alpha1.ConditionSetSpec) { s.Type = "SameAsEver" }), keeps("NoSchedule")},
+	{"deleted", nil, deleting, nothing},
+	{"deleted with NoExecute", evict(everyone), deleting, nothing},
+	{"renamed", evict(everyone), renaming(""), func(w *ward) []string { return []string{noExecute(w.key("renamed"))} }},
+	{"renamed with the same key", evict(everyone), renaming("set"), keeps("NoExecute")},
+	{"deleted and made again", evict(everyone), replacing, keeps("NoSchedule")},
+	{"healthy again", evict(everyone), recovering, nothing},
+	{"the condition gone", nil, losing, nothing},
+	{"the node relabelled", nil, relabelling, nothing},
+}
+
+func deleting(w *ward) {
+	w.t.Helper()
+	w.drop("set")
+}
+
+// renaming gives the set another name, and the key of the set of that name.
+func renaming(key string) func(*ward) {
+	return func(w *ward) {
+		w.t.Helper()
+		w.drop("set")
+		w.want("renamed", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
+			if key != "" {
+				s.TaintKey = w.key(key)
+			}
+		})
+	}
+}
+
+func replacing(w *ward) {
+	w.t.Helper()
+	w.drop("set")
+	w.want("set")
+}
+
+func recovering(w *ward) {
+	w.t.Helper()
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+}
+
+func losing(w *ward) {
+	w.t.Helper()
+	w.loses(w.node(1), "Sick")
+}
+
+func relabelling(w *ward) {
+	w.t.Helper()
+	w.relabel(w.node(1), "elsewhere")
+}
+
+// testChanges makes all changes at once. With an absent controller, they are made
+// while it is down.
+func testChanges(w *ward, absent *rig.Controller) {
+	wards := make([]*ward, len(changes))
+	for i, c := range changes {
+		wards[i] = w.ward(w.t, fmt.Sprintf("%s-%02d", w.name, i))
+		node := wards[i].admit(testbed.Nodes{Count: 1})[0]
+		from := c.from
+		if from == nil {
+			from = func(*v1alpha1.ConditionSetSpec) {}
+		}
+		wards[i].want("set", from)
+		w.says(node, "Sick", corev1.ConditionTrue)
+	}
+	for i, c := range changes {
+		before := keeps("NoSchedule")
+		if c.from != nil {
+			before = keeps("NoExecute")
+		}
+		wards[i].has(wards[i].node(1), before(wards[i])...)
+	}
+	if absent != nil {
+		w.must(absent.Stop(w.t.Context()))
+	}
+	for i, c := range changes {
+		c.make(wards[i])
+	}
+	if absent != nil {
+		w.restart(absent.Part)
+	}
+	for i, c := range changes {
+		wards[i].part(c.name, func(w *ward) {
+			w.has(w.node(1), c.want(w)...)
+			for _, set := range w.sets() {
+				w.told(set.Name[len(w.name)+1:], isAccepted(metav1.ConditionTrue, "Followed"))
+			}
+		})
+	}
+	w.judge(history.Config{}, history.Counts{Placements: len(changes)}) // of all wards below this one
+	for _, ward := range wards {
+		ward.dismiss()
+	}
+}

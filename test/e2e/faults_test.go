@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestFaults lets things go wrong during storms, and holds every moment of them
+// against the laws of the house. All of its parts share one cluster; each has
+// controllers and a ward of its own.
+func TestFaults(t *testing.T) {
+	w := newWorld(t)
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"the controller is killed before and after every kind of write", "killed", testKilled},
+		{"the controller is killed over its lease", "lease", testKilledOverLease},
+		{"a place in flight is not given away by the heir", "heir", testHeir},
+		{"a place in flight is not given away by the heir whose fence comes too late", "slow-fence", testSlowFence},
+		{"a place in flight is not given away by the heir's heir", "heirs-heir", testHeirsHeir},
+		{"a place in flight stays on the page that names others", "page", testPageKeeps},
+		{"a place in flight is not given away by its owner", "lost", testLostAnswer},
+		{"a place in flight survives edits of the effect", "edited", testEditedInFlight},
+		{"a place in flight is not asked for again under a lower bound", "lowered", testLoweredInDoubt},
+		{"a node that turns unknown in time is spared", "in-time", testUnknownBeforeSent},
+		{"a brake stops what has not been sent", "brake", testBrakes},
+		{"another client changes the same nodes", "neighbour", testNeighbour},
+		{"requests and answers are lost and refused", "weather", testWeather},
+		{"the API server is killed and restarted", "outage", testOutage},
+		{"the leader is killed", "leader", testLeaderKilled},
+		{"the leader is paused past its lease", "paused", testLeaderPaused},
+		{"two lead without an election", "deposed", testDeposed},
+		{"conditions flap", "flapping", testFlapping},
+		{"nodes are made again under their names", "recreated", testRecreated},
+		{"nodes join and leave", "joining", testJoiningStorm},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			part.test(ward)
+			ward.dismiss()
+		})
+	}
+}
+
+// everywhere runs something for every name, several at a time.
+func (w *ward) everywhere(names []string, do func(ctx context.Context, i int, name string) error) error {
+	const atOnce = 8
+	var wg sync.WaitGroup
+	errs := make([]error, len(names))
+	next := make(chan int)
+	for range atOnce {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = do(w.t.Context(), i, names[i])
+			}
+		})
+	}
+	for i := range names {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// meanwhile does something while the test goes on, until it asks for the end.
+func (w *ward) meanwhile(do func() error) (end func()) {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	return func() {
+		w.t.Helper()
+		w.must(<-done)
+	}
+}
+
+func (w *ward) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// turn gives all of them the same status.
+func (w *ward) turn(nodes []string, status corev1.ConditionStatus) error {
+	return w.everywhere(nodes, func(ctx context.Context, _ int, node string) error { return w.try(ctx, node, "Sick", status) })
+}
+
+// fallSick makes all of them sick, and recover makes them well.
+func (w *ward) fallSick(nodes []string) {
+	w.t.Helper()
+	w.must(w.turn(nodes, corev1.ConditionTrue))
+}
+
+func (w *ward) recover(nodes []string) {
+	w.t.Helper()
+	w.must(w.turn(nodes, corev1.ConditionFalse))
+}
+
+// sickFromBirth makes nodes that are sick already.
+func sickFromBirth(count int) testbed.Nodes {
+	return testbed.Nodes{Count: count, Conditions: []corev1.NodeCondition{{Type: "Sick", Status: corev1.ConditionTrue, Reason: "TestSaysSo"}}}
+}
+
+var almostHalf = intstr.FromString("49%")
+
+// evicted returns the nodes of the ward that carry a key with NoExecute.
+func (w *ward) evicted(key string) []string {
+	w.t.Helper()
+	nodes, err := w.all(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var names []string
+	for i := range nodes {
+		if slices.Contains(taintsOf(&nodes[i]), noExecute(key)) {
+			names = append(names, nodes[i].Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,272 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// arrives lets letters take effect now and says with what answer.
+func (w *ward) arrives(letters []*letter, code int) {
+	w.t.Helper()
+	for _, l := range letters {
+		got, err := l.deliver(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if code != 0 && got != code {
+			w.t.Errorf("%s %s was answered with %d, want %d", l.method, l.path, got, code)
+		}
+	}
+}
+
+// What arrives late was decided by what a set asked for when it was sent: these
+// tests judge with a lag that is as long as any letter may take. The number of
+// nodes that carry a taint is never old.
+
+// inFlight makes two nodes, and a set under whose bound there is one place. The
+// first node's NoExecute is on its way when inFlight returns. The second node
+// will be the one whom the set wants: an edit of its conditions leaves the first
+// node selected and untouched, so that what is on its way can still arrive.
+func inFlight(w *ward) (controller *rig.Controller, kept []*letter) {
+	w.t.Helper()
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 2})
+	w.want("set", evict(intstr.FromInt32(1)))
+	w.says(w.node(2), "Worse", corev1.ConditionTrue)
+	box := p.keep(placesNoExecute, 1)
+	controller = w.start(rig.Options{Args: p.args(alone)})
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	return controller, box.wait(w, 1)
+}
+
+// waits says that a node has no more than NoSchedule, and that the set knows why.
+func (w *ward) waits(node string) {
+	w.t.Helper()
+	w.has(node, noSchedule(w.key("set")))
+	w.told("set", saysOf(node, "FellBack", "1 of 2 selected nodes carry it, at most 1 may"))
+}
+
+func testHeir(w *ward) {
+	first, kept := inFlight(w)
+	w.kill(first)
+	w.edit("set", on("Worse"))
+	w.start(rig.Options{Args: []string{alone}})
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.arrives(kept, http.StatusConflict)
+	w.hasNow(w.node(1))
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fences: 2})
+}
+
+func testSlowFence(w *ward) {
+	first, kept := inFlight(w)
+	w.kill(first)
+	w.edit("set", on("Worse"))
+	p := w.newPost(w.name + "-heir")
+	slow := p.keep(fences, 1)
+	w.start(rig.Options{Args: p.args(alone)})
+	slow.wait(w, 1)
+	w.waits(w.node(2))
+	w.arrives(kept, http.StatusOK)
+	w.waits(w.node(2))
+	slow.empty()
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.has(w.node(1))
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 2, Fallbacks: 1, Removals: 2})
+}
+
+// The first heir learns of the place in flight and dies; the second must learn of
+// it too.
+func testHeirsHeir(w *ward) {
+	first, kept := inFlight(w)
+	w.kill(first)
+	w.edit("set", on("Worse"))
+	p := w.newPost(w.name + "-heir")
+	box := p.keep(fences, 1)
+	heir := w.start(rig.Options{Args: p.args(alone)})
+	box.wait(w, 1)
+	w.kill(heir)
+	w.restart(heir.Part)
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.arrives(append(kept, box.all()...), http.StatusConflict)
+	w.hasNow(w.node(1))
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fences: 2})
+}
+
+// A page of the ledger still names who was on the one before and has not arrived.
+func testPageKeeps(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 4})
+	w.want("set", evict(intstr.FromInt32(2)))
+	w.says(w.node(3), "Worse", corev1.ConditionTrue)
+	w.says(w.node(4), "Worse", corev1.ConditionTrue)
+	box := p.keep(changesNodeOf(w.node(1)), 0)
+	controller := w.start(rig.Options{Args: p.args(alone)})
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	kept := box.wait(w, 1)
+	kept[0].lose()
+	box.wait(w, 2) // asked again
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.kill(controller)
+	w.edit("set", on("Worse"))
+
+	q := w.newPost(w.name + "-heir")
+	slow := q.keep(fences, 1)
+	w.start(rig.Options{Args: q.args(alone)})
+	slow.wait(w, 1)
+	w.counts(w.key("set"), 1, 1) // one place is free, the other is not
+	w.arrives(kept, http.StatusOK)
+	slow.empty()
+	w.counts(w.key("set"), 2, 0)
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 4, Removals: 2})
+}
+
+func testLostAnswer(w *ward) {
+	_, kept := inFlight(w)
+	w.edit("set", on("Worse"))
+	w.waits(w.node(2))
+	kept[0].lose() // the controller hears that nobody answers
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.arrives(kept, http.StatusConflict)
+	w.has(w.node(1))
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fallbacks: 1, Fences: 2})
+}
+
+// A node turns Unknown after NoExecute was decided and before it was sent.
+// Nothing may start then.
+func testUnknownBeforeSent(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 2})
+	w.want("set", evict(everyone))
+	w.want("weak", on("Tired"))
+	w.start(rig.Options{Args: p.args(alone)})
+	w.told("weak", isAccepted(metav1.ConditionTrue, "Followed"))
+	box := p.keep(names, 1)
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	box.wait(w, 1)
+	w.says(w.node(1), "Sick", corev1.ConditionUnknown)
+	w.says(w.node(2), "Tired", corev1.ConditionTrue)
+	w.has(w.node(2), noSchedule(w.key("weak"))) // by now it has heard of the other too
+	box.empty()
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.has(w.node(2), noExecute(w.key("set"))) // and has gone on with the ledger
+	w.hasNow(w.node(1))
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.has(w.node(1), noExecute(w.key("set")))
+	w.judge(history.Config{}, history.Counts{Evictions: 2})
+}
+
+// A bound is lowered while nobody knows whether a placement was made. It is over
+// the bound now, and neither may it be sent again nor its place be given away.
+func testLoweredInDoubt(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 3})
+	w.want("set", evict(intstr.FromInt32(2)))
+	w.start(rig.Options{Args: p.args(alone)})
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.has(w.node(1), noExecute(w.key("set")))
+	box := p.keep(placesNoExecute, 1)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	kept := box.wait(w, 1)
+	w.edit("set", evict(intstr.FromInt32(1)))
+	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	kept[0].lose()
+	w.has(w.node(2), noSchedule(w.key("set")))
+	w.arrives(kept, http.StatusConflict)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.has(w.node(1))
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 2, Fallbacks: 1})
+}
+
+// A set that asks for less for a while must not forget what it has sent.
+func testEditedInFlight(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{"pool": "x"}})
+	w.admit(testbed.Nodes{Count: 1, First: 2, Labels: map[string]string{"pool": "y"}})
+	pools := func(pools ...string) func(*v1alpha1.ConditionSetSpec) {
+		return func(s *v1alpha1.ConditionSetSpec) {
+			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: metav1.LabelSelectorOpIn, Values: pools}}
+		}
+	}
+	w.want("set", evict(intstr.FromInt32(1)), pools("x"))
+	w.start(rig.Options{Args: p.args(alone)})
+	box := p.keep(changesNodeOf(w.node(1)), 1)
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	kept := box.wait(w, 1)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	followed := func() { w.told("set", isAccepted(metav1.ConditionTrue, "Followed")) }
+
+	w.edit("set", func(s *v1alpha1.ConditionSetSpec) {
+		effect(corev1.TaintEffectNoSchedule)(s)
+		pools("y")(s)
+	})
+	followed()
+	w.has(w.node(2), noSchedule(w.key("set")))
+	w.edit("set", effect(corev1.TaintEffectNoExecute))
+	followed()
+	w.edit("set", pools("x", "y"))
+	followed()
+	w.arrives(kept, 0)
+	box.empty()
+	w.judge(history.Config{Lag: patience}, history.Counts{Placements: 2, Evictions: 1})
+	w.counts(w.key("set"), 1, 1)
+}
+
+// testBrakes stops a storm in its middle. What is on its way cannot be called
+// back; what is not must stay.
+func testBrakes(w *ward) {
+	const count = 60
+	for _, brake := range []struct {
+		name  string
+		pull  func(*v1alpha1.ConditionSetSpec)
+		stays bool // what has arrived
+	}{
+		{"dry run", func(s *v1alpha1.ConditionSetSpec) { s.DryRun = true }, false},
+		{"another condition", on("Worse"), false},
+		{"lower bound", evict(intstr.FromInt32(0)), true},
+	} {
+		w.part(brake.name, func(w *ward) {
+			w = w.ward(w.t, w.name+"-"+strings.ReplaceAll(brake.name, " ", "-"))
+			p := w.newPost(w.name)
+			w.admit(sickFromBirth(count))
+			w.want("set", evict(everyone))
+			box := p.keep(placesNoExecute, 0)
+			controller := w.start(rig.Options{Args: p.args(alone)})
+			box.wait(w, 20)
+			w.edit("set", brake.pull)
+			w.told("set", func(v1alpha1.ConditionSetStatus) error { return nil })
+			kept := box.all()
+			sent := len(kept)
+			if sent > count/2 {
+				w.t.Fatalf("%d of %d were sent at once: there is nothing left to be stopped", sent, count)
+			}
+			w.arrives(kept, http.StatusOK)
+			box.empty()
+			if brake.stays {
+				w.counts(w.key("set"), sent, count-sent)
+			} else {
+				w.counts(w.key("set"), 0, 0)
+			}
+			report := w.judge(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Evictions: sent})
+			if report.Evictions > sent {
+				w.t.Errorf("%d nodes got NoExecute, but only %d had been sent when the brake was pulled", report.Evictions, sent)
+			}
+			w.kill(controller)
+			w.dismiss()
+		})
+	}
+}
+
+func changesNodeOf(name string) func(*letter) bool {
+	return func(l *letter) bool { return changesNode(l) && l.node() == name }
+}

@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// Somebody else is at work on the same nodes all the while, in every way that
+// there is. The list of taints is one thing to the API server, whatever the kind
+// of the patch: one that does not name the version of the node it was made from
+// takes ours away, and ours must come back.
+func testNeighbour(w *ward) {
+	const count, kubectl = 100, 6
+	theirs := corev1.Taint{Key: "neighbour.example.com/reserved", Effect: corev1.TaintEffectNoSchedule, Value: "yes"}
+	isTheirs := func(t corev1.Taint) bool { return t.Key == theirs.Key }
+	storm := w.admit(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "storm"}})
+	// kubectl writes the list that it read a moment ago. If ours changed in that
+	// moment it puts the old one up again, which is theirs from then on. So these
+	// nodes have a taint of ours that comes and does not change.
+	handled := w.admit(testbed.Nodes{Count: kubectl, First: count + 1, Labels: map[string]string{"pool": "kubectl"}})
+	pool := func(name string) func(*v1alpha1.ConditionSetSpec) {
+		return func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels["pool"] = name }
+	}
+	w.want("set", evict(almostHalf), pool("storm"))
+	w.want("weak", pool("kubectl"))
+	w.start(rig.Options{Args: []string{alone}})
+	patch := func(ctx context.Context, name string, kind types.PatchType, version string, taints []corev1.Taint) error {
+		body := map[string]any{"spec": map[string]any{"taints": taints}}
+		if version != "" {
+			body["metadata"] = map[string]any{"resourceVersion": version}
+		}
+		text, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		return w.api.Patch(ctx, node, client.RawPatch(kind, text))
+	}
+	// by makes a change in one way or another.
+	by := func(i int, blind []corev1.Taint, change func([]corev1.Taint) []corev1.Taint) func(ctx context.Context, node string) error {
+		ways := []func(ctx context.Context, node string) error{
+			func(ctx context.Context, node string) error {
+				return patch(ctx, node, types.StrategicMergePatchType, "", blind)
+			},
+			func(ctx context.Context, node string) error { return patch(ctx, node, types.MergePatchType, "", blind) },
+			func(ctx context.Context, node string) error {
+				return w.rewrite(ctx, node, func(n *corev1.Node) { n.Spec.Taints = change(n.Spec.Taints) })
+			},
+			func(ctx context.Context, node string) error {
+				for {
+					found, err := w.get(ctx, node)
+					if err != nil {
+						return err
+					}
+					kind := []types.PatchType{types.MergePatchType, types.StrategicMergePatchType}[i%2]
+					if err := patch(ctx, node, kind, found.ResourceVersion, change(found.Spec.Taints)); !apierrors.IsConflict(err) {
+						return err
+					}
+				}
+			},
+		}
+		return ways[i/2%len(ways)]
+	}
+	fallen := w.meanwhile(func() error { return w.turn(append(handled, storm...), corev1.ConditionTrue) })
+	for _, node := range handled {
+		if _, err := w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString()); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.must(w.everywhere(storm, func(ctx context.Context, i int, node string) error {
+		return by(i, []corev1.Taint{theirs}, func(taints []corev1.Taint) []corev1.Taint { return append(taints, theirs) })(ctx, node)
+	}))
+	fallen()
+	w.counts(w.key("set"), 49, 51)
+	w.counts(w.key("weak"), 0, kubectl)
+	w.counts(theirs.Key, 0, count+kubectl)
+
+	recovered := w.meanwhile(func() error { return w.turn(storm, corev1.ConditionFalse) })
+	w.must(w.everywhere(storm, func(ctx context.Context, i int, node string) error {
+		return by(i, nil, func(taints []corev1.Taint) []corev1.Taint { return slices.DeleteFunc(slices.Clone(taints), isTheirs) })(ctx, node)
+	}))
+	for _, node := range handled {
+		if _, err := w.Kubectl(w.t.Context(), "taint", "node", node, theirs.ToString()+"-"); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	recovered()
+	w.counts(w.key("set"), 0, 0)
+	w.counts(w.key("weak"), 0, kubectl)
+	w.counts(theirs.Key, 0, 0)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 49, Fallbacks: 51, Removals: count / 2})
+}

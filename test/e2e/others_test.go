@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// rewrite changes a node as somebody would who reads it and writes it back.
+func (w *world) rewrite(ctx context.Context, name string, change func(*corev1.Node)) error {
+	for {
+		node := &corev1.Node{}
+		if err := w.api.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+			return err
+		}
+		change(node)
+		if err := w.api.Update(ctx, node); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+func (w *ward) byHand(name string, change func(*corev1.Node)) {
+	w.t.Helper()
+	w.must(w.rewrite(w.t.Context(), name, change))
+}
+
+func (w *ward) relabel(name, ward string) {
+	w.t.Helper()
+	w.byHand(name, func(n *corev1.Node) { n.Labels[wardLabel] = ward })
+}
+
+// loses takes a condition off a node.
+func (w *ward) loses(name, condition string) {
+	w.t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": condition, "$patch": "delete"}}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	node := &corev1.Node{}
+	node.Name = name
+	w.must(w.api.Status().Patch(w.t.Context(), node, client.RawPatch(types.StrategicMergePatchType, patch)))
+}
+
+// remembers returns why the note on a node does not tell of a clock.
+func (w *ward) remembers(ctx context.Context, name string) error {
+	node, err := w.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	var note struct{ Memories []any }
+	if err := json.Unmarshal([]byte(node.Annotations[recordAnnotation]), &note); err != nil {
+		return fmt.Errorf("the note %q: %w", node.Annotations[recordAnnotation], err)
+	}
+	if len(note.Memories) == 0 {
+		return errors.New("it remembers nothing")
+	}
+	return nil
+}
+
+func testForeign(w *ward) {
+	mine := corev1.Taint{Key: w.key("set"), Effect: corev1.TaintEffectNoExecute}
+	valued := mine
+	valued.Value = "theirs"
+	weaker := mine
+	weaker.Effect = corev1.TaintEffectPreferNoSchedule
+	kubernetes := corev1.Taint{Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}
+
+	w.admit(testbed.Nodes{Count: 7})
+	w.want("set", evict(everyone))
+	before := map[int][]corev1.Taint{1: {mine}, 2: {valued}, 3: {weaker}, 4: {kubernetes}}
+	for number, taints := range before {
+		w.byHand(w.node(number), func(n *corev1.Node) { n.Spec.Taints = taints })
+	}
+	for number := 1; number <= 7; number++ {
+		w.says(w.node(number), "Sick", corev1.ConditionTrue)
+	}
+	ours := noExecute(w.key("set"))
+	w.has(w.node(3), ours, preferNoSchedule(w.key("set")))
+	w.has(w.node(4), ours, noExecute(kubernetes.Key))
+	w.has(w.node(5), ours)
+	w.has(w.node(6), ours)
+	w.has(w.node(7), ours)
+	// One that somebody puts in the place of ours is theirs, and so is one beside it.
+	w.byHand(w.node(5), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
+	w.byHand(w.node(6), func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, weaker) })
+	for number := 1; number <= 7; number++ {
+		w.says(w.node(number), "Sick", corev1.ConditionFalse)
+	}
+	w.has(w.node(7))
+	w.has(w.node(6), preferNoSchedule(w.key("set")))
+	w.has(w.node(4), noExecute(kubernetes.Key))
+	w.has(w.node(3), preferNoSchedule(w.key("set")))
+	w.hasNow(w.node(1), ours)
+	w.hasNow(w.node(2), valued.ToString())
+	w.hasNow(w.node(5), ours)
+	for number, taints := range before { // exactly as they were
+		node, err := w.get(w.t.Context(), w.node(number))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if got := node.Spec.Taints; len(got) != 1 || got[0] != taints[0] {
+			w.t.Errorf("taints of %s are %v, were %v", node.Name, got, taints)
+		}
+	}
+
+	// What somebody puts up where ours has been is theirs as well.
+	w.byHand(w.node(7), func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{mine} })
+	w.says(w.node(7), "Sick", corev1.ConditionTrue)
+	w.says(w.node(6), "Sick", corev1.ConditionTrue)
+	w.has(w.node(6), ours, preferNoSchedule(w.key("set")))
+	w.says(w.node(7), "Sick", corev1.ConditionFalse)
+	w.says(w.node(6), "Sick", corev1.ConditionFalse)
+	w.has(w.node(6), preferNoSchedule(w.key("set")))
+	w.hasNow(w.node(7), ours)
+}
+
+// Somebody takes our taint away while its set asks for it. It is put back, and
+// that takes a place like the first time: the ledger must name it.
+func testRemovedByHand(w *ward) {
+	w.admit(testbed.Nodes{Count: 3})
+	w.want("set", evict(intstr.FromInt32(1)))
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.has(w.node(1), noExecute(w.key("set")))
+	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
+	w.has(w.node(1), noExecute(w.key("set")))
+
+	// Where another waits, it is the other's turn.
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.has(w.node(2), noSchedule(w.key("set")))
+	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.has(w.node(1), noSchedule(w.key("set")))
+}
+
+func testCorruptRecord(w *ward) {
+	w.admit(testbed.Nodes{Count: 2})
+	w.want("set")
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.has(w.node(1), noSchedule(w.key("set")))
+	w.byHand(w.node(1), func(n *corev1.Node) { n.Annotations[recordAnnotation] = `{"taints":[{"rule":` })
+	w.tellsOf(w.node(1), "Trouble", "cannot be read", recordAnnotation)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.drop("set")
+	w.want("second", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "False"} })
+	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.has(w.node(2), noSchedule(w.key("second")))
+	w.has(w.node(1), noSchedule(w.key("set")), noSchedule(w.key("second")))
+
+	// Whoever clears up after it is heard.
+	w.byHand(w.node(1), func(n *corev1.Node) {
+		delete(n.Annotations, recordAnnotation)
+		n.Spec.Taints = nil
+	})
+	w.has(w.node(1), noSchedule(w.key("second")))
+}

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+func testBounds(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	bounds := []struct {
+		name string
+		most *intstr.IntOrString
+		want int
+	}{
+		{"default", nil, 4}, // 49% of 10, rounded down
+		{"share", new(intstr.FromString("35%")), 3},
+		{"tiny", new(intstr.FromString("1%")), 1},
+		{"number", new(intstr.FromInt32(3)), 3},
+		{"none", new(intstr.FromInt32(0)), 0},
+		{"no-share", new(intstr.FromString("0%")), 0},
+		{"all", &everyone, 10},
+	}
+	for _, bound := range bounds {
+		w.want(bound.name, effect(corev1.TaintEffectNoExecute), func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = bound.most })
+	}
+	for _, node := range nodes {
+		w.says(node, "Sick", corev1.ConditionTrue)
+	}
+	for _, bound := range bounds {
+		w.counts(w.key(bound.name), bound.want, 10-bound.want)
+		status := w.told(bound.name, func(s v1alpha1.ConditionSetStatus) error {
+			if s.Selected != 10 || s.Matched != 10 || int(s.Tainted) != bound.want || int(s.HeldBack) != 10-bound.want || s.MaxTainted == nil || int(*s.MaxTainted) != bound.want {
+				return fmt.Errorf("it counts %d selected, %d matched, %d tainted, %d held back, at most %v", s.Selected, s.Matched, s.Tainted, s.HeldBack, s.MaxTainted)
+			}
+			return nil
+		})
+		held := hasCondition(v1alpha1.HeldBack, metav1.ConditionFalse, "NothingHeldBack")
+		if bound.want < 10 {
+			held = hasCondition(v1alpha1.HeldBack, metav1.ConditionTrue, "FellBack",
+				fmt.Sprintf("NoSchedule instead of NoExecute: %d", 10-bound.want),
+				fmt.Sprintf("%d of 10 selected nodes carry it, at most %d may", bound.want, bound.want))
+		}
+		if err := held(status); err != nil {
+			w.t.Errorf("%s: %v", bound.name, err)
+		}
+	}
+	w.tellsOf(w.name+"-number", "FellBack", "instead of NoExecute: 3 of 10 selected nodes carry it, at most 3 may")
+
+	// A bound that is raised lets more in, and one that is lowered chases nobody.
+	w.edit("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(5)) })
+	w.counts(w.key("number"), 5, 5)
+	w.edit("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(1)) })
+	w.told("number", func(s v1alpha1.ConditionSetStatus) error {
+		if s.MaxTainted == nil || *s.MaxTainted != 1 {
+			return fmt.Errorf("at most %v", s.MaxTainted)
+		}
+		return nil
+	})
+	w.counts(w.key("number"), 5, 5)
+}
+
+// The order in which nodes fell sick is not that of their names.
+func testTurns(w *ward) {
+	w.admit(testbed.Nodes{Count: 6})
+	w.want("set", evict(intstr.FromInt32(2)))
+	order := []int{4, 6, 5, 1, 3, 2}
+	for i, number := range order {
+		w.says(w.node(number), "Sick", corev1.ConditionTrue)
+		if i < 2 {
+			w.has(w.node(number), noExecute(w.key("set")))
+		} else {
+			w.has(w.node(number), noSchedule(w.key("set")))
+		}
+	}
+	for i, recovered := range order[:4] {
+		w.says(w.node(recovered), "Sick", corev1.ConditionFalse)
+		w.has(w.node(recovered))
+		w.has(w.node(order[i+2]), noExecute(w.key("set")))
+		for _, waiting := range order[i+3:] {
+			w.hasNow(w.node(waiting), noSchedule(w.key("set")))
+		}
+	}
+}
+
+func testJoining(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.want("set", evict(intstr.FromString("25%")))
+	for _, node := range nodes {
+		w.says(node, "Sick", corev1.ConditionTrue)
+	}
+	w.counts(w.key("set"), 1, 3)
+	w.admit(testbed.Nodes{Count: 8, First: 5})
+	w.counts(w.key("set"), 3, 1)
+}
+
+func testControlPlane(w *ward) {
+	const role = "node-role.kubernetes.io/control-plane"
+	node := w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{role: ""}})[0]
+	w.want("spares", evict(everyone))
+	w.want("by-label", evict(everyone), func(s *v1alpha1.ConditionSetSpec) { s.Selector.MatchLabels[role] = "" })
+	w.want("by-presence", evict(everyone), func(s *v1alpha1.ConditionSetSpec) {
+		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: role, Operator: metav1.LabelSelectorOpExists}}
+	})
+	w.says(node, "Sick", corev1.ConditionTrue)
+	w.has(node, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))
+	w.told("spares", saysOf(node, "FellBack", "control-plane nodes are not included"))
+	w.tellsOf(node, "FellBack", "control-plane nodes are not included")
+
+	// One that joins the control plane later gets the same.
+	late := w.admit(testbed.Nodes{Count: 1, First: 2})[0]
+	w.says(late, "Sick", corev1.ConditionTrue)
+	w.has(late, noExecute(w.key("spares")))
+	w.byHand(late, func(n *corev1.Node) { n.Labels[role] = "" })
+	w.has(late, noSchedule(w.key("spares")), noExecute(w.key("by-label")), noExecute(w.key("by-presence")))
+}

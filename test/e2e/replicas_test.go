@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// short lets a replica take over soon, but not so soon that a busy machine would
+// be taken for a dead leader.
+var short = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"}
+
+func testLeaderKilled(w *ward) {
+	const count = 100
+	p := w.newPost(w.name)
+	w.admit(sickFromBirth(count))
+	w.want("set", evict(almostHalf))
+	passed := 0
+	box := p.keep(func(l *letter) bool { // in the middle of things; a box asks one at a time
+		if changesNode(l) {
+			passed++
+		}
+		return passed > 30 && changesNode(l)
+	}, 0)
+	w.vacate()
+	leader := w.start(rig.Options{Args: p.args(short...)})
+	kept := box.wait(w, 10)
+	w.start(rig.Options{Args: short})
+	w.arrives(kept[:5], 0)
+	w.kill(leader)
+	box.close()
+	w.counts(w.key("set"), 49, 51)
+	w.arrives(kept[5:], http.StatusConflict)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 49, Fallbacks: 51})
+}
+
+// testLeaderPaused takes the lead away from one who does not notice. When it
+// wakes up it goes on with what it had been granted, although the set has been
+// edited and wants other nodes now. The new leader must not have given their
+// places away.
+func testLeaderPaused(w *ward) {
+	const most = 40
+	first, second := w.newPost(w.name+"-1"), w.newPost(w.name+"-2")
+	w.admit(sickFromBirth(60))
+	w.admit(testbed.Nodes{Count: 60, First: 61, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
+	w.want("set", evict(intstr.FromInt32(most)))
+	box := first.keep(placesNoExecute, 0)
+	w.vacate()
+	leader := w.start(rig.Options{Args: first.args(short...)})
+	kept := box.wait(w, 20)
+	w.must(leader.Pause())
+	w.edit("set", on("Worse"))
+	slow := second.keep(fences, 0)
+	w.start(rig.Options{Args: second.args(short...)})
+	slow.wait(w, 10)
+
+	// Some of what the old leader has sent arrives while the new one is about to
+	// make sure that it cannot. Then the old one wakes up.
+	w.arrives(kept[:5], http.StatusOK)
+	box.empty()
+	leader.Expect()
+	w.must(leader.Resume())
+	w.ended(leader)
+	slow.empty()
+	w.counts(w.key("set"), most, 60-most)
+	w.arrives(kept[5:], http.StatusConflict)
+	w.judge(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Evictions: most + 5, Fences: 2})
+}
+
+func testDeposed(w *ward) {
+	const count = 100
+	nodes := w.admit(testbed.Nodes{Count: count})
+	w.want("set", evict(almostHalf))
+	first := w.start(rig.Options{Args: []string{alone}})
+	w.fallSick(nodes[:30])
+	w.counts(w.key("set"), 30, 0)
+	holder := w.holder()
+	first.Expect()
+	w.start(rig.Options{Args: []string{alone}})
+	w.eventually("another holder of the ledger", func() error {
+		if now := w.holder(); now == holder {
+			return fmt.Errorf("it is still %s", now)
+		}
+		return nil
+	})
+	w.fallSick(nodes[30:])
+	w.counts(w.key("set"), 49, 51)
+	w.ended(first)
+	w.recover(nodes[:10])
+	w.counts(w.key("set"), 49, 41)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 59, Fallbacks: 51, Removals: 10})
+}
+
+// vacate clears away what a leader has left who is dead and has nothing on its
+// way: the next one waits for no lease, and makes the ledger itself.
+func (w *ward) vacate() {
+	w.t.Helper()
+	for _, left := range []client.Object{
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-controller"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: ledgerName}},
+	} {
+		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), left)))
+	}
+}
+
+// holder returns whom the ledger belongs to.
+func (w *ward) holder() string {
+	w.t.Helper()
+	var ledger corev1.ConfigMap
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: ledgerName}, &ledger))
+	var page struct{ Holder string }
+	w.must(json.Unmarshal([]byte(ledger.Data["ledger"]), &page))
+	return page.Holder
+}

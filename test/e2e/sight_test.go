@@ -1,0 +1,228 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// events returns the Events about an object that have a reason.
+func (w *world) events(ctx context.Context, about, reason string) ([]eventsv1.Event, error) {
+	var list eventsv1.EventList
+	if err := w.api.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(e eventsv1.Event) bool { return e.Regarding.Name != about || e.Reason != reason }), nil
+}
+
+// tellsOf waits for an Event about an object that says all of something, and
+// returns its note.
+func (w *ward) tellsOf(about, reason string, parts ...string) (note string) {
+	w.t.Helper()
+	w.eventually("an Event "+reason+" about "+about, func() error {
+		events, err := w.events(w.t.Context(), about, reason)
+		if err != nil {
+			return err
+		}
+		var notes []string
+		for _, e := range events {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
+				note = e.Note
+				return nil
+			}
+			notes = append(notes, e.Note)
+		}
+		return fmt.Errorf("the Events say %q, none of them %q", notes, parts)
+	})
+	return note
+}
+
+func testSight(w *ward) {
+	const many = 30
+	nodes := w.admit(testbed.Nodes{Count: many})
+	w.want("set", evict(intstr.FromString("50%")), func(s *v1alpha1.ConditionSetSpec) { s.Type = "TooMuch" })
+	for _, node := range nodes {
+		w.says(node, "Sick", corev1.ConditionTrue)
+	}
+	status := w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+		if s.Matched != many || s.Tainted != many/2 || s.HeldBack != many/2 {
+			return fmt.Errorf("%d matched, %d tainted, %d held back", s.Matched, s.Tainted, s.HeldBack)
+		}
+		return nil
+	})
+	if len(status.Nodes) != v1alpha1.MaxListedNodes {
+		w.t.Errorf("the status names %d nodes, want %d of %d", len(status.Nodes), v1alpha1.MaxListedNodes, many)
+	}
+
+	w.part("in columns", func(w *ward) {
+		out, err := w.Kubectl(w.t.Context(), "get", "conditionsets", w.name+"-set")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		header := strings.Fields(lines[0])
+		row := strings.Fields(lines[len(lines)-1])
+		for column, want := range map[string]string{"TYPE": "TooMuch", "EFFECT": "NoExecute", "MATCHED": "30", "ACCEPTED": "True", "AGE": ""} {
+			at := slices.Index(header, column)
+			if at < 0 || at >= len(row) || want != "" && row[at] != want {
+				w.t.Errorf("column %s is not %q in:\n%s", column, want, out)
+			}
+		}
+	})
+
+	w.part("in Events with the words of the status", func(w *ward) {
+		node := status.Nodes[0]
+		if node.Reason != "Tainted" {
+			w.t.Fatalf("the first node of the status is %s: %s", node.Reason, node.Message)
+		}
+		if note := w.tellsOf(node.Name, "Tainted"); note != node.Message {
+			w.t.Errorf("the Event about the node says %q, the status %q", note, node.Message)
+		}
+		w.tellsOf(w.name+"-set", "Tainted", node.Name, node.Message)
+
+		w.says(node.Name, "Sick", corev1.ConditionFalse)
+		gone := w.tellsOf(node.Name, "Recovered", "ConditionSet/"+w.name+"-set")
+		w.tellsOf(w.name+"-set", "Recovered", node.Name, gone)
+	})
+
+	w.part("in an Event for every change", func(w *ward) {
+		node := w.admit(testbed.Nodes{Count: 1, First: many + 1, Conditions: []corev1.NodeCondition{
+			{Type: "Flaky", Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))},
+		}})[0]
+		w.want("flaky", on("Flaky"))
+		first := w.tellsOf(node, "Tainted")
+		w.says(node, "Flaky", corev1.ConditionFalse)
+		w.has(node)
+		w.says(node, "Flaky", corev1.ConditionTrue)
+		second := w.told("flaky", func(s v1alpha1.ConditionSetStatus) error {
+			if err := saysOf(node, "Tainted")(s); err != nil {
+				return err
+			}
+			if s.Nodes[0].Message == first {
+				return fmt.Errorf("it says the same as the first time: %s", first)
+			}
+			return nil
+		}).Nodes[0].Message
+		w.tellsOf(node, "Tainted", second)
+		w.tellsOf(w.name+"-flaky", "Tainted", second)
+	})
+}
+
+func testMetrics(w *ward, controller *rig.Controller) {
+	const (
+		latencies = "autohealer_condition_to_taint_seconds_count"
+		writes    = `autohealer_writes_total{outcome="made",resource="nodes"}`
+	)
+	set := w.name + "-set"
+	text := w.scrape(controller)
+	if strings.Contains(text, set) {
+		w.t.Errorf("metrics tell of %s, which is not there yet", set)
+	}
+	before := map[string]float64{latencies: value(w.t, text, latencies), writes: value(w.t, text, writes)}
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.want("set", evict(intstr.FromInt32(1)))
+	for _, node := range nodes {
+		w.says(node, "Sick", corev1.ConditionTrue)
+	}
+	w.counts(w.key("set"), 1, 2)
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.counts(w.key("set"), 1, 1)
+	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+		if s.Matched != 2 || s.HeldBack != 1 {
+			return fmt.Errorf("%d matched, %d held back", s.Matched, s.HeldBack)
+		}
+		return nil
+	})
+	text = w.scrape(controller)
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, problem := range problems {
+		if strings.HasPrefix(problem.Metric, "autohealer_") { // the libraries have theirs
+			w.t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
+		}
+	}
+	for _, line := range []string{
+		`autohealer_conditionset_nodes{conditionset="SET",state="selected"} 3`,
+		`autohealer_conditionset_nodes{conditionset="SET",state="matched"} 2`,
+		`autohealer_conditionset_nodes{conditionset="SET",state="tainted"} 1`,
+		`autohealer_conditionset_nodes{conditionset="SET",state="held_back"} 1`,
+		`autohealer_conditionset_accepted{conditionset="SET"} 1`,
+		`autohealer_taints_placed_total{conditionset="SET",effect="NoExecute"} 2`,
+		`autohealer_taints_placed_total{conditionset="SET",effect="NoSchedule"} 2`,
+		`autohealer_taints_removed_total{conditionset="SET",effect="NoExecute"} 1`,
+		`autohealer_taints_removed_total{conditionset="SET",effect="NoSchedule"} 1`,
+	} {
+		if line = strings.ReplaceAll(line, "SET", set); !strings.Contains(text, line+"\n") {
+			w.t.Errorf("metrics do not say %s", line)
+		}
+	}
+	after := map[string]float64{latencies: value(w.t, text, latencies), writes: value(w.t, text, writes)}
+	if placed := after[latencies] - before[latencies]; placed != 4 {
+		w.t.Errorf("%v latencies were measured at 4 placements", placed)
+	}
+	if made := after[writes] - before[writes]; made < 5 {
+		w.t.Errorf("%v writes to nodes are counted, want at least 5", made)
+	}
+	w.drop("set")
+	w.counts(w.key("set"), 0, 0)
+	w.eventually("the end of what is told of a set", func() error {
+		if text := w.scrape(controller); strings.Contains(text, `autohealer_conditionset_nodes{conditionset="`+set) {
+			return fmt.Errorf("metrics still tell of %s", set)
+		}
+		return nil
+	})
+	w.dismiss()
+}
+
+func (w *ward) scrape(c *rig.Controller) string {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, response.Body); err != nil {
+		w.t.Fatal(err)
+	}
+	return b.String()
+}
+
+// value returns the sample of that name and labels; there is none before the
+// first count.
+func value(t *testing.T, text, sample string) float64 {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if number, found := strings.CutPrefix(line, sample+" "); found {
+			value, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return value
+		}
+	}
+	return 0
+}

@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// everyNth matches every n-th of the requests that match, beginning with the k-th.
+func everyNth(k, n int64, match func(testbed.Request) bool) func(testbed.Request) bool {
+	var seen atomic.Int64
+	return func(r testbed.Request) bool { return match(r) && (seen.Add(1)-1)%n == k }
+}
+
+func testWeather(w *ward) {
+	const count = 200
+	proxy, err := w.Proxy()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var rules []*testbed.Rule
+	for _, storm := range []struct {
+		match  func(testbed.Request) bool
+		faults []testbed.Fault
+		among  int64
+	}{
+		{testbed.On("patch", "nodes"), []testbed.Fault{testbed.Conflict(), testbed.TooManyRequests(0), testbed.InternalError(), testbed.CutRequest(), testbed.CutResponse()}, 16},
+		{testbed.On("update", "configmaps"), []testbed.Fault{testbed.CutResponse(), testbed.Conflict(), testbed.InternalError(), testbed.CutRequest()}, 6},
+		{testbed.On("get", "nodes"), []testbed.Fault{testbed.InternalError(), testbed.CutResponse()}, 6},
+		{testbed.On("patch", "conditionsets/status"), []testbed.Fault{testbed.CutResponse()}, 2},
+		{testbed.On("create", "events"), []testbed.Fault{testbed.TooManyRequests(time.Second), testbed.CutResponse()}, 20},
+	} {
+		for i, fault := range storm.faults {
+			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 0))
+		}
+	}
+	nodes := w.admit(sickFromBirth(count))
+	w.want("set", evict(almostHalf))
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	for _, many := range []int{10, 40, 80} {
+		w.eventually(fmt.Sprintf("NoExecute on %d nodes", many), func() error {
+			if got := len(w.evicted(w.key("set"))); got < many {
+				return fmt.Errorf("on %d", got)
+			}
+			return nil
+		})
+		w.eventually("watches to be dropped", func() error {
+			if proxy.DropWatches() == 0 {
+				return errors.New("there are none")
+			}
+			return nil
+		})
+	}
+	w.counts(w.key("set"), 98, 102)
+	w.recover(nodes[:count/2])
+	w.counts(w.key("set"), 98, 2)
+	for i, rule := range rules {
+		if rule.Struck() == 0 {
+			w.t.Errorf("fault %d has struck nothing", i)
+		}
+	}
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102, Removals: 98})
+}
+
+func testOutage(w *ward) {
+	const count = 200
+	proxy, err := w.Proxy()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var seen atomic.Int64
+	later := func(than int64) func(testbed.Request) bool {
+		return func(r testbed.Request) bool { return testbed.On("patch", "nodes")(r) && seen.Add(1) > than }
+	}
+	w.admit(sickFromBirth(count))
+	w.want("set", evict(almostHalf))
+	held := proxy.Inject(later(40), testbed.Hold(), 0)
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
+		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+		defer cancel()
+		w.must(held.Wait(ctx, 10))
+		w.must(down())
+		seen.Store(0)
+		next := proxy.Inject(later(40), testbed.Hold(), 0)
+		held.Lift()
+		w.restart(w.APIServer)
+		held = next
+	}
+	held.Lift()
+	w.counts(w.key("set"), 98, 102)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102})
+}

@@ -1,0 +1,498 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	// patience bounds every wait: long enough for two busy cores.
+	patience = time.Minute
+	// glance is the time until the second look; every later one comes later.
+	glance = 20 * time.Millisecond
+
+	// recordAnnotation is where the controller notes what it has put on a node.
+	recordAnnotation = "autohealer.resourcestack.com/record"
+	// fieldManager is whose name stands on its writes.
+	fieldManager = "autohealer-controller"
+	ledgerName   = "autohealer-ledger"
+
+	// wardLabel tells the nodes of one test from those of another.
+	wardLabel = "example.com/ward"
+)
+
+// alone lets a controller start without waiting for the lease of one that was
+// killed: the ledger alone must keep the two apart.
+const alone = "--leader-elect=false"
+
+// world is a cluster with the product installed.
+type world struct {
+	*testbed.Cluster
+	api         client.Client // as the admin
+	controllers []*rig.Controller
+	said        atomic.Int64 // how often conditions were set
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{Cluster: testbed.New(t, testbed.Config{
+		Record: history.Resources(),
+		// One that is stopped would wait a minute for the watches to end.
+		Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}},
+	})}
+	if err := rig.Install(t.Context(), w.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if w.api, err = client.New(w.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// start runs a controller. Its name is that of its log.
+func (w *ward) start(o rig.Options) *rig.Controller {
+	w.t.Helper()
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
+	}
+	c, err := rig.Start(w.t.Context(), w.Cluster, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.controllers = append(w.controllers, c)
+	w.t.Cleanup(func() {
+		if c.PID() != 0 {
+			_ = c.Kill()
+		}
+	})
+	return c
+}
+
+// eventually waits until check finds nothing wrong any more.
+func (w *ward) eventually(what string, check func() error) {
+	w.t.Helper()
+	var err error
+	for range looks(w.t.Context()) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	w.t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, w.lastWords())
+}
+
+// looks yields when it is time to look, less and less often, until patience is
+// over: looking at a whole storm is work that the storm has to share two cores
+// with.
+func looks(ctx context.Context) iter.Seq[int] {
+	const seldom = 500 * time.Millisecond
+	return func(yield func(int) bool) {
+		wait, deadline := glance, time.Now().Add(patience)
+		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			wait = min(wait*5/4, seldom)
+		}
+	}
+}
+
+// lastWords returns the ends of the controllers' logs.
+func (w *world) lastWords() string {
+	const lines = 15
+	var b strings.Builder
+	for _, c := range w.controllers[max(0, len(w.controllers)-3):] {
+		text, err := c.Log()
+		if err != nil {
+			text = err.Error()
+		}
+		all := strings.Split(strings.TrimSpace(text), "\n")
+		fmt.Fprintf(&b, "%s (pid %d):\n\t%s\n", c, c.PID(), strings.Join(all[max(0, len(all)-lines):], "\n\t"))
+	}
+	return b.String()
+}
+
+// ended waits until a controller that is to end by itself has.
+func (w *ward) ended(c *rig.Controller) {
+	w.t.Helper()
+	select {
+	case <-c.Ended():
+	case <-time.After(patience):
+		w.t.Fatalf("%s did not end\n%s", c, w.lastWords())
+	}
+}
+
+func (w *ward) kill(c *rig.Controller) {
+	w.t.Helper()
+	w.must(c.Kill())
+}
+
+func (w *ward) restart(p *testbed.Part) {
+	w.t.Helper()
+	w.must(p.Restart(w.t.Context()))
+}
+
+// ward is the part of a cluster that one test has for itself: nodes with a label
+// of their own, and sets that select no others.
+type ward struct {
+	*world
+	t    *testing.T
+	name string
+}
+
+func (w *world) ward(t *testing.T, name string) *ward {
+	t.Helper()
+	return &ward{w, t, name}
+}
+
+// part runs a part of a test in the same ward.
+func (w *ward) part(name string, test func(*ward)) {
+	w.t.Helper()
+	w.t.Run(name, func(t *testing.T) { test(w.ward(t, w.name)) })
+}
+
+// node returns the name of the ward's node with that number.
+func (w *ward) node(number int) string { return fmt.Sprintf("%s-%04d", w.name, number) }
+
+// admit makes nodes, and returns their names in order.
+func (w *ward) admit(nodes testbed.Nodes) []string {
+	w.t.Helper()
+	nodes.Prefix = w.name
+	nodes.Labels = maps.Clone(nodes.Labels)
+	if nodes.Labels == nil {
+		nodes.Labels = map[string]string{}
+	}
+	nodes.Labels[wardLabel] = w.name
+	made, err := w.CreateNodes(w.t.Context(), nodes)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	names := make([]string, len(made))
+	for i, node := range made {
+		names[i] = node.Name
+	}
+	return names
+}
+
+// dismiss deletes the sets and the nodes of the ward.
+func (w *ward) dismiss() {
+	w.t.Helper()
+	for _, set := range w.sets() {
+		w.drop(strings.TrimPrefix(set.Name, w.name+"-"))
+	}
+	w.must(w.api.DeleteAllOf(w.t.Context(), &corev1.Node{}, client.MatchingLabels{wardLabel: w.name}))
+}
+
+// all lists the nodes of the ward.
+func (w *ward) all(ctx context.Context) ([]corev1.Node, error) {
+	var list corev1.NodeList
+	err := w.api.List(ctx, &list, client.MatchingLabels{wardLabel: w.name})
+	return list.Items, err
+}
+
+func (w *ward) get(ctx context.Context, node string) (*corev1.Node, error) {
+	found := &corev1.Node{}
+	err := w.api.Get(ctx, client.ObjectKey{Name: node}, found)
+	return found, err
+}
+
+// says sets a condition of a node, as an agent would. It asks again while there
+// is no API server to be asked.
+func (w *ward) says(node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) {
+	w.t.Helper()
+	w.must(w.try(w.t.Context(), node, condition, status, more...))
+}
+
+func (w *world) try(ctx context.Context, node, condition string, status corev1.ConditionStatus, more ...func(*corev1.NodeCondition)) error {
+	c := corev1.NodeCondition{
+		Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
+		// A write that changes nothing is answered with the version that somebody
+		// else has made, and could be taken for theirs.
+		Message: fmt.Sprintf("for the %d. time", w.said.Add(1)),
+	}
+	for _, change := range more {
+		change(&c)
+	}
+	var err error
+	for range looks(ctx) {
+		if err = w.SetCondition(ctx, node, c); err == nil || apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func because(reason string) func(*corev1.NodeCondition) {
+	return func(c *corev1.NodeCondition) { c.Reason = reason }
+}
+
+// stand is a condition that must be True.
+var stand = v1alpha1.SetCondition{Status: "True"}
+
+// want makes a set that selects the ward's nodes: while Sick is True, the taint
+// example.com/<ward>-<name> with NoSchedule. The changes make something else of it.
+func (w *ward) want(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+	w.t.Helper()
+	set := &v1alpha1.ConditionSet{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
+		Spec: v1alpha1.ConditionSetSpec{
+			Type:       "Test",
+			Effect:     corev1.TaintEffectNoSchedule,
+			TaintKey:   w.key(name),
+			Conditions: map[string]v1alpha1.SetCondition{"Sick": stand},
+			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+		},
+	}
+	for _, change := range changes {
+		change(&set.Spec)
+	}
+	w.must(w.api.Create(w.t.Context(), set))
+	return set
+}
+
+// key is the taint key of the ward's set of that name.
+func (w *ward) key(set string) string { return "example.com/" + w.name + "-" + set }
+
+// edit changes the spec of a set of the ward.
+func (w *ward) edit(name string, change func(*v1alpha1.ConditionSetSpec)) {
+	w.t.Helper()
+	set := &v1alpha1.ConditionSet{}
+	for {
+		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, set))
+		change(&set.Spec)
+		err := w.api.Update(w.t.Context(), set)
+		switch {
+		case err == nil:
+			return
+		case !apierrors.IsConflict(err): // else the status came in between
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *ward) drop(name string) {
+	w.t.Helper()
+	err := w.api.Delete(w.t.Context(), &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *ward) sets() []v1alpha1.ConditionSet {
+	w.t.Helper()
+	var list v1alpha1.ConditionSetList
+	w.must(w.api.List(w.t.Context(), &list))
+	return slices.DeleteFunc(list.Items, func(s v1alpha1.ConditionSet) bool { return !strings.HasPrefix(s.Name, w.name+"-") })
+}
+
+// told waits until the status of a set, made for its latest generation, is right.
+func (w *ward) told(name string, wrong func(v1alpha1.ConditionSetStatus) error) v1alpha1.ConditionSetStatus {
+	w.t.Helper()
+	set := &v1alpha1.ConditionSet{}
+	w.eventually("status of "+w.name+"-"+name, func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, set); err != nil {
+			return err
+		}
+		if set.Status.ObservedGeneration != set.Generation {
+			return fmt.Errorf("it is about generation %d, not %d", set.Status.ObservedGeneration, set.Generation)
+		}
+		return wrong(set.Status)
+	})
+	return set.Status
+}
+
+// isAccepted returns why the condition Accepted of a set is not so.
+func isAccepted(status metav1.ConditionStatus, reason string, says ...string) func(v1alpha1.ConditionSetStatus) error {
+	return hasCondition(v1alpha1.Accepted, status, reason, says...)
+}
+
+func hasCondition(kind string, status metav1.ConditionStatus, reason string, says ...string) func(v1alpha1.ConditionSetStatus) error {
+	return func(s v1alpha1.ConditionSetStatus) error {
+		c := meta.FindStatusCondition(s.Conditions, kind)
+		if c == nil {
+			return fmt.Errorf("there is no condition %s", kind)
+		}
+		if c.Status != status || c.Reason != reason {
+			return fmt.Errorf("%s is %s (%s: %s), not %s (%s)", kind, c.Status, c.Reason, c.Message, status, reason)
+		}
+		for _, part := range says {
+			if !strings.Contains(c.Message, part) {
+				return fmt.Errorf("%s says %q, nothing of %q", kind, c.Message, part)
+			}
+		}
+		return nil
+	}
+}
+
+// saysOf returns why a status does not tell of a node with that reason.
+func saysOf(node, reason string, parts ...string) func(v1alpha1.ConditionSetStatus) error {
+	return func(s v1alpha1.ConditionSetStatus) error {
+		at := slices.IndexFunc(s.Nodes, func(n v1alpha1.MatchedNode) bool { return n.Name == node })
+		if at < 0 {
+			return fmt.Errorf("it does not name %s but %v", node, s.Nodes)
+		}
+		if s.Nodes[at].Reason != reason {
+			return fmt.Errorf("%s is %s (%s), not %s", node, s.Nodes[at].Reason, s.Nodes[at].Message, reason)
+		}
+		for _, part := range parts {
+			if !strings.Contains(s.Nodes[at].Message, part) {
+				return fmt.Errorf("of %s it says %q, nothing of %q", node, s.Nodes[at].Message, part)
+			}
+		}
+		return nil
+	}
+}
+
+// taintsOf writes the taints of a node down: key=value:effect, in order.
+func taintsOf(node *corev1.Node) []string {
+	found := make([]string, 0, len(node.Spec.Taints))
+	for _, t := range node.Spec.Taints {
+		found = append(found, t.ToString())
+	}
+	slices.Sort(found)
+	return found
+}
+
+// has waits until a node has exactly these taints.
+func (w *ward) has(node string, taints ...string) {
+	w.t.Helper()
+	slices.Sort(taints)
+	w.eventually("taints of "+node, func() error {
+		found, err := w.get(w.t.Context(), node)
+		if err != nil {
+			return err
+		}
+		if diff := cmp.Diff(append([]string{}, taints...), taintsOf(found)); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// hasNow says that a node has exactly these taints at this moment. It is to be
+// asked when something that the controller must have heard of later has shown.
+func (w *ward) hasNow(node string, taints ...string) {
+	w.t.Helper()
+	found, err := w.get(w.t.Context(), node)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	slices.Sort(taints)
+	if diff := cmp.Diff(append([]string{}, taints...), taintsOf(found)); diff != "" {
+		w.t.Errorf("taints of %s (-want +got):\n%s\n%s", node, diff, w.lastWords())
+	}
+}
+
+func noExecute(key string) string        { return key + ":NoExecute" }
+func noSchedule(key string) string       { return key + ":NoSchedule" }
+func preferNoSchedule(key string) string { return key + ":PreferNoSchedule" }
+
+// counts waits until so many nodes of the ward carry a key with each effect.
+func (w *ward) counts(key string, evicting, keepingOff int) {
+	w.t.Helper()
+	w.eventually("taints "+key+" in ward "+w.name, func() error {
+		nodes, err := w.all(w.t.Context())
+		if err != nil {
+			return err
+		}
+		found := map[corev1.TaintEffect]int{}
+		for i := range nodes {
+			for _, taint := range nodes[i].Spec.Taints {
+				if taint.Key == key {
+					found[taint.Effect]++
+				}
+			}
+		}
+		want := map[corev1.TaintEffect]int{}
+		if evicting > 0 {
+			want[corev1.TaintEffectNoExecute] = evicting
+		}
+		if keepingOff > 0 {
+			want[corev1.TaintEffectNoSchedule] = keepingOff
+		}
+		if diff := cmp.Diff(want, found); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+// judge holds everything that happened in the ward against the laws of the house,
+// once the last write has been made.
+func (w *ward) judge(cfg history.Config, atLeast history.Counts) history.Report {
+	w.t.Helper()
+	cfg.Us = history.User(rig.User)
+	cfg.FieldManager = fieldManager
+	cfg.Ledger = types.NamespacedName{Namespace: rig.Namespace, Name: ledgerName}
+	if cfg.Lag == 0 {
+		cfg.Lag = lag
+	}
+	var recording testbed.Recording
+	for range looks(w.t.Context()) {
+		recording = w.recording()
+		cfg.EndAt = time.Now()
+		report, err := history.Check(recording, cfg)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if unfinished := report.Of(history.WrongEnd); len(unfinished) == 0 || len(unfinished) < len(report.Violations) {
+			break
+		}
+	}
+	report := history.Require(w.t, recording, cfg, atLeast)
+	w.t.Logf("ward %s: %d moments, %d writes of ours, %d NoExecute, %d fell back, %d removed, %d fences, at most %v at once", w.name,
+		report.Moments, report.Writes, report.Evictions, report.Fallbacks, report.Removals, report.Fences, report.Peak)
+	if w.t.Failed() {
+		w.t.Fatal(w.lastWords())
+	}
+	return report
+}
+
+// recording returns everything that happened in the ward, and to the ledger.
+func (w *ward) recording() testbed.Recording {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	whole, err := w.Recording(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return slices.DeleteFunc(whole, func(c testbed.Change) bool {
+		return !strings.HasPrefix(c.Name, w.name+"-") && c.GVR != history.ConfigMapsResource
+	})
+}
+
+// lag is how old a controller's view of sets and other nodes may be where it
+// shares two cores with a control plane.
+const lag = 5 * time.Second
