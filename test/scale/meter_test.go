@@ -1,0 +1,181 @@
+package scale
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// sample is the name of a metric with its labels, as the page prints it.
+type sample string
+
+// measured is a page of metrics.
+type measured map[sample]float64
+
+// scrape reads the metrics of a controller.
+func scrape(ctx context.Context, address string) (measured, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	page := measured{}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			return nil, fmt.Errorf("reading the metrics: %q: %w", line, err)
+		}
+		page[sample(line[:at])] = value
+	}
+	return page, lines.Err()
+}
+
+// sum adds up the samples of a metric that have all of the labels, each written
+// as name="value".
+func (m measured) sum(metric string, labels ...string) (total int) {
+	for name, value := range m {
+		if strings.HasPrefix(string(name), metric+"{") && !slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(string(name), label) }) {
+			total += int(value)
+		}
+	}
+	return total
+}
+
+// work is what a controller has asked of the API server.
+type work struct {
+	nodes    int // writes to nodes that were made
+	wasted   int // writes to nodes that were not
+	ledger   int // pages of the ledger
+	statuses int // of ConditionSets
+	events   int
+	reads    int // among them the node that a lost race made it read again
+	renewals int // of the leader's lease
+}
+
+func (m measured) work() work {
+	const calls, writes = "rest_client_requests_total", "autohealer_writes_total"
+	w := work{
+		nodes:    m.sum(writes, `resource="nodes"`, `outcome="made"`),
+		ledger:   m.sum(writes, `resource="ledger"`),
+		statuses: m.sum(writes, `resource="conditionsets/status"`),
+		events:   m.sum(calls, `method="POST"`),
+		reads:    m.sum(calls, `method="GET"`),
+	}
+	w.wasted = m.sum(writes, `resource="nodes"`) - w.nodes
+	// Events that repeat are patched, and the lease is put like the ledger.
+	w.events += m.sum(calls, `method="PATCH"`) - w.nodes - w.wasted - w.statuses
+	w.renewals = m.sum(calls, `method="PUT"`) - w.ledger
+	return w
+}
+
+func (w work) minus(before work) work {
+	return work{
+		nodes: w.nodes - before.nodes, wasted: w.wasted - before.wasted, ledger: w.ledger - before.ledger,
+		statuses: w.statuses - before.statuses, events: w.events - before.events, reads: w.reads - before.reads,
+		renewals: w.renewals - before.renewals,
+	}
+}
+
+// writes are all but the renewals of the lease, which the passing of time asks for.
+func (w work) writes() int { return w.nodes + w.wasted + w.ledger + w.statuses + w.events }
+
+// calls are the writes and the reads.
+func (w work) calls() int { return w.writes() + w.reads }
+
+// await waits until the metrics of a controller are as they should be and it has
+// asked nothing of the API server for a while, and returns all that it has asked.
+func await(b *testing.B, controller *rig.Controller, what string, while time.Duration, is func(measured) bool) work {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(quiet / 8)
+	defer ticker.Stop()
+	var (
+		last  work
+		since time.Time
+	)
+	for {
+		page, err := scrape(ctx, controller.Metrics)
+		if err != nil {
+			b.Fatal(err)
+		}
+		now := page.work()
+		if now.calls() != last.calls() || !is(page) {
+			last, since = now, time.Now()
+		}
+		if is(page) && time.Since(since) >= while {
+			return now
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			b.Fatalf("waiting for %s: %v; its work so far: %+v", what, ctx.Err(), now)
+		}
+	}
+}
+
+// usage is what a process has used.
+type usage struct {
+	resident, peak int           // kilobytes
+	cpu            time.Duration // of all cores
+}
+
+// ticksPerSecond is the unit in which Linux tells the time of a process.
+const ticksPerSecond = 100
+
+// use reads what a controller has used.
+func use(b *testing.B, controller *rig.Controller) (u usage) {
+	b.Helper()
+	process := fmt.Sprintf("/proc/%d/", controller.PID())
+	status, err := os.ReadFile(process + "status")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for field, to := range map[string]*int{"VmRSS:": &u.resident, "VmHWM:": &u.peak} {
+		_, rest, _ := strings.Cut(string(status), field)
+		if _, err := fmt.Sscan(rest, to); err != nil {
+			b.Fatalf("reading %s of the controller: %v", field, err)
+		}
+	}
+	stat, err := os.ReadFile(process + "stat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
+	fields := strings.Fields(rest)
+	for _, field := range fields[11:13] { // utime and stime
+		ticks, err := strconv.Atoi(field)
+		if err != nil {
+			b.Fatalf("reading the time of the controller: %v", err)
+		}
+		u.cpu += time.Duration(ticks) * time.Second / ticksPerSecond
+	}
+	return u
+}
+
+// percentile returns the smallest duration that so many of a hundred do not exceed.
+func percentile(durations []time.Duration, part int) time.Duration {
+	sorted := slices.Sorted(slices.Values(durations))
+	return sorted[(part*len(sorted)+99)/100-1]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

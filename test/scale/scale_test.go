@@ -1,0 +1,324 @@
+package scale
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// BenchmarkStorm measures how long it takes until the last of 500 nodes that
+// fall sick at once has its taint.
+//
+// The fixture: 2,000 nodes of 15 KB, the controller manager, four ConditionSets
+// of which one matches, with the default bound of 49% (980 nodes); the 500 are
+// drawn with seed (1, 2). One operation is one storm: 50 clients write the
+// condition of the 500 as fast as the API server lets them, and the controller
+// writes the ledger and the taints. s is counted from before the first write is
+// sent until a watcher has seen the last taint, s-after-writes from the answer
+// to the last write.
+func BenchmarkStorm(b *testing.B) {
+	const (
+		nodes   = 2000
+		sick    = 500
+		atATime = 50
+	)
+	b.Run("nodes=2000", func(b *testing.B) {
+		d := bedOf(b, nodes)
+		controller := d.start(b)
+		var whole, after, back time.Duration
+		var done work
+		var cpu time.Duration
+		b.ResetTimer()
+		for b.Loop() {
+			b.StopTimer()
+			names := d.pick(sick)
+			seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
+			b.StartTimer()
+			begin := time.Now()
+			err := d.setProblems(b.Context(), names, corev1.ConditionTrue, atATime)
+			answered := time.Now()
+			if err == nil {
+				err = d.watcher.allTainted(b.Context(), sick)
+			}
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			last := begin
+			for _, name := range names {
+				if at := d.watcher.since(name); at.After(last) {
+					last = at
+				}
+			}
+			whole, after = max(whole, last.Sub(begin)), max(after, last.Sub(answered))
+			cpu = max(cpu, use(b, controller).cpu-used.cpu)
+			// Events of a storm come late, so they are not waited for.
+			done = await(b, controller, "the answers to all writes", 0, wrote(before.nodes+sick)).minus(before)
+			d.assertTouched(b, seen, done, sick)
+			back = max(back, d.recover(b, names))
+			b.StartTimer()
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(whole.Seconds(), "s")
+		b.ReportMetric(after.Seconds(), "s-after-writes")
+		b.ReportMetric(back.Seconds(), "s-recovery")
+		b.ReportMetric(float64(done.nodes), "node-writes")
+		b.ReportMetric(float64(done.wasted), "wasted")
+		b.ReportMetric(float64(done.ledger), "ledger-writes")
+		b.ReportMetric(float64(done.statuses), "status-writes")
+		b.ReportMetric(milliseconds(cpu)/sick, "cpu-ms/node")
+		d.report(b, controller)
+	})
+}
+
+// BenchmarkConditionToTaint measures the time from a condition to its taint for
+// nodes that fall sick one after the other.
+//
+// The fixture: 2,000 or 10,000 nodes of 15 KB, the controller manager, four
+// ConditionSets of which one matches; the nodes are drawn with seed (1, 2). One
+// operation is 100 failures, five a second. Each is counted from before the
+// write of the condition is sent until a watcher has seen the taint (p50-ms,
+// p95-ms, max-ms) and, for comparison, from the answer to that write
+// (p95-ms-answered): in between are two writes of the controller, the ledger
+// and the node.
+func BenchmarkConditionToTaint(b *testing.B) {
+	const (
+		failures = 100
+		pace     = time.Second / 5
+	)
+	for _, bench := range []struct {
+		name  string
+		nodes int
+	}{{"nodes=2000", 2000}, {"nodes=10000", 10000}} {
+		b.Run(bench.name, func(b *testing.B) {
+			d := bedOf(b, bench.nodes)
+			controller := d.start(b)
+			loaded := use(b, controller)
+			var strict, answered []time.Duration
+			var cpu time.Duration
+			var done work
+			b.ResetTimer()
+			for b.Loop() {
+				b.StopTimer()
+				names := d.pick(failures)
+				seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
+				b.StartTimer()
+				sent, acknowledged := d.failOneByOne(b, names, pace)
+				b.StopTimer()
+				for i, name := range names {
+					at := d.watcher.since(name)
+					strict, answered = append(strict, at.Sub(sent[i])), append(answered, at.Sub(acknowledged[i]))
+				}
+				done = await(b, controller, "every taint to be told of", quiet, wrote(before.nodes+failures)).minus(before)
+				cpu = use(b, controller).cpu - used.cpu
+				d.assertTouched(b, seen, done, failures)
+				d.recover(b, names)
+				b.StartTimer()
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(milliseconds(percentile(strict, 50)), "p50-ms")
+			b.ReportMetric(milliseconds(percentile(strict, 95)), "p95-ms")
+			b.ReportMetric(milliseconds(percentile(strict, 100)), "max-ms")
+			b.ReportMetric(milliseconds(percentile(answered, 95)), "p95-ms-answered")
+			b.ReportMetric(float64(done.calls())/failures, "calls/failure")
+			b.ReportMetric(float64(done.wasted)/failures, "wasted/failure")
+			b.ReportMetric(milliseconds(cpu)/failures, "cpu-ms/failure")
+			b.ReportMetric(float64(loaded.resident)/1024, "loaded-MB")
+			d.report(b, controller)
+		})
+	}
+}
+
+// BenchmarkSteadyState measures what the controller costs while nothing is the
+// matter.
+//
+// The fixture: 10,000 healthy nodes of 15 KB, the controller manager, four
+// ConditionSets. One operation is one minute of a cluster whose kubelets and
+// agents say every five minutes that all is well: 33 nodes a second, in an order
+// drawn with seed (1, 2), get new heartbeats in all of their ten conditions.
+// That the controller writes nothing but its lease is asserted.
+func BenchmarkSteadyState(b *testing.B) {
+	const (
+		nodes = 10000
+		every = 5 * time.Minute
+		span  = time.Minute
+		beats = int(nodes * span / every)
+	)
+	b.Run("nodes=10000", func(b *testing.B) {
+		d := bedOf(b, nodes)
+		controller := d.start(b)
+		var share, perBeat float64
+		var done work
+		b.ResetTimer()
+		for b.Loop() {
+			b.StopTimer()
+			names := d.pick(beats)
+			seen, before, versions, used := d.watcher.changes(), d.work(b, controller), d.versions(b), use(b, controller)
+			b.StartTimer()
+			begin := time.Now()
+			pace(b, len(names), every/nodes, func(ctx context.Context, i int) error { return d.heartbeat(ctx, names[i]) })
+			if err := d.watcher.wait(b.Context(), "every heartbeat", func(v *view) bool { return v.changes >= seen+beats }); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			cpu := use(b, controller).cpu - used.cpu
+			share = max(share, 100*cpu.Seconds()/time.Since(begin).Seconds())
+			perBeat = max(perBeat, milliseconds(cpu)/float64(beats))
+			done = d.work(b, controller).minus(before)
+			if done.writes() != 0 {
+				b.Errorf("a healthy cluster was written to: %+v", done)
+			}
+			if got := d.watcher.changes() - seen; got != beats {
+				b.Errorf("nodes were written to %d times, %d of them heartbeats", got, beats)
+			}
+			for name, version := range d.versions(b) {
+				if version != versions[name] {
+					b.Errorf("%s was written to", name)
+				}
+			}
+			b.StartTimer()
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(share, "%core")
+		b.ReportMetric(1000*perBeat, "cpu-µs/heartbeat")
+		b.ReportMetric(float64(done.writes()), "writes")
+		b.ReportMetric(float64(done.reads), "reads")
+		b.ReportMetric(float64(done.renewals), "lease-renewals")
+		d.report(b, controller)
+	})
+}
+
+// pace begins something at an even pace, whether or not what was begun before
+// has ended, and returns when all of it has.
+func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Context, i int) error) {
+	b.Helper()
+	ctx, cancel := context.WithCancelCause(b.Context())
+	defer cancel(nil)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var wg sync.WaitGroup
+	for i := range count {
+		wg.Go(func() {
+			if err := do(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+		<-ticker.C
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		b.Fatal(context.Cause(ctx))
+	}
+}
+
+// failOneByOne makes nodes fall sick one after the other, and returns for each
+// when the write of the condition was sent and when it was answered. By then
+// all have their taint.
+func (d *bed) failOneByOne(b *testing.B, names []string, every time.Duration) (sent, answered []time.Time) {
+	b.Helper()
+	sent, answered = make([]time.Time, len(names)), make([]time.Time, len(names))
+	pace(b, len(names), every, func(ctx context.Context, i int) error {
+		sent[i] = time.Now()
+		err := d.setProblem(ctx, names[i], corev1.ConditionTrue)
+		answered[i] = time.Now()
+		return err
+	})
+	if err := d.watcher.allTainted(b.Context(), len(names)); err != nil {
+		b.Fatal(err)
+	}
+	return sent, answered
+}
+
+// recover heals nodes and returns how long the last taint took to go.
+func (d *bed) recover(b *testing.B, names []string) time.Duration {
+	b.Helper()
+	begin := time.Now()
+	err := d.setProblems(b.Context(), names, corev1.ConditionFalse, 16)
+	if err == nil {
+		err = d.watcher.allTainted(b.Context(), 0)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	last := begin
+	for _, name := range names {
+		if at := d.watcher.since(name); at.After(last) {
+			last = at
+		}
+	}
+	return last.Sub(begin)
+}
+
+// wrote says whether so many nodes were written to.
+func wrote(nodes int) func(measured) bool {
+	return func(m measured) bool { return m.work().nodes >= nodes }
+}
+
+// assertTouched holds the work of the controller against what had to be done:
+// every sick node was written to by it once, and no other was.
+func (d *bed) assertTouched(b *testing.B, changesBefore int, done work, sick int) {
+	b.Helper()
+	if done.nodes != sick {
+		b.Errorf("%d nodes are sick, and the controller has made %d writes to nodes", sick, done.nodes)
+	}
+	if got := d.watcher.changes() - changesBefore; got != 2*sick {
+		b.Errorf("%d nodes are sick, and nodes were written to %d times: want a condition and a taint each", sick, got)
+	}
+}
+
+// work returns what the controller has asked of the API server so far.
+func (d *bed) work(b *testing.B, controller *rig.Controller) work {
+	b.Helper()
+	page, err := scrape(b.Context(), controller.Metrics)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page.work()
+}
+
+// versions returns the versions of everything that the controller may write to
+// beside nodes and its lease.
+func (d *bed) versions(b *testing.B) map[string]string {
+	b.Helper()
+	client, err := metadata.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	versions := map[string]string{}
+	page, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(rig.Namespace).Get(b.Context(), ledger.Name, metav1.GetOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	versions["the ledger"] = page.ResourceVersion
+	all, err := client.Resource(schema.GroupVersionResource{Group: "autohealer.resourcestack.com", Version: "v1alpha1", Resource: "conditionsets"}).List(b.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, set := range all.Items {
+		versions["ConditionSet "+set.Name] = set.ResourceVersion
+	}
+	if len(versions) < 2 {
+		b.Fatal("there is no ConditionSet: this looks at nothing")
+	}
+	return versions
+}
+
+// report adds what is of interest in every benchmark.
+func (d *bed) report(b *testing.B, controller *rig.Controller) {
+	b.Helper()
+	u := use(b, controller)
+	b.ReportMetric(float64(u.resident)/1024, "resident-MB")
+	b.ReportMetric(float64(u.peak)/1024, "peak-MB")
+	if broken := d.watcher.broken(); broken > 0 {
+		b.Logf("the watcher's stream broke %d times since the cluster was made", broken)
+	}
+}

@@ -1,0 +1,228 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// ttlNote is what the controller manager notes on every node; it depends on how
+// many there are.
+const ttlNote = "node.alpha.kubernetes.io/ttl"
+
+// watcher sees nodes as any client does that watches them, and keeps when it
+// saw the taint come and go.
+type watcher struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	view   view
+	failed error
+	breaks int // of the stream
+}
+
+// view is what a watcher has seen.
+type view struct {
+	nodes   map[string]sight
+	tainted int       // nodes that have the taint
+	foreign int       // nodes that have another
+	changes int       // writes to nodes, by anyone
+	latest  time.Time // when the last of them was seen
+}
+
+// sight is what was last seen of a node.
+type sight struct {
+	tainted bool
+	since   time.Time // when that was first seen
+	foreign bool
+	ttl     string
+}
+
+// watchNodes watches from the youngest of the nodes on. It has a connection of
+// its own, on which nothing else is in its way.
+func watchNodes(ctx context.Context, config *rest.Config, nodes []*corev1.Node) (*watcher, error) {
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.NextProtos = []string{"http/1.1"}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{done: make(chan struct{}), view: view{nodes: make(map[string]sight, len(nodes)), latest: time.Now()}}
+	for _, node := range nodes {
+		seen := look(node)
+		w.view.nodes[node.Name] = seen
+		w.view.count(seen, 1)
+	}
+	one, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}) // for the version
+	if err != nil {
+		return nil, err
+	}
+	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		defer close(w.done)
+		w.follow(ctx, client, one.ResourceVersion)
+	}()
+	return w, nil
+}
+
+func (w *watcher) stop() {
+	w.cancel()
+	<-w.done
+}
+
+// follow watches until ctx ends. The API server closes a stream that is not read
+// fast enough; then it is taken up where it broke off, as every client does.
+func (w *watcher) follow(ctx context.Context, client kubernetes.Interface, version string) {
+	for ctx.Err() == nil && w.failure() == nil {
+		stream, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+		if err != nil {
+			w.fail(err)
+			return
+		}
+		for event := range stream.ResultChan() {
+			now := time.Now()
+			node, ok := event.Object.(*corev1.Node)
+			if !ok || event.Type != watch.Modified {
+				w.fail(fmt.Errorf("watching nodes: unexpected %s: %v", event.Type, event.Object))
+				break
+			}
+			version = node.ResourceVersion
+			w.mu.Lock()
+			w.view.take(node, now)
+			w.mu.Unlock()
+		}
+		stream.Stop()
+		w.mu.Lock()
+		w.breaks++
+		w.mu.Unlock()
+	}
+}
+
+func (w *watcher) fail(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = err
+}
+
+func (w *watcher) failure() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failed
+}
+
+// look reads a node. Only NoExecute counts: a node that was held back has
+// another effect.
+func look(node *corev1.Node) (s sight) {
+	s.ttl = node.Annotations[ttlNote]
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == taintKey && taint.Effect == corev1.TaintEffectNoExecute {
+			s.tainted = true
+		} else {
+			s.foreign = true
+		}
+	}
+	return s
+}
+
+func (v *view) take(node *corev1.Node, now time.Time) {
+	was, is := v.nodes[node.Name], look(node)
+	is.since = now
+	if was.tainted == is.tainted {
+		is.since = was.since
+	}
+	v.nodes[node.Name] = is
+	v.count(was, -1)
+	v.count(is, 1)
+	v.changes++
+	v.latest = now
+}
+
+func (v *view) count(s sight, by int) {
+	if s.tainted {
+		v.tainted += by
+	}
+	if s.foreign {
+		v.foreign += by
+	}
+}
+
+// wait returns when what is seen is as it should be.
+func (w *watcher) wait(ctx context.Context, what string, is func(*view) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for {
+		w.mu.Lock()
+		reached, failed := is(&w.view), w.failed
+		tainted, foreign, changes := w.view.tainted, w.view.foreign, w.view.changes
+		w.mu.Unlock()
+		if failed != nil {
+			return failed
+		}
+		if reached {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w; %d nodes have the taint, %d another, %d writes were seen", what, ctx.Err(), tainted, foreign, changes)
+		}
+	}
+}
+
+// allTainted waits until exactly so many nodes have the taint.
+func (w *watcher) allTainted(ctx context.Context, count int) error {
+	return w.wait(ctx, fmt.Sprintf("%d nodes with the taint", count), func(v *view) bool { return v.tainted == count })
+}
+
+// since returns when the present state of a node was first seen.
+func (w *watcher) since(name string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.view.nodes[name].since
+}
+
+// broken returns how often the stream broke. What is seen late because of that
+// is in the figures.
+func (w *watcher) broken() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.breaks
+}
+
+// changes returns how many writes to nodes were seen.
+func (w *watcher) changes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.view.changes
+}
+
+// behind returns the nodes on which the controller manager's note is not the
+// one that most have.
+func (w *watcher) behind() (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	counts, most := map[string]int{}, ""
+	for _, seen := range w.view.nodes {
+		counts[seen.ttl]++
+		if counts[seen.ttl] > counts[most] {
+			most = seen.ttl
+		}
+	}
+	for name, seen := range w.view.nodes {
+		if seen.ttl != most {
+			names = append(names, name)
+		}
+	}
+	return names
+}
