@@ -21,6 +21,9 @@ import (
 type Config struct {
 	// Client talks to the API server. It must not read from a cache.
 	Client client.WithWatch
+	// Watcher is what nodes are watched with; nil means Client. One that has a
+	// connection of its own keeps the stream of heartbeats out of the way of writes.
+	Watcher client.WithWatch
 	// Namespace is where the ledger is kept.
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
@@ -62,6 +65,9 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics()
 	}
+	if cfg.Watcher == nil {
+		cfg.Watcher = cfg.Client
+	}
 	return &Controller{cfg: cfg}, nil
 }
 
@@ -83,7 +89,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	signal := make(chan struct{}, 1)
 	nodes, sets := newMailbox(signal, trimNode), newMailbox(signal, trimSet)
 	watches.Go(func() {
-		nodes.fill(ctx, c.cfg.Client, &corev1.Node{}, func() client.ObjectList { return &corev1.NodeList{} }, c.cfg.Logger)
+		nodes.fill(ctx, c.cfg.Watcher, &corev1.Node{}, func() client.ObjectList { return &corev1.NodeList{} }, c.cfg.Logger)
 	})
 	watches.Go(func() {
 		sets.fill(ctx, c.cfg.Client, &v1alpha1.ConditionSet{}, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }, c.cfg.Logger)

@@ -142,6 +142,8 @@ func (l *loop) takeNodes(now time.Time) {
 				l.forget(now, p)
 			}
 		case p != nil && !older(p.node, a.object): // our own write told us before the watch did
+		case p != nil && sameNode(p.node, a.object): // a heartbeat
+			p.know(a.object, p.seen)
 		default:
 			facts = append(facts, l.learn(a.object, a.at))
 		}

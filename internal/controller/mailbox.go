@@ -116,7 +116,7 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 		if !ok {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
-		latest[object.GetName()] = arrival[T]{object: m.trim(object), at: now}
+		latest[object.GetName()] = arrival[T]{object: object, at: now} // trimmed when it was listed
 	}
 	m.change(func(time.Time) { m.letter, m.synced = letter[T]{latest: latest, whole: version}, true })
 	return nil

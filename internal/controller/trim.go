@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"maps"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +32,21 @@ func trimNode(n *corev1.Node) *corev1.Node {
 		}
 	}
 	return slim
+}
+
+// sameNode says whether two versions of a node differ in nothing that is kept.
+func sameNode(a, b *corev1.Node) bool {
+	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
+		slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+}
+
+func sameTaint(a, b corev1.Taint) bool {
+	return a.MatchTaint(&b) && a.Value == b.Value && a.TimeAdded.Equal(b.TimeAdded)
+}
+
+func sameCondition(a, b corev1.NodeCondition) bool {
+	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.LastTransitionTime.Equal(&b.LastTransitionTime)
 }
 
 // trimSet keeps all of a set but what other tools note on it.
