@@ -17,6 +17,7 @@ import (
 // against the laws of the house. All of its parts share one cluster; each has
 // controllers and a ward of its own.
 func TestFaults(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	w := newWorld(t)
 	for _, part := range []struct {
 		name, ward string

@@ -18,6 +18,7 @@ import (
 // TestMeaning holds what a set means against what becomes of it. All of its parts
 // share one cluster and one controller; each has a ward of its own.
 func TestMeaning(t *testing.T) {
+	t.Parallel() // much of it is waiting
 	w := newWorld(t)
 	controller := w.ward(t, "all").start(rig.Options{})
 	for _, part := range []struct {
