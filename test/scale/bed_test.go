@@ -277,12 +277,13 @@ func (d *bed) setProblem(ctx context.Context, node string, status corev1.Conditi
 	})
 }
 
-// heartbeat says of every condition that it still holds.
+// heartbeat says of every condition that it still holds. It names them in the
+// order in which the node has them, as a kubelet does; another would change it.
 func (d *bed) heartbeat(ctx context.Context, node string) error {
 	now := metav1.Now()
 	conditions := []condition{
-		{Type: string(corev1.NodeReady)}, {Type: string(corev1.NodeMemoryPressure)},
-		{Type: string(corev1.NodeDiskPressure)}, {Type: string(corev1.NodePIDPressure)},
+		{Type: string(corev1.NodeMemoryPressure)}, {Type: string(corev1.NodeDiskPressure)},
+		{Type: string(corev1.NodePIDPressure)}, {Type: string(corev1.NodeReady)},
 	}
 	for _, c := range testbed.RealNodes(1).Conditions {
 		conditions = append(conditions, condition{Type: string(c.Type)})
