@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -21,9 +22,8 @@ import (
 type Config struct {
 	// Client talks to the API server. It must not read from a cache.
 	Client client.WithWatch
-	// Watcher is what nodes are watched with; nil means Client. One that has a
-	// connection of its own keeps the stream of heartbeats out of the way of writes.
-	Watcher client.WithWatch
+	// Nodes is where nodes come from, trimmed as nodewatch does.
+	Nodes cache.ListerWatcherWithContext
 	// Namespace is where the ledger is kept.
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
@@ -42,7 +42,7 @@ func (c Config) Validate() error {
 		name    string
 		missing bool
 	}{
-		{"Client", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
+		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
 		{"Announce", c.Announce == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
@@ -65,9 +65,6 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics()
 	}
-	if cfg.Watcher == nil {
-		cfg.Watcher = cfg.Client
-	}
 	return &Controller{cfg: cfg}, nil
 }
 
@@ -87,13 +84,9 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer cancel()
 
 	signal := make(chan struct{}, 1)
-	nodes, sets := newMailbox(signal, trimNode), newMailbox(signal, trimSet)
-	watches.Go(func() {
-		nodes.fill(ctx, c.cfg.Watcher, &corev1.Node{}, func() client.ObjectList { return &corev1.NodeList{} }, c.cfg.Logger)
-	})
-	watches.Go(func() {
-		sets.fill(ctx, c.cfg.Client, &v1alpha1.ConditionSet{}, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }, c.cfg.Logger)
-	})
+	nodes, sets := newMailbox[*corev1.Node](signal), newMailbox[*v1alpha1.ConditionSet](signal)
+	watches.Go(func() { nodes.fill(ctx, c.cfg.Nodes, c.cfg.Logger) })
+	watches.Go(func() { sets.fill(ctx, setsFrom(c.cfg.Client), c.cfg.Logger) })
 	l := &loop{
 		cfg:       c.cfg,
 		core:      triage.New(),

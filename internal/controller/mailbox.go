@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
 // pageSize is how many objects are asked for at a time where the API server
@@ -27,7 +29,6 @@ var relistBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Ji
 // was last emptied. It is what a reflector writes to in place of a cache: the
 // loop keeps what it needs of each object, and nobody keeps it twice.
 type mailbox[T client.Object] struct {
-	trim   func(T) T
 	signal chan<- struct{} // has room for one
 
 	mu     sync.Mutex
@@ -50,8 +51,8 @@ type arrival[T client.Object] struct {
 	at     time.Time
 }
 
-func newMailbox[T client.Object](signal chan<- struct{}, trim func(T) T) *mailbox[T] {
-	return &mailbox[T]{trim: trim, signal: signal, letter: letter[T]{latest: map[string]arrival[T]{}}}
+func newMailbox[T client.Object](signal chan<- struct{}) *mailbox[T] {
+	return &mailbox[T]{signal: signal, letter: letter[T]{latest: map[string]arrival[T]{}}}
 }
 
 // take empties the mailbox.
@@ -89,7 +90,7 @@ func (m *mailbox[T]) Update(obj any) error {
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
-	object = m.trim(object)
+	object.SetManagedFields(nil) // they are large, and nobody reads them
 	m.change(func(now time.Time) { m.letter.latest[object.GetName()] = arrival[T]{object: object, at: now} })
 	return nil
 }
@@ -100,7 +101,6 @@ func (m *mailbox[T]) Delete(obj any) error {
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
-	object = m.trim(object)
 	m.change(func(now time.Time) {
 		m.letter.latest[object.GetName()] = arrival[T]{object: object, gone: true, at: now}
 	})
@@ -116,7 +116,8 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 		if !ok {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
-		latest[object.GetName()] = arrival[T]{object: object, at: now} // trimmed when it was listed
+		object.SetManagedFields(nil)
+		latest[object.GetName()] = arrival[T]{object: object, at: now}
 	}
 	m.change(func(time.Time) { m.letter, m.synced = letter[T]{latest: latest, whole: version}, true })
 	return nil
@@ -125,35 +126,39 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 // Resync has no meaning here: nothing that came is lost.
 func (m *mailbox[T]) Resync() error { return nil }
 
-// Transformer trims what a reflector collects before it replaces everything.
-func (m *mailbox[T]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		if object, ok := obj.(T); ok {
-			return m.trim(object), nil
-		}
-		return obj, nil
-	}
+// fill lists and watches until ctx ends.
+func (m *mailbox[T]) fill(ctx context.Context, source cache.ListerWatcherWithContext, log *slog.Logger) {
+	logger := logr.FromSlogHandler(log.Handler())
+	var kind T
+	reflector := cache.NewReflectorWithOptions(afresh(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: &relistBackoff})
+	reflector.WatchListPageSize = pageSize
+	reflector.RunWithContext(ctx)
 }
 
-// fill lists and watches until ctx ends. The list is never served from a cache
-// that may be behind: who takes over must see what the one before has written.
-func (m *mailbox[T]) fill(ctx context.Context, c client.WithWatch, kind T, list func() client.ObjectList, log *slog.Logger) {
-	lister := &cache.ListWatch{
+// afresh never lists from a cache that may be behind: who takes over must see
+// what the one before has written.
+func afresh(from cache.ListerWatcherWithContext) cache.ListerWatcher {
+	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			if options.ResourceVersion == "0" {
 				options.ResourceVersion, options.ResourceVersionMatch = "", ""
 			}
-			into := list()
-			err := c.List(ctx, into, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue})
-			trimList(into)
-			return into, err
+			return from.ListWithContext(ctx, options)
+		},
+		WatchFuncWithContext: from.WatchWithContext,
+	}
+}
+
+// setsFrom is where ConditionSets come from.
+func setsFrom(c client.WithWatch) cache.ListerWatcherWithContext {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			page := &v1alpha1.ConditionSetList{}
+			err := c.List(ctx, page, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue})
+			return page, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return c.Watch(ctx, list(), &client.ListOptions{Raw: &options})
+			return c.Watch(ctx, &v1alpha1.ConditionSetList{}, &client.ListOptions{Raw: &options})
 		},
 	}
-	logger := logr.FromSlogHandler(log.Handler())
-	reflector := cache.NewReflectorWithOptions(lister, kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: &relistBackoff})
-	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(ctx)
 }

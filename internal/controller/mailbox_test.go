@@ -1,12 +1,12 @@
 package controller
 
 import (
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/record"
 )
 
@@ -25,7 +25,7 @@ func must(t *testing.T, err error) {
 func TestMailbox(t *testing.T) {
 	open := func() (*mailbox[*corev1.Node], chan struct{}) {
 		signal := make(chan struct{}, 1)
-		return newMailbox(signal, trimNode), signal
+		return newMailbox[*corev1.Node](signal), signal
 	}
 	t.Run("keeps the newest of every object, and calls once", func(t *testing.T) {
 		box, signal := open()
@@ -42,6 +42,21 @@ func TestMailbox(t *testing.T) {
 		}
 		if again := box.take(); len(again.latest) != 0 {
 			t.Errorf("it still held %+v", again)
+		}
+	})
+	t.Run("keeps nobody's managed fields", func(t *testing.T) {
+		managed := func(name string) *corev1.Node {
+			node := named(name, "1")
+			node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
+			return node
+		}
+		box, _ := open()
+		must(t, box.Replace([]any{managed("listed")}, "5"))
+		must(t, box.Update(managed("watched")))
+		for name, a := range box.take().latest {
+			if len(a.object.ManagedFields) > 0 {
+				t.Errorf("%s has some", name)
+			}
 		}
 	})
 	t.Run("remembers that an object is gone", func(t *testing.T) {
@@ -78,34 +93,6 @@ func TestMailbox(t *testing.T) {
 	})
 }
 
-func TestTrimNodeKeepsWhatIsUsedAndNothingElse(t *testing.T) {
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"},
-			Annotations:   map[string]string{record.Annotation: "note", "other": "long text"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
-		},
-		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}, PodCIDR: "10.0.0.0/24"},
-		Status: corev1.NodeStatus{
-			Images:     []corev1.ContainerImage{{Names: []string{"image"}}},
-			Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "long text", LastHeartbeatTime: metav1.Now()}},
-		},
-	}
-	slim := trimNode(node)
-	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" ||
-		slim.Annotations[record.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
-		slim.Status.Conditions[0].Reason != "KubeletReady" {
-		t.Errorf("something that is used is gone: %+v", slim)
-	}
-	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 1 || slim.Spec.PodCIDR != "" ||
-		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
-		t.Errorf("something that is not used is kept: %+v", slim)
-	}
-	if trimmed := trimNode(slim); trimmed.ResourceVersion != slim.ResourceVersion || len(trimmed.Status.Conditions) != 1 {
-		t.Error("trimming twice is not trimming once")
-	}
-}
-
 func TestSameNodeSeesEverythingThatIsKept(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		added := metav1.Unix(100, 0)
@@ -115,7 +102,7 @@ func TestSameNodeSeesEverythingThatIsKept(t *testing.T) {
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", LastTransitionTime: added}}},
 		}
 		change(n)
-		return trimNode(n)
+		return nodewatch.Trim(n)
 	}
 	plain := node(func(*corev1.Node) {})
 	later := metav1.Unix(101, 0)

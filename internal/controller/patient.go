@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -372,7 +373,7 @@ func (l *loop) refreshed(now time.Time, p *patient, o outcome) {
 		l.forget(now, p)
 	case o.missing:
 	case older(p.node, o.fresh):
-		l.core.Observe(now, l.learn(trimNode(o.fresh), now))
+		l.core.Observe(now, l.learn(nodewatch.Trim(o.fresh), now))
 	}
 }
 

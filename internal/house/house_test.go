@@ -53,6 +53,8 @@ var laws = []law{
 		"whoever imports our types gets the types and what they are made of"},
 	{"internal/record", anyOf("internal/observe", "internal/treat", "k8s.io/client-go"),
 		"the note on a node is read by one room and written by another, and knows neither"},
+	{"internal/nodewatch", anyOf("internal/observe", "internal/treat", "internal/controller", "sigs.k8s.io/controller-runtime"),
+		"who reads nodes off the wire has no opinion of them"},
 	{"internal/history", anyOf("internal/triage", "internal/dialect", "internal/observe", "internal/treat", "internal/controller", "internal/record", "internal/ledger"),
 		"who checks what was done must not share the code that decided it"},
 	{"internal/cli", anyOf("internal/treat", "internal/remedy"), "the command line shows what triage says and never writes around the API"},

@@ -30,6 +30,10 @@ const (
 	// that have no kubelet.
 	nobodyIsLate = "--node-monitor-grace-period=24h"
 
+	// ttlNote is what the controller manager notes on every node; it depends on
+	// how many there are.
+	ttlNote = "node.alpha.kubernetes.io/ttl"
+
 	// patience bounds every wait. What takes longer hangs.
 	patience = 5 * time.Minute
 	// quiet is how long nothing must happen for a cluster to count as settled.
@@ -215,9 +219,9 @@ func (d *bed) settle(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		behind := d.watcher.behind()
-		if len(behind) == 0 {
-			return nil
+		behind, err := d.behind(ctx)
+		if err != nil || len(behind) == 0 {
+			return err
 		}
 		for _, name := range behind { // any write makes it look again
 			if err := d.heartbeat(ctx, name); err != nil {
@@ -225,6 +229,28 @@ func (d *bed) settle(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// behind returns the nodes on which the controller manager's note is not the
+// one that most have.
+func (d *bed) behind(ctx context.Context) (names []string, err error) {
+	all, err := d.write.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	counts, most := map[string]int{}, ""
+	for _, node := range all.Items {
+		note := node.Annotations[ttlNote]
+		if counts[note]++; counts[note] > counts[most] {
+			most = note
+		}
+	}
+	for _, node := range all.Items {
+		if node.Annotations[ttlNote] != most {
+			names = append(names, node.Name)
+		}
+	}
+	return names, nil
 }
 
 // pick returns some nodes at random.

@@ -8,15 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-)
 
-// ttlNote is what the controller manager notes on every node; it depends on how
-// many there are.
-const ttlNote = "node.alpha.kubernetes.io/ttl"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+)
 
 // watcher sees nodes as any client does that watches them, and keeps when it
 // saw the taint come and go.
@@ -44,15 +40,12 @@ type sight struct {
 	tainted bool
 	since   time.Time // when that was first seen
 	foreign bool
-	ttl     string
 }
 
-// watchNodes watches from the youngest of the nodes on. It has a connection of
-// its own, on which nothing else is in its way.
+// watchNodes watches from the youngest of the nodes on. It reads them as sparingly
+// as the controller does: on two cores, what the watcher takes is in the figures.
 func watchNodes(ctx context.Context, config *rest.Config, nodes []*corev1.Node) (*watcher, error) {
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.NextProtos = []string{"http/1.1"}
-	client, err := kubernetes.NewForConfig(config)
+	source, err := nodewatch.New(config)
 	if err != nil {
 		return nil, err
 	}
@@ -62,14 +55,15 @@ func watchNodes(ctx context.Context, config *rest.Config, nodes []*corev1.Node) 
 		w.view.nodes[node.Name] = seen
 		w.view.count(seen, 1)
 	}
-	one, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1}) // for the version
+	one, err := source.ListWithContext(ctx, metav1.ListOptions{Limit: 1}) // for the version
 	if err != nil {
 		return nil, err
 	}
+	version := one.(*corev1.NodeList).ResourceVersion
 	ctx, w.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(w.done)
-		w.follow(ctx, client, one.ResourceVersion)
+		w.follow(ctx, source, version)
 	}()
 	return w, nil
 }
@@ -81,9 +75,9 @@ func (w *watcher) stop() {
 
 // follow watches until ctx ends. The API server closes a stream that is not read
 // fast enough; then it is taken up where it broke off, as every client does.
-func (w *watcher) follow(ctx context.Context, client kubernetes.Interface, version string) {
+func (w *watcher) follow(ctx context.Context, source *nodewatch.Source, version string) {
 	for ctx.Err() == nil && w.failure() == nil {
-		stream, err := client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{ResourceVersion: version})
+		stream, err := source.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: version})
 		if err != nil {
 			w.fail(err)
 			return
@@ -122,7 +116,6 @@ func (w *watcher) failure() error {
 // look reads a node. Only NoExecute counts: a node that was held back has
 // another effect.
 func look(node *corev1.Node) (s sight) {
-	s.ttl = node.Annotations[ttlNote]
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == taintKey && taint.Effect == corev1.TaintEffectNoExecute {
 			s.tainted = true
@@ -205,24 +198,4 @@ func (w *watcher) changes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.view.changes
-}
-
-// behind returns the nodes on which the controller manager's note is not the
-// one that most have.
-func (w *watcher) behind() (names []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	counts, most := map[string]int{}, ""
-	for _, seen := range w.view.nodes {
-		counts[seen.ttl]++
-		if counts[seen.ttl] > counts[most] {
-			most = seen.ttl
-		}
-	}
-	for name, seen := range w.view.nodes {
-		if seen.ttl != most {
-			names = append(names, name)
-		}
-	}
-	return names
 }

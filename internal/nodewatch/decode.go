@@ -1,0 +1,362 @@
+package nodewatch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/maphash"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+// The numbers of the fields that are read, as Kubernetes' .proto files have them.
+const (
+	eventType, eventObject      = 1, 2 // meta/v1 WatchEvent
+	extensionRaw                = 1    // runtime RawExtension
+	unknownType, unknownRaw     = 1, 2 // runtime Unknown
+	typeKind                    = 2    // runtime TypeMeta
+	nodeMeta, nodeSpec          = 1, 2 // core/v1 Node
+	nodeStatus                  = 3
+	metaName, metaUID           = 1, 5 // meta/v1 ObjectMeta
+	metaVersion, metaCreated    = 6, 8
+	metaLabels, metaAnnotations = 11, 12
+	specTaints                  = 5 // core/v1 NodeSpec
+	statusConditions            = 4 // core/v1 NodeStatus
+	conditionType               = 1 // core/v1 NodeCondition
+	conditionStatus             = 2
+	conditionTransition         = 4
+	conditionReason             = 5
+	entryKey, entryValue        = 1, 2 // of a map
+)
+
+// magic begins every object that Kubernetes writes in this form.
+var magic = []byte{'k', '8', 's', 0}
+
+var errMalformed = errors.New("malformed")
+
+// decoder reads events. It keeps what it has told of every node, so that it can
+// tell a heartbeat from a change before it has made anything of it.
+type decoder struct {
+	seed  maphash.Seed
+	known map[string]told
+	words map[string]string
+	parts parts
+	said  []byte
+}
+
+// told is the last that was told of a node, and the sum of all that it said. That
+// two different states of a node have one sum is as likely as guessing a number of
+// 64 bits.
+type told struct {
+	node *corev1.Node
+	sum  uint64
+}
+
+func newDecoder() *decoder {
+	return &decoder{seed: maphash.MakeSeed(), known: map[string]told{}, words: map[string]string{}}
+}
+
+// event reads one.
+func (d *decoder) event(frame []byte) (event watch.Event, err error) {
+	var raw []byte
+	if err := fields(frame, func(number protowire.Number, value []byte) error {
+		switch number {
+		case eventType:
+			event.Type = watch.EventType(d.word(value))
+		case eventObject:
+			return fields(value, keep(extensionRaw, &raw))
+		}
+		return nil
+	}); err != nil {
+		return event, fmt.Errorf("the event: %w", err)
+	}
+	message, found := bytes.CutPrefix(raw, magic)
+	if !found {
+		return event, fmt.Errorf("the object of a %s event: %w", event.Type, errMalformed)
+	}
+	var kind, object []byte
+	if err := fields(message, func(number protowire.Number, value []byte) error {
+		switch number {
+		case unknownType:
+			return fields(value, keep(typeKind, &kind))
+		case unknownRaw:
+			object = value
+		}
+		return nil
+	}); err != nil {
+		return event, fmt.Errorf("the object of a %s event: %w", event.Type, err)
+	}
+	switch {
+	case string(kind) == "Status":
+		status := &metav1.Status{}
+		event.Object, err = status, status.Unmarshal(object)
+	case string(kind) != "Node":
+		err = fmt.Errorf("it brought a %q", kind)
+	case event.Type == watch.Bookmark: // has nothing but a version and word of what it stands for
+		node := &corev1.Node{}
+		event.Object, err = node, node.Unmarshal(object)
+	default:
+		event.Object, err = d.node(object, event.Type == watch.Deleted)
+	}
+	return event, err
+}
+
+// node reads a node. One that says what it said before is the same in another
+// version.
+func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
+	p := &d.parts
+	if err := p.find(message); err != nil {
+		return nil, fmt.Errorf("node %q: %w", p.name, err)
+	}
+	var err error
+	if d.said, err = p.appendSaid(d.said[:0]); err != nil {
+		return nil, fmt.Errorf("node %q: %w", p.name, err)
+	}
+	sum := maphash.Bytes(d.seed, d.said)
+	before, found := d.known[string(p.name)]
+	if found && before.sum == sum {
+		again := *before.node
+		again.ResourceVersion = string(p.version)
+		if last {
+			delete(d.known, again.Name)
+		}
+		return &again, nil
+	}
+	node, err := d.build(p)
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", p.name, err)
+	}
+	if last {
+		delete(d.known, node.Name)
+	} else {
+		d.known[node.Name] = told{node: node, sum: sum}
+	}
+	return node, nil
+}
+
+// parts are where in a message the parts of a node are that are used.
+type parts struct {
+	name, uid, version, created       []byte
+	labels, notes, taints, conditions [][]byte
+}
+
+// find goes through a message without copying anything of it.
+func (p *parts) find(message []byte) error {
+	*p = parts{labels: p.labels[:0], notes: p.notes[:0], taints: p.taints[:0], conditions: p.conditions[:0]}
+	return fields(message, func(number protowire.Number, value []byte) error {
+		switch number {
+		case nodeMeta:
+			return fields(value, p.findMeta)
+		case nodeSpec:
+			return fields(value, collect(specTaints, &p.taints))
+		case nodeStatus:
+			return fields(value, collect(statusConditions, &p.conditions))
+		}
+		return nil
+	})
+}
+
+func (p *parts) findMeta(number protowire.Number, value []byte) error {
+	switch number {
+	case metaName:
+		p.name = value
+	case metaUID:
+		p.uid = value
+	case metaVersion:
+		p.version = value
+	case metaCreated:
+		p.created = value
+	case metaLabels:
+		p.labels = append(p.labels, value)
+	case metaAnnotations:
+		var key []byte
+		if err := fields(value, keep(entryKey, &key)); err != nil {
+			return err
+		}
+		if string(key) == record.Annotation {
+			p.notes = append(p.notes, value)
+		}
+	}
+	return nil
+}
+
+// appendSaid appends all that is used of a node but its version, in a form in
+// which nothing can be taken for anything else.
+func (p *parts) appendSaid(to []byte) ([]byte, error) {
+	to = protowire.AppendBytes(to, p.uid)
+	to = protowire.AppendBytes(to, p.created)
+	for _, list := range [][][]byte{p.labels, p.notes, p.taints} {
+		to = protowire.AppendVarint(to, uint64(len(list)))
+		for _, part := range list {
+			to = protowire.AppendBytes(to, part)
+		}
+	}
+	for _, message := range p.conditions {
+		var c conditionParts
+		if err := fields(message, c.find); err != nil {
+			return to, err
+		}
+		for _, part := range [...][]byte{c.kind, c.status, c.transition, c.reason} {
+			to = protowire.AppendBytes(to, part)
+		}
+	}
+	return to, nil
+}
+
+// conditionParts are where in a message the parts of a condition are.
+type conditionParts struct{ kind, status, transition, reason []byte }
+
+func (c *conditionParts) find(number protowire.Number, value []byte) error {
+	switch number {
+	case conditionType:
+		c.kind = value
+	case conditionStatus:
+		c.status = value
+	case conditionTransition:
+		c.transition = value
+	case conditionReason:
+		c.reason = value
+	}
+	return nil
+}
+
+// build makes a node of its parts.
+func (d *decoder) build(p *parts) (*corev1.Node, error) {
+	n := &corev1.Node{}
+	n.Name, n.UID, n.ResourceVersion = string(p.name), types.UID(p.uid), string(p.version)
+	if err := n.CreationTimestamp.Unmarshal(p.created); err != nil {
+		return nil, err
+	}
+	var err error
+	if n.Labels, err = d.entries(p.labels); err != nil {
+		return nil, err
+	}
+	if n.Annotations, err = d.entries(p.notes); err != nil {
+		return nil, err
+	}
+	if len(p.taints) > 0 {
+		n.Spec.Taints = make([]corev1.Taint, len(p.taints))
+	}
+	for i, message := range p.taints {
+		if err := n.Spec.Taints[i].Unmarshal(message); err != nil {
+			return nil, err
+		}
+	}
+	if len(p.conditions) > 0 {
+		n.Status.Conditions = make([]corev1.NodeCondition, len(p.conditions))
+	}
+	for i, message := range p.conditions {
+		var c conditionParts
+		if err := fields(message, c.find); err != nil {
+			return nil, err
+		}
+		row := &n.Status.Conditions[i]
+		row.Type, row.Status, row.Reason = corev1.NodeConditionType(d.word(c.kind)), corev1.ConditionStatus(d.word(c.status)), d.word(c.reason)
+		if err := row.LastTransitionTime.Unmarshal(c.transition); err != nil {
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// entries makes a map of its entries.
+func (d *decoder) entries(messages [][]byte) (map[string]string, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	made := make(map[string]string, len(messages))
+	for _, message := range messages {
+		var key, value []byte
+		if err := fields(message, func(number protowire.Number, part []byte) error {
+			switch number {
+			case entryKey:
+				key = part
+			case entryValue:
+				value = part
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		made[d.word(key)] = d.word(value)
+	}
+	return made, nil
+}
+
+const (
+	// maxWords is how many texts are kept that nodes may have in common, and
+	// maxWord how long one may be.
+	maxWords = 4096
+	maxWord  = 256
+)
+
+// word returns a text of which all nodes share one copy: most of their labels
+// and conditions are the same.
+func (d *decoder) word(text []byte) string {
+	if len(text) > maxWord {
+		return string(text)
+	}
+	if known, ok := d.words[string(text)]; ok {
+		return known
+	}
+	if len(d.words) >= maxWords {
+		clear(d.words)
+	}
+	word := string(text)
+	d.words[word] = word
+	return word
+}
+
+// fields calls visit with every field of a message that has bytes: a text or
+// another message.
+func fields(message []byte, visit func(number protowire.Number, value []byte) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return errMalformed
+		}
+		message = message[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+				return errMalformed
+			}
+			message = message[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(message)
+		if n < 0 {
+			return errMalformed
+		}
+		if err := visit(number, value); err != nil {
+			return err
+		}
+		message = message[n:]
+	}
+	return nil
+}
+
+// keep returns a visitor that keeps one field. The last one counts.
+func keep(number protowire.Number, in *[]byte) func(protowire.Number, []byte) error {
+	return func(at protowire.Number, value []byte) error {
+		if at == number {
+			*in = value
+		}
+		return nil
+	}
+}
+
+// collect returns a visitor that keeps every occurrence of a field.
+func collect(number protowire.Number, in *[][]byte) func(protowire.Number, []byte) error {
+	return func(at protowire.Number, value []byte) error {
+		if at == number {
+			*in = append(*in, value)
+		}
+		return nil
+	}
+}

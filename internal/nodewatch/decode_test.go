@@ -1,0 +1,392 @@
+package nodewatch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+// frame writes an event as the API server does, with its own code.
+func frame(kind watch.EventType, object runtime.Object) []byte {
+	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
+	if _, ok := object.(*metav1.Status); ok {
+		object.GetObjectKind().SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("Status"))
+	}
+	raw, err := runtime.Encode(codec, object)
+	if err != nil {
+		panic(err)
+	}
+	event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}
+	encoded, err := event.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	return encoded
+}
+
+// drawNode makes a node of which every part that is read may be there or not,
+// among parts that are not read.
+func drawNode(t *rapid.T) *corev1.Node {
+	text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "b", "Ready", "True", "\x00\xff", strings.Repeat("long ", 100)}), rapid.String())
+	stamp := rapid.Custom(func(t *rapid.T) metav1.Time {
+		if seconds := rapid.Int64Range(-1, 1<<33).Draw(t, "seconds"); seconds >= 0 {
+			return metav1.Unix(seconds, 0)
+		}
+		return metav1.Time{}
+	})
+	words := rapid.MapOfN(text, text, 0, 4)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name:              rapid.SampledFrom([]string{"node-1", "node-2"}).Draw(t, "name"),
+		GenerateName:      text.Draw(t, "generateName"),
+		UID:               types.UID(rapid.SampledFrom([]string{"u1", "u2"}).Draw(t, "uid")),
+		ResourceVersion:   rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "version"),
+		CreationTimestamp: stamp.Draw(t, "created"),
+		Labels:            words.Draw(t, "labels"),
+		Annotations:       words.Draw(t, "annotations"),
+	}}
+	if rapid.Bool().Draw(t, "noted") {
+		if node.Annotations == nil {
+			node.Annotations = map[string]string{}
+		}
+		node.Annotations[record.Annotation] = text.Draw(t, "note")
+	}
+	if rapid.Bool().Draw(t, "managed") {
+		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: text.Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}}
+	}
+	node.Spec.PodCIDR, node.Spec.Unschedulable = text.Draw(t, "cidr"), rapid.Bool().Draw(t, "unschedulable")
+	for range rapid.IntRange(0, 3).Draw(t, "taints") {
+		taint := corev1.Taint{Key: text.Draw(t, "key"), Value: text.Draw(t, "value"), Effect: corev1.TaintEffect(text.Draw(t, "effect"))}
+		if rapid.Bool().Draw(t, "timed") {
+			added := stamp.Draw(t, "added")
+			taint.TimeAdded = &added
+		}
+		node.Spec.Taints = append(node.Spec.Taints, taint)
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "conditions") {
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeConditionType(text.Draw(t, "type")), Status: corev1.ConditionStatus(text.Draw(t, "status")),
+			Reason: text.Draw(t, "reason"), Message: text.Draw(t, "message"),
+			LastHeartbeatTime: stamp.Draw(t, "heartbeat"), LastTransitionTime: stamp.Draw(t, "transition"),
+		})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "images") {
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{text.Draw(t, "image")}, SizeBytes: 1})
+	}
+	node.Status.NodeInfo.KernelVersion = text.Draw(t, "kernel")
+	return node
+}
+
+// edit changes one thing of a node, and says whether it is one that counts.
+func edit(t *rapid.T, node *corev1.Node) (counts bool) {
+	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
+	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
+	switch rapid.IntRange(0, 10).Draw(t, "edit") {
+	case 0:
+		for i := range node.Status.Conditions {
+			node.Status.Conditions[i].LastHeartbeatTime = metav1.Unix(1<<32, 0)
+		}
+	case 1:
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"new"}})
+	case 2:
+		node.Annotations = map[string]string{record.Annotation: "another"}
+		return true
+	case 3:
+		node.UID += "+"
+		return true
+	case 4:
+		node.Labels = map[string]string{"a-label": "that is new"}
+		return true
+	case 5:
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "another"})
+		return true
+	case 6:
+		if n := len(node.Spec.Taints); n > 0 {
+			node.Spec.Taints[at(n)].Value += "+"
+			return true
+		}
+	case 7:
+		if n := len(node.Status.Conditions); n > 0 {
+			node.Status.Conditions[at(n)].Status += "+"
+			return true
+		}
+	case 8:
+		if n := len(node.Status.Conditions); n > 0 {
+			node.Status.Conditions[at(n)].Reason += "+"
+			return true
+		}
+	case 9:
+		if n := len(node.Status.Conditions); n > 0 {
+			node.Status.Conditions[at(n)].LastTransitionTime = metav1.Unix(1<<34, 0)
+			return true
+		}
+	case 10:
+		if n := len(node.Status.Conditions); n > 0 {
+			node.Status.Conditions = node.Status.Conditions[:n-1]
+			return true
+		}
+	}
+	return false
+}
+
+// through sends a node the way that every other client takes, and trims it.
+func through(t interface{ Fatal(...any) }, node *corev1.Node) *corev1.Node {
+	encoded, err := node.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := &corev1.Node{}
+	if err := whole.Unmarshal(encoded); err != nil {
+		t.Fatal(err)
+	}
+	return Trim(whole)
+}
+
+// TestSaysWhatEveryClientSays feeds one decoder with the life of two nodes, and
+// holds what it says against Kubernetes' own code.
+func TestSaysWhatEveryClientSays(t *testing.T) {
+	var beats, changes, deletions int
+	rapid.Check(t, func(t *rapid.T) {
+		decode := newDecoder()
+		lives := map[string]*corev1.Node{}
+		for range rapid.IntRange(1, 12).Draw(t, "events") {
+			node := drawNode(t)
+			kind := watch.Added
+			if known := lives[node.Name]; known != nil {
+				node, kind = known.DeepCopy(), watch.Modified
+				if edit(t, node) {
+					changes++
+				} else {
+					beats++
+				}
+				if rapid.IntRange(0, 5).Draw(t, "last") == 0 {
+					kind = watch.Deleted
+					deletions++
+				}
+			}
+			lives[node.Name] = node
+			if kind == watch.Deleted {
+				delete(lives, node.Name)
+			}
+			encoded := frame(kind, node)
+			event, err := decode.event(encoded)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range encoded { // the next event comes into the same room
+				encoded[i] = 0xff
+			}
+			if event.Type != kind {
+				t.Fatalf("a %s event became %s", kind, event.Type)
+			}
+			if diff := cmp.Diff(through(t, node), event.Object); diff != "" {
+				t.Fatalf("the node is another (-want +got):\n%s", diff)
+			}
+		}
+		if len(decode.known) != len(lives) {
+			t.Fatalf("%d nodes are kept, %d live", len(decode.known), len(lives))
+		}
+	})
+	t.Logf("%d heartbeats, %d changes, %d deletions", beats, changes, deletions)
+	if beats == 0 || changes == 0 || deletions == 0 {
+		t.Error("one of them was never tried")
+	}
+}
+
+func TestHeartbeatsShareWhatTheySay(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "1", Labels: map[string]string{"l": "v"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+	}
+	decode := newDecoder()
+	next := func(kind watch.EventType) *corev1.Node {
+		event, err := decode.event(frame(kind, node))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return event.Object.(*corev1.Node)
+	}
+	first := next(watch.Added)
+	node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime = "2", metav1.Now()
+	second := next(watch.Modified)
+	if first.ResourceVersion != "1" || second.ResourceVersion != "2" || &first.Status.Conditions[0] != &second.Status.Conditions[0] {
+		t.Error("the second version does not share what the first says, or has its version")
+	}
+	node.Status.Conditions[0].Status = "False"
+	if third := next(watch.Modified); third.Status.Conditions[0].Status != "False" || first.Status.Conditions[0].Status != "True" {
+		t.Error("a change is not seen, or changes what was told before")
+	}
+}
+
+func TestReadsWhatIsNotANode(t *testing.T) {
+	decode := newDecoder()
+	bookmark := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
+	event, err := decode.event(frame(watch.Bookmark, bookmark))
+	if err != nil || event.Type != watch.Bookmark {
+		t.Fatal(event, err)
+	}
+	if got := event.Object.(*corev1.Node); got.ResourceVersion != "9" || got.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+		t.Errorf("the bookmark became %+v", got.ObjectMeta)
+	}
+	gone := &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: 410, Message: "too old"}
+	if event, err = decode.event(frame(watch.Error, gone)); err != nil || event.Type != watch.Error {
+		t.Fatal(event, err)
+	}
+	if got := event.Object.(*metav1.Status); got.Code != 410 || got.Message != "too old" {
+		t.Errorf("the error became %+v", got)
+	}
+	if _, err = decode.event(frame(watch.Added, &corev1.Pod{})); err == nil || !strings.Contains(err.Error(), `"Pod"`) {
+		t.Errorf("a pod was taken for a node, or not named: %v", err)
+	}
+}
+
+func TestRefusesWhatIsCutOff(t *testing.T) {
+	whole := frame(watch.Added, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"l": "v"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+	})
+	for cut := range whole {
+		if event, err := newDecoder().event(whole[:cut]); err == nil {
+			t.Errorf("%d of %d bytes became %+v", cut, len(whole), event)
+		}
+	}
+}
+
+func TestReadFrame(t *testing.T) {
+	sized := func(size uint32, content string) io.Reader {
+		return bytes.NewReader(append(binary.BigEndian.AppendUint32(nil, size), content...))
+	}
+	room := make([]byte, 2)
+	for _, test := range []struct {
+		name string
+		from io.Reader
+		want string
+		err  error
+	}{
+		{"fits", sized(2, "abc"), "ab", nil},
+		{"grows", sized(3, "abc"), "abc", nil},
+		{"is empty", sized(0, ""), "", nil},
+		{"ends between two", strings.NewReader(""), "", io.EOF},
+		{"ends within one", sized(9, "abc"), "", io.ErrUnexpectedEOF},
+		{"ends within a size", strings.NewReader("ab"), "", io.ErrUnexpectedEOF},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := readFrame(test.from, room)
+			if !errors.Is(err, test.err) || err == nil && string(got) != test.want {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	if _, err := readFrame(sized(maxFrame+1, ""), room); err == nil || !strings.Contains(err.Error(), strconv.Itoa(maxFrame+1)) {
+		t.Errorf("an event of any size is read: %v", err)
+	}
+}
+
+// FuzzEvent reads anything. What Kubernetes' own code can read as well must say
+// the same.
+func FuzzEvent(f *testing.F) {
+	stamp := metav1.Unix(1700000000, 0)
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "1", CreationTimestamp: stamp, Labels: map[string]string{"l": "v"}, Annotations: map[string]string{record.Annotation: "note", "other": "x"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &stamp}}, PodCIDR: "10.0.0.0/24"},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", Message: "m", LastHeartbeatTime: stamp, LastTransitionTime: stamp}}},
+	}
+	encoded, err := node.Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(encoded)
+	f.Add(encoded[:len(encoded)/2])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, message []byte) {
+		_, _ = newDecoder().event(message)
+		got, err := newDecoder().node(message, false)
+		whole := &corev1.Node{}
+		if whole.Unmarshal(message) != nil {
+			return
+		}
+		if err == nil {
+			if diff := cmp.Diff(Trim(whole), got); diff != "" {
+				t.Errorf("the node is another (-want +got):\n%s", diff)
+			}
+		}
+		canonical, err := whole.Marshal()
+		if err != nil {
+			return
+		}
+		if got, err = newDecoder().node(canonical, false); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(through(t, whole), got); diff != "" {
+			t.Errorf("the node is another (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// BenchmarkHeartbeat reads one event of a node of 15 KB (50 images, 10
+// conditions, 20 labels) that says nothing new, with this package and with
+// Kubernetes' own code. What it allocates is asserted: the version, the event's
+// object and nothing that grows with the node.
+func BenchmarkHeartbeat(b *testing.B) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", ResourceVersion: "123456", Labels: map[string]string{}}}
+	for i := range 20 {
+		node.Labels[fmt.Sprintf("example.com/label-%02d", i)] = fmt.Sprintf("value-%02d", i)
+	}
+	for i := range 10 {
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeConditionType(fmt.Sprintf("Condition%d", i)), Status: "False", Reason: "AllIsWell", Message: strings.Repeat("all is well ", 5),
+			LastHeartbeatTime: metav1.NewTime(time.Unix(1700000000, 0)), LastTransitionTime: metav1.NewTime(time.Unix(1700000000, 0)),
+		})
+	}
+	for i := range 50 {
+		name := fmt.Sprintf("registry.example.com/team/image-%02d", i)
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{name + "@sha256:" + strings.Repeat("0123456789abcdef", 4), name + ":v1"}, SizeBytes: 123456789})
+	}
+	encoded := frame(watch.Modified, node)
+	b.Run("reader=nodewatch", func(b *testing.B) {
+		b.SetBytes(int64(len(encoded)))
+		decode := newDecoder()
+		read := func() {
+			if _, err := decode.event(encoded); err != nil {
+				b.Fatal(err)
+			}
+		}
+		read()
+		if allocations := testing.AllocsPerRun(100, read); allocations > 2 {
+			b.Errorf("a heartbeat takes %.0f allocations, want a version and a node", allocations)
+		}
+		for b.Loop() {
+			read()
+		}
+	})
+	b.Run("reader=kubernetes", func(b *testing.B) {
+		b.SetBytes(int64(len(encoded)))
+		codec := scheme.Codecs.UniversalDeserializer()
+		for b.Loop() {
+			event := metav1.WatchEvent{}
+			if err := event.Unmarshal(encoded); err != nil {
+				b.Fatal(err)
+			}
+			if _, _, err := codec.Decode(event.Object.Raw, nil, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

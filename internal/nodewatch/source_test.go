@@ -1,0 +1,145 @@
+package nodewatch_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// limit bounds every wait: long enough for two busy cores.
+const limit = 30 * time.Second
+
+// TestSource holds what comes from a real API server against what every other
+// client gets from it.
+func TestSource(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	source, err := nodewatch.New(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := kubernetes.NewForConfigOrDie(cluster.AdminConfig()).CoreV1().Nodes()
+	if _, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(5)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	whole, err := nodes.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range whole.Items {
+		whole.Items[i] = *nodewatch.Trim(&whole.Items[i])
+	}
+
+	t.Run("lists in pages", func(t *testing.T) {
+		var got []corev1.Node
+		options := metav1.ListOptions{Limit: 2}
+		for pages := 1; ; pages++ {
+			page, err := source.ListWithContext(ctx, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list := page.(*corev1.NodeList)
+			got = append(got, list.Items...)
+			if options.Continue = list.Continue; options.Continue == "" {
+				if pages != 3 {
+					t.Errorf("5 nodes came in %d pages of 2", pages)
+				}
+				break
+			}
+		}
+		if diff := cmp.Diff(whole.Items, got); diff != "" {
+			t.Errorf("the list is another (-want +got):\n%s", diff)
+		}
+	})
+
+	t.Run("streams what is there, and then what happens", func(t *testing.T) {
+		initial := true
+		options := metav1.ListOptions{SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+		ours, err := source.WatchWithContext(ctx, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ours.Stop()
+		theirs, err := nodes.Watch(ctx, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer theirs.Stop()
+		patch := func(body string, subresources ...string) {
+			if _, err := nodes.Patch(ctx, "node-0003", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresources...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		patch(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"2030-01-01T00:00:00Z"}]}}`, "status")
+		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Sick","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
+		patch(`{"metadata":{"annotations":{"` + record.Annotation + `":"note","other":"x"},"labels":{"a":"b"}},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
+		if err := nodes.Delete(ctx, "node-0003", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var bookmarks int
+		next := func(from watch.Interface) watch.Event {
+			for {
+				select {
+				case event := <-from.ResultChan():
+					if event.Type == watch.Bookmark {
+						bookmarks++
+						if event.Object.(*corev1.Node).Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+							continue // of those that come by time, one stream may have more
+						}
+					}
+					return event
+				case <-ctx.Done():
+					t.Fatal(ctx.Err())
+				}
+			}
+		}
+		for range 5 + 1 + 4 {
+			want, got := next(theirs), next(ours)
+			if want.Type != watch.Bookmark {
+				want.Object = nodewatch.Trim(want.Object.(*corev1.Node))
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the event is another (-want +got):\n%s", diff)
+			}
+		}
+		if bookmarks < 2 {
+			t.Error("no bookmark came: nobody knows when all nodes are there")
+		}
+		ours.Stop()
+		for range ours.ResultChan() { // closed by and by
+		}
+	})
+
+	t.Run("says what is wrong as every client does", func(t *testing.T) {
+		odd := metav1.ListOptions{ResourceVersion: "nonsense"}
+		_, want := nodes.Watch(ctx, odd)
+		if _, got := source.WatchWithContext(ctx, odd); want == nil || got == nil || got.Error() != want.Error() {
+			t.Errorf("an odd version: %v, want %v", got, want)
+		}
+		nobody := cluster.AdminConfig()
+		nobody.BearerToken = "nonsense"
+		stranger, err := nodewatch.New(nobody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stranger.WatchWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			t.Errorf("a stranger who watches: %v", err)
+		}
+		if _, err := stranger.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			t.Errorf("a stranger who lists: %v", err)
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package nodewatch
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"},
+			Annotations:   map[string]string{record.Annotation: "note", "other": "long text"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}, PodCIDR: "10.0.0.0/24"},
+		Status: corev1.NodeStatus{
+			Images:     []corev1.ContainerImage{{Names: []string{"image"}}},
+			Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "KubeletReady", Message: "long text", LastHeartbeatTime: metav1.Now()}},
+		},
+	}
+	slim := Trim(node)
+	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" ||
+		slim.Annotations[record.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
+		slim.Status.Conditions[0].Reason != "KubeletReady" {
+		t.Errorf("something that is used is gone: %+v", slim)
+	}
+	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 1 || slim.Spec.PodCIDR != "" ||
+		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
+		t.Errorf("something that is not used is kept: %+v", slim)
+	}
+	if trimmed := Trim(slim); trimmed.ResourceVersion != slim.ResourceVersion || len(trimmed.Status.Conditions) != 1 {
+		t.Error("trimming twice is not trimming once")
+	}
+}
