@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -320,14 +321,24 @@ func (d *bed) heartbeat(ctx context.Context, node string) error {
 	return d.patch(ctx, node, conditions...)
 }
 
-// patch asks only for metadata back: the writer must not be what is measured.
 func (d *bed) patch(ctx context.Context, node string, conditions ...condition) error {
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
 	if err != nil {
 		return err
 	}
-	if _, err := d.write.Patch(ctx, node, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: "scale"}, "status"); err != nil {
-		return fmt.Errorf("patching the status of node %s: %w", node, err)
+	return d.send(ctx, node, types.StrategicMergePatchType, body, "status")
+}
+
+// setTaint writes what the controller writes: a list of taints and a note.
+func (d *bed) setTaint(ctx context.Context, node, taints string) error {
+	body := fmt.Appendf(nil, `{"metadata":{"annotations":{"scale/note":%q}},"spec":{"taints":%s}}`, strings.Repeat("x", len(taints)), taints)
+	return d.send(ctx, node, types.MergePatchType, body)
+}
+
+// send asks only for metadata back: the writer must not be what is measured.
+func (d *bed) send(ctx context.Context, node string, kind types.PatchType, body []byte, subresources ...string) error {
+	if _, err := d.write.Patch(ctx, node, kind, body, metav1.PatchOptions{FieldManager: "scale"}, subresources...); err != nil {
+		return fmt.Errorf("patching node %s: %w", node, err)
 	}
 	return nil
 }
@@ -335,6 +346,11 @@ func (d *bed) patch(ctx context.Context, node string, conditions ...condition) e
 // setProblems writes the condition of many nodes, some at a time, and returns
 // when the last was answered.
 func (d *bed) setProblems(ctx context.Context, names []string, status corev1.ConditionStatus, atATime int) error {
+	return each(ctx, names, atATime, func(ctx context.Context, name string) error { return d.setProblem(ctx, name, status) })
+}
+
+// each does something for every node, some at a time.
+func each(ctx context.Context, names []string, atATime int, do func(ctx context.Context, name string) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	next := make(chan string)
@@ -342,7 +358,7 @@ func (d *bed) setProblems(ctx context.Context, names []string, status corev1.Con
 	for range atATime {
 		wg.Go(func() {
 			for name := range next {
-				if err := d.setProblem(ctx, name, status); err != nil {
+				if err := do(ctx, name); err != nil {
 					cancel(err)
 				}
 			}

@@ -185,6 +185,16 @@ func (w *watcher) since(name string) time.Time {
 	return w.view.nodes[name].since
 }
 
+// latest returns when the last of some nodes became what it is.
+func (w *watcher) latest(names []string) (at time.Time) {
+	for _, name := range names {
+		if since := w.since(name); since.After(at) {
+			at = since
+		}
+	}
+	return at
+}
+
 // broken returns how often the stream broke. What is seen late because of that
 // is in the figures.
 func (w *watcher) broken() int {
