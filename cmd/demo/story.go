@@ -98,7 +98,7 @@ func (s *stage) storm(ctx context.Context) error {
 	return s.await(ctx, tainted(kernelKey, noExecute, emptied...), tainted(kernelKey, noSchedule, waiting...),
 		empty(emptied...), unmoved(had, waiting...), podsRun(grown),
 		told("Tainted", emptied...), told("FellBack", waiting...),
-		counted(kernelSet, 6, 4, 2), explained(kernelSet, "4 of 10 selected nodes carry it, at most 4 may"))
+		counted(kernelSet, 6, 4, 2), explained(kernelSet, "4 placed or under way, at most 4 of 10 selected nodes may have it"))
 }
 
 func (s *stage) controlPlaneToo(ctx context.Context) error {

@@ -59,11 +59,22 @@
 // (the caller's time if the core saw it change, else the condition's own
 // transition time, never later than now). It runs on through Unknown and
 // through a change from one sick status to another, and stops when the group
-// does not hold. If the condition's transition time moved meanwhile, a restart
-// would forget the start, and the plan asks to remember it; a memory is believed
-// while the condition has the transition time that it was written against. A
-// group whose signals count from creation takes the node's creation time, and
-// ends for good once the node has been initialised or seen ready.
+// does not hold. A group whose signals count from creation takes the node's
+// creation time, and ends for good once the node has been initialised or seen
+// ready.
+//
+// Memories: a core that starts anew has nothing but the condition's own transition
+// time to find a start by. A plan asks to remember the start of a clock for which
+// that time does not stand: it did not move forward when the condition came to be
+// what it is (it is that of an earlier state, or there is none), or it has moved
+// since. Whole seconds, and the moment that news takes, are forgiven, so an ordinary
+// sickness is not remembered. This is for groups in which a signal has a duration,
+// since only there the start decides anything, and for every group while it is
+// unclear, since then nothing else tells that the node was sick; it is not for a
+// rule on dry run, nor for a condition that is not there. Where nothing is
+// remembered, a restart counts from the transition time, or from itself if that is
+// missing or still to come. A memory is believed while the condition has the
+// transition time that it was written against.
 //
 // Eligible: a group's time is its clock plus the duration of the matching
 // signal. Of several, one that names the reason decides over one that takes any,

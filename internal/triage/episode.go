@@ -32,10 +32,19 @@ type episode struct {
 
 // clock tells since when a group has stood.
 type clock struct {
-	since   int64
-	group   int
-	carried bool // the node's own stamps would tell a later start
+	start
+	group int
 }
+
+// start is when a clock began to run.
+type start struct {
+	since int64
+	// toldBy is the transition time from which a core that starts anew would find
+	// the same start, untold if it would find another.
+	toldBy int64
+}
+
+const untold int64 = -1
 
 func (ep *episode) clock(group int) *clock {
 	if ep == nil {

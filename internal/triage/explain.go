@@ -53,15 +53,7 @@ func (p *Plan) add(r Reason) {
 
 // explain adds what one rule has to say.
 func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
-	for i := range ep.rule.groups {
-		if k := ep.clock(i); k != nil && k.carried {
-			memory := Memory{Rule: ep.rule.spec.ID, Condition: ep.rule.groups[i].name, Since: instant(k.since)}
-			if row := ep.node.condition(ep.rule.groups[i].condition); row != nil {
-				memory.Transition = instant(row.transition)
-			}
-			p.Remember = append(p.Remember, memory)
-		}
-	}
+	c.remember(p, ep)
 	reason := Reason{Rule: ep.rule.spec.ID}
 	stays := ep.active || ep.present
 	switch {
@@ -87,6 +79,27 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 		reason = c.explainTreatment(p, ep)
 	}
 	p.add(reason)
+}
+
+// remember adds the clocks that a core which starts anew could not tell from the
+// node's conditions, as far as that matters: to how long a group must have stood,
+// or to whether the node was sick before nobody knew any more.
+func (c *Core) remember(p *Plan, ep *episode) {
+	if ep.rule.spec.DryRun {
+		return
+	}
+	for i := range ep.rule.groups {
+		g, k := &ep.rule.groups[i], ep.clock(i)
+		if k == nil || g.fromCreation {
+			continue
+		}
+		v, _, row := c.judgeGroup(g, ep.node)
+		if v == unclear || g.waits && row != nil && row.transition != k.toldBy {
+			p.Remember = append(p.Remember, Memory{
+				Rule: ep.rule.spec.ID, Condition: g.name, Since: instant(k.since), Transition: instant(row.transition),
+			})
+		}
+	}
 }
 
 func (c *Core) whyTakenBack(ep *episode) Code {
@@ -201,7 +214,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	}
 	if stays {
-		reason.Other = takenBack
+		reason.Other = ep.rule.spec.ID.Kind.takenBack()
 		p.Release = append(p.Release, reason)
 	}
 	return reason
@@ -221,7 +234,6 @@ func (c *Core) nameResponse(reason *Reason, ep *episode) {
 }
 
 const (
-	takenBack        = "the response is taken back"
 	calledOff        = "NoExecute is called off"
 	stillLoading     = "the nodes are still being loaded"
 	notIncluded      = "control-plane nodes are not included"
@@ -298,7 +310,8 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
 	}
-	if effect < taint.Effect && c.begins(ep) {
+	// Whether or not anything may begin, a node that is spared gets no more than this.
+	if instead := effect == NoSchedule && ep.spared(); instead || effect < taint.Effect && c.begins(ep) {
 		c.whyFellBack(&reason, ep)
 	}
 	if off {

@@ -26,6 +26,7 @@ type group struct {
 	condition    symbol
 	name         string
 	fromCreation bool
+	waits        bool // some signal must stand for a while
 	signals      []signal
 }
 
@@ -62,6 +63,7 @@ func (c *Core) load(r *rule, spec Rule) {
 			groups = append(groups, group{condition: c.symbols.hold(s.Condition), name: s.Condition, fromCreation: s.FromCreation})
 			reads |= maskOf(groups[at].condition)
 		}
+		groups[at].waits = groups[at].waits || s.For > 0
 		groups[at].signals = append(groups[at].signals,
 			signal{status: s.Status, reason: c.symbols.hold(s.Reason), evenSilent: s.EvenSilent, stand: s.For})
 	}

@@ -71,13 +71,11 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 			}
 			running := ep.clock(i)
 			if running == nil {
-				if start, carried, ok := c.start(n, r, g, v, row, first); ok {
+				if begin, ok := c.start(n, r, g, v, row, first); ok {
 					ep = c.openEpisode(n, r)
-					ep.clocks = append(ep.clocks, clock{since: start, group: i, carried: carried})
+					ep.clocks = append(ep.clocks, clock{begin, i})
 					running = ep.clock(i)
 				}
-			} else if row != nil && row.moved && !g.fromCreation {
-				running.carried = true
 			}
 			if v == unclear {
 				open++
@@ -110,21 +108,25 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 }
 
 // start says whether a clock begins to run, and from when.
-func (c *Core) start(n *node, r *rule, g *group, v verdict, row *condition, first bool) (since int64, carried, ok bool) {
+func (c *Core) start(n *node, r *rule, g *group, v verdict, row *condition, first bool) (begin start, ok bool) {
 	if g.fromCreation {
-		return n.created, false, v == holds
+		return start{since: n.created}, v == holds
 	}
-	if !first {
-		return c.now, false, v == holds
+	begin = start{since: c.now, toldBy: untold}
+	if row == nil {
+		return begin, v == holds
 	}
-	since, stamp := c.now, int64(0)
-	if row != nil {
-		since, stamp = row.changed, row.transition
-	}
-	for _, m := range n.found.memories {
-		if m.Rule == r.spec.ID && m.Condition == g.name && nanos(m.Transition) == stamp {
-			return min(nanos(m.Since), c.now), true, true
+	tells := row.current
+	if first {
+		begin.since, tells = row.changed, row.tells
+		for _, m := range n.found.memories {
+			if m.Rule == r.spec.ID && m.Condition == g.name && nanos(m.Transition) == row.transition {
+				return start{since: min(nanos(m.Since), c.now), toldBy: untold}, true
+			}
 		}
 	}
-	return since, false, v == holds
+	if tells {
+		begin.toldBy = row.transition
+	}
+	return begin, v == holds
 }

@@ -266,9 +266,8 @@ func (h *history) tallyCallOffs() {
 				h.saw["called off and arrived"]++
 			}
 			if planned == triage.NoSchedule && spares(rule, facts) {
-				if h.finding(p).Code == triage.FellBack {
-					h.saw["exchanged on the control plane"]++
-				} else {
+				h.saw["exchanged on the control plane"]++
+				if whyOff(rule, facts, h.finding(p)) != "" {
 					h.saw["exchanged on the control plane while nothing may begin"]++
 				}
 			}
@@ -310,14 +309,14 @@ func (h *history) tallyCallOffs() {
 // control plane is spared.
 func whyOff(rule triage.Rule, facts triage.Node, reason triage.Reason) string {
 	switch {
-	case reason.Code == triage.FellBack:
-		return ""
 	case !complains(rule, facts) || reason.Code == triage.Unclear:
 		return triage.Unclear.String()
 	case !reason.Until.IsZero():
 		return triage.Pending.String()
+	case rule.Hold != "":
+		return triage.OnHold.String()
 	}
-	return triage.OnHold.String()
+	return ""
 }
 
 // finding is what the plan of the node says about the rule.

@@ -29,13 +29,14 @@ type twin struct {
 }
 
 // patient is one node under one UID. Changed tells, by condition, since when it
-// has had its status.
+// has had its status, and stale whose transition time is not that of the change.
 type patient struct {
 	facts       triage.Node
 	created     time.Time // as the facts tell, or when it was first seen
 	ready       bool      // once
 	initialized bool      // once
 	changed     map[string]time.Time
+	stale       map[string]bool
 	charts      map[triage.RuleID]*chart
 }
 
@@ -49,9 +50,12 @@ type chart struct {
 	response
 }
 
+// start is when a clock began to run. It is vouched for while the condition has
+// the transition time by which somebody who knows nothing else finds it, too.
 type start struct {
 	at      time.Time
-	carried bool
+	vouched bool
+	by      time.Time
 }
 
 // response is what takes a place; its zero value takes none.
@@ -130,18 +134,19 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 			t.forget(facts.Name)
 			p = nil
 		}
-		moved := map[string]bool{}
+		honest := map[string]bool{} // whose transition time can be that of a change which is seen now
 		if p == nil {
 			p = &patient{
 				created: facts.Created,
 				changed: map[string]time.Time{},
+				stale:   map[string]bool{},
 				charts:  map[triage.RuleID]*chart{},
 			}
 			for _, row := range facts.Conditions {
 				if _, met := p.changed[row.Type]; met {
 					continue
 				}
-				p.changed[row.Type] = t.now
+				p.changed[row.Type], p.stale[row.Type] = t.now, row.Transition.IsZero()
 				if !row.Transition.IsZero() && row.Transition.Before(t.now) {
 					p.changed[row.Type] = row.Transition
 				}
@@ -154,16 +159,20 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 			for _, row := range slices.Concat(p.facts.Conditions, facts.Conditions) {
 				before, was := rowOf(p.facts, row.Type)
 				after, is := rowOf(facts, row.Type)
-				if before.Status != after.Status || was != is {
-					p.changed[row.Type] = t.now
+				// Within two seconds two changes may have the same.
+				honest[row.Type] = after.Transition.After(before.Transition) || t.now.Sub(after.Transition) < 2*time.Second
+				switch {
+				case before.Status != after.Status || was != is:
+					p.changed[row.Type], p.stale[row.Type] = t.now, !honest[row.Type]
+				case !before.Transition.Equal(after.Transition): // later than the change, or before it
+					p.stale[row.Type] = true
 				}
-				moved[row.Type] = was && is && !before.Transition.Equal(after.Transition)
 			}
 		}
 		p.facts = cloneNode(facts)
 		ready, _ := rowOf(facts, triage.Ready)
 		p.initialized = p.initialized || facts.Initialized || ready.Status == triage.True
-		t.examine(p, moved)
+		t.examine(p, honest)
 		for id, c := range p.charts {
 			c.note(t.rules[id])
 		}
@@ -297,7 +306,7 @@ func (t *twin) left(id triage.RuleID) bool {
 
 // examine brings the charts of a node up to date with its facts. Doing it again
 // with the same facts changes nothing.
-func (t *twin) examine(p *patient, moved map[string]bool) {
+func (t *twin) examine(p *patient, honest map[string]bool) {
 	for _, id := range t.idsOf(p) {
 		c := p.chart(id)
 		rule, known := t.rules[id]
@@ -308,7 +317,7 @@ func (t *twin) examine(p *patient, moved map[string]bool) {
 			continue
 		}
 		for _, condition := range groups(rule) {
-			t.wind(p, rule, c, condition, moved[condition])
+			t.wind(p, rule, c, condition, honest[condition])
 		}
 		switch t.verdict(p, rule) {
 		case holds:
@@ -333,34 +342,36 @@ func (t *twin) allRun(rule triage.Rule, c *chart) bool {
 }
 
 // wind starts, stops or keeps the clock of one group.
-func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, moved bool) {
+func (t *twin) wind(p *patient, rule triage.Rule, c *chart, condition string, honest bool) {
 	v, _ := t.group(p, rule, condition)
 	clock, running := c.clocks[condition]
+	row, is := rowOf(p.facts, condition)
 	fromCreation := signalsOf(rule, condition)[0].FromCreation
 	remembered, memory := memoryOf(p.facts, rule.ID, condition)
 	switch {
 	case v == not:
 		delete(c.clocks, condition)
 		return
-	case running:
-		clock.carried = clock.carried || moved && !fromCreation
+	case running: // it runs on
 	case fromCreation:
 		if v != holds {
 			return
 		}
 		clock = start{at: p.created}
 	case !c.judged && memory:
-		clock = start{at: earlier(remembered, t.now), carried: true}
+		clock = start{at: earlier(remembered, t.now)}
 		t.saw["memories"]++
+		if row.Status != triage.Unknown && !row.Transition.IsZero() && row.Transition.Before(clock.at) {
+			t.saw["memories of a later start than the stamp's"]++
+		}
 	case v != holds:
 		return
-	case !c.judged:
-		clock = start{at: t.now} // a row that is not there has no time
-		if _, is := rowOf(p.facts, condition); is {
-			clock.at = p.changed[condition]
-		}
-	default:
+	case !is: // a row that is not there has no time
 		clock = start{at: t.now}
+	case !c.judged:
+		clock = start{at: p.changed[condition], vouched: !p.stale[condition], by: row.Transition}
+	default:
+		clock = start{at: t.now, vouched: honest, by: row.Transition}
 	}
 	c.clocks[condition] = clock
 }
@@ -713,7 +724,8 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 			continue
 		}
 		for _, condition := range groups(rule) {
-			if clock, running := p.chart(id).clocks[condition]; running && clock.carried {
+			clock, running := p.chart(id).clocks[condition]
+			if running && t.mustOutlive(p, rule, condition, clock) {
 				row, _ := rowOf(p.facts, condition)
 				plan.Remember = append(plan.Remember, triage.Memory{Rule: id, Condition: condition, Since: clock.at, Transition: row.Transition})
 			}
@@ -734,6 +746,33 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		}
 	}
 	return plan, true
+}
+
+// mustOutlive says whether the start of a clock has to be written down.
+func (t *twin) mustOutlive(p *patient, rule triage.Rule, condition string, clock start) bool {
+	signals := signalsOf(rule, condition)
+	row, is := rowOf(p.facts, condition)
+	if signals[0].FromCreation || !is {
+		return false
+	}
+	found := clock.vouched && clock.by.Equal(row.Transition)
+	v, _ := t.group(p, rule, condition)
+	wait := slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For > 0 })
+	switch {
+	case found && v == holds:
+		return false
+	case rule.DryRun:
+		t.saw["not remembered: on dry run"]++
+		return false
+	case v == holds && !wait:
+		t.saw["not remembered: nobody waits for it"]++
+		return false
+	case found:
+		t.saw["remembered through an Unknown with the same stamp"]++
+	case v == holds && !clock.vouched:
+		t.saw["remembered because no stamp tells it"]++
+	}
+	return true
 }
 
 // finding is what one rule has to say about a node: nothing, if the code is
@@ -849,7 +888,10 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 func (t *twin) rehearsed(p *patient, rule triage.Rule, v verdict, there bool) triage.Reason {
 	reason := triage.Reason{Code: triage.DryRun}
 	if there {
-		reason.Other = "the response is taken back"
+		reason.Other = "the taint is taken back"
+		if len(rule.Response.Ladder) > 0 {
+			reason.Other = "the treatment is taken back"
+		}
 	}
 	if v == unclear {
 		if there {
@@ -902,11 +944,12 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 	if pending {
 		reason.Until = eligible
 	}
-	if t.places(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute {
+	switch {
+	case spares(rule, p.facts) && standing == triage.NoSchedule:
+		reason.Code, reason.Other = triage.FellBack, "control-plane nodes are not included"
+	case t.places(p, rule) && taint.Effect == triage.NoExecute && standing != triage.NoExecute:
 		reason.Code = triage.FellBack
 		switch counts := t.count(rule); {
-		case spares(rule, p.facts):
-			reason.Other = "control-plane nodes are not included"
 		case c.notBefore.After(t.now):
 			reason.Other, reason.Until = "it could not be placed", c.notBefore
 		case !t.loaded:
@@ -1180,9 +1223,9 @@ func vetoOf(node triage.Node, kind triage.Kind) (triage.Veto, bool) {
 }
 
 func memoryOf(node triage.Node, id triage.RuleID, condition string) (time.Time, bool) {
-	row, _ := rowOf(node, condition)
+	row, is := rowOf(node, condition)
 	for _, m := range node.Memories {
-		if m.Rule == id && m.Condition == condition && m.Transition.Equal(row.Transition) {
+		if is && m.Rule == id && m.Condition == condition && m.Transition.Equal(row.Transition) {
 			return m.Since, true
 		}
 	}

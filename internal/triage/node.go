@@ -102,7 +102,7 @@ type Veto struct {
 	Reason string
 }
 
-// Memory is the start of a clock that the node's own stamps no longer tell. It
+// Memory is the start of a clock that the node's own stamps do not tell. It
 // holds only while the condition has the transition time that it had when the
 // memory was written: a node that has recovered and fallen sick again since then
 // is met with its new stamp.

@@ -47,10 +47,16 @@ var nothingFound = &found{}
 type condition struct {
 	kind, reason symbol
 	status       Status
-	moved        bool // the transition time changed in this observation
+	current      bool // the transition time is of what this observation brought
+	tells        bool // the transition time tells when the status changed
 	transition   int64
 	changed      int64 // since when the status is what it is
 }
+
+// stampGrain is how young a transition time is that may be of the latest change
+// although it did not move with it: it is written in whole seconds, and news of it
+// takes a moment.
+const stampGrain = 2 * time.Second
 
 // Observe takes in all that is known of some nodes now.
 func (c *Core) Observe(now time.Time, nodes ...Node) {
@@ -103,7 +109,7 @@ func (c *Core) observe(facts *Node) {
 		}
 	}
 	for i := range n.conditions {
-		n.conditions[i].moved = false
+		n.conditions[i].current = false
 	}
 	if !n.wasReady && n.status(c.ready) == True {
 		n.wasReady = true
@@ -143,13 +149,15 @@ func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed 
 			continue
 		}
 		changed |= maskOf(row.kind)
-		row.moved = row.status != Missing && row.transition != transition
+		row.current = transition > row.transition || later(transition, stampGrain) > c.now
 		if row.status != told.Status {
-			row.changed = c.now
+			row.changed, row.tells = c.now, row.current
 			if isNew && transition != 0 {
 				row.changed = min(transition, c.now)
 			}
 			n.unknowns += isUnknown(told.Status) - isUnknown(row.status)
+		} else if row.transition != transition {
+			row.tells = false
 		}
 		row.status, row.transition = told.Status, transition
 		if !sameReason {

@@ -19,9 +19,9 @@ const (
 	// Tainted: the rule's taint is on the node, or stays there. A release has this
 	// code when the taint is weaker than the one that was decided.
 	Tainted
-	// FellBack: NoSchedule stands in for NoExecute, because the cap is full or
-	// because control-plane nodes are not included. A release has this code when
-	// NoExecute had been decided for one of them.
+	// FellBack: NoSchedule stands in for NoExecute, because the cap is full or, for
+	// as long as it stands, because control-plane nodes are not included. A release
+	// has this code when NoExecute had been decided for one of them.
 	FellBack
 	// Recovered: the signals have ended; the response is to be taken back.
 	Recovered
@@ -146,16 +146,18 @@ func (r Reason) tail() string {
 		}
 		return fmt.Sprintf("taint %s:%s", r.Key, r.Effect) + r.whileUnknown("")
 	case FellBack:
+		sentence := fmt.Sprintf("taint %s:%s instead of NoExecute: ", r.Key, r.Effect)
 		if r.Other != "" {
-			return fmt.Sprintf("taint %s:%s instead of NoExecute: %s", r.Key, r.Effect, r.Other)
+			return sentence + r.Other + r.whileUnknown("; it")
 		}
-		return fmt.Sprintf("taint %s:%s instead of NoExecute: %d of %d selected nodes carry it, at most %d may", r.Key, r.Effect, r.Have, r.Of, r.Limit)
+		// Some of these may not have it yet, or not be selected any more.
+		return sentence + fmt.Sprintf("%d placed or under way, at most %d of %d selected nodes may have it", r.Have, r.Limit, r.Of)
 	case Recovered:
-		return "the node has recovered, the response is taken back"
+		return "the node has recovered, " + r.Rule.Kind.takenBack()
 	case Deselected:
-		return "the rule no longer selects this node, the response is taken back"
+		return fmt.Sprintf("the %s no longer selects this node, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
 	case RuleGone:
-		return "there is no such rule any more, the response is taken back"
+		return fmt.Sprintf("there is no such %s any more, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
 	case CapFull:
 		// A terminated node keeps its place for a while, so these need not be
 		// selected nodes.
@@ -177,18 +179,18 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return r.Condition + " is Unknown in a way that this rule does not ask for: what stands stays, nothing starts"
+		return fmt.Sprintf("%s is Unknown in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.Rule.Kind.noun())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
 		return fmt.Sprintf("%d of %d conditions stand, all must", r.Have, r.Of)
 	case Healthy:
 		if r.Of == 1 {
-			return "healthy under its one rule"
+			return "healthy under its one policy"
 		}
-		return fmt.Sprintf("healthy under all of its %d rules", r.Of)
+		return fmt.Sprintf("healthy under all of its %d policies", r.Of)
 	case NotSelected:
-		return "no rule selects this node"
+		return "no policy selects this node"
 	}
 	return r.Code.String()
 }
@@ -224,6 +226,29 @@ func (r Reason) whileUnknown(and string) string {
 		return ""
 	}
 	return and + " stays while its condition is Unknown"
+}
+
+// noun is what those who wrote a rule of the kind call it.
+func (k Kind) noun() string {
+	switch k {
+	case ConditionSet:
+		return "set"
+	case NodeHealthCheck:
+		return "health check"
+	case Repair:
+		return "repair policy"
+	case ReadyTimeout:
+		return "ready timeout"
+	}
+	return "rule"
+}
+
+// takenBack tells that the response of a rule of the kind is taken back.
+func (k Kind) takenBack() string {
+	if k == ConditionSet {
+		return "the taint is taken back"
+	}
+	return "the treatment is taken back"
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -26,7 +26,9 @@ type Rule struct {
 	Hold string
 
 	// DryRun has the rule judged, counted and explained, but nothing done: what
-	// it did earlier is taken back. It goes before Hold.
+	// it did earlier is taken back. It goes before Hold. Nothing is remembered
+	// for it either, so that after a restart it may tell another start of a
+	// condition, and may no longer count as sick who was before an Unknown.
 	DryRun bool
 }
 

@@ -44,13 +44,13 @@ func testBounds(w *ward) {
 		if bound.want < 10 {
 			held = hasCondition(v1alpha1.HeldBack, metav1.ConditionTrue, "FellBack",
 				fmt.Sprintf("NoSchedule instead of NoExecute: %d", 10-bound.want),
-				fmt.Sprintf("%d of 10 selected nodes carry it, at most %d may", bound.want, bound.want))
+				fmt.Sprintf("%d placed or under way, at most %d of 10 selected nodes may have it", bound.want, bound.want))
 		}
 		if err := held(status); err != nil {
 			w.t.Errorf("%s: %v", bound.name, err)
 		}
 	}
-	w.tellsOf(w.name+"-number", "FellBack", "instead of NoExecute: 3 of 10 selected nodes carry it, at most 3 may")
+	w.tellsOf(w.name+"-number", "FellBack", "instead of NoExecute: 3 placed or under way, at most 3 of 10 selected nodes may have it")
 
 	// A bound that is raised lets more in, and one that is lowered chases nobody.
 	w.edit("number", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(5)) })

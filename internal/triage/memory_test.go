@@ -1,0 +1,82 @@
+package triage_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// TestRemember shows a condition to a core at two and at three hours, and at four
+// to a new core that has what the first one asked to remember.
+func TestRemember(t *testing.T) {
+	const hour, never = time.Hour, time.Duration(-1)
+	for name, test := range map[string]struct {
+		was, is      triage.Status
+		before, then time.Duration // the stamps
+		remembers    bool
+		since, anew  time.Duration // when its clock started, in both cores
+	}{
+		"the stamp moved with the status":             {triage.False, triage.True, 0, 3 * hour, false, 3 * hour, 3 * hour},
+		"the news came late":                          {triage.False, triage.True, 0, 3*hour - time.Minute, false, 3 * hour, 3*hour - time.Minute},
+		"the reporter's clock is ahead":               {triage.False, triage.True, 0, 3*hour + time.Minute, false, 3 * hour, 3*hour + time.Minute},
+		"the stamp is still to come":                  {triage.False, triage.True, 0, 9 * hour, false, 3 * hour, 4 * hour},
+		"it was sick from the first":                  {triage.True, triage.True, 0, 0, false, 0, 0},
+		"two changes in one second":                   {triage.False, triage.True, 3*hour - time.Second, 3*hour - time.Second, false, 3 * hour, 3*hour - time.Second},
+		"the stamp did not move":                      {triage.False, triage.True, 0, 0, true, 3 * hour, 3 * hour},
+		"the stamp went back":                         {triage.False, triage.True, hour, 0, true, 3 * hour, 3 * hour},
+		"the stamp went away":                         {triage.False, triage.True, 0, never, true, 3 * hour, 3 * hour},
+		"there never was a stamp":                     {triage.False, triage.True, never, never, true, 3 * hour, 3 * hour},
+		"it was sick from the first, without a stamp": {triage.True, triage.True, never, never, true, 2 * hour, 2 * hour},
+		"the stamp moved while it was sick":           {triage.True, triage.True, 0, hour, true, 0, 0},
+		"it was not there, which is bad, too":         {triage.Missing, triage.True, never, 3 * hour, true, 2 * hour, 2 * hour},
+		"it is not there":                             {triage.False, triage.Missing, 0, never, false, 3 * hour, 4 * hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := func(status triage.Status, stamp time.Duration, memories []triage.Memory) triage.Node {
+				n := triage.Node{Name: "n", UID: "u", Memories: memories}
+				if status != triage.Missing {
+					n.Conditions = []triage.Condition{{Type: "Disk", Status: status}}
+					if stamp != never {
+						n.Conditions[0].Transition = dawn.Add(stamp)
+					}
+				}
+				return n
+			}
+			start := func(core *triage.Core) (time.Duration, []triage.Memory) {
+				plan, _ := core.Plan("n")
+				return plan.Reason.Since.Sub(dawn), plan.Remember
+			}
+			core := waitingCore(t, dawn.Add(2*hour))
+			core.Observe(dawn.Add(2*hour), node(test.was, test.before, nil))
+			core.Observe(dawn.Add(3*hour), node(test.is, test.then, nil))
+			since, memories := start(core)
+			if since != test.since || len(memories) > 0 != test.remembers {
+				t.Errorf("since %s, to be remembered: %v; want %s, %t", since, memories, test.since, test.remembers)
+			}
+			heir := waitingCore(t, dawn.Add(4*hour))
+			heir.Observe(dawn.Add(4*hour), node(test.is, test.then, memories))
+			if since, _ := start(heir); since != test.anew {
+				t.Errorf("after a restart since %s, want %s", since, test.anew)
+			}
+		})
+	}
+}
+
+// waitingCore follows one rule, which waits for a disk to be bad or missing for a
+// day.
+func waitingCore(t *testing.T, now time.Time) *triage.Core {
+	t.Helper()
+	core := triage.New()
+	if err := core.SetRule(now, triage.Rule{
+		ID: triage.RuleID{Kind: triage.ConditionSet, Name: "a"},
+		When: triage.When{Signals: []triage.Signal{
+			{Condition: "Disk", Status: triage.True, For: 24 * time.Hour},
+			{Condition: "Disk", Status: triage.Missing, For: 24 * time.Hour},
+		}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoSchedule}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return core
+}
