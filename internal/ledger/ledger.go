@@ -30,9 +30,10 @@ const (
 
 var (
 	// ErrDeposed says that the page is no longer this holder's: somebody else has
-	// taken it over, or it was deleted. Who leads must begin anew.
+	// taken it over. Who leads must begin anew.
 	ErrDeposed = errors.New("this process no longer holds the ledger")
-	// ErrUnreadable says that the page is not one that this system wrote.
+	// ErrUnreadable says that the page is not one that this system wrote. Nobody
+	// writes over it: whose it is cannot be read either.
 	ErrUnreadable = errors.New("the ledger cannot be read")
 )
 
@@ -79,9 +80,7 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	found := &corev1.ConfigMap{}
 	err := l.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Name}, found)
 	if apierrors.IsNotFound(err) {
-		found = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": "autohealer"},
-		}}
+		found = blank(namespace)
 		l.put(found, nil)
 		l.stored = found
 		return nil, l.client.Create(ctx, found)
@@ -91,58 +90,71 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	}
 	before, err := read(found)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; stop every controller (kubectl scale --replicas=0), wait a minute for what they have sent, delete the ConfigMap and start them again", err)
 	}
 	l.put(found, before.Grants)
 	l.stored = found
 	return before.Grants, l.client.Update(ctx, found)
 }
 
-// Write makes these the entries of the page. With ErrDeposed nothing was written
-// and nothing ever will be; after any other error the page holds these entries
-// or those before, and Write may be tried again.
+// Write makes these the entries of the page; they must be all that may be on
+// their way. With ErrDeposed nothing was written and nothing ever will be; after
+// any other error the page holds these entries or those before, and Write may be
+// tried again.
 func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
-	next := l.stored.DeepCopy()
-	l.put(next, entries)
-	err := l.client.Update(ctx, next)
-	if apierrors.IsConflict(err) {
+	err := l.replace(ctx, entries)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		// An earlier write of ours may have been made although its answer was lost.
 		if err := l.refresh(ctx); err != nil {
 			return err
 		}
-		next = l.stored.DeepCopy()
-		l.put(next, entries)
-		err = l.client.Update(ctx, next)
+		err = l.replace(ctx, entries)
 	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: it was deleted", ErrDeposed)
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
-	l.stored = next
 	return nil
+}
+
+// replace stores the page over the one that is known. One that was deleted is
+// made again: who holds it is the only one who knows what it named, and another
+// who has claimed it meanwhile has made one too.
+func (l *Ledger) replace(ctx context.Context, entries []Entry) error {
+	next := l.stored.DeepCopy()
+	l.put(next, entries)
+	err := l.client.Update(ctx, next)
+	if apierrors.IsNotFound(err) {
+		next = blank(l.stored.Namespace)
+		l.put(next, entries)
+		err = l.client.Create(ctx, next)
+	}
+	if err == nil {
+		l.stored = next
+	}
+	return err
 }
 
 // refresh reads the page again, which must be ours still.
 func (l *Ledger) refresh(ctx context.Context) error {
 	found := &corev1.ConfigMap{}
-	err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found)
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: it was deleted", ErrDeposed)
-	}
-	if err != nil {
+	if err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found); err != nil {
 		return fmt.Errorf("reading the ledger: %w", err)
 	}
 	now, err := read(found)
 	if err != nil {
-		return fmt.Errorf("reading the ledger: %w", err)
+		return fmt.Errorf("%w; delete the ConfigMap %s/%s, and the controller makes it again with all that it has named there", err, l.stored.Namespace, Name)
 	}
 	if now.Holder != l.holder {
 		return fmt.Errorf("%w: %s does", ErrDeposed, now.Holder)
 	}
 	l.stored = found
 	return nil
+}
+
+func blank(namespace string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": "autohealer"},
+	}}
 }
 
 func (l *Ledger) put(m *corev1.ConfigMap, entries []Entry) {
@@ -155,8 +167,12 @@ func (l *Ledger) put(m *corev1.ConfigMap, entries []Entry) {
 
 func read(m *corev1.ConfigMap) (page, error) {
 	var p page
-	if err := json.Unmarshal([]byte(m.Data[pageKey]), &p); err != nil {
-		return page{}, fmt.Errorf("%w: key %s: %w; stop every controller (kubectl scale --replicas=0), delete the ConfigMap and start them again", ErrUnreadable, pageKey, err)
+	err := json.Unmarshal([]byte(m.Data[pageKey]), &p)
+	if err == nil && p.Holder == "" {
+		err = errors.New("it names no holder")
+	}
+	if err != nil {
+		return page{}, fmt.Errorf("%w: key %s: %w", ErrUnreadable, pageKey, err)
 	}
 	return p, nil
 }

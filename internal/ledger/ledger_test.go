@@ -113,16 +113,67 @@ func TestLedger(t *testing.T) {
 		claim(t, direct, ns, "second", entry("b"))
 	})
 
-	t.Run("a page that was deleted is lost", func(t *testing.T) {
-		ns := room(t)
-		first := claim(t, direct, ns, "first")
-		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}}
+	erase := func(t *testing.T, namespace string) {
+		t.Helper()
+		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
 		if err := direct.Delete(t.Context(), page); err != nil {
 			t.Fatal(err)
 		}
+	}
+
+	t.Run("a page that was deleted is made again by its holder", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		write(t, first, entry("a"))
+		erase(t, ns)
+		write(t, first, entry("a"), entry("b"))
+		write(t, first, entry("a"), entry("c"))
+		claim(t, direct, ns, "second", entry("a"), entry("c"))
+	})
+
+	t.Run("a page that was deleted is made again although its answer is lost", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, faulty, ns, "first")
+		erase(t, ns)
+		cut := proxy.Inject(testbed.On("create", "configmaps"), testbed.CutResponse(), 1)
+		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); err == nil || errors.Is(err, ledger.ErrDeposed) {
+			t.Fatalf("without an answer the write says %v", err)
+		}
+		if cut.Struck() == 0 {
+			t.Fatal("nothing was cut")
+		}
+		write(t, first, entry("b"))
+		claim(t, direct, ns, "second", entry("b"))
+	})
+
+	t.Run("a page that was deleted and claimed by another is lost", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		erase(t, ns)
+		second := claim(t, direct, ns, "second")
 		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrDeposed) {
 			t.Errorf("it says %v", err)
 		}
+		write(t, second, entry("b"))
+		claim(t, direct, ns, "third", entry("b"))
+	})
+
+	t.Run("is not written over when it cannot be read", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
+		if err := direct.Update(t.Context(), page); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Write(t.Context(), []ledger.Entry{entry("a")}); !errors.Is(err, ledger.ErrUnreadable) {
+			t.Errorf("it says %v", err)
+		}
+		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(page), page); err != nil || page.Data["ledger"] != "scribble" {
+			t.Errorf("it is %v now (%v)", page.Data, err)
+		}
+		erase(t, ns)
+		write(t, first, entry("b"))
+		claim(t, direct, ns, "second", entry("b"))
 	})
 
 	t.Run("two who claim at once both get it, one after the other", func(t *testing.T) {
@@ -155,13 +206,15 @@ func TestLedger(t *testing.T) {
 	})
 
 	t.Run("says so when the page is not one of ours", func(t *testing.T) {
-		ns := room(t)
-		page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: map[string]string{"ledger": "scribble"}}
-		if err := direct.Create(t.Context(), page); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := ledger.Claim(t.Context(), direct, ns, "first"); !errors.Is(err, ledger.ErrUnreadable) {
-			t.Errorf("it says %v", err)
+		for _, data := range []map[string]string{{"ledger": "scribble"}, {"ledger": "{}"}, nil} {
+			ns := room(t)
+			page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name}, Data: data}
+			if err := direct.Create(t.Context(), page); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := ledger.Claim(t.Context(), direct, ns, "first"); !errors.Is(err, ledger.ErrUnreadable) {
+				t.Errorf("of %v it says %v", data, err)
+			}
 		}
 	})
 }
