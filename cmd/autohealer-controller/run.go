@@ -112,9 +112,13 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 			return err
 		}
 	}
-	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
+	if err := mgr.AddHealthzCheck("alive", follower.Healthy); err != nil {
 		return err
 	}
+	// Ready means that this replica could take over, which it can as soon as it
+	// runs. To lead is no part of it: a rolling update waits for every new replica
+	// while an old one still leads. Nor is it that the API server answers: whether
+	// it does is the same for all replicas, and no request is sent to them.
 	return mgr.AddReadyzCheck("ready", healthz.Ping)
 }
 

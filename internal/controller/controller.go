@@ -54,7 +54,8 @@ func (c Config) Validate() error {
 
 // Controller follows the policies of a cluster for as long as it leads.
 type Controller struct {
-	cfg Config
+	cfg   Config
+	pulse pulse
 }
 
 // New returns a controller that does nothing until it is started.
@@ -98,6 +99,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		policies:  map[string]*policy{},
 		outcomes:  make(chan outcome, writers),
 		statuses:  make(chan statusOutcome, statusWriters),
+		pulse:     &c.pulse,
 		pages:     pages{book: book, inherited: inherited, done: make(chan error, 1)},
 		startedAt: time.Now(),
 	}

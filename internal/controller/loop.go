@@ -51,6 +51,9 @@ type loop struct {
 
 	pages     pages
 	requests  sync.WaitGroup
+	pulse     *pulse
+	teller    teller
+	retired   map[string]time.Time // sets that are gone: when their counts may go
 	startedAt time.Time
 }
 
@@ -60,6 +63,8 @@ func (l *loop) run(ctx context.Context) error {
 	defer l.cfg.Metrics.leading.Set(0)
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
+	l.pulse.rests(time.Now())
+	defer l.pulse.ends()
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,16 +80,21 @@ func (l *loop) run(ctx context.Context) error {
 				return err
 			}
 		}
-		alarm.Reset(time.Until(l.round(ctx)))
+		rest := longestRest
+		if due := l.round(ctx); !due.IsZero() {
+			rest = min(rest, max(0, time.Until(due)))
+		}
+		l.pulse.rests(time.Now().Add(rest))
+		alarm.Reset(rest)
 	}
 }
 
 // round takes in all that has come, brings every node that is concerned in line
-// with its plan, and returns when the next round is due at the latest.
+// with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced()) {
-		return now.Add(time.Minute) // the mailboxes will call
+		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)
 	l.takeNodes(now)
@@ -108,10 +118,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
-	if due.IsZero() {
-		return now.Add(time.Hour)
-	}
-	return due
+	return earliest(due, earliest(l.sumUp(now), l.forgetRetired(now)))
 }
 
 func earliest(a, b time.Time) time.Time {

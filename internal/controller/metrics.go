@@ -106,9 +106,16 @@ func (m *Metrics) population(set string, counts triage.Population, t tally, isFo
 	m.accepted.WithLabelValues(set).Set(followed)
 }
 
-// forgetSet drops what was said of a set that is gone.
+// forgetSet drops what is said of a set while it is there.
 func (m *Metrics) forgetSet(set string) {
 	labels := prometheus.Labels{"conditionset": set}
 	m.nodes.DeletePartialMatch(labels)
 	m.accepted.DeletePartialMatch(labels)
+}
+
+// forgetCounts drops what was counted for a set.
+func (m *Metrics) forgetCounts(set string) {
+	labels := prometheus.Labels{"conditionset": set}
+	m.placed.DeletePartialMatch(labels)
+	m.removed.DeletePartialMatch(labels)
 }

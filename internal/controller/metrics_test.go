@@ -2,10 +2,13 @@ package controller
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -39,4 +42,60 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	if n := testutil.CollectAndCount(m.nodes) + testutil.CollectAndCount(m.accepted); n != 0 {
 		t.Errorf("%d lines are left of a set that is gone", n)
 	}
+}
+
+func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
+	open(t, func(c *clinic) {
+		count := func() int {
+			return testutil.CollectAndCount(c.cfg.Metrics.placed) + testutil.CollectAndCount(c.cfg.Metrics.removed)
+		}
+		set := func() *v1alpha1.ConditionSet {
+			return &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "set"}}
+		}
+		taint := triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}
+		placed := &treat.Change{Placed: []triage.PlannedTaint{{Taint: taint}}}
+		removed := &treat.Change{Removed: []treat.RemovedTaint{{Taint: taint}}}
+		p := c.admit("a")
+		later := func(wait time.Duration) {
+			pass(wait)
+			c.forgetRetired(time.Now())
+		}
+
+		c.followSet(time.Now(), set())
+		c.tell(time.Now(), p, placed)
+		later(24 * time.Hour)
+		if count() != 1 {
+			c.t.Fatal("the counts of a set that is there are gone")
+		}
+		c.dropSet(time.Now(), "set")
+		later(countsStay / 2)
+		c.tell(time.Now(), p, removed)
+		later(countsStay / 2)
+		if count() != 2 {
+			c.t.Error("nobody had the time to read the last count")
+		}
+		if due := c.forgetRetired(time.Now()); !due.Equal(time.Now().Add(countsStay / 2)) {
+			c.t.Errorf("they are looked at again at %v", due)
+		}
+		later(countsStay / 2)
+		if n := count(); n != 0 {
+			c.t.Errorf("%d counts are left of a set that is gone", n)
+		}
+
+		c.tell(time.Now(), p, removed) // it was stuck on a node
+		later(countsStay)
+		if n := count(); n != 0 {
+			c.t.Errorf("%d counts are left of a taint that was stuck", n)
+		}
+
+		c.dropSet(time.Now(), "set")
+		c.followSet(time.Now(), set())
+		c.tell(time.Now(), p, placed)
+		c.dropSet(time.Now(), "set")
+		c.followSet(time.Now(), set()) // it is back in time
+		later(24 * time.Hour)
+		if count() != 1 {
+			c.t.Error("the counts of a set that is back are gone")
+		}
+	})
 }

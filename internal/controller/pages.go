@@ -28,9 +28,8 @@ type pages struct {
 	busy     bool
 	done     chan error
 
-	failures  int
 	notBefore time.Time
-	trouble   string // why the last page could not be written
+	trouble   trouble // of the last page
 }
 
 // takeInheritance takes up the placements that the one before may have sent. It
@@ -140,19 +139,24 @@ func (g grant) entries(to []ledger.Entry, p *patient) []ledger.Entry {
 }
 
 // turnPage lets those go on who are on the page that has been written. An error
-// that it returns ends the reign.
+// that it returns ends the reign. A page that somebody has made unreadable does
+// not: it may still be ours, nobody takes a place meanwhile, and only this process
+// knows what it has named.
 func (l *loop) turnPage(err error) error {
 	pg := &l.pages
 	pg.busy = false
-	l.cfg.Metrics.wrote("ledger", treat.FateOf(err))
-	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
+	fate := pageFate(err)
+	l.cfg.Metrics.wrote("ledger", fate)
+	if errors.Is(err, ledger.ErrDeposed) {
 		return err
 	}
 	if err != nil {
-		pg.failures++
-		wait := backOff(pg.failures)
-		pg.notBefore, pg.trouble = time.Now().Add(wait), err.Error()
-		l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
+		isNews := pg.trouble.meets(fate, err)
+		wait := backOff(pg.trouble.tries)
+		pg.notBefore = time.Now().Add(wait)
+		if isNews {
+			l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
+		}
 		for _, p := range pg.asked {
 			p.asks = grant{}
 			l.restate(time.Now(), p)
@@ -160,7 +164,10 @@ func (l *loop) turnPage(err error) error {
 		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
 		return nil
 	}
-	pg.failures, pg.notBefore, pg.trouble = 0, time.Time{}, ""
+	if pg.trouble.tries > 0 {
+		l.cfg.Logger.Info("ledger written after trouble", "tries", pg.trouble.tries)
+	}
+	pg.notBefore, pg.trouble = time.Time{}, trouble{}
 	for _, p := range pg.asked {
 		if p.node.ResourceVersion == p.asks.version {
 			p.granted = p.asks
@@ -175,4 +182,13 @@ func (l *loop) turnPage(err error) error {
 	}
 	pg.asked = nil
 	return nil
+}
+
+// pageFate tells what has become of a page. One that is not ours, or that cannot
+// be read, was not written over.
+func pageFate(err error) treat.Fate {
+	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
+		return treat.Refused
+	}
+	return treat.FateOf(err)
 }

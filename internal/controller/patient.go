@@ -29,8 +29,12 @@ const (
 	// writesAtOnce and writesPerSecond bound how fast a flapping node is written.
 	writesAtOnce    = 10
 	writesPerSecond = 1
-	// refusedRetry is the wait after a write that the server does not accept.
-	refusedRetry = time.Minute
+	// firstRefusedRetry and lastRefusedRetry bound the wait after a write that the
+	// server does not accept: somebody has to change something before it will.
+	firstRefusedRetry = 5 * time.Second
+	lastRefusedRetry  = 5 * time.Minute
+	// refusalHeld is how long a refusal counts when there is another one.
+	refusalHeld = 2 * lastRefusedRetry
 )
 
 // patient is a node and what goes on with it.
@@ -47,15 +51,19 @@ type patient struct {
 	// made yet; empty for none. lost is the same of one whose answer never came.
 	onItsWay, lost string
 
-	failures  int
+	trouble   trouble       // of the last write
 	notBefore time.Time     // of the next write
 	pace      *rate.Limiter // of its writes; nil before the first
 	// doubt says that the node must be read afresh before anything else.
 	doubt bool
 
+	// refusals is how often the server has refused writes of late.
+	refusals   int
+	refusedAt  time.Time
+	complaints map[triage.RuleID]complaint
+
 	wanted     time.Time      // since when a taint is missing
 	ours       []triage.Taint // that are on the node
-	trouble    string         // why the last write was not made
 	findings   []triage.Reason
 	unreadable bool
 	gone       bool
@@ -93,7 +101,8 @@ const (
 // has been made, or never will be.
 func (p *patient) know(node *corev1.Node, at time.Time) {
 	if p.node != nil && p.node.UID != node.UID {
-		p.granted, p.failures, p.notBefore, p.doubt, p.wanted = grant{}, 0, time.Time{}, false, time.Time{}
+		p.granted, p.trouble, p.notBefore, p.doubt, p.wanted = grant{}, trouble{}, time.Time{}, false, time.Time{}
+		p.refusals, p.complaints = 0, nil
 	}
 	p.node, p.seen = node, at
 	if p.onItsWay != node.ResourceVersion {
@@ -134,6 +143,7 @@ func (l *loop) consider(now time.Time, p *patient) {
 		if p.onItsWay == "" {
 			p.granted = grant{}
 		}
+		l.isOver(now, p)
 		l.free(now, p, releases)
 	}
 }
@@ -342,13 +352,13 @@ func (l *loop) heed(o outcome) {
 		l.refreshed(now, p, o)
 	case treat.Busy:
 		p.answered()
-		l.backOff(now, p, o.err)
+		l.backOff(now, p, o)
 	case treat.Refused:
 		p.answered()
 		l.refused(now, p, o)
 	case treat.Unsure:
 		p.doubt, p.lost = true, p.onItsWay
-		l.backOff(now, p, o.err)
+		l.backOff(now, p, o)
 	}
 	if !p.gone {
 		l.consider(now, p)
@@ -358,7 +368,8 @@ func (l *loop) heed(o outcome) {
 
 // made takes over a change without waiting for the watch to tell of it.
 func (l *loop) made(now time.Time, p *patient, o outcome) {
-	p.failures, p.notBefore, p.doubt, p.trouble = 0, time.Time{}, false, ""
+	p.notBefore, p.doubt = time.Time{}, false
+	l.isOver(now, p)
 	after := o.change.Made(o.version)
 	if older(p.node, after) {
 		l.core.Observe(now, l.learn(after, now))
@@ -378,32 +389,52 @@ func (l *loop) refreshed(now time.Time, p *patient, o outcome) {
 }
 
 // backOff puts off the next write of a node, longer with every failure.
-func (l *loop) backOff(now time.Time, p *patient, err error) {
-	p.failures++
-	wait := backOff(p.failures)
-	p.notBefore, p.trouble = now.Add(wait), err.Error()
-	l.cfg.Logger.Warn("write put off", "node", p.node.Name, "retryIn", wait.String(), "err", err)
+func (l *loop) backOff(now time.Time, p *patient, o outcome) {
+	isNews := p.trouble.meets(o.fate, o.err)
+	wait := backOff(p.trouble.tries)
+	p.notBefore = now.Add(wait)
+	if isNews && l.teller.names(now) {
+		l.cfg.Logger.Warn("write put off", "node", p.node.Name, "retryIn", wait.String(), "err", o.err)
+	}
 }
 
-func backOff(failures int) time.Duration {
-	wait := min(firstRetry<<min(failures-1, 10), lastRetry)
+func backOff(tries int) time.Duration { return growing(tries, firstRetry, lastRetry) }
+
+// growing returns a wait that doubles with every try, about first to begin with
+// and never more than last.
+func growing(tries int, first, last time.Duration) time.Duration {
+	wait := min(first<<min(tries-1, 10), last)
 	return wait/2 + rand.N(wait/2)
 }
 
 // refused gives the places back that the server does not let the change take,
 // and says so.
 func (l *loop) refused(now time.Time, p *patient, o outcome) {
-	p.failures++
-	p.notBefore, p.trouble = now.Add(refusedRetry), o.err.Error()
-	l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
-	for _, rule := range o.change.Takes {
-		if p.onItsWay != "" {
-			break
+	if now.Sub(p.refusedAt) > refusalHeld {
+		p.refusals = 0
+	}
+	p.refusals++
+	p.refusedAt = now
+	wait := growing(p.refusals, firstRefusedRetry, lastRefusedRetry)
+	isNews := p.trouble.meets(o.fate, o.err)
+	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.teller.names(now) { // there is no set to complain to
+		l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
+	}
+	if len(o.change.Takes) == 0 || p.onItsWay != "" {
+		p.notBefore = now.Add(wait)
+	} else { // NoSchedule in its place is another write, which may be accepted
+		for _, rule := range o.change.Takes {
+			l.core.Abandon(now, p.node.Name, rule, wait)
 		}
-		l.core.Abandon(now, p.node.Name, rule, refusedRetry)
+		p.trouble = trouble{}
 	}
 	for _, placed := range o.change.Placed {
-		l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(placed.Rule), Reason: placed.Reason, Trouble: "could not be placed: " + o.err.Error()})
+		l.complain(now, p, placed.Rule, placed.Reason, "could not be placed: "+o.err.Error())
+	}
+	for _, removed := range o.change.Removed {
+		if !slices.ContainsFunc(o.change.Placed, func(placed triage.PlannedTaint) bool { return placed.Rule == removed.Rule }) {
+			l.complain(now, p, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+o.err.Error())
+		}
 	}
 }
 
@@ -422,6 +453,9 @@ func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
 	p.wanted = time.Time{}
 	for _, removed := range change.Removed {
 		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
+		if l.policies[removed.Rule.Name] == nil {
+			l.retire(now, removed.Rule.Name)
+		}
 		l.cfg.Logger.Info("taint removed", "node", p.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
 		if told[removed.Rule] {
 			continue // it was exchanged, which has been told

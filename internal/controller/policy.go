@@ -26,6 +26,9 @@ const (
 	statusLook = 200 * time.Millisecond
 	// statusRetry is the wait after a status that could not be written.
 	statusRetry = 5 * time.Second
+	// countsStay is how long the counts of a set that is gone can be read: a few
+	// times as long as anybody waits between two looks.
+	countsStay = 15 * time.Minute
 )
 
 // policy is a ConditionSet and what has come of it.
@@ -40,6 +43,7 @@ type policy struct {
 	stale   bool                        // the stored one may not be what it should be
 	writing bool
 	mayFrom time.Time // when it may be written next
+	trouble trouble   // of the last time
 }
 
 func setRule(name string) triage.RuleID {
@@ -60,6 +64,7 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	if pol == nil {
 		pol = &policy{nodes: map[string]triage.Reason{}}
 		l.policies[set.Name] = pol
+		delete(l.retired, set.Name)
 	}
 	known := pol.set != nil && pol.set.UID == set.UID && pol.set.Generation == set.Generation
 	if pol.set == nil || pol.set.UID != set.UID || !olderVersion(set.ResourceVersion, pol.version) {
@@ -89,7 +94,33 @@ func (l *loop) dropSet(now time.Time, name string) {
 	delete(l.policies, name)
 	l.core.RemoveRule(now, setRule(name))
 	l.cfg.Metrics.forgetSet(name)
+	l.retire(now, name)
 	l.cfg.Logger.Info("set gone", "conditionSet", name)
+}
+
+// retire lets the counts of a set that is gone go too, once nothing has been
+// counted for a while. A counter that vanishes with its set misleads nobody: what
+// is asked of counters is how much they have grown, and everybody who looks has
+// seen the last of it. One that comes back later, because a taint was stuck on a
+// node, begins at zero and is counted from there.
+func (l *loop) retire(now time.Time, name string) {
+	if l.retired == nil {
+		l.retired = map[string]time.Time{}
+	}
+	l.retired[name] = now.Add(countsStay)
+}
+
+// forgetRetired forgets what nobody counts any more, and returns when it will.
+func (l *loop) forgetRetired(now time.Time) (due time.Time) {
+	for name, at := range l.retired {
+		if now.Before(at) {
+			due = earliest(due, at)
+			continue
+		}
+		l.cfg.Metrics.forgetCounts(name)
+		delete(l.retired, name)
+	}
+	return due
 }
 
 // noteFindings keeps for every set what it has to say about which node.
@@ -190,10 +221,13 @@ func (l *loop) heedStatus(o statusOutcome) {
 	switch {
 	case o.err == nil:
 		o.policy.status, o.policy.version = o.status, o.version
+		o.policy.trouble = trouble{}
 	case apierrors.IsNotFound(o.err): // the watch will tell
 	default:
 		o.policy.stale, o.policy.mayFrom = true, time.Now().Add(statusRetry)
-		l.cfg.Logger.Warn("status not written", "conditionSet", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		if o.policy.trouble.meets(treat.FateOf(o.err), o.err) {
+			l.cfg.Logger.Warn("status not written", "conditionSet", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		}
 	}
 }
 
@@ -235,16 +269,22 @@ func (p *patient) has(rule triage.RuleID) (effect triage.Effect) {
 // ours, why not.
 func (l *loop) words(name string, reason triage.Reason) string {
 	p := l.patients[name]
-	if p == nil || reason.Key == "" || reason.Code == triage.DryRun || p.has(reason.Rule) == reason.Effect {
+	if p == nil || reason.Key == "" || reason.Code == triage.DryRun {
 		return reason.String()
 	}
+	isThere := p.has(reason.Rule) == reason.Effect
+	complaint := p.complaints[reason.Rule].words
 	switch {
+	case isThere && complaint != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
+		return reason.String() + "; " + complaint
+	case isThere:
+		return reason.String()
 	case p.stage == idle:
 		return reason.String() + "; somebody else's taint of that key and effect serves"
-	case p.trouble != "":
-		return reason.String() + "; not written yet: " + p.trouble
-	case p.stage == entered && l.pages.trouble != "":
-		return reason.String() + "; not written yet: " + l.pages.trouble
+	case p.trouble.tries > 0:
+		return reason.String() + "; not written yet: " + p.trouble.text
+	case p.stage == entered && l.pages.trouble.tries > 0:
+		return reason.String() + "; not written yet: " + l.pages.trouble.text
 	}
 	return reason.String() + "; being written"
 }

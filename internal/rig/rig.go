@@ -70,8 +70,8 @@ type Options struct {
 // Controller is the controller's program at work.
 type Controller struct {
 	*testbed.Part
-	// Metrics is the address of its metrics.
-	Metrics string
+	// Metrics and Probes are the addresses of its metrics and probes.
+	Metrics, Probes string
 }
 
 // Start runs a controller, and returns when its probes answer. That it leads is
@@ -122,7 +122,7 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Part: part, Metrics: metrics}, nil
+	return &Controller{Part: part, Metrics: metrics, Probes: probes}, nil
 }
 
 // answers says why a server does not answer yet.

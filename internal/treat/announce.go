@@ -22,7 +22,7 @@ const (
 	// eventsPerSecond and eventsAtOnce keep the Events of a storm from taking
 	// the API server from the taints that they tell of.
 	eventsPerSecond = 20
-	eventsAtOnce    = 50
+	eventsAtOnce    = 10
 	// maxWaiting is how many Events may wait to be written: those of a storm
 	// over 2,000 nodes.
 	maxWaiting = 4096
@@ -132,12 +132,12 @@ func (a *Announcer) Announce(word Announcement) {
 		Action:              "RemoveTaint",
 		Reason:              word.Reason.Code.String(),
 	}
-	if code := word.Reason.Code; word.Trouble != "" || code == triage.Tainted || code == triage.FellBack {
+	if code := word.Reason.Code; code == triage.Tainted || code == triage.FellBack {
 		event.Type, event.Action = corev1.EventTypeWarning, "PlaceTaint"
 	}
 	note := word.Reason.String()
 	if word.Trouble != "" {
-		event.Reason, note = "Trouble", word.Trouble
+		event.Type, event.Reason, note = corev1.EventTypeWarning, "Trouble", word.Trouble
 		if word.Reason.Rule != (triage.RuleID{}) && word.Reason.Code != triage.RuleGone {
 			note = word.Reason.String() + ": " + word.Trouble
 		}

@@ -138,6 +138,14 @@ func TestAnnouncer(t *testing.T) {
 			t.Errorf("Events: %+v", got)
 		}
 	})
+	t.Run("tells of trouble with a removal", func(t *testing.T) {
+		trouble := word("worker-6")
+		trouble.Reason, trouble.Trouble = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
+		announce(t, c, "written", 2, func(a *treat.Announcer) { a.Announce(trouble) })
+		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Trouble" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
+			t.Errorf("Events: %+v", got)
+		}
+	})
 	t.Run("fits names and words of any length", func(t *testing.T) {
 		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)
 		long := word(name)

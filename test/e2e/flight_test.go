@@ -52,7 +52,7 @@ func inFlight(w *ward) (controller *rig.Controller, kept []*letter) {
 func (w *ward) waits(node string) {
 	w.t.Helper()
 	w.has(node, noSchedule(w.key("set")))
-	w.told("set", saysOf(node, "FellBack", "1 of 2 selected nodes carry it, at most 1 may"))
+	w.told("set", saysOf(node, "FellBack", "1 placed or under way, at most 1 of 2 selected nodes may have it"))
 }
 
 func testHeir(w *ward) {
@@ -101,8 +101,25 @@ func testHeirsHeir(w *ward) {
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 1, Fences: 2})
 }
 
-// A page of the ledger still names who was on the one before and has not arrived.
-func testPageKeeps(w *ward) {
+// A page of the ledger still names who was on the one before and has not arrived,
+// also if there is no one before.
+func testPageKeeps(w *ward) { keepsPlace(w, func() {}, func() {}) }
+
+func testErasedPageKeeps(w *ward) { keepsPlace(w, w.erase, func() {}) }
+
+func testScribbledPageKeeps(w *ward) {
+	keepsPlace(w, w.scribble, func() {
+		w.told("set", saysOf(w.node(2), "Tainted", "not written yet", "the ledger cannot be read", "delete the ConfigMap"))
+		w.hasNow(w.node(2))
+		w.erase()
+	})
+}
+
+// keepsPlace lets a place be in flight when something befalls the ledger, and then
+// asks for another, which takes a page that is to name both. What befell the ledger
+// may have to be cured first.
+func keepsPlace(w *ward, befall, cure func()) {
+	w.t.Helper()
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 4})
 	w.want("set", evict(intstr.FromInt32(2)))
@@ -114,7 +131,9 @@ func testPageKeeps(w *ward) {
 	kept := box.wait(w, 1)
 	kept[0].lose()
 	box.wait(w, 2) // asked again
+	befall()
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	cure()
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.kill(controller)
 	w.edit("set", on("Worse"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +69,19 @@ func testWeather(w *ward) {
 	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 98, Fallbacks: 102, Removals: 98})
 }
 
+// answers says that a probe of a controller succeeds.
+func (w *ward) answers(c *rig.Controller, probe string) {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+probe, nil)
+	w.must(err)
+	response, err := http.DefaultClient.Do(request)
+	w.must(err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		w.t.Errorf("%s of %s: %s", probe, c, response.Status)
+	}
+}
+
 func testOutage(w *ward) {
 	const count = 200
 	proxy, err := w.Proxy()
@@ -81,12 +95,14 @@ func testOutage(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.want("set", evict(almostHalf))
 	held := proxy.Inject(later(40), testbed.Hold(), 0)
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	controller := w.start(rig.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 		defer cancel()
 		w.must(held.Wait(ctx, 10))
 		w.must(down())
+		w.answers(controller, "/healthz") // a restart would not bring the API server back
+		w.answers(controller, "/readyz")
 		seen.Store(0)
 		next := proxy.Inject(later(40), testbed.Hold(), 0)
 		held.Lift()

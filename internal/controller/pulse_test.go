@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// newLoop returns a loop that nothing has come to yet, as it is while the API
+// server is away.
+func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
+	return &loop{
+		cfg:      Config{Announce: announce, Metrics: NewMetrics(), Logger: log},
+		core:     triage.New(),
+		nodes:    newMailbox[*corev1.Node](nil),
+		sets:     newMailbox[*v1alpha1.ConditionSet](nil),
+		patients: map[string]*patient{},
+		policies: map[string]*policy{},
+		outcomes: make(chan outcome, 1),
+	}
+}
+
+// pass lets time pass for a loop in a bubble.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
+
+func TestHealthy(t *testing.T) {
+	// within runs a loop whose announcements must be let go by the test.
+	within := func(t *testing.T, test func(c *Controller, l *loop, let chan<- struct{})) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			c, let := &Controller{}, make(chan struct{})
+			l := newLoop(slog.New(slog.DiscardHandler), func(treat.Announcement) { <-let })
+			l.pulse = &c.pulse
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- l.run(ctx) }()
+			test(c, l, let)
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			pass(time.Hour)
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+	t.Run("who does not lead is", func(t *testing.T) {
+		if err := (&Controller{}).Healthy(nil); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("who waits for the API server is", func(t *testing.T) {
+		within(t, func(c *Controller, _ *loop, _ chan<- struct{}) {
+			for range 1000 {
+				pass(time.Minute)
+				if err := c.Healthy(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+	t.Run("who has nothing to do is", func(t *testing.T) {
+		within(t, func(c *Controller, l *loop, _ chan<- struct{}) {
+			must(t, l.nodes.Replace(nil, "1"))
+			must(t, l.sets.Replace(nil, "1"))
+			pass(24 * time.Hour)
+			if err := c.Healthy(nil); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if !l.loaded {
+				t.Error("it has not even loaded")
+			}
+		})
+	})
+	t.Run("whose loop hangs is not, until it goes on", func(t *testing.T) {
+		within(t, func(c *Controller, l *loop, let chan<- struct{}) {
+			synctest.Wait() // it rests
+			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
+			l.outcomes <- outcome{patient: &patient{node: named("a", "1")}, change: change, fate: treat.Refused, err: errors.New("no")}
+			synctest.Wait()
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("before anything was due: %v", err)
+			}
+			pass(longestRest + longestRound + time.Second)
+			if c.Healthy(nil) == nil {
+				t.Error("it is")
+			}
+			let <- struct{}{}
+			synctest.Wait()
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("when it goes on: %v", err)
+			}
+		})
+	})
+}

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// count counts the letters that match, and keeps none of them.
+func (p *post) count(match func(*letter) bool) *atomic.Int64 {
+	var seen atomic.Int64
+	p.keep(func(l *letter) bool {
+		if match(l) {
+			seen.Add(1)
+		}
+		return false
+	}, 0)
+	return &seen
+}
+
+// patiently says that a refused write was tried at once and then seldom: NoExecute
+// and what falls back from it, for every node, and again every few seconds at most.
+func (w *ward) patiently(tries *atomic.Int64, nodes int, since time.Time) {
+	w.t.Helper()
+	const seldom = 2 * time.Second
+	limit := 2 * nodes * (1 + int(time.Since(since)/seldom))
+	if got := int(tries.Load()); got > limit {
+		w.t.Errorf("%d nodes were written %d times in %s, want at most %d", nodes, got, time.Since(since).Round(time.Second), limit)
+	}
+}
+
+// complains waits for word of a refused write on the node and on the set. It is
+// to be told once.
+func (w *ward) complains(node string, parts ...string) {
+	w.t.Helper()
+	w.tellsOf(node, "Trouble", parts...)
+	w.tellsOf(w.name+"-set", "Trouble", append(parts, node)...)
+	events, err := w.events(w.t.Context(), node, "Trouble")
+	w.must(err)
+	told := 0
+	for _, e := range events {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(e.Note, part) }) {
+			told++
+		}
+	}
+	if told != 1 {
+		w.t.Errorf("%d Events about %s say %q, want 1", told, node, parts)
+	}
+}
+
+func (w *ward) refusals(c *rig.Controller) float64 {
+	w.t.Helper()
+	return value(w.t, w.scrape(c), `autohealer_writes_total{outcome="refused",resource="nodes"}`)
+}
+
+// withdraw takes the right to patch nodes from the controllers, until they get it
+// back.
+func (w *ward) withdraw() (giveBack func()) {
+	w.t.Helper()
+	role := &rbacv1.ClusterRole{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.Account}, role))
+	before := role.DeepCopy().Rules
+	at := slices.IndexFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "nodes") })
+	role.Rules[at].Verbs = slices.DeleteFunc(role.Rules[at].Verbs, func(verb string) bool { return verb == "patch" })
+	set := func(allowed bool) {
+		w.t.Helper()
+		w.must(w.api.Update(w.t.Context(), role))
+		w.eventually("a change of rights", func() error {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: rig.User, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"},
+			}}
+			if err := w.api.Create(w.t.Context(), review); err != nil {
+				return err
+			}
+			if review.Status.Allowed != allowed {
+				return fmt.Errorf("allowed: %t", review.Status.Allowed)
+			}
+			return nil
+		})
+	}
+	set(false)
+	return func() {
+		role.Rules = before
+		set(true)
+	}
+}
+
+func testForbidden(w *ward) {
+	const count = 4
+	p := w.newPost(w.name)
+	nodes := w.admit(testbed.Nodes{Count: count})
+	w.want("set", evict(intstr.FromInt32(1)))
+	controller := w.start(rig.Options{Args: p.args(alone)})
+	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	giveBack := w.withdraw()
+	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
+	w.fallSick(nodes)
+	for _, node := range nodes {
+		w.complains(node, "could not be placed", "forbidden")
+	}
+	w.told("set", saysOf(nodes[0], "FellBack", "not written yet", "forbidden"))
+	if got := w.refusals(controller); got < count || got > float64(tries.Load()) {
+		w.t.Errorf("%v writes are counted as refused, of %d", got, tries.Load())
+	}
+	w.patiently(tries, count, since)
+	giveBack()
+	w.counts(w.key("set"), 1, count-1)
+	w.patiently(tries, count, since)
+	w.patiently(pages, count, since)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 1, Fallbacks: count - 1})
+}
+
+// refuse has the API server refuse to change the taints of a node in a way, for a
+// reason, until it is allowed.
+func (w *ward) refuse(node, rule string, reason metav1.StatusReason) (allow func()) {
+	w.t.Helper()
+	const old, now = "(has(oldObject.spec.taints) ? oldObject.spec.taints : [])", "(has(object.spec.taints) ? object.spec.taints : [])"
+	meta := metav1.ObjectMeta{Name: w.name + "-spares-" + node}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Update},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
+			},
+			ResourceNames: []string{node},
+		}}},
+		Validations: []admissionv1.Validation{{
+			Expression: strings.NewReplacer("OLD", old, "NEW", now).Replace(rule), Reason: &reason, Message: "hands off " + node,
+		}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	// attempt tries what is to be refused, and changes nothing.
+	attempt := func() error {
+		found, err := w.get(w.t.Context(), node)
+		if err != nil {
+			return err
+		}
+		found.Spec.Taints = []corev1.Taint{{Key: "example.com/attempt", Effect: corev1.TaintEffectNoExecute}}
+		return w.api.Update(w.t.Context(), found, client.DryRunAll)
+	}
+	w.must(w.api.Create(w.t.Context(), policy))
+	w.must(w.api.Create(w.t.Context(), binding))
+	w.eventually("a policy to be followed", func() error {
+		if err := attempt(); apierrors.ReasonForError(err) != reason {
+			return fmt.Errorf("the answer is %w", errors.Join(err, errors.New("not a refusal")))
+		}
+		return nil
+	})
+	return func() {
+		w.t.Helper()
+		w.must(w.api.Delete(w.t.Context(), binding))
+		w.must(w.api.Delete(w.t.Context(), policy))
+		w.eventually("a policy to be gone", attempt)
+	}
+}
+
+const (
+	noEviction = "!NEW.exists(t, t.effect == 'NoExecute')"
+	noChange   = "NEW == OLD"
+)
+
+// What is refused is NoExecute alone: NoSchedule comes in its place, and the
+// place under the bound goes to the next.
+func testRefusedEviction(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 3})
+	w.want("set", evict(intstr.FromInt32(1)))
+	controller := w.start(rig.Options{Args: p.args(alone)})
+	allow := w.refuse(w.node(1), noEviction, metav1.StatusReasonInvalid)
+	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.has(w.node(1), noSchedule(w.key("set")))
+	w.complains(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.told("set", saysOf(w.node(1), "FellBack", "could not be placed", "hands off "+w.node(1)))
+	if w.refusals(controller) == 0 {
+		w.t.Error("no refused write is counted")
+	}
+	log, err := controller.Log()
+	w.must(err)
+	if strings.Contains(log, "trouble is over") {
+		w.t.Errorf("NoSchedule in its place is taken for the end of the trouble:\n%s", log)
+	}
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.has(w.node(2))
+	allow()
+	w.has(w.node(1), noExecute(w.key("set")))
+	w.patiently(tries, 1, since)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 2, Fallbacks: 1})
+}
+
+// Nothing at all may be changed on a node: neither does a taint come nor go.
+func testFrozen(w *ward) {
+	p := w.newPost(w.name)
+	w.admit(testbed.Nodes{Count: 3})
+	w.want("set", evict(intstr.FromInt32(1)))
+	w.start(rig.Options{Args: p.args(alone)})
+	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
+	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.complains(w.node(1), "could not be placed", "hands off "+w.node(1))
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.has(w.node(2), noExecute(w.key("set")))
+	w.told("set", saysOf(w.node(1), "FellBack", "not written yet", "hands off "+w.node(1)))
+	w.hasNow(w.node(1))
+	thaw()
+	w.has(w.node(1), noSchedule(w.key("set")))
+
+	thaw = w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.complains(w.node(1), noSchedule(w.key("set"))+" could not be removed", "hands off "+w.node(1))
+	thaw()
+	w.has(w.node(1))
+	w.patiently(tries, 1, since)
+	w.judge(history.Config{AnyTurn: true}, history.Counts{Evictions: 1, Fallbacks: 1, Removals: 1})
+}
