@@ -8,12 +8,12 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -85,7 +85,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer cancel()
 
 	signal := make(chan struct{}, 1)
-	nodes, sets := newMailbox[*corev1.Node](signal), newMailbox[*v1alpha1.ConditionSet](signal)
+	nodes, sets := newMailbox(signal, nodewatch.Same), newMailbox[*v1alpha1.ConditionSet](signal, nil)
 	watches.Go(func() { nodes.fill(ctx, c.cfg.Nodes, c.cfg.Logger) })
 	watches.Go(func() { sets.fill(ctx, setsFrom(c.cfg.Client), c.cfg.Logger) })
 	l := &loop{

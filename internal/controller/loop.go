@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -149,7 +150,7 @@ func (l *loop) takeNodes(now time.Time) {
 				l.forget(now, p)
 			}
 		case p != nil && !older(p.node, a.object): // our own write told us before the watch did
-		case p != nil && sameNode(p.node, a.object): // a heartbeat
+		case p != nil && nodewatch.Same(p.node, a.object): // a heartbeat
 			p.know(a.object, p.seen)
 		default:
 			facts = append(facts, l.learn(a.object, a.at))

@@ -30,10 +30,12 @@ var relistBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Ji
 // loop keeps what it needs of each object, and nobody keeps it twice.
 type mailbox[T client.Object] struct {
 	signal chan<- struct{} // has room for one
+	same   func(before, after T) bool
 
 	mu     sync.Mutex
 	letter letter[T]
 	synced bool
+	known  map[string]T // the last that came of every object, where same is asked
 }
 
 // letter is what a mailbox held.
@@ -51,8 +53,12 @@ type arrival[T client.Object] struct {
 	at     time.Time
 }
 
-func newMailbox[T client.Object](signal chan<- struct{}) *mailbox[T] {
-	return &mailbox[T]{signal: signal, letter: letter[T]{latest: map[string]arrival[T]{}}}
+// newMailbox returns one that lights the signal when something has come that the
+// same function, if there is one, does not find to be as it was. The rest waits for
+// the next round, whatever that is for: most of what comes are heartbeats, and a
+// round for each would cost more than reading it.
+func newMailbox[T client.Object](signal chan<- struct{}, same func(before, after T) bool) *mailbox[T] {
+	return &mailbox[T]{signal: signal, same: same, known: map[string]T{}, letter: letter[T]{latest: map[string]arrival[T]{}}}
 }
 
 // take empties the mailbox.
@@ -71,10 +77,14 @@ func (m *mailbox[T]) hasSynced() bool {
 	return m.synced
 }
 
-func (m *mailbox[T]) change(apply func(now time.Time)) {
+// change puts something in, and lights the signal if it is news.
+func (m *mailbox[T]) change(apply func(now time.Time) (isNews bool)) {
 	m.mu.Lock()
-	apply(time.Now())
+	isNews := apply(time.Now())
 	m.mu.Unlock()
+	if !isNews {
+		return
+	}
 	select {
 	case m.signal <- struct{}{}:
 	default: // it is lit already
@@ -91,7 +101,15 @@ func (m *mailbox[T]) Update(obj any) error {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
 	object.SetManagedFields(nil) // they are large, and nobody reads them
-	m.change(func(now time.Time) { m.letter.latest[object.GetName()] = arrival[T]{object: object, at: now} })
+	m.change(func(now time.Time) bool {
+		m.letter.latest[object.GetName()] = arrival[T]{object: object, at: now}
+		if m.same == nil {
+			return true
+		}
+		before, found := m.known[object.GetName()]
+		m.known[object.GetName()] = object
+		return !found || !m.same(before, object)
+	})
 	return nil
 }
 
@@ -101,15 +119,17 @@ func (m *mailbox[T]) Delete(obj any) error {
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
-	m.change(func(now time.Time) {
+	m.change(func(now time.Time) bool {
 		m.letter.latest[object.GetName()] = arrival[T]{object: object, gone: true, at: now}
+		delete(m.known, object.GetName())
+		return true
 	})
 	return nil
 }
 
 // Replace puts in everything there is.
 func (m *mailbox[T]) Replace(list []any, version string) error {
-	latest := make(map[string]arrival[T], len(list))
+	latest, known := make(map[string]arrival[T], len(list)), make(map[string]T, len(list))
 	now := time.Now()
 	for _, obj := range list {
 		object, ok := obj.(T)
@@ -118,8 +138,14 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 		}
 		object.SetManagedFields(nil)
 		latest[object.GetName()] = arrival[T]{object: object, at: now}
+		if m.same != nil {
+			known[object.GetName()] = object
+		}
 	}
-	m.change(func(time.Time) { m.letter, m.synced = letter[T]{latest: latest, whole: version}, true })
+	m.change(func(time.Time) bool {
+		m.letter, m.known, m.synced = letter[T]{latest: latest, whole: version}, known, true
+		return true
+	})
 	return nil
 }
 

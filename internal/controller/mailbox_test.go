@@ -7,7 +7,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/record"
 )
 
 func named(name, version string) *corev1.Node {
@@ -25,7 +24,7 @@ func must(t *testing.T, err error) {
 func TestMailbox(t *testing.T) {
 	open := func() (*mailbox[*corev1.Node], chan struct{}) {
 		signal := make(chan struct{}, 1)
-		return newMailbox[*corev1.Node](signal), signal
+		return newMailbox(signal, nodewatch.Same), signal
 	}
 	t.Run("keeps the newest of every object, and calls once", func(t *testing.T) {
 		box, signal := open()
@@ -43,6 +42,29 @@ func TestMailbox(t *testing.T) {
 		if again := box.take(); len(again.latest) != 0 {
 			t.Errorf("it still held %+v", again)
 		}
+	})
+	t.Run("does not call for what says nothing new, and keeps it all the same", func(t *testing.T) {
+		box, signal := open()
+		must(t, box.Replace([]any{named("a", "1"), named("b", "1")}, "1"))
+		<-signal
+		box.take()
+		must(t, box.Update(named("a", "2")))
+		if len(signal) > 0 {
+			t.Error("it called for a heartbeat")
+		}
+		if letter := box.take(); letter.latest["a"].object.ResourceVersion != "2" {
+			t.Errorf("it held %+v", letter)
+		}
+		sick := named("a", "3")
+		sick.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
+		must(t, box.Update(sick))
+		<-signal
+		must(t, box.Update(named("a", "4"))) // well again, as it was at first
+		<-signal
+		must(t, box.Delete(named("b", "5")))
+		<-signal
+		must(t, box.Add(named("b", "6"))) // as it was, but it was gone
+		<-signal
 	})
 	t.Run("keeps nobody's managed fields", func(t *testing.T) {
 		managed := func(name string) *corev1.Node {
@@ -91,44 +113,4 @@ func TestMailbox(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestSameNodeSeesEverythingThatIsKept(t *testing.T) {
-	node := func(change func(*corev1.Node)) *corev1.Node {
-		added := metav1.Unix(100, 0)
-		n := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{record.Annotation: "note"}},
-			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &added}}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", LastTransitionTime: added}}},
-		}
-		change(n)
-		return nodewatch.Trim(n)
-	}
-	plain := node(func(*corev1.Node) {})
-	later := metav1.Unix(101, 0)
-	for name, test := range map[string]struct {
-		change func(*corev1.Node)
-		same   bool
-	}{
-		"a new version":            {func(n *corev1.Node) { n.ResourceVersion = "8" }, true},
-		"a heartbeat":              {func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = later }, true},
-		"another's annotation":     {func(n *corev1.Node) { n.Annotations["other"] = "x" }, true},
-		"another node of the name": {func(n *corev1.Node) { n.UID = "v" }, false},
-		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
-		"the record":               {func(n *corev1.Node) { n.Annotations[record.Annotation] = "other" }, false},
-		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
-		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},
-		"a taint's value":          {func(n *corev1.Node) { n.Spec.Taints[0].Value = "v" }, false},
-		"a taint's time":           {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
-		"a taint's time gone":      {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = nil }, false},
-		"a status":                 {func(n *corev1.Node) { n.Status.Conditions[0].Status = "False" }, false},
-		"a reason":                 {func(n *corev1.Node) { n.Status.Conditions[0].Reason = "s" }, false},
-		"a transition":             {func(n *corev1.Node) { n.Status.Conditions[0].LastTransitionTime = later }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := sameNode(plain, node(test.change)); got != test.same {
-				t.Errorf("same: %v, want %v", got, test.same)
-			}
-		})
-	}
 }

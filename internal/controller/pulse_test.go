@@ -21,8 +21,8 @@ func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
 	return &loop{
 		cfg:      Config{Announce: announce, Metrics: NewMetrics(), Logger: log},
 		core:     triage.New(),
-		nodes:    newMailbox[*corev1.Node](nil),
-		sets:     newMailbox[*v1alpha1.ConditionSet](nil),
+		nodes:    newMailbox[*corev1.Node](nil, nil),
+		sets:     newMailbox[*v1alpha1.ConditionSet](nil, nil),
 		patients: map[string]*patient{},
 		policies: map[string]*policy{},
 		outcomes: make(chan outcome, 1),

@@ -1,4 +1,4 @@
-package controller
+package nodewatch
 
 import (
 	"maps"
@@ -7,11 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sameNode says whether two versions of a node differ in nothing that is kept.
-func sameNode(a, b *corev1.Node) bool {
+// Same says whether two trimmed versions of a node differ in nothing but the
+// version.
+func Same(a, b *corev1.Node) bool {
 	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
-		slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition)
+		(share(a.Status.Conditions, b.Status.Conditions) || slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition))
 }
 
 func sameTaint(a, b corev1.Taint) bool {
@@ -20,4 +21,10 @@ func sameTaint(a, b corev1.Taint) bool {
 
 func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason && a.LastTransitionTime.Equal(&b.LastTransitionTime)
+}
+
+// share says whether two lists are one: versions from one watch have theirs in
+// common as long as nothing changes.
+func share(a, b []corev1.NodeCondition) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -1,0 +1,50 @@
+package nodewatch
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/record"
+)
+
+func TestSameSeesEverythingThatIsKept(t *testing.T) {
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		added := metav1.Unix(100, 0)
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{record.Annotation: "note"}},
+			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &added}}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", LastTransitionTime: added}}},
+		}
+		change(n)
+		return Trim(n)
+	}
+	plain := node(func(*corev1.Node) {})
+	later := metav1.Unix(101, 0)
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		same   bool
+	}{
+		"a new version":            {func(n *corev1.Node) { n.ResourceVersion = "8" }, true},
+		"a heartbeat":              {func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = later }, true},
+		"another's annotation":     {func(n *corev1.Node) { n.Annotations["other"] = "x" }, true},
+		"another node of the name": {func(n *corev1.Node) { n.UID = "v" }, false},
+		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
+		"the record":               {func(n *corev1.Node) { n.Annotations[record.Annotation] = "other" }, false},
+		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
+		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},
+		"a taint's value":          {func(n *corev1.Node) { n.Spec.Taints[0].Value = "v" }, false},
+		"a taint's time":           {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &later }, false},
+		"a taint's time gone":      {func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = nil }, false},
+		"a status":                 {func(n *corev1.Node) { n.Status.Conditions[0].Status = "False" }, false},
+		"a reason":                 {func(n *corev1.Node) { n.Status.Conditions[0].Reason = "s" }, false},
+		"a transition":             {func(n *corev1.Node) { n.Status.Conditions[0].LastTransitionTime = later }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Same(plain, node(test.change)); got != test.same {
+				t.Errorf("same: %v, want %v", got, test.same)
+			}
+		})
+	}
+}
