@@ -2,6 +2,7 @@ package nodewatch
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -294,8 +295,26 @@ func TestReadFrame(t *testing.T) {
 			}
 		})
 	}
-	if _, err := readFrame(sized(maxFrame+1, ""), room); err == nil || !strings.Contains(err.Error(), strconv.Itoa(maxFrame+1)) {
+	if _, err := readFrame(sized(maxFrame+1, ""), room); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(maxFrame+1)) {
 		t.Errorf("an event of any size is read: %v", err)
+	}
+}
+
+func TestStreamSaysWhatItCannotRead(t *testing.T) {
+	for name, body := range map[string]string{
+		"another form":    `{"type":"ADDED","object":{"kind":"Node"}}`,
+		"something else":  "\x00\x00\x00\x02ab",
+		"another message": "\x00\x00\x00\x04\x0a\x02ab",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			s := &stream{body: io.NopCloser(strings.NewReader(body)), results: make(chan watch.Event, 1), cancel: cancel, silence: longestSilence}
+			s.run(ctx, newDecoder())
+			event := <-s.results
+			if status, ok := event.Object.(*metav1.Status); event.Type != watch.Error || !ok || !strings.Contains(status.Message, "reading the watch of nodes") {
+				t.Errorf("it ends with %+v", event)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package nodewatch_test
 
 import (
 	"context"
+	"crypto/rand"
 	"testing"
 	"time"
 
@@ -120,6 +121,67 @@ func TestSource(t *testing.T) {
 		}
 		ours.Stop()
 		for range ours.ResultChan() { // closed by and by
+		}
+	})
+
+	t.Run("goes on from where a watch ended, with what it knew", func(t *testing.T) {
+		beat := func(from watch.Interface) *corev1.Node {
+			now := metav1.Now().UTC().Format(time.RFC3339)
+			body := `{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"` + now + `","message":"` + rand.Text() + `"}]}}`
+			if _, err := nodes.Patch(ctx, "node-0001", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, "status"); err != nil {
+				t.Fatal(err)
+			}
+			for event := range from.ResultChan() {
+				if node, ok := event.Object.(*corev1.Node); ok && event.Type == watch.Modified && node.Name == "node-0001" {
+					return node
+				}
+			}
+			t.Fatal("the watch has ended")
+			return nil
+		}
+		options := metav1.ListOptions{ResourceVersion: whole.ResourceVersion, AllowWatchBookmarks: true}
+		first, err := source.WatchWithContext(ctx, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := beat(first)
+		first.Stop()
+		for range first.ResultChan() { // closed by and by
+		}
+		options.ResourceVersion = before.ResourceVersion
+		second, err := source.WatchWithContext(ctx, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer second.Stop()
+		if after := beat(second); &after.Status.Conditions[0] != &before.Status.Conditions[0] {
+			t.Error("a heartbeat after another watch was made anew")
+		}
+	})
+
+	t.Run("gives up a connection that is silent for too long", func(t *testing.T) {
+		impatient, err := nodewatch.New(cluster.AdminConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		impatient.SetSilence(100 * time.Millisecond)
+		stream, err := impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stream.Stop()
+		for {
+			select {
+			case event, open := <-stream.ResultChan():
+				if !open {
+					return
+				}
+				if event.Type == watch.Error {
+					t.Errorf("it ends with %v: nobody could go on from there", event.Object)
+				}
+			case <-ctx.Done():
+				t.Fatal("it still waits")
+			}
 		}
 	})
 

@@ -3,8 +3,10 @@ package nodewatch
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,6 +20,7 @@ type stream struct {
 	body    io.ReadCloser
 	results chan watch.Event
 	cancel  context.CancelFunc
+	silence time.Duration
 }
 
 // Stop ends the watch.
@@ -27,20 +30,24 @@ func (s *stream) Stop() { s.cancel() }
 func (s *stream) ResultChan() <-chan watch.Event { return s.results }
 
 // run sends what comes, until ctx ends, the server does, or something comes
-// that cannot be read. A connection that breaks ends the watch as the server
-// does: it is taken up again from where it was.
-func (s *stream) run(ctx context.Context) {
-	defer close(s.results)
+// that cannot be read. A connection that breaks or is silent for too long ends the
+// watch as the server does: it is taken up again from where it was.
+func (s *stream) run(ctx context.Context, decode *decoder) {
 	defer s.body.Close()
 	defer s.cancel()
-	decode := newDecoder()
+	alarm := time.AfterFunc(s.silence, s.cancel)
+	defer alarm.Stop()
 	var frame []byte
 	for {
 		var err error
-		if frame, err = readFrame(s.body, frame); err != nil {
+		var event watch.Event
+		frame, err = readFrame(s.body, frame)
+		alarm.Reset(s.silence)
+		if err == nil {
+			event, err = decode.event(frame)
+		} else if !errors.Is(err, errTooLarge) {
 			return
 		}
-		event, err := decode.event(frame)
 		if err != nil {
 			status := apierrors.NewInternalError(fmt.Errorf("reading the watch of nodes: %w", err)).Status()
 			event = watch.Event{Type: watch.Error, Object: &status}
@@ -56,6 +63,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
+var errTooLarge = errors.New("an event is too large")
+
 // readFrame reads what one event takes, into the room of the one before.
 func readFrame(from io.Reader, room []byte) ([]byte, error) {
 	var head [4]byte
@@ -64,7 +73,7 @@ func readFrame(from io.Reader, room []byte) ([]byte, error) {
 	}
 	size := int(binary.BigEndian.Uint32(head[:]))
 	if size > maxFrame {
-		return nil, fmt.Errorf("an event of %d bytes", size)
+		return nil, fmt.Errorf("%w: %d bytes, if it is what was asked for at all", errTooLarge, size)
 	}
 	if cap(room) < size {
 		room = make([]byte, size+size/4)
