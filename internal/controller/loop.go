@@ -53,7 +53,8 @@ type loop struct {
 	pages     pages
 	requests  sync.WaitGroup
 	pulse     *pulse
-	teller    teller
+	putOffs   teller
+	refusals  teller
 	retired   map[string]time.Time // sets that are gone: when their counts may go
 	startedAt time.Time
 }
@@ -149,7 +150,7 @@ func (l *loop) takeNodes(now time.Time) {
 			if p != nil && !older(a.object, p.node) {
 				l.forget(now, p)
 			}
-		case p != nil && !older(p.node, a.object): // our own write told us before the watch did
+		case p != nil && !isNews(p.node, a.object): // our own write told us before the watch did
 		case p != nil && nodewatch.Same(p.node, a.object): // a heartbeat
 			p.know(a.object, p.seen)
 		default:
@@ -157,6 +158,17 @@ func (l *loop) takeNodes(now time.Time) {
 		}
 	}
 	l.core.Observe(now, facts...)
+	// Somebody else's taint that served may be gone, which is no fact of the core.
+	for i := range facts {
+		l.consider(now, l.patients[facts[i].Name])
+	}
+}
+
+// isNews says whether the watch brings another version than the one that is known,
+// and none that is older. Versions that cannot be compared are news: it is the
+// watch that goes on.
+func isNews(known, brought *corev1.Node) bool {
+	return known.ResourceVersion != brought.ResourceVersion && !older(brought, known)
 }
 
 // older says whether a is an older version than b.

@@ -100,7 +100,7 @@ func (m *mailbox[T]) Update(obj any) error {
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
-	object.SetManagedFields(nil) // they are large, and nobody reads them
+	forgetManagers(object)
 	m.change(func(now time.Time) bool {
 		m.letter.latest[object.GetName()] = arrival[T]{object: object, at: now}
 		if m.same == nil {
@@ -111,6 +111,14 @@ func (m *mailbox[T]) Update(obj any) error {
 		return !found || !m.same(before, object)
 	})
 	return nil
+}
+
+// forgetManagers drops what is large and read by nobody. Nodes come without it, and
+// must not be written to: who sent them reads them still.
+func forgetManagers(object client.Object) {
+	if object.GetManagedFields() != nil {
+		object.SetManagedFields(nil)
+	}
 }
 
 // Delete notes that an object is gone.
@@ -136,7 +144,7 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 		if !ok {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
-		object.SetManagedFields(nil)
+		forgetManagers(object)
 		latest[object.GetName()] = arrival[T]{object: object, at: now}
 		if m.same != nil {
 			known[object.GetName()] = object

@@ -310,6 +310,12 @@ type outcome struct {
 	missing bool         // there is no such node
 }
 
+// deniedAsStale says whether a write was turned down as if the node had changed,
+// although it has not: some admission webhook answers with a conflict.
+func (o outcome) deniedAsStale() bool {
+	return o.change != nil && o.err != nil && o.fresh != nil && o.fresh.UID == o.uid && o.fresh.ResourceVersion == o.change.Node.ResourceVersion
+}
+
 // send makes a change, or with none reads the node afresh.
 func (l *loop) send(ctx context.Context, p *patient, change *treat.Change) {
 	p.stage = written
@@ -349,6 +355,11 @@ func (l *loop) heed(o outcome) {
 		l.made(now, p, o)
 	case treat.Stale:
 		p.doubt = false
+		if o.deniedAsStale() {
+			p.answered()
+			l.refused(now, p, o)
+			break
+		}
 		l.refreshed(now, p, o)
 	case treat.Busy:
 		p.answered()
@@ -393,7 +404,7 @@ func (l *loop) backOff(now time.Time, p *patient, o outcome) {
 	isNews := p.trouble.meets(o.fate, o.err)
 	wait := backOff(p.trouble.tries)
 	p.notBefore = now.Add(wait)
-	if isNews && l.teller.names(now) {
+	if isNews && l.putOffs.names(now) {
 		l.cfg.Logger.Warn("write put off", "node", p.node.Name, "retryIn", wait.String(), "err", o.err)
 	}
 }
@@ -417,7 +428,7 @@ func (l *loop) refused(now time.Time, p *patient, o outcome) {
 	p.refusedAt = now
 	wait := growing(p.refusals, firstRefusedRetry, lastRefusedRetry)
 	isNews := p.trouble.meets(o.fate, o.err)
-	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.teller.names(now) { // there is no set to complain to
+	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.refusals.names(now) { // there is no set to complain to
 		l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
 	}
 	if len(o.change.Takes) == 0 || p.onItsWay != "" {
@@ -443,6 +454,9 @@ func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
 	told := map[triage.RuleID]bool{}
 	for _, placed := range change.Placed {
 		told[placed.Rule] = true
+		if placed.Reason.Code != triage.FellBack { // what was refused may have been the stronger one
+			delete(p.complaints, placed.Rule)
+		}
 		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
 		l.cfg.Logger.Info("taint placed", "node", p.node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
 		l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(placed.Rule), Reason: placed.Reason})
@@ -452,6 +466,9 @@ func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
 	}
 	p.wanted = time.Time{}
 	for _, removed := range change.Removed {
+		if !told[removed.Rule] {
+			delete(p.complaints, removed.Rule)
+		}
 		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
 		if l.policies[removed.Rule.Name] == nil {
 			l.retire(now, removed.Rule.Name)

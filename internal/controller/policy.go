@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -265,6 +266,14 @@ func (p *patient) has(rule triage.RuleID) (effect triage.Effect) {
 	return effect
 }
 
+// hasForeign says whether the node has the taint that a reason speaks of, and
+// nobody of ours has placed it.
+func (p *patient) hasForeign(reason triage.Reason) bool {
+	return slices.ContainsFunc(p.node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == reason.Key && string(t.Effect) == reason.Effect.String()
+	}) && !slices.ContainsFunc(p.ours, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
+}
+
 // words tells a reason, and if the taint that it speaks of is not on the node as
 // ours, why not.
 func (l *loop) words(name string, reason triage.Reason) string {
@@ -279,7 +288,7 @@ func (l *loop) words(name string, reason triage.Reason) string {
 		return reason.String() + "; " + complaint
 	case isThere:
 		return reason.String()
-	case p.stage == idle:
+	case p.hasForeign(reason):
 		return reason.String() + "; somebody else's taint of that key and effect serves"
 	case p.trouble.tries > 0:
 		return reason.String() + "; not written yet: " + p.trouble.text

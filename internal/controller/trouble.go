@@ -54,15 +54,35 @@ func (t *teller) names(now time.Time) bool {
 	return true
 }
 
+// rest returns how many were not named, once it is time to tell of them, or when
+// it will be.
+func (t *teller) rest(now time.Time) (unnamed int, due time.Time) {
+	if t.unnamed == 0 {
+		return 0, time.Time{}
+	}
+	if due = t.since.Add(tellEvery); now.Before(due) {
+		return 0, due
+	}
+	unnamed = t.unnamed
+	*t = teller{since: now}
+	return unnamed, time.Time{}
+}
+
 // sumUp tells of those who were not named, and returns when it will.
 func (l *loop) sumUp(now time.Time) (due time.Time) {
-	if l.teller.unnamed == 0 {
-		return time.Time{}
+	refused, refusedDue := l.refusals.rest(now)
+	if refused > 0 {
+		l.cfg.Logger.Error("more writes are refused", "writes", refused)
 	}
-	if due = l.teller.since.Add(tellEvery); now.Before(due) {
-		return due
+	putOff, putOffDue := l.putOffs.rest(now)
+	if putOff > 0 {
+		l.tellOfPutOffs()
 	}
-	l.teller = teller{since: now}
+	return earliest(refusedDue, putOffDue)
+}
+
+// tellOfPutOffs tells how many nodes are in trouble now.
+func (l *loop) tellOfPutOffs() {
 	var example *patient
 	troubled := 0
 	for _, p := range l.patients {
@@ -76,12 +96,11 @@ func (l *loop) sumUp(now time.Time) (due time.Time) {
 	} else {
 		l.cfg.Logger.Warn("writes are being put off", "nodes", troubled, "node", example.node.Name, "err", example.trouble.text)
 	}
-	return time.Time{}
 }
 
 // isOver notes that a node has no trouble any more.
 func (l *loop) isOver(now time.Time, p *patient) {
-	if p.trouble.tries > 0 && l.teller.names(now) {
+	if p.trouble.tries > 0 && l.putOffs.names(now) {
 		l.cfg.Logger.Info("trouble is over", "node", p.node.Name, "tries", p.trouble.tries)
 	}
 	p.trouble = trouble{}
@@ -103,7 +122,7 @@ func (l *loop) complain(now time.Time, p *patient, rule triage.RuleID, reason tr
 		p.complaints = map[triage.RuleID]complaint{}
 	}
 	p.complaints[rule] = complaint{words, now}
-	if l.teller.names(now) {
+	if l.refusals.names(now) {
 		l.cfg.Logger.Error("write refused", "node", p.node.Name, "rule", rule.String(), "err", words)
 	}
 	l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(rule), Reason: reason, Trouble: words})

@@ -108,6 +108,40 @@ func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
 	})
 }
 
+func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
+	open(t, func(c *clinic) {
+		const nodes = 50
+		for i := range nodes {
+			p := c.admit(fmt.Sprintf("node-%d", i))
+			change := treat.Fence(p.node, "token")
+			change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}}}
+			change.Takes = []triage.RuleID{setRule("set")}
+			c.heed(outcome{patient: p, change: change, fate: treat.Refused, err: errors.New("forbidden"), version: "1"})
+		}
+		pass(tellEvery)
+		c.sumUp(time.Now())
+		if got := c.log.String(); c.lines("write refused") != mostNamed || !strings.Contains(got, fmt.Sprintf(`msg="more writes are refused" writes=%d`, nodes-mostNamed)) ||
+			c.lines("writes are made again") > 0 {
+			c.t.Errorf("refusals are told like this:\n%s", got)
+		}
+	})
+}
+
+// An admission webhook may answer with a conflict. The node has not changed, so
+// reading it again helps nobody.
+func TestConflictWithoutAChangeIsARefusal(t *testing.T) {
+	open(t, func(c *clinic) {
+		p := c.admit("a")
+		change := treat.Fence(p.node, "token")
+		change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
+		conflict := outcome{patient: p, change: change, fate: treat.Stale, err: errors.New("denied the request: 409"), fresh: p.node}
+		c.heed(conflict)
+		if c.lines("write refused") != 1 || !time.Now().Before(p.notBefore) {
+			c.t.Errorf("it is tried again at %v; the log:\n%s", p.notBefore, &c.log)
+		}
+	})
+}
+
 func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
 	open(t, func(c *clinic) {
 		p := c.admit("a")
@@ -131,6 +165,12 @@ func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
 		if len(c.events) != 3 || !strings.Contains(c.events[2].Trouble, "denied") {
 			c.t.Errorf("other words make %d Events, want 3: %+v", len(c.events), c.events)
 		}
+		c.answer(p, treat.Made, nil)
+		c.answer(p, treat.Refused, denied)
+		if len(c.events) != 5 { // one that tells of the taint, and one of the new refusal
+			c.t.Errorf("a refusal after a success is not told: %+v", c.events)
+		}
+		c.events = c.events[:3]
 		c.answer(c.admit("b"), treat.Refused, denied)
 		if len(c.events) != 4 {
 			c.t.Errorf("another node makes %d Events, want 4", len(c.events))

@@ -39,6 +39,7 @@ func TestMeaning(t *testing.T) {
 		{"a dry run places nothing", "dry", testDryRun},
 		{"a set that cannot be followed says why", "invalid", testInvalid},
 		{"taints of others are left alone", "foreign", testForeign},
+		{"a taint of others that served and goes is replaced", "served", testServedByOthers},
 		{"a taint removed by hand is put back by the book", "byhand", testRemovedByHand},
 		{"a record that cannot be read removes nothing", "corrupt", testCorruptRecord},
 		{"people see what happens", "sight", testSight},

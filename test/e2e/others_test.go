@@ -125,6 +125,28 @@ func testForeign(w *ward) {
 	w.hasNow(w.node(7), ours)
 }
 
+// Somebody else's taint serves as long as it is there. When it goes, ours comes, or
+// what there is room for.
+func testServedByOthers(w *ward) {
+	theirs := []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoExecute}}
+	w.admit(testbed.Nodes{Count: 4})
+	w.want("set", evict(intstr.FromInt32(1)))
+	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = theirs })
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.told("set", saysOf(w.node(1), "Tainted", "somebody else's taint of that key and effect serves"))
+	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
+	w.has(w.node(1), noExecute(w.key("set")))
+
+	// The bound is full now.
+	w.byHand(w.node(2), func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoSchedule}}
+	})
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.told("set", saysOf(w.node(2), "FellBack", "somebody else's taint of that key and effect serves"))
+	w.byHand(w.node(2), func(n *corev1.Node) { n.Spec.Taints = nil })
+	w.has(w.node(2), noSchedule(w.key("set")))
+}
+
 // Somebody takes our taint away while its set asks for it. It is put back, and
 // that takes a place like the first time: the ledger must name it.
 func testRemovedByHand(w *ward) {
