@@ -17,7 +17,7 @@ help: ## What can be made
 .PHONY: build
 build: ## Build the programs of Autohealer and the demo into bin
 	@echo "build: compiling"
-	@go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 # regenerate makes, in the folder $$made, everything that controller-gen makes of
 # api/: there the old files can be compared with the new ones, and a generator
