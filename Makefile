@@ -20,22 +20,25 @@ build: ## Build the programs of Autohealer and the demo into bin
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
 # regenerate makes, in the folder $$made, everything that controller-gen makes of
-# api/: there the old files can be compared with the new ones, and a generator
-# that stops half-way has broken nothing.
+# api/, and everything that is made of catalog/: there the old files can be
+# compared with the new ones, and a generator that stops half-way has broken
+# nothing.
 define regenerate
 made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
 	generator=$$PWD/bin/tools/controller-gen; \
-	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds)
+	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds); \
+	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"
 endef
 
 .PHONY: generate
-generate: ## Make deepcopy methods and CRDs from the types in api
+generate: ## Make deepcopy methods and CRDs from api, default sets and their docs from catalog
 	@cd tools && go run ./build generator
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
-		rm -rf deploy/crds; cp -r "$$made/deploy/crds" deploy/crds
+		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,defaults} deploy; \
+		cp "$$made/docs/conditions.md" docs
 
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
@@ -59,12 +62,13 @@ test: testbed ## Run all tests with the race detector, on a real control plane
 .PHONY: check
 check: ## Formatting, vet, linters and module files
 	@echo "check: formatting"
-	@unformatted=$$(gofmt -l api cmd deploy internal test testbed tools); \
+	@unformatted=$$(gofmt -l api catalog cmd deploy internal test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@echo "check: generated files"
 	@cd tools && go run ./build generator
 	@$(regenerate); \
-		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" || \
+		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && \
+		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" || \
 		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
 	@go vet $(PACKAGES)

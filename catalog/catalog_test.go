@@ -1,0 +1,285 @@
+package catalog_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// taint is a row of a table that says what stands on a node for a status.
+type taint struct {
+	condition string
+	status    catalog.Status
+	effect    catalog.Effect
+	key       string
+}
+
+// kubernetes is the first table of the proposal for ConditionSets, row by row:
+// what Kubernetes does by itself.
+var kubernetes = []taint{
+	{"Ready", "True", "", ""},
+	{"Ready", "False", "NoExecute", "node.kubernetes.io/not-ready"},
+	{"Ready", "Unknown", "NoExecute", "node.kubernetes.io/unreachable"},
+	{"OutOfDisk", "True", "NoSchedule", "node.kubernetes.io/out-of-disk"},
+	{"OutOfDisk", "False", "", ""},
+	{"OutOfDisk", "Unknown", "", ""},
+	{"MemoryPressure", "True", "NoSchedule", "node.kubernetes.io/memory-pressure"},
+	{"MemoryPressure", "False", "", ""},
+	{"MemoryPressure", "Unknown", "", ""},
+	{"DiskPressure", "True", "NoSchedule", "node.kubernetes.io/disk-pressure"},
+	{"DiskPressure", "False", "", ""},
+	{"DiskPressure", "Unknown", "", ""},
+	{"NetworkUnavailable", "True", "NoSchedule", "node.kubernetes.io/network-unavailable"},
+	{"NetworkUnavailable", "False", "", ""},
+	{"NetworkUnavailable", "Unknown", "", ""},
+	{"PIDPressure", "True", "NoSchedule", "node.kubernetes.io/pid-pressure"},
+	{"PIDPressure", "False", "", ""},
+	{"PIDPressure", "Unknown", "", ""},
+}
+
+// proposed are the condition types of node-problem-detector in the other tables
+// of that proposal, which leaves their effects and keys open.
+var proposed = []string{
+	"NTPProblem",
+	"CorruptDockerOverlay2",
+	"ContainerRuntimeUnhealthy",
+	"KubeletUnhealthy",
+	"KernelDeadlock", "ReadonlyFilesystem", "FrequentUnregisterNetDevice",
+	"FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart",
+}
+
+// monitor is what one monitor reports as node-problem-detector ships it.
+type monitor struct {
+	conditions []string // the conditions of its permanent rules
+	events     []string // the reasons of its temporary rules
+}
+
+// shipped are the monitors of node-problem-detector, by their sources.
+var shipped = map[catalog.Source]monitor{
+	"kernel-monitor": {
+		[]string{"KernelDeadlock", "XfsShutdown", "CperHardwareErrorFatal", "FrequentUnregisterNetDevice"},
+		[]string{
+			"OOMKilling", "TaskHung", "UnregisterNetDevice", "KernelOops", "Ext4Error", "Ext4Warning", "IOError",
+			"MemoryReadError", "CperHardwareErrorCorrected", "CperHardwareErrorRecoverable",
+		},
+	},
+	"readonly-monitor": {[]string{"ReadonlyFilesystem"}, nil},
+	"docker-monitor":   {[]string{"CorruptDockerOverlay2"}, []string{"CorruptDockerImage", "DockerContainerStartupFailure"}},
+	"systemd-monitor": {
+		[]string{"FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart"},
+		[]string{"KubeletStart", "DockerStart", "ContainerdStart"},
+	},
+	"health-checker":                {[]string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy"}, nil},
+	"ntp-custom-plugin-monitor":     {[]string{"NTPProblem"}, []string{"NTPIsDown"}},
+	"network-custom-plugin-monitor": {nil, []string{"ConntrackFull", "DNSUnreachable"}},
+	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},
+	"disk-monitor":                  {[]string{"DiskBadBlock"}, nil},
+	"abrt-adaptor":                  {nil, []string{"CCPPCrash", "UncaughtException", "XorgCrash", "VMcore", "KernelOops"}},
+}
+
+func TestCatalogHasWhatKubernetesReports(t *testing.T) {
+	for _, row := range kubernetes {
+		c, ok := catalog.Lookup(row.condition)
+		if !ok {
+			t.Errorf("%s is not in the catalogue", row.condition)
+			continue
+		}
+		if c.Source != catalog.Kubernetes || c.Effect != catalog.None {
+			t.Errorf("%s comes from %s and has the default %q: what Kubernetes taints for is left to it", row.condition, c.Source, c.Effect)
+		}
+		var got taint
+		for _, native := range c.Native {
+			if native.Status == row.status {
+				got = taint{row.condition, native.Status, native.Effect, native.Key}
+			}
+		}
+		if row.effect == "" {
+			row = taint{}
+		}
+		if got != row {
+			t.Errorf("%s: Kubernetes does %+v, the catalogue says %+v", c.Type, row, got)
+		}
+	}
+}
+
+func TestCatalogHasWhatNodeProblemDetectorReports(t *testing.T) {
+	for _, condition := range proposed {
+		if c, ok := catalog.Lookup(condition); !ok || c.Effect == catalog.None {
+			t.Errorf("%s is known: %v; its effect is %q, which was to be decided", condition, ok, c.Effect)
+		}
+	}
+	got := map[catalog.Source]monitor{}
+	for _, c := range catalog.Conditions() {
+		if c.Source != catalog.Kubernetes {
+			m := got[c.Source]
+			m.conditions = append(m.conditions, c.Type)
+			got[c.Source] = m
+		}
+	}
+	for _, e := range catalog.Events() {
+		for _, source := range e.Sources {
+			m := got[source]
+			m.events = append(m.events, e.Reason)
+			got[source] = m
+		}
+	}
+	anyOrder := cmp.Transformer("sorted", func(list []string) map[string]bool {
+		set := map[string]bool{}
+		for _, name := range list {
+			set[name] = true
+		}
+		return set
+	})
+	if diff := cmp.Diff(shipped, got, cmp.AllowUnexported(monitor{}), anyOrder); diff != "" {
+		t.Errorf("monitors (-shipped +catalogue):\n%s", diff)
+	}
+}
+
+func TestEveryConditionIsDecided(t *testing.T) {
+	seen := map[string]bool{}
+	effects := map[catalog.Effect]int{}
+	for _, c := range catalog.Conditions() {
+		if seen[c.Type] {
+			t.Errorf("%s is there twice", c.Type)
+		}
+		seen[c.Type] = true
+		effects[c.Effect]++
+		if c.Healthy != catalog.True && c.Healthy != catalog.False {
+			t.Errorf("%s is healthy when %q", c.Type, c.Healthy)
+		}
+		if c.Sick() == c.Healthy || c.Sick() == catalog.Unknown {
+			t.Errorf("%s is sick when %q", c.Type, c.Sick())
+		}
+		if (c.Healthy == catalog.True) != strings.HasSuffix(c.Type, "Ready") {
+			t.Errorf("%s is healthy when %s: a problem is named by what is wrong", c.Type, c.Healthy)
+		}
+		isSentence(t, c.Type, c.Meaning)
+		isSentence(t, c.Type, c.Why)
+		for _, native := range c.Native {
+			if native.Status == c.Healthy || !strings.HasPrefix(native.Key, "node.kubernetes.io/") {
+				t.Errorf("%s has %+v for a taint of Kubernetes", c.Type, native)
+			}
+		}
+		switch c.Effect {
+		case catalog.None:
+			if len(c.Native) == 0 || c.Duration != "" || c.TaintKey() != "" {
+				t.Errorf("%s has no default: who taints for it?", c.Type)
+			}
+		case catalog.PreferNoSchedule, catalog.NoSchedule, catalog.NoExecute:
+			if len(c.Native) > 0 {
+				t.Errorf("%s has a default beside the taint of Kubernetes", c.Type)
+			}
+			if c.TaintKey() != "autohealer.resourcestack.com/"+c.Type || len(c.Type) > 63 {
+				t.Errorf("%s has the key %q", c.Type, c.TaintKey())
+			}
+		default:
+			t.Errorf("%s has the effect %q", c.Type, c.Effect)
+		}
+		if (c.Effect == catalog.NoExecute) != (c.MaxUnhealthy != "") {
+			t.Errorf("%s: %s with the bound %q; what empties nodes is bounded, and nothing else is", c.Type, c.Effect, c.MaxUnhealthy)
+		}
+	}
+	t.Logf("saw %d conditions, by effect %v", len(seen), effects)
+	if len(effects) < 4 {
+		t.Error("some effect is never chosen: this test does not look at it")
+	}
+	for _, e := range catalog.Events() {
+		if seen[e.Reason] {
+			t.Errorf("%s is a condition, or there twice", e.Reason)
+		}
+		seen[e.Reason] = true
+		isSentence(t, e.Reason, e.Meaning)
+	}
+}
+
+// isSentence holds a text to what a row of a table can show.
+func isSentence(t *testing.T, of, text string) {
+	t.Helper()
+	first := strings.IndexFunc(text, unicode.IsLetter)
+	if first != 0 || !strings.HasSuffix(text, ".") || strings.Contains(text, ". ") || strings.ContainsAny(text, "|<>\n`") {
+		t.Errorf("%s: %q is not one plain sentence", of, text)
+	}
+}
+
+func TestLookup(t *testing.T) {
+	if c, ok := catalog.Lookup("KernelDeadlock"); !ok || c.Type != "KernelDeadlock" || c.Sick() != catalog.True {
+		t.Errorf("KernelDeadlock: %+v, %v", c, ok)
+	}
+	if c, ok := catalog.Lookup("Ready"); !ok || c.Sick() != catalog.False {
+		t.Errorf("Ready: %+v, %v", c, ok)
+	}
+	for _, name := range []string{"", "kerneldeadlock", "KernelDeadlock ", "OOMKilling", "GPUUnhealthy"} {
+		if c, ok := catalog.Lookup(name); ok {
+			t.Errorf("%q is %+v", name, c)
+		}
+	}
+	if e, ok := catalog.LookupEvent("ConntrackFull"); !ok || e.Reason != "ConntrackFull" {
+		t.Errorf("ConntrackFull: %+v, %v", e, ok)
+	}
+	if e, ok := catalog.LookupEvent("KernelDeadlock"); ok {
+		t.Errorf("KernelDeadlock is the Event %+v", e)
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	tests := []struct {
+		condition, status string
+		want              bool
+	}{
+		{"Ready", "True", true},
+		{"Ready", "true", true},
+		{"Ready", "False", false},
+		{"Ready", "Unknown", false},
+		{"OutOfDisk", "False", true},
+		{"OutOfDisk", "false", true},
+		{"OutOfDisk", "True", false},
+		{"KernelDeadlock", "False", true},
+		{"KernelDeadlock", "Unknown", false},
+		{"KernelDeadlock", "", false},
+		{"GPUUnhealthy", "False", false},
+		{"GPUUnhealthy", "True", false},
+	}
+	for _, test := range tests {
+		if got := catalog.Healthy(test.condition, test.status); got != test.want {
+			t.Errorf("%s=%s is healthy: %v", test.condition, test.status, got)
+		}
+	}
+	for _, c := range catalog.Conditions() {
+		if !catalog.Healthy(c.Type, string(c.Healthy)) || catalog.Healthy(c.Type, string(c.Sick())) || catalog.Healthy(c.Type, "Unknown") {
+			t.Errorf("%s: healthy is not the one status that means it", c.Type)
+		}
+	}
+}
+
+// The table is shared by all who ask; none can spoil it for the others.
+func TestCallersCannotChangeTheCatalogue(t *testing.T) {
+	before, eventsBefore := catalog.Conditions(), catalog.Events()
+	spoiled, spoiledEvents := catalog.Conditions(), catalog.Events()
+	for i := range spoiled {
+		spoiled[i].Type = "x"
+		for j := range spoiled[i].Native {
+			spoiled[i].Native[j].Key = "x"
+		}
+	}
+	for i := range spoiledEvents {
+		spoiledEvents[i].Sources[0] = "x"
+	}
+	ready, _ := catalog.Lookup("Ready")
+	ready.Native[0].Key = "x"
+	oom, _ := catalog.LookupEvent("OOMKilling")
+	oom.Sources[0] = "x"
+	if diff := cmp.Diff(before, catalog.Conditions()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(eventsBefore, catalog.Events()); diff != "" {
+		t.Error(diff)
+	}
+	if slices.ContainsFunc(catalog.Conditions(), func(c catalog.Condition) bool { return c.Type == "x" }) {
+		t.Error("the catalogue was changed")
+	}
+}

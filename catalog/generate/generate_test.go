@@ -1,0 +1,171 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+const root = "../.."
+
+// What is in the repository is what the catalogue makes.
+func TestFilesAreFresh(t *testing.T) {
+	made := t.TempDir()
+	page, err := os.ReadFile(root + "/docs/conditions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(made, "docs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(made, "docs/conditions.md"), page, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := command([]string{made}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"docs/conditions.md", "deploy/defaults/conditionsets.yaml"} {
+		want, err := os.ReadFile(filepath.Join(made, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s is stale, run make generate (-made +there):\n%s", path, diff)
+		}
+	}
+}
+
+// The page has every condition and every Event, each where it belongs.
+func TestPageIsComplete(t *testing.T) {
+	page, err := os.ReadFile(root + "/docs/conditions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int{}
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") {
+			rows[strings.Trim(cells[0], "| `")] = len(cells)
+		}
+	}
+	want := map[string]int{}
+	for _, c := range catalog.Conditions() {
+		want[c.Type] = 7
+		if c.Source == catalog.Kubernetes {
+			want[c.Type] = 5
+		}
+	}
+	for _, e := range catalog.Events() {
+		want[e.Reason] = 3
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("rows by their number of columns (-want +got):\n%s", diff)
+	}
+}
+
+func TestConditionSets(t *testing.T) {
+	got := conditionSets([]catalog.Condition{
+		{Type: "Ready", Source: catalog.Kubernetes, Healthy: catalog.True, Why: "It is not for us."},
+		{
+			Type: "NTPProblem", Source: catalog.NTPMonitor, Healthy: catalog.False, Meaning: "The clock is wrong.",
+			Effect: catalog.PreferNoSchedule, Why: "This is a reason that is so long that it does not fit into one line of the comment.",
+		},
+		{
+			Type: "DiskReady", Source: catalog.DiskMonitor, Healthy: catalog.True, Meaning: "The disk is gone.",
+			Effect: catalog.NoExecute, Duration: "5m", MaxUnhealthy: "10%", Why: "It is lost.",
+		},
+	})
+	want := header + `---
+# NTPProblem (ntp-custom-plugin-monitor): The clock is wrong.
+# PreferNoSchedule: This is a reason that is so long that it does not fit into
+# one line of the comment.
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata:
+  name: default-ntp-problem
+  labels:
+    app.kubernetes.io/part-of: autohealer
+spec:
+  type: NTPProblem
+  effect: PreferNoSchedule
+  taintKey: autohealer.resourcestack.com/NTPProblem
+  conditions:
+    NTPProblem:
+      status: true
+---
+# DiskReady (disk-monitor): The disk is gone.
+# NoExecute: It is lost.
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata:
+  name: default-disk-ready
+  labels:
+    app.kubernetes.io/part-of: autohealer
+spec:
+  type: DiskReady
+  effect: NoExecute
+  taintKey: autohealer.resourcestack.com/DiskReady
+  maxUnhealthy: 10%
+  conditions:
+    DiskReady:
+      status: false
+      duration: 5m
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestKebab(t *testing.T) {
+	for name, want := range map[string]string{
+		"NTPProblem": "ntp-problem", "CorruptDockerOverlay2": "corrupt-docker-overlay2",
+		"KernelDeadlock": "kernel-deadlock", "DiskBadBlock": "disk-bad-block", "OOM": "oom", "": "",
+	} {
+		if got := kebab(name); got != want {
+			t.Errorf("%s is named %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	const begin, end = "<!-- begin a: made of the catalogue by make generate -->\n", "<!-- end a -->\n"
+	tests := []struct {
+		name, page, want, says string
+	}{
+		{"an empty place", "x\n" + begin + end + "y\n", "x\n" + begin + "rows\n" + end + "y\n", ""},
+		{"old rows", begin + "old\n" + end, begin + "rows\n" + end, ""},
+		{"no begin", "x\n" + end, "", "there is no line \"<!-- begin a"},
+		{"no end", begin + "x\n", "", "there is no line \"<!-- end a -->\" after"},
+		{"the end before the beginning", end + begin, "", "there is no line \"<!-- end a -->\" after"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := fill(test.page, "a", "rows\n")
+			if test.says == "" {
+				if err != nil || got != test.want {
+					t.Errorf("%v: %q, want %q", err, got, test.want)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want something with %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestCommandWantsAFolder(t *testing.T) {
+	for _, args := range [][]string{nil, {"a", "b"}, {t.TempDir()}} {
+		if command(args) == nil {
+			t.Errorf("%q was taken", args)
+		}
+	}
+}

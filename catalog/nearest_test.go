@@ -1,0 +1,245 @@
+package catalog_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+func known() []string {
+	var types []string
+	for _, c := range catalog.Conditions() {
+		types = append(types, c.Type)
+	}
+	return types
+}
+
+// plausible are names that people do give to conditions of their own, and that
+// are neither typing mistakes nor in the catalogue.
+var plausible = []string{
+	// What agents and providers in the field report.
+	"AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady",
+	"GPUUnhealthy", "EFAUnhealthy", "XIDError", "NVLinkDown", "BootDiskCorrupt", "RuntimeHung", "BadCPU", "OutOfResource",
+	"FilesystemCorruptionProblem", "VMEventScheduled", "KubeletProblem", "ContainerRuntimeProblem", "NodeDrainable",
+	"GracefulNodeShutdownInProgress", "DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress",
+	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "KubeProxyUnhealthy",
+	// The opposites of what is known.
+	"KubeletHealthy", "ContainerRuntimeHealthy", "NetworkAvailable", "NotReady", "Unready", "WritableFilesystem",
+	// Of the same make as something known.
+	"CPUPressure", "GPUPressure", "IOPressure", "RAIDPressure", "InodePressure", "NetworkPressure", "DiskFull", "DiskFailure",
+	"PTPProblem", "DNSProblem", "ChronyProblem", "ZfsShutdown", "NfsShutdown", "BtrfsShutdown", "KernelPanic", "KernelLivelock",
+	"CorruptPodmanOverlay", "CorruptContainerdSnapshot", "CperHardwareErrorRecurring", "CPUHardwareErrorFatal", "MemoryBadBlock",
+	"OutOfMemory", "OutOfInodes", "Read", "Real", "Steady", "example.com/KernelDeadlock", "example.com/Ready",
+}
+
+func TestNearestLeavesNamesAlone(t *testing.T) {
+	if len(plausible) < 40 {
+		t.Fatalf("%d names are no sample", len(plausible))
+	}
+	names := slices.Clone(plausible)
+	for _, e := range catalog.Events() {
+		names = append(names, e.Reason)
+	}
+	for _, name := range names {
+		if _, ok := catalog.Lookup(name); ok {
+			t.Errorf("%s is in the catalogue", name)
+		}
+		if got, ok := catalog.Nearest(name); ok {
+			t.Errorf("%s is taken for a slip of %s", name, got)
+		}
+	}
+	// Nor is one taken for another: nodes may report some of them.
+	for i, name := range names {
+		others := slices.Concat(names[:i], names[i+1:])
+		if got, ok := catalog.Nearest(name, others...); ok {
+			t.Errorf("%s is taken for a slip of %s", name, got)
+		}
+	}
+}
+
+func TestNearestNeverTakesWhatIsKnownForASlip(t *testing.T) {
+	types := known()
+	for _, name := range types {
+		if got, ok := catalog.Nearest(name, types...); ok {
+			t.Errorf("%s is taken for a slip of %s", name, got)
+		}
+		if got, ok := catalog.Nearest(name, name+"s"); ok {
+			t.Errorf("%s is taken for a slip of %s, which a node reports", name, got)
+		}
+	}
+	// What a node reports is right, however it is spelled.
+	if got, ok := catalog.Nearest("KubletUnhealthy", "KubletUnhealthy"); ok {
+		t.Errorf("KubletUnhealthy is taken for a slip of %s", got)
+	}
+}
+
+// slips calls see with everything that one slip makes of a name.
+func slips(name string, see func(string)) {
+	const alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+	for i := range len(name) + 1 {
+		for _, letter := range alphabet {
+			see(name[:i] + string(letter) + name[i:])
+			if i < len(name) {
+				see(name[:i] + string(letter) + name[i+1:])
+			}
+		}
+		if i < len(name) {
+			see(name[:i] + name[i+1:])
+		}
+		if i+1 < len(name) {
+			see(name[:i] + name[i+1:i+2] + name[i:i+1] + name[i+2:])
+		}
+	}
+}
+
+func TestNearestFindsEverySlip(t *testing.T) {
+	types := known()
+	seen, apart := 0, 0
+	for _, name := range types {
+		if len(name) < 8 {
+			continue
+		}
+		slips(name, func(slip string) {
+			if slip == name {
+				return
+			}
+			if slices.Contains(plausible, slip) {
+				apart++
+				return
+			}
+			seen++
+			if seen%2 == 0 { // no slip hides behind capitals
+				slip = strings.ToLower(slip)
+			}
+			if got, ok := catalog.Nearest(slip); !ok || got != name {
+				t.Errorf("%s is taken for %q, want %s", slip, got, name)
+			}
+		})
+	}
+	t.Logf("saw %d slips in %d names, and %d that are names of their own", seen, len(types), apart)
+	if seen < 10000 || apart == 0 {
+		t.Error("this test looks at next to nothing")
+	}
+}
+
+func TestNearestFindsOtherCapitalsAndSeparators(t *testing.T) {
+	types := known()
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.SampledFrom(types).Draw(t, "name")
+		var written strings.Builder
+		for i, letter := range name {
+			if i > 0 {
+				written.WriteString(rapid.SampledFrom([]string{"", "", "", "-", "_", ".", " "}).Draw(t, "separator"))
+			}
+			if rapid.Bool().Draw(t, "capital") {
+				written.WriteRune(unicode.ToUpper(letter))
+			} else {
+				written.WriteRune(unicode.ToLower(letter))
+			}
+		}
+		if written.String() == name {
+			t.Skip("nothing was changed")
+		}
+		if got, ok := catalog.Nearest(written.String()); !ok || got != name {
+			t.Fatalf("%q is taken for %q, want %s", written.String(), got, name)
+		}
+	})
+}
+
+func TestNearest(t *testing.T) {
+	tests := []struct {
+		name    string
+		written string
+		others  []string
+		want    string
+	}{
+		{"a letter too few", "KubletUnhealthy", nil, "KubeletUnhealthy"},
+		{"a letter too many", "KernelDeadlocks", nil, "KernelDeadlock"},
+		{"another letter", "DiskPresture", nil, "DiskPressure"},
+		{"two swapped", "MemoryPressuer", nil, "MemoryPressure"},
+		{"other capitals", "ReadOnlyFileSystem", nil, "ReadonlyFilesystem"},
+		{"as a taint is written", "pid-pressure", nil, "PIDPressure"},
+		{"the shortest name in other capitals", "ready", nil, "Ready"},
+		{"the shortest name with two swapped", "Reday", nil, "Ready"},
+		{"the shortest name with another letter may be another word", "Heady", nil, ""},
+		{"a slip in each of two words", "ContanerRuntimeUnhealty", nil, "ContainerRuntimeUnhealthy"},
+		{"a slip in each of three words", "ContanerRutimeUnhealty", nil, ""},
+		{"two slips in a name that is not long", "MemryPresure", nil, ""},
+		{"two slips in one word", "KubeletUnhelty", nil, ""},
+
+		{"what a node reports, with a slip", "GPUUnhelthy", []string{"GPUUnhealthy"}, "GPUUnhealthy"},
+		{"what a node reports, in other capitals", "GpuUnhealthy", []string{"GPUUnhealthy"}, "GPUUnhealthy"},
+		{"what a node reports, with a slip in each of two words", "AcceleratdHardwreReady", []string{"AcceleratedHardwareReady"}, "AcceleratedHardwareReady"},
+		{"another abbreviation", "CPUUnhealthy", []string{"GPUUnhealthy"}, ""},
+		{"another number", "GPU0Unhealthy", []string{"GPU1Unhealthy"}, ""},
+		{"another number after a word", "Disk1Failing", []string{"Disk2Failing"}, ""},
+		{"another long number", "Port10001Down", []string{"Port10002Down"}, ""},
+		{"another short word", "RootDiskCorrupt", []string{"BootDiskCorrupt"}, ""},
+		{"the opposite", "StorageUnready", []string{"StorageReady"}, ""},
+		{"a name of a domain, with a slip", "example.com/FanBrokn", []string{"example.com/FanBroken"}, "example.com/FanBroken"},
+		{"the same name of another domain", "example.org/FanBroken", []string{"example.com/FanBroken"}, ""},
+		{"the same name without a domain", "FanBroken", []string{"example.com/FanBroken"}, ""},
+		{"the catalogue goes first", "kerneldeadlock", []string{"KernelDeadLock"}, "KernelDeadlock"},
+		{"the smaller mistake goes first", "kernel-deadlocks", []string{"KernelDeadlocks"}, "KernelDeadlocks"},
+		{"of two that are as near, the first by the alphabet", "FansBroke", []string{"FansBrokes", "FansBroken"}, "FansBroken"},
+		{"nothing", "", []string{"", "A"}, ""},
+		{"only a separator", "-", []string{"", "."}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, ok := catalog.Nearest(test.written, test.others...)
+			if got != test.want || ok != (test.want != "") {
+				t.Errorf("%q is taken for %q (%v), want %q", test.written, got, ok, test.want)
+			}
+		})
+	}
+}
+
+// Whatever is written, the answer is a known name, is not what was written, and
+// does not depend on the order in which nodes report.
+func TestNearestAnswersWithWhatIsKnown(t *testing.T) {
+	name := rapid.OneOf(
+		rapid.SampledFrom(known()), rapid.SampledFrom(plausible),
+		rapid.StringMatching(`([ab]/)?([A-C][a-c]{0,6}[-_.0-9]?){0,4}`), rapid.String(),
+	)
+	found := 0
+	rapid.Check(t, func(t *rapid.T) {
+		others := rapid.SliceOfN(name, 0, 5).Draw(t, "others")
+		written := rapid.OneOf(name, rapid.SampledFrom(append(known(), others...))).Draw(t, "written")
+		if at := rapid.IntRange(0, 2*len(written)).Draw(t, "slip"); at < len(written) {
+			written = written[:at] + written[at+1:]
+		}
+		got, ok := catalog.Nearest(written, others...)
+		if !ok {
+			if got != "" {
+				t.Fatalf("%q without a yes", got)
+			}
+			return
+		}
+		found++
+		if got == written || !slices.Contains(known(), got) && !slices.Contains(others, got) {
+			t.Fatalf("%q is taken for %q", written, got)
+		}
+		slices.Reverse(others)
+		if again, _ := catalog.Nearest(written, others...); again != got {
+			t.Fatalf("%q is taken for %q, and in another order for %q", written, got, again)
+		}
+	})
+	t.Logf("saw %d near misses", found)
+	if found == 0 {
+		t.Error("no name was near another: this test looks at nothing")
+	}
+}
+
+func BenchmarkNearest(b *testing.B) {
+	for b.Loop() {
+		if _, ok := catalog.Nearest("AcceleratedHardwareReady", plausible[1:]...); ok {
+			b.Fatal("it is a name of its own")
+		}
+	}
+}
