@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -63,10 +64,12 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 	when := triage.When{All: true}
 	named := map[string]bool{}
 	for i, c := range s.Conditions {
-		path := "spec.conditions." + c.Type
+		path := "spec.conditions[" + c.Type + "]"
 		switch {
 		case c.Type == "" || len(c.Type) > longestCondition:
 			f.refuse(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type such as KernelDeadlock, of at most 316 characters")
+		case strings.ContainsAny(c.Type, " :="):
+			f.refuse(path, c.Type, "want the condition type alone, such as KernelDeadlock, without spaces, colons and equals signs")
 		case named[c.Type]:
 			f.refuse(path, c.Type, "named twice; all conditions must stand at once")
 		}

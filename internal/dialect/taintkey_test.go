@@ -35,6 +35,10 @@ func TestTaintKey(t *testing.T) {
 		{"a domain that only ends like a reserved one", "mykubernetes.io/a", ""},
 		{"a reserved domain as the name", "example.com/kubernetes.io", ""},
 		{"a reserved domain as the name of a key without a prefix", "kubernetes.io", ""},
+		{"the Autoscaler's name in another domain", "example.com/ToBeDeletedByClusterAutoscaler", ""},
+		{"the domain of the default sets", "autohealer.resourcestack.com/KernelDeadlock", ""},
+		{"a key that users give", "nvidia.com/gpu", ""},
+		{"a domain beside a reserved one", "aws.k8s.example.com/a", ""},
 
 		{"nothing", "", "needs a taint key such as example.com/KernelDeadlock"},
 		{"no name", "example.com/", "the name of the key"},
@@ -53,11 +57,21 @@ func TestTaintKey(t *testing.T) {
 		{"a key and its value", "example.com/a=b", "the name of the key"},
 		{"a key and its effect", "example.com/a:NoSchedule", "the name of the key"},
 
-		{"a taint of the node lifecycle", "node.kubernetes.io/not-ready", "reserved for Kubernetes itself; want one of a domain of your own"},
+		{"a taint of the node lifecycle", "node.kubernetes.io/not-ready", "reserved for Kubernetes itself, which places and removes such taints; want a key in a domain of your own"},
 		{"a role of a node", "node-role.kubernetes.io/control-plane", "reserved"},
 		{"the domain of Kubernetes", "kubernetes.io/a", "reserved"},
 		{"the short domain of Kubernetes", "k8s.io/a", "reserved"},
 		{"below the short domain", "node.cluster.x-k8s.k8s.io/a", "reserved"},
+		{"a key of Cluster API", "node.cluster.x-k8s.io/uninitialized", "reserved for Kubernetes"},
+		{"a key of Karpenter", "karpenter.sh/disrupted", "reserved for Karpenter itself"},
+		{"a key of Karpenter's provider", "karpenter.k8s.aws/unready", "reserved for Amazon EKS"},
+		{"a key of a managed node group", "eks.amazonaws.com/compute-type", "reserved for Amazon EKS"},
+		{"a key of Google Cloud", "cloud.google.com/impending-node-termination", "reserved for Google Cloud"},
+		{"a key of Azure", "remediator.kubernetes.azure.com/unschedulable", "reserved for Azure"},
+		{"a key of a remediator", "medik8s.io/remediation", "reserved for Medik8s"},
+		{"a key of the network", "node.cilium.io/agent-not-ready", "reserved for Cilium"},
+		{"a key of the Cluster Autoscaler", "ToBeDeletedByClusterAutoscaler", "reserved for the Cluster Autoscaler"},
+		{"the other key of the Cluster Autoscaler", "DeletionCandidateOfClusterAutoscaler", "reserved for the Cluster Autoscaler"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

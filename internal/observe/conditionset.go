@@ -3,12 +3,23 @@ package observe
 import (
 	"errors"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
+
+const (
+	longestType    = 316
+	mostConditions = 32
+)
+
+// isType and the numbers above are those of the CRD. It does not see the sets in
+// ConfigMaps, nor those that were stored before it knew better.
+var isType = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 // ConditionSet returns the rule that a set asks for. The error is a
 // *[triage.FieldError] that names the field as it stands in the object.
@@ -20,9 +31,13 @@ func ConditionSet(set *v1alpha1.ConditionSet) (triage.Rule, error) {
 func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, error) {
 	switch {
 	case spec.Unreadable != "":
-		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + spec.Unreadable}
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + cut(spec.Unreadable, 3*longestValue) + "; what is wanted is told by kubectl explain conditionset.spec"}
 	case spec.Type == "":
 		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Problem: "a set needs a type that names the combination, such as KubeletContainerRuntimeUnhealthy"}
+	case len(spec.Type) > longestType || !isType.MatchString(spec.Type):
+		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Value: spec.Type, Problem: "want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"}
+	case len(spec.Conditions) > mostConditions:
+		return triage.Rule{}, &triage.FieldError{Field: "spec.conditions", Value: strconv.Itoa(len(spec.Conditions)), Problem: "a set has at most 32 conditions"}
 	}
 	who, err := nodeSelector(spec.Selector)
 	if err != nil {
@@ -59,8 +74,13 @@ func briefly(err error) error {
 		return err
 	}
 	short := *field
-	if runes := []rune(field.Value); len(runes) > longestValue {
-		short.Value = string(runes[:longestValue]) + "..."
-	}
+	short.Value = cut(field.Value, longestValue)
 	return &short
+}
+
+func cut(text string, longest int) string {
+	if runes := []rune(text); len(runes) > longest {
+		return string(runes[:longest]) + "..."
+	}
+	return text
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -202,14 +203,21 @@ func TestConditionSetRefuses(t *testing.T) {
 	}{
 		{"a spec that cannot be read", func(s *v1alpha1.ConditionSetSpec) { s.Unreadable = "it is a number" }, "spec", "", "cannot be read: it is a number"},
 		{"no type", func(s *v1alpha1.ConditionSetSpec) { s.Type = "" }, "spec.type", "", "needs a type"},
+		{"a type in words", func(s *v1alpha1.ConditionSetSpec) { s.Type = "the kubelet is sick" }, "spec.type", "the kubelet is sick", "want a name"},
+		{"a type without an end", func(s *v1alpha1.ConditionSetSpec) { s.Type = strings.Repeat("x", 317) }, "spec.type", strings.Repeat("x", 100) + "...", "want a name"},
+		{"a crowd of conditions", func(s *v1alpha1.ConditionSetSpec) {
+			for i := range 31 {
+				s.Conditions["C"+strconv.Itoa(i)] = v1alpha1.SetCondition{Status: "True"}
+			}
+		}, "spec.conditions", "33", "at most 32"},
 		{"a reserved taint key", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "node.kubernetes.io/not-ready" }, "spec.taintKey", "node.kubernetes.io/not-ready", "reserved"},
 		{"an effect that is none", func(s *v1alpha1.ConditionSetSpec) { s.Effect = "Evict" }, "spec.effect", "Evict", "NoExecute"},
 		{"no conditions", func(s *v1alpha1.ConditionSetSpec) { s.Conditions = nil }, "spec.conditions", "", "at least one"},
 		{"a condition without a type", func(s *v1alpha1.ConditionSetSpec) { s.Conditions[""] = v1alpha1.SetCondition{Status: "True"} }, "spec.conditions[0]", "", "condition type"},
-		{"a status that is none", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["B"] = v1alpha1.SetCondition{Status: "1"} }, "spec.conditions.B.status", "1", "True, False or Unknown"},
+		{"a status that is none", func(s *v1alpha1.ConditionSetSpec) { s.Conditions["B"] = v1alpha1.SetCondition{Status: "1"} }, "spec.conditions[B].status", "1", "True, False or Unknown"},
 		{"a duration in words", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["B"] = v1alpha1.SetCondition{Status: "True", Duration: "long"}
-		}, "spec.conditions.B.duration", "long", "want a duration"},
+		}, "spec.conditions[B].duration", "long", "want a duration"},
 		{"a negative bound", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.maxUnhealthy", "-1", "want a number"},
 		{"a bound in words", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("half")) }, "spec.maxUnhealthy", "half", "want a number"},
 
@@ -224,7 +232,7 @@ func TestConditionSetRefuses(t *testing.T) {
 
 		{"a word that does not end", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["B"] = v1alpha1.SetCondition{Status: v1alpha1.ConditionStatus(long)}
-		}, "spec.conditions.B.status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
+		}, "spec.conditions[B].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

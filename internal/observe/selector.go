@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -29,7 +30,11 @@ func nodeSelector(s *metav1.LabelSelector) (triage.Selector, error) {
 		// The labels are checked in a random order; the same object must get the
 		// same answer every time.
 		first := slices.MinFunc(bad, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) })
-		return triage.Selector{}, &triage.FieldError{Field: first.Field, Value: fmt.Sprint(first.BadValue), Problem: first.Detail}
+		wrong := &triage.FieldError{Field: first.Field, Value: fmt.Sprint(first.BadValue), Problem: first.Detail}
+		if strings.HasSuffix(first.Field, ".operator") {
+			wrong.Problem += "; want In, NotIn, Exists or DoesNotExist"
+		}
+		return triage.Selector{}, wrong
 	}
 	if s == nil {
 		return triage.Selector{}, nil

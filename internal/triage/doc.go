@@ -20,6 +20,11 @@
 // it names; and call [Core.Advance] when [Core.Deadline] has come. A plan may
 // be asked for at any time and changes nothing.
 //
+// Whoever wonders what a rule would do asks for its [Impact]. That needs neither the
+// rule to be followed nor the time, and may be asked between any two calls: nothing is
+// decided or changed by it, and several may ask at once, as long as nobody calls
+// anything else meanwhile. A core without rules answers as well as any other.
+//
 // The caller's duties:
 //
 //   - It calls from one goroutine at a time.
@@ -128,6 +133,11 @@
 // whether the node is sick. Until that is gone it keeps its place, as everything
 // does that is to be taken back, so that no bound is exceeded when the dry run
 // ends. Of a rule that is also on hold nothing stays either.
+//
+// Impact: what a rule would find were it followed now is what it would count as sick
+// if it was never heard of before. So a rule that waits for a while counts who has
+// just begun to show the condition, and one that is unclear about a node does not
+// count it, also if the rule is followed already and remembers better.
 //
 // In treatment means from the decision until the response is gone. After a
 // termination the place stays taken until a node that was created after the

@@ -7,11 +7,9 @@ import (
 
 // rule is a rule as it is followed, with what it sees of the cluster.
 type rule struct {
-	spec    Rule
-	gone    bool // removed, but a response of it is still around
-	demands []demand
-	groups  []group
-	reads   conditionMask
+	spec Rule
+	gone bool // removed, but a response of it is still around
+	definition
 
 	total      Counts
 	zones      map[symbol]*Counts
@@ -19,6 +17,13 @@ type rule struct {
 	departures []*departure
 	episodes   int
 	isTouched  bool
+}
+
+// definition is what a rule asks of a node, in symbols.
+type definition struct {
+	demands []demand
+	groups  []group
+	reads   conditionMask
 }
 
 // group is the signals of a rule that name one condition.
@@ -46,29 +51,9 @@ func (c *Core) newRule(id RuleID) *rule {
 // load compiles a definition into the rule. The old one is let go last, so that
 // names which both use keep their symbols, by which clocks are carried over.
 func (c *Core) load(r *rule, spec Rule) {
-	demands := make([]demand, 0, len(spec.Who.requirements))
-	for _, requirement := range spec.Who.requirements {
-		d := demand{key: c.symbols.hold(requirement.Key), op: requirement.Op}
-		for _, value := range requirement.Values {
-			d.values = append(d.values, c.symbols.hold(value))
-		}
-		demands = append(demands, d)
-	}
-	var groups []group
-	var reads conditionMask
-	for _, s := range spec.When.Signals {
-		at := slices.IndexFunc(groups, func(g group) bool { return g.name == s.Condition })
-		if at < 0 {
-			at = len(groups)
-			groups = append(groups, group{condition: c.symbols.hold(s.Condition), name: s.Condition, fromCreation: s.FromCreation})
-			reads |= maskOf(groups[at].condition)
-		}
-		groups[at].waits = groups[at].waits || s.For > 0
-		groups[at].signals = append(groups[at].signals,
-			signal{status: s.Status, reason: c.symbols.hold(s.Reason), evenSilent: s.EvenSilent, stand: s.For})
-	}
+	compiled := define(spec, c.symbols.hold)
 	c.unload(r)
-	r.spec, r.gone, r.demands, r.groups, r.reads = spec, false, demands, groups, reads
+	r.spec, r.gone, r.definition = spec, false, compiled
 	c.index.add(r)
 }
 
@@ -78,19 +63,49 @@ func (c *Core) unload(r *rule) {
 		return
 	}
 	c.index.remove(r)
-	for _, d := range r.demands {
-		c.symbols.drop(d.key)
-		for _, value := range d.values {
-			c.symbols.drop(value)
-		}
-	}
-	for _, g := range r.groups {
-		c.symbols.drop(g.condition)
-		for _, s := range g.signals {
-			c.symbols.drop(s.reason)
-		}
-	}
+	r.release(c.symbols.drop)
 	r.demands, r.groups, r.gone = nil, nil, true
+}
+
+// define compiles what a rule asks of a node. Every symbol that it needs it asks
+// for once for each place that it stands in, as release gives them back.
+func define(spec Rule, symbolOf func(name string) symbol) (d definition) {
+	d.demands = make([]demand, 0, len(spec.Who.requirements))
+	for _, requirement := range spec.Who.requirements {
+		wants := demand{key: symbolOf(requirement.Key), op: requirement.Op}
+		for _, value := range requirement.Values {
+			wants.values = append(wants.values, symbolOf(value))
+		}
+		d.demands = append(d.demands, wants)
+	}
+	for _, s := range spec.When.Signals {
+		at := slices.IndexFunc(d.groups, func(g group) bool { return g.name == s.Condition })
+		if at < 0 {
+			at = len(d.groups)
+			d.groups = append(d.groups, group{condition: symbolOf(s.Condition), name: s.Condition, fromCreation: s.FromCreation})
+			d.reads |= maskOf(d.groups[at].condition)
+		}
+		d.groups[at].waits = d.groups[at].waits || s.For > 0
+		d.groups[at].signals = append(d.groups[at].signals,
+			signal{status: s.Status, reason: symbolOf(s.Reason), evenSilent: s.EvenSilent, stand: s.For})
+	}
+	return d
+}
+
+// release gives back every symbol that define has asked for.
+func (d *definition) release(drop func(symbol)) {
+	for _, wants := range d.demands {
+		drop(wants.key)
+		for _, value := range wants.values {
+			drop(value)
+		}
+	}
+	for _, g := range d.groups {
+		drop(g.condition)
+		for _, s := range g.signals {
+			drop(s.reason)
+		}
+	}
 }
 
 // retire forgets a rule of which nothing is left.

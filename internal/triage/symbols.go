@@ -41,4 +41,16 @@ func (s *symbols) drop(id symbol) {
 	}
 }
 
+// nobodys is a symbol that is never given out.
+const nobodys = ^symbol(0)
+
+// find returns the symbol of a name without counting a use of it, and nobody's if
+// nobody uses it. It is good until the next one is held or dropped.
+func (s *symbols) find(name string) symbol {
+	if id, ok := s.ids[name]; ok {
+		return id
+	}
+	return nobodys
+}
+
 func (s *symbols) name(id symbol) string { return s.names[id] }

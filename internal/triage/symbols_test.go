@@ -2,6 +2,7 @@ package triage
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 func TestNothingStaysOfWhatIsGone(t *testing.T) {
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	core := New()
-	names, _ := core.size()
+	untouched := core.Symbols()
 	pool, err := ParseSelector("pool in (a,b),!spot")
 	if err != nil {
 		t.Fatal(err)
@@ -51,13 +52,22 @@ func TestNothingStaysOfWhatIsGone(t *testing.T) {
 	for _, ok := core.NextWoken(); ok; _, ok = core.NextWoken() {
 		t.Error("a node was named that is gone")
 	}
-	if left, objects := core.size(); left != names || objects != 0 {
-		t.Errorf("%d names and %d objects are left, want %d and none: %v", left, objects, names, core.symbols.ids)
+	if left := core.Symbols(); !maps.Equal(left, untouched) || core.size() != 0 {
+		t.Errorf("%d objects and the names %v are left, want none and %v", core.size(), left, untouched)
 	}
 }
 
-// size counts the names that are held, and everything else that could stay.
-func (c *Core) size() (names, objects int) {
-	return len(c.symbols.ids), len(c.nodes) + len(c.rules) + len(c.index.byLabel) + len(c.index.others) +
+// size counts everything beside names that could stay.
+func (c *Core) size() (objects int) {
+	return len(c.nodes) + len(c.rules) + len(c.index.byLabel) + len(c.index.others) +
 		c.alarms.len() + c.candidates.len() + c.controlPlane.waiting.len() + len(c.controlPlane.holders)
+}
+
+// Symbols returns how often every name is in use.
+func (c *Core) Symbols() map[string]uint32 {
+	uses := map[string]uint32{}
+	for name, id := range c.symbols.ids {
+		uses[name] = c.symbols.uses[id]
+	}
+	return uses
 }

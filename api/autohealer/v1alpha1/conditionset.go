@@ -36,6 +36,7 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')",message="want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"
 	Type string `json:"type"`
 
 	// Effect of the taint. Of several sets that match one node, only those with
@@ -51,6 +52,9 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="want a domain of your own in small letters, a slash, and a name of at most 63 letters, digits, dashes, underscores and dots, such as example.com/KernelDeadlock; value and effect of the taint are not part of its key"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|x-k8s[.]io|karpenter[.]sh|k8s[.]aws|eks[.]amazonaws[.]com|cloud[.]google[.]com|kubernetes[.]azure[.]com|medik8s[.]io|cilium[.]io)/')",message="the key is reserved: those whom the domain belongs to place and remove such taints themselves; want a key in a domain of your own, such as example.com/KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['ToBeDeletedByClusterAutoscaler', 'DeletionCandidateOfClusterAutoscaler'])",message="the key is reserved: the Cluster Autoscaler places and removes such taints itself; want a key of your own, such as example.com/KernelDeadlock"
 	TaintKey string `json:"taintKey"`
 
 	// Conditions that must all stand, by condition type. A condition that a node
@@ -59,7 +63,8 @@ type ConditionSetSpec struct {
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=32
-	// +kubebuilder:validation:XValidation:rule="self.all(type, size(type) > 0 && size(type) <= 316)",message="a condition type has 1 to 316 characters"
+	// +kubebuilder:validation:XValidation:rule="self.all(type, size(type) > 0 && size(type) <= 316)",message="a condition type has 1 to 316 characters; want one such as KernelDeadlock"
+	// +kubebuilder:validation:XValidation:rule="self.all(type, !type.contains('=') && !type.contains(':') && !type.contains(' '))",message="a condition type has no spaces, colons or equals signs; want the type alone, such as KernelDeadlock, and its status below it, such as status: true"
 	Conditions map[string]SetCondition `json:"conditions"`
 
 	// Selector chooses the nodes by their labels; without it all nodes are
@@ -76,7 +81,7 @@ type ConditionSetSpec struct {
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=10
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes such as 3, or a share such as 49%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^([0-9]{1,9}|[0-9]{1,2}%|100%)$') : self >= 0 && self <= 2147483647",message="want a number of nodes such as 3, or a share such as 49%, of at most 100%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 
 	// DryRun: the set is judged and its status tells what it would do, but it
@@ -105,6 +110,7 @@ type SetCondition struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$')",message="want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
 	Duration string `json:"duration,omitempty"`
 
 	// EvenSilent lets the status unknown match also when it only says that the
@@ -196,6 +202,10 @@ const (
 
 	// MaxListedNodes is how many nodes a status names.
 	MaxListedNodes = 20
+
+	// AcceptImpactAnnotation on a policy, with the value "true", lets it in
+	// although it matches more nodes than its bound allows already now.
+	AcceptImpactAnnotation = "autohealer.resourcestack.com/accept-impact"
 )
 
 // ConditionSetList is a list of sets.

@@ -1,0 +1,271 @@
+package triage_test
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// TestImpact asks, after every call of random histories, for the impact of some
+// rule. The core that is asked must go on like one that is not, the answer must be
+// what the twin counts, and what a third core counts once it follows the rule.
+func TestImpact(t *testing.T) {
+	t.Parallel()
+	saw := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		born := func() []decider { return []decider{triage.New(), triage.New(), newTwin(saw), triage.New()} }
+		live(t, saw, born, func(h *history) func(call) {
+			return func(call) {
+				rule := h.drawAsked()
+				got := h.impact(rule)
+				h.agree(h.each[1], "the core that was not asked")
+				h.recount(rule, got)
+				h.followed(rule, got)
+				h.tallyImpact(rule, got)
+			}
+		})
+	})
+	wanted := []string{
+		"impacts", "impacts on nobody", "impacts on some", "impacts on all", "impacts within the bound", "impacts beyond the bound",
+		"impacts without a bound", "impacts of what must stand for a while", "impacts through a selector", "impacts of what nobody reports",
+		"impacts of a rule that is followed", "nodes that are unclear", "nodes that were ready once",
+	}
+	var totals []string
+	for _, what := range wanted {
+		totals = append(totals, fmt.Sprintf("%s %d", what, saw[what]))
+		if saw[what] == 0 {
+			t.Errorf("no %s in any history: the histories do not test what they are for", what)
+		}
+	}
+	t.Logf("saw %s", strings.Join(totals, ", "))
+}
+
+// nobodyReports is a condition that no node of the histories has.
+const nobodyReports = "Unheard"
+
+// drawAsked draws a rule to be asked about: a new one, or one of those that are
+// followed, as it is or with a change.
+func (h *history) drawAsked() triage.Rule {
+	if ids := h.ids(); len(ids) > 0 && rare(h.t, 3) {
+		return h.alterRule(h.rules[pick(h.t, ids)])
+	}
+	rule := h.drawRule(h.drawID())
+	if rare(h.t, 6) {
+		rule.When.Signals = append(slices.Clone(rule.When.Signals), triage.Signal{
+			Condition: nobodyReports, Status: pick(h.t, []triage.Status{triage.True, triage.Missing}), Reason: pick(h.t, []string{"", "Unheard"}),
+		})
+	}
+	return rule
+}
+
+// impact asks the core, and ends the history if it is another one afterwards.
+func (h *history) impact(rule triage.Rule) triage.Impact {
+	core := h.core()
+	work, symbols := core.Work(), core.Symbols()
+	deadline, _ := core.Deadline()
+	got, err := core.Impact(rule)
+	if err != nil {
+		h.fail("asking about " + describeRule(rule) + ": " + err.Error())
+	}
+	for name, before := range h.plans {
+		if plan, _ := core.Plan(name); !reflect.DeepEqual(plan, before) {
+			h.tell("plan of %s (-before +after):\n%s", name, diff(plan, before))
+			h.fail("a plan has changed because somebody asked about " + describeRule(rule))
+		}
+	}
+	if d, _ := core.Deadline(); core.Work() != work || !d.Equal(deadline) || !maps.Equal(core.Symbols(), symbols) {
+		h.tell("work %v, then %v; symbols (-before +after):\n%s", work, core.Work(), diff(core.Symbols(), symbols))
+		h.fail("the core has changed because somebody asked about " + describeRule(rule))
+	}
+	return got
+}
+
+// recount holds an answer against what the twin counts, and the reported
+// conditions against the facts.
+func (h *history) recount(rule triage.Rule, got triage.Impact) {
+	twin := h.each[2].(*twin)
+	want := triage.Impact{Limit: -1}
+	for _, name := range slices.Sorted(maps.Keys(twin.nodes)) {
+		p := twin.nodes[name]
+		if !selects(rule, p.facts) {
+			continue
+		}
+		want.Selected++
+		switch twin.verdict(p, rule) {
+		case holds:
+			want.Matching = append(want.Matching, name)
+		case unclear:
+			h.saw["nodes that are unclear"]++
+		case not:
+		}
+		if p.initialized && slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation }) {
+			h.saw["nodes that were ready once"]++
+		}
+	}
+	for _, bound := range []*triage.Limit{rule.Bound.Cap, rule.Bound.Gate} {
+		if limit := allows(bound, want.Selected); want.Limit < 0 || limit >= 0 && limit < want.Limit {
+			want.Limit = limit
+		}
+	}
+	if d := diff(got, want); d != "" {
+		h.tell("impact of %s (-twin +core):\n%s", describeRule(rule), d)
+		h.fail("the impacts of a rule differ")
+	}
+	reported := map[string]bool{}
+	for _, p := range twin.nodes {
+		for _, row := range p.facts.Conditions {
+			reported[row.Type] = true
+		}
+	}
+	if d := diff(h.core().Reported(), slices.Sorted(maps.Keys(reported))); d != "" {
+		h.tell("reported conditions (-twin +core):\n%s", d)
+		h.fail("the reported conditions differ")
+	}
+}
+
+// followed holds an answer against what a core counts that has begun to follow the
+// rule, under a name that it has never met.
+func (h *history) followed(rule triage.Rule, got triage.Impact) {
+	core := h.each[3].(*triage.Core)
+	rule.ID.Name, rule.DryRun = "never-met", true // it must not get in the way of the others
+	if err := core.SetRule(h.told, rule); err != nil {
+		h.fail(err.Error())
+	}
+	counts, _ := core.Population(rule.ID)
+	core.RemoveRule(h.told, rule.ID)
+	limit := counts.Cap
+	if limit < 0 || counts.Gate >= 0 && counts.Gate < limit {
+		limit = counts.Gate
+	}
+	if counts.Selected != got.Selected || counts.Sick != len(got.Matching) || limit != got.Limit {
+		h.tell("%s selects %d, of which %d are sick and %d may be", describeRule(rule), counts.Selected, counts.Sick, limit)
+		h.fail(fmt.Sprintf("its impact was said to be %+v", got))
+	}
+}
+
+func (h *history) tallyImpact(rule triage.Rule, got triage.Impact) {
+	count := func(what string, is bool) {
+		if is {
+			h.saw[what]++
+		}
+	}
+	signals := rule.When.Signals
+	_, isFollowed := h.rules[rule.ID]
+	count("impacts", true)
+	count("impacts on nobody", got.Selected > 0 && len(got.Matching) == 0)
+	count("impacts on some", len(got.Matching) > 0 && len(got.Matching) < got.Selected)
+	count("impacts on all", len(got.Matching) > 1 && len(got.Matching) == got.Selected)
+	count("impacts within the bound", len(got.Matching) > 0 && len(got.Matching) <= got.Limit)
+	count("impacts beyond the bound", got.Limit >= 0 && len(got.Matching) > got.Limit)
+	count("impacts without a bound", got.Limit < 0 && len(got.Matching) > 0)
+	count("impacts through a selector", !rule.Who.Everything() && len(got.Matching) > 0)
+	count("impacts of a rule that is followed", isFollowed && len(got.Matching) > 0)
+	count("impacts of what must stand for a while", len(got.Matching) > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
+	count("impacts of what nobody reports", len(got.Matching) > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == nobodyReports }))
+}
+
+// Several may ask at once: the race detector tells if one of them writes.
+func TestImpactIsAskedByManyAtOnce(t *testing.T) {
+	w := newWard(t, 100)
+	rule := impactRule(t)
+	want, err := w.core.Impact(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 10 {
+				got, err := w.core.Impact(rule)
+				if d := diff(got, want); err != nil || d != "" {
+					t.Errorf("another answer (-first +later):\n%s%v", d, err)
+				}
+				w.core.Reported()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestImpactOfAnInvalidRule(t *testing.T) {
+	core := triage.New()
+	_, got := core.Impact(triage.Rule{})
+	if want := (triage.Rule{}).Validate(); got == nil || got.Error() != want.Error() {
+		t.Errorf("the answer is %v, want %v", got, want)
+	}
+}
+
+// Whoever asks pays for the nodes that match and for nothing else that lasts: what
+// is allocated must not grow with the cluster.
+func TestImpactOfAHealthyClusterAllocatesLittle(t *testing.T) {
+	const most = 16 // the race detector has some of its own
+	rule := impactRule(t)
+	rule.When.Signals[0].Status = triage.Missing
+	for _, size := range []int{100, 5_000} {
+		w := newWard(t, size)
+		before := w.core.Work()
+		allocated := testing.AllocsPerRun(5, func() {
+			if got, err := w.core.Impact(rule); err != nil || got.Selected != size || len(got.Matching) > 0 {
+				t.Errorf("the impact is %+v, %v", got, err)
+			}
+		})
+		if allocated > most || w.core.Work() != before {
+			t.Errorf("among %d nodes: %.0f allocations, want at most %d; work %v, then %v", size, allocated, most, before, w.core.Work())
+		}
+	}
+}
+
+// impactRule wants two conditions, the second of which is Ready in any status but
+// Unknown, of every node.
+func impactRule(tb testing.TB) triage.Rule {
+	tb.Helper()
+	who, err := triage.ParseSelector("pool,pool notin (none),!nobody")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return triage.Rule{
+		ID:  triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		Who: who,
+		When: triage.When{All: true, Signals: []triage.Signal{
+			{Condition: "Problem13", Status: triage.False, For: 5 * time.Minute},
+			{Condition: triage.Ready, Status: triage.True},
+			{Condition: triage.Ready, Status: triage.False},
+		}},
+		Bound:    triage.Bound{Cap: &triage.Limit{Number: 49, Percent: true}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoExecute}},
+	}
+}
+
+// BenchmarkImpact measures the worst question: a rule that selects every node and
+// holds for nineteen in twenty, so that they all have to be named in order.
+func BenchmarkImpact(b *testing.B) {
+	for _, size := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
+			w, rule := newWard(b, size), impactRule(b)
+			before := w.core.Work()
+			b.ReportAllocs()
+			b.ResetTimer()
+			var got triage.Impact
+			for range b.N {
+				var err error
+				if got, err = w.core.Impact(rule); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			if got.Selected != size || len(got.Matching) < size*9/10 || w.core.Work() != before {
+				b.Errorf("selected %d, matching %d, work %v, then %v", got.Selected, len(got.Matching), before, w.core.Work())
+			}
+			b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/op")
+		})
+	}
+}
