@@ -1,0 +1,84 @@
+package vet
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// impactOverBound refuses a set that matches more nodes now than its bound
+// allows, unless somebody has said that this is meant. One that acts on healthy
+// nodes is refused for that, and would not be helped by a yes.
+func impactOverBound(s *study) (problems []Problem, _ []string) {
+	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() || s.narrows() {
+		return nil, nil
+	}
+	return []Problem{{"spec.conditions", fmt.Sprintf(
+		"%s, and maxUnhealthy allows %s: the set would %s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\"",
+		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+}
+
+func (s *study) acceptsImpact() bool {
+	return s.Set.Annotations[v1alpha1.AcceptImpactAnnotation] == "true"
+}
+
+// impactLine tells what a set will do, in one line, unless a problem tells it.
+func (s *study) impactLine(v Verdict) string {
+	if s.wrong != nil || s.reach == nil || len(s.reach.Matching) == 0 {
+		return ""
+	}
+	for _, p := range v.Problems {
+		if p.Reason == Impact || p.Reason == HealthyStatus {
+			return ""
+		}
+	}
+	if !s.Set.Spec.DryRun {
+		verb := "will"
+		if len(v.Problems) > 0 {
+			verb = "would"
+		}
+		return fmt.Sprintf("%s: the set %s %s", s.reach.hits(), verb, s.reach.deeds())
+	}
+	line := fmt.Sprintf("%s: nothing is done on dry run; without it the set would %s", s.reach.hits(), s.reach.deeds())
+	if s.reach.over() && !s.acceptsImpact() {
+		line += ", and would be refused, because maxUnhealthy allows " + s.reach.allowed()
+	}
+	return line
+}
+
+// annotation warns of one that looks like a yes and is none.
+func annotation(s *study) (_ []Problem, warnings []string) {
+	value, ok := s.Set.Annotations[v1alpha1.AcceptImpactAnnotation]
+	if !ok || value == "true" {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", v1alpha1.AcceptImpactAnnotation, brief(value))}
+}
+
+// wholeClusterBound warns of a bound that lets NoExecute empty all nodes. One that
+// nobody has written is never that.
+func wholeClusterBound(s *study) (_ []Problem, warnings []string) {
+	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
+		return nil, nil
+	}
+	bound := s.Set.Spec.MaxUnhealthy.String()
+	all := "all selected nodes"
+	switch known := s.reach != nil && s.reach.Selected > 1; {
+	case known && s.reach.limit >= s.reach.Selected:
+		all = "all " + nodes(s.reach.Selected)
+	case strings.TrimLeft(bound, "0") == "100%":
+	default:
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of 49%%", bound, all)}
+}
+
+// noNodes warns of a selector that chooses nobody.
+func noNodes(s *study) (_ []Problem, warnings []string) {
+	if s.wrong != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
+		return nil, nil
+	}
+	return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+}

@@ -1,0 +1,190 @@
+package vet
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// controlPlaneLabel is how a node of the control plane is known.
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// study is a case, with what several checks want to know of it.
+type study struct {
+	Case
+	rule  triage.Rule
+	wrong *triage.FieldError // why there is no rule
+	reach *reach             // nil if nobody knows
+}
+
+func look(c Case) *study {
+	s := &study{Case: c}
+	s.rule, s.wrong = compile(c.Set)
+	rule := s.rule
+	if s.wrong != nil {
+		// A key that is not allowed keeps nobody from telling where it would go.
+		if s.wrong.Field != taintKeyField {
+			return s
+		}
+		allowed := c.Set.DeepCopy()
+		allowed.Spec.TaintKey = "example.com/any"
+		var wrong *triage.FieldError
+		if rule, wrong = compile(allowed); wrong != nil {
+			return s
+		}
+	}
+	s.reach = s.reachOf(c.Set, rule)
+	return s
+}
+
+func (s *study) run(checks []check) (v Verdict) {
+	for _, look := range checks {
+		problems, warnings := look(s)
+		v.Problems = append(v.Problems, problems...)
+		v.Warnings = append(v.Warnings, warnings...)
+	}
+	return v
+}
+
+// compile returns the rule that a set asks for, or why there is none.
+func compile(set *v1alpha1.ConditionSet) (triage.Rule, *triage.FieldError) {
+	if set.Name == "" && set.GenerateName != "" { // the API server has not named it yet
+		named := *set
+		named.Name = set.GenerateName
+		set = &named
+	}
+	rule, err := observe.ConditionSet(set)
+	var wrong *triage.FieldError
+	switch {
+	case err == nil:
+		return rule, nil
+	case errors.As(err, &wrong):
+		return triage.Rule{}, wrong
+	default:
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: err.Error()}
+	}
+}
+
+// types returns the condition types of the set in a fixed order.
+func (s *study) types() []string { return slices.Sorted(maps.Keys(s.Set.Spec.Conditions)) }
+
+// status returns the status that a condition of the set must have, as Kubernetes
+// writes it.
+func (s *study) status(conditionType string) catalog.Status {
+	written := string(s.Set.Spec.Conditions[conditionType].Status)
+	for _, known := range []catalog.Status{catalog.True, catalog.False, catalog.Unknown} {
+		if strings.EqualFold(written, string(known)) {
+			return known
+		}
+	}
+	return catalog.Status(written)
+}
+
+// reach is what a set would do to which nodes now.
+type reach struct {
+	triage.Impact
+	effect triage.Effect
+	bound  string        // maxUnhealthy
+	limit  int           // of the selected nodes; for every effect, unlike Impact.Limit
+	spared int           // matching nodes of the control plane that NoExecute leaves alone
+	wait   time.Duration // that conditions must stand before anything happens
+}
+
+// reachOf asks what a rule would do. Nobody knows if nobody can be asked.
+func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
+	if s.Impact == nil {
+		return nil
+	}
+	impact, err := s.Impact(rule)
+	if err != nil { // a compiled rule is valid
+		return nil
+	}
+	bound := "49%"
+	if set.Spec.MaxUnhealthy != nil {
+		bound = cmp.Or(set.Spec.MaxUnhealthy.String(), bound)
+	}
+	limit, err := triage.ParseLimit(bound)
+	if err != nil { // likewise
+		return nil
+	}
+	r := &reach{Impact: impact, effect: rule.Response.Taint.Effect, bound: bound, limit: limit.Of(impact.Selected)}
+	for _, signal := range rule.When.Signals {
+		r.wait = max(r.wait, signal.For)
+	}
+	if r.effect == triage.NoExecute && !rule.Response.Taint.ControlPlane && len(r.Matching) > 0 {
+		r.spared = s.onControlPlane(rule)
+	}
+	return r
+}
+
+// onControlPlane counts the matching nodes of the control plane, by asking for
+// them alone.
+func (s *study) onControlPlane(rule triage.Rule) int {
+	who, err := triage.NewSelector(append(rule.Who.Requirements(), triage.Requirement{Key: controlPlaneLabel, Op: triage.Exists})...)
+	if err != nil {
+		return 0
+	}
+	rule.Who = who
+	impact, err := s.Impact(rule)
+	if err != nil {
+		return 0
+	}
+	return len(impact.Matching)
+}
+
+// over says whether more nodes match than the bound allows.
+func (r *reach) over() bool { return len(r.Matching) > r.limit }
+
+// emptied is how many nodes would lose their pods.
+func (r *reach) emptied() int {
+	if r.effect != triage.NoExecute {
+		return 0
+	}
+	return min(len(r.Matching)-r.spared, r.limit)
+}
+
+// narrows says whether no node gets more than it has from the set as it is in
+// force, or gets it sooner: none matches that did not, every condition must stand as
+// long, the effect is not stronger, and no more nodes are emptied.
+func (s *study) narrows() bool {
+	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
+		return false
+	}
+	rule, wrong := compile(s.Before)
+	if wrong != nil {
+		return false
+	}
+	was := s.reachOf(s.Before, rule)
+	return was != nil && s.reach.effect <= was.effect && s.reach.emptied() <= was.emptied() &&
+		waitsAsLong(s.rule, rule) && within(s.reach.Matching, was.Matching)
+}
+
+// waitsAsLong says whether a rule waits for every condition at least as long as the
+// one before. A condition that is no longer asked for is not waited for.
+func waitsAsLong(rule, before triage.Rule) bool {
+	for _, was := range before.When.Signals {
+		at := slices.IndexFunc(rule.When.Signals, func(is triage.Signal) bool { return is.Condition == was.Condition })
+		if was.For > 0 && (at < 0 || rule.When.Signals[at].For < was.For) {
+			return false
+		}
+	}
+	return true
+}
+
+// within says whether all of some sorted names are among others.
+func within(some, others []string) bool {
+	for _, name := range some {
+		if _, found := slices.BinarySearch(others, name); !found {
+			return false
+		}
+	}
+	return true
+}

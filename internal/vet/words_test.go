@@ -1,0 +1,176 @@
+package vet_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+// TestWords runs the transcripts in testdata: every refusal and warning as it is
+// printed. With -rewrite they are written anew.
+func TestWords(t *testing.T) {
+	seen := map[vet.Reason]bool{}
+	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
+		t.Helper()
+		desk := desk{seen: seen}
+		datadriven.RunTest(t, path, desk.serve)
+	})
+	for _, reason := range []vet.Reason{vet.Invalid, vet.HealthyStatus, vet.NearMiss, vet.Duplicate, vet.ReservedTaintKey, vet.Impact} {
+		if !seen[reason] {
+			t.Errorf("no transcript shows a refusal for %s", reason)
+		}
+	}
+}
+
+// desk is where the sets of a transcript are judged.
+type desk struct {
+	cluster cluster
+	blind   bool // nobody knows the nodes
+	before  *v1alpha1.ConditionSet
+	others  []*v1alpha1.ConditionSet
+	seen    map[vet.Reason]bool
+}
+
+// serve knows these commands:
+//
+//	nodes worker count=3    adds nodes; the body has their labels and conditions
+//	blind                   from now on nobody knows the nodes
+//	other                   adds a set beside the one to judge
+//	in-force                the set to judge is there already, as it says
+//	judge, standing         a verdict on a set
+//	clear                   no nodes and no sets any more
+func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
+	t.Helper()
+	switch command.Cmd {
+	case "clear":
+		*d = desk{seen: d.seen}
+	case "nodes":
+		count := 1
+		if command.HasArg("count") {
+			command.ScanArgs(t, "count", &count)
+		}
+		if d.cluster == nil {
+			d.cluster = cluster{}
+		}
+		if err := d.cluster.add(command.CmdArgs[0].Key, count, strings.Fields(command.Input)); err != nil {
+			command.Fatalf(t, "%v", err)
+		}
+	case "blind":
+		d.blind = true
+	case "other":
+		d.others = append(d.others, read(t, command))
+	case "in-force":
+		d.before = read(t, command)
+	case "judge":
+		return d.tell(vet.Judge(d.caseOf(read(t, command))))
+	case "standing":
+		return d.tell(vet.Standing(d.caseOf(read(t, command))))
+	default:
+		command.Fatalf(t, "no such command")
+	}
+	return ""
+}
+
+func (d *desk) caseOf(set *v1alpha1.ConditionSet) vet.Case {
+	c := vet.Case{Set: set, Before: d.before, Others: d.others}
+	if !d.blind {
+		c.Reported, c.Impact = d.cluster.reported(), d.cluster.impact
+	}
+	return c
+}
+
+func (d *desk) tell(v vet.Verdict) string {
+	var b strings.Builder
+	for _, p := range v.Problems {
+		d.seen[p.Reason] = true
+		fmt.Fprintf(&b, "refused, %s\n  %s\n", p.Reason, p)
+	}
+	if v.Err() == nil {
+		b.WriteString("accepted\n")
+	}
+	for _, w := range v.Warnings {
+		fmt.Fprintf(&b, "warning\n  %s\n", w)
+	}
+	if v.Impact != nil {
+		fmt.Fprintf(&b, "impact %s of %d\n", strconv.Itoa(len(v.Impact.Matching)), v.Impact.Selected)
+	}
+	return b.String()
+}
+
+// read reads a set of which only what matters is written.
+func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
+	t.Helper()
+	set := &v1alpha1.ConditionSet{}
+	if err := yaml.Unmarshal([]byte(command.Input), set); err != nil {
+		command.Fatalf(t, "%v", err)
+	}
+	if set.Name == "" {
+		set.Name = "mine"
+	}
+	if set.Spec.Unreadable != "" {
+		return set
+	}
+	if set.Spec.Type == "" {
+		set.Spec.Type = "Mine"
+	}
+	if set.Spec.Effect == "" {
+		set.Spec.Effect = "NoExecute"
+	}
+	if set.Spec.TaintKey == "" {
+		set.Spec.TaintKey = "example.com/mine"
+	}
+	return set
+}
+
+// The page for users quotes what is printed: a quotation that nobody prints any
+// more misleads.
+func TestThePageQuotesWhatIsPrinted(t *testing.T) {
+	page := text(t, "../../docs/condition-sets.md")
+	_, section, ok := strings.Cut(page, "\n## What is refused\n")
+	if !ok {
+		t.Fatal("the page has no such section")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	sources := []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}
+	transcripts, err := filepath.Glob("testdata/words/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed strings.Builder
+	for _, path := range append(sources, transcripts...) {
+		printed.WriteString(text(t, path))
+	}
+	quoted := 0
+	for i, part := range strings.Split(section, "```") {
+		if i%2 == 0 || !strings.HasPrefix(part, "\n") || strings.HasPrefix(part, "\nkubectl ") {
+			continue // prose, YAML and commands
+		}
+		for line := range strings.Lines(strings.TrimSpace(part)) {
+			quoted++
+			if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
+				t.Errorf("nobody prints: %s", line)
+			}
+		}
+	}
+	if quoted < 8 {
+		t.Errorf("%d lines are quoted: this test looks at nothing", quoted)
+	}
+}
+
+func text(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
