@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -47,6 +48,11 @@ type Announcement struct {
 	Reason triage.Reason
 	// Trouble, when not empty, says why the change could not be made.
 	Trouble string
+
+	// ConfigMap, when not nil, is what it is about in place of a node or a set. If
+	// there is no Trouble with it, Word is what there is to say.
+	ConfigMap *corev1.ConfigMap
+	Word      string
 }
 
 // Announcer writes Events, one for every change. The library that comes with
@@ -142,6 +148,16 @@ func (a *Announcer) Announce(word Announcement) {
 			note = word.Reason.String() + ": " + word.Trouble
 		}
 	}
+	if m := word.ConfigMap; m != nil {
+		event.Action = "Judge"
+		if word.Trouble == "" {
+			event.Reason, note = "Accepted", word.Word
+		}
+		a.queue(event, corev1.ObjectReference{
+			APIVersion: "v1", Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		}, nil, note)
+		return
+	}
 	set := word.set()
 	if word.Node == nil {
 		event.Action = "Judge"
@@ -159,6 +175,9 @@ func (word Announcement) set() *corev1.ObjectReference {
 	if word.Set == nil {
 		return nil
 	}
+	if source := configmaps.IsWrittenIn(word.Set); source != nil {
+		return source
+	}
 	return &corev1.ObjectReference{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet",
 		Name: word.Set.Name, UID: word.Set.UID, ResourceVersion: word.Set.ResourceVersion,
@@ -167,7 +186,9 @@ func (word Announcement) set() *corev1.ObjectReference {
 
 func (a *Announcer) queue(event eventsv1.Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
 	a.told++
-	event.Namespace = eventNamespace
+	if event.Namespace = about.Namespace; event.Namespace == "" {
+		event.Namespace = eventNamespace
+	}
 	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told)
 	event.Regarding, event.Related, event.Note = about, related, shorten(note, maxNote)
 	select {

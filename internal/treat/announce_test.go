@@ -2,6 +2,7 @@ package treat_test
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -104,6 +106,43 @@ func TestAnnouncer(t *testing.T) {
 		}
 		return found.Items
 	}
+
+	t.Run("tells of a ConfigMap and its sets where they are written", func(t *testing.T) {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "policies", UID: "map-uid"}, Data: map[string]string{"sets.yaml": `
+type: ConditionSets
+conditionSets:
+- {type: T, effect: NoExecute, taintKey: example.com/k, conditions: [{ConditionType: C, conditionStatus: true}]}`}}
+		version, err := configmaps.Read(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := word("worker-9")
+		written.Set = version.Sets[0].ConditionSet
+		announce(t, c, "written", 4, func(a *treat.Announcer) {
+			a.Announce(treat.Announcement{ConfigMap: m, Word: "good"})
+			a.Announce(treat.Announcement{ConfigMap: m, Trouble: "bad"})
+			a.Announce(written)
+		})
+		type line struct{ kind, reason, note, in string }
+		found := map[line]bool{}
+		for _, e := range about(t, "ConfigMap", "policies") {
+			if e.Regarding.UID != "map-uid" || e.Regarding.Namespace != "kube-system" || e.Regarding.APIVersion != "v1" {
+				t.Errorf("the Event is about %+v", e.Regarding)
+			}
+			found[line{e.Type, e.Reason, e.Note, e.Namespace}] = true
+		}
+		want := map[line]bool{
+			{"Normal", "Accepted", "good", "kube-system"}:                                 true,
+			{"Warning", "Trouble", "bad", "kube-system"}:                                  true,
+			{"Warning", "Tainted", "worker-9: " + written.Reason.String(), "kube-system"}: true,
+		}
+		if !maps.Equal(found, want) {
+			t.Errorf("the Events are %v, want %v", found, want)
+		}
+		if onNode := about(t, "Node", "worker-9"); len(onNode) != 1 || onNode[0].Namespace != "default" || onNode[0].Related.Kind != "ConfigMap" {
+			t.Errorf("the node's Events are %+v", onNode)
+		}
+	})
 
 	t.Run("tells every change to those who look at the node and at the set", func(t *testing.T) {
 		announce(t, c, "written", 4, func(a *treat.Announcer) {

@@ -1,0 +1,386 @@
+package configmaps_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/observe"
+)
+
+// holding returns a ConfigMap with one key, sets.yaml.
+func holding(text string) *corev1.ConfigMap { return with(map[string]string{"sets.yaml": text}) }
+
+func with(data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7",
+			CreationTimestamp: metav1.NewTime(time.Unix(1000, 0)),
+			Annotations:       map[string]string{"example.com/other": "x", "autohealer.resourcestack.com/accept-impact": "true"},
+		},
+		Data: data,
+	}
+}
+
+// seed is the sample of the design that the product follows, byte for byte.
+func seed(tb testing.TB) string {
+	tb.Helper()
+	text, err := os.ReadFile("testdata/seed.yaml")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}
+
+var seedSpecs = map[string]v1alpha1.ConditionSetSpec{
+	"policies/sets.yaml/KubeletContainerRuntimeUnhealthy": {
+		Type: "KubeletContainerRuntimeUnhealthy", Effect: "NoExecute", TaintKey: "node.stakater.com/KubeletContainerRuntimeUnhealthy",
+		Conditions: map[string]v1alpha1.SetCondition{"KubeletUnhealthy": {Status: "True"}, "ContainerRuntimeUnhealthy": {Status: "Unknown"}},
+	},
+	"policies/sets.yaml/KernelDeadlock": {
+		Type: "KernelDeadlock", Effect: "NoExecute", TaintKey: "node.stakater.com/KernelDeadlock",
+		Conditions: map[string]v1alpha1.SetCondition{"KernelDeadlock": {Status: "True"}},
+	},
+}
+
+// read returns the sets of a ConfigMap.
+func read(m *corev1.ConfigMap) ([]configmaps.Set, error) {
+	version, err := configmaps.Read(m)
+	if version == nil {
+		return nil, err
+	}
+	return version.Sets, err
+}
+
+func specs(sets []configmaps.Set) map[string]v1alpha1.ConditionSetSpec {
+	found := map[string]v1alpha1.ConditionSetSpec{}
+	for _, set := range sets {
+		found[set.Name] = set.Spec
+	}
+	return found
+}
+
+func TestTheSeedIsReadAsWritten(t *testing.T) {
+	outdented := strings.ReplaceAll("\n"+seed(t), "\n    ", "\n")
+	for name, text := range map[string]string{
+		"with the seed's indentation":  seed(t),
+		"without it":                   outdented,
+		"with Windows' line ends":      strings.ReplaceAll(seed(t), "\n", "\r\n"),
+		"with a byte order mark":       "\ufeff" + outdented,
+		"as a document that is marked": "---\n" + outdented + "---\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			sets, err := read(holding(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(seedSpecs, specs(sets)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			for _, set := range sets {
+				if _, err := observe.ConditionSet(set.ConditionSet); err != nil {
+					t.Errorf("%s cannot be followed: %v", set.Name, err)
+				}
+			}
+		})
+	}
+}
+
+const full = `# Everything that can be said.
+type: ConditionSets
+conditionSets:
+- type: Full
+  effect: NoSchedule
+  taintKey: example.com/full
+  maxUnhealthy: 30%
+  dryRun: true
+  selector:
+    matchLabels:
+      pool: workers
+    matchExpressions:
+    - {key: zone, operator: In, values: [a, b, ""]}
+    - key: gpu
+      operator: Exists
+  conditions:
+    - ConditionType: example.com/Dotted.Type
+      conditionStatus: "FALSE"
+      duration: 5m
+    - ConditionType: Quiet
+      conditionStatus: unknown
+      evenSilent: true
+- {type: Second, effect: PreferNoSchedule, taintKey: example.com/second, maxUnhealthy: 3,
+   conditions: [{ConditionType: Quiet, conditionStatus: true}]}
+`
+
+func TestReadTakesEveryFieldOfAConditionSet(t *testing.T) {
+	sets, err := read(with(map[string]string{
+		"b.yaml": full, "a.yaml": "type: ConditionSets\nconditionSets: []\n",
+		"README": "Every key that says type: ConditionSets is read.", "values.yaml": "type: Other\nreplicas: 2\n", "script.sh": "#!/bin/sh\n\techo: {\n", "empty": "",
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]v1alpha1.ConditionSetSpec{
+		"policies/b.yaml/Full": {
+			Type: "Full", Effect: "NoSchedule", TaintKey: "example.com/full", DryRun: true,
+			MaxUnhealthy: new(intstr.FromString("30%")),
+			Selector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{"pool": "workers"},
+				MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "zone", Operator: "In", Values: []string{"a", "b", ""}}, {Key: "gpu", Operator: "Exists"},
+				},
+			},
+			Conditions: map[string]v1alpha1.SetCondition{
+				"example.com/Dotted.Type": {Status: "False", Duration: "5m"}, "Quiet": {Status: "Unknown", EvenSilent: true},
+			},
+		},
+		"policies/b.yaml/Second": {
+			Type: "Second", Effect: "PreferNoSchedule", TaintKey: "example.com/second", MaxUnhealthy: new(intstr.FromInt32(3)),
+			Conditions: map[string]v1alpha1.SetCondition{"Quiet": {Status: "True"}},
+		},
+	}
+	if diff := cmp.Diff(want, specs(sets)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	set := sets[0]
+	for field, line := range map[string]int{
+		"": 4, "metadata.name": 4, "spec": 4, "spec.type": 4, "spec.effect": 5, "spec.taintKey": 6, "spec.maxUnhealthy": 7, "spec.dryRun": 8,
+		"spec.selector": 10, "spec.selector.matchLabels": 10, "spec.conditions": 17,
+		"spec.conditions[example.com/Dotted.Type]": 17, "spec.conditions[example.com/Dotted.Type].status": 18,
+		"spec.conditions.example.com/Dotted.Type.status": 18, "spec.conditions.example.com/Dotted.Type.duration": 19,
+		"spec.conditions[Quiet].status": 21, "spec.conditions.Quiet.evenSilent": 22, "spec.conditions[Quiet].duration": 20, "spec.conditions[None]": 17,
+	} {
+		if key, at := set.Where(field); key != "b.yaml" || at != line {
+			t.Errorf("%q is at line %d of %s, want %d of b.yaml", field, at, key, line)
+		}
+	}
+}
+
+func TestASetSaysWhereItIsWritten(t *testing.T) {
+	sets, err := read(holding(seed(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := sets[0].ConditionSet
+	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
+	if diff := cmp.Diff(want, configmaps.IsWrittenIn(set)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
+		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
+	}
+	inAPI := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "n", OwnerReferences: set.OwnerReferences}}
+	if got := configmaps.IsWrittenIn(inAPI); got != nil {
+		t.Errorf("a ConditionSet of the API is written in %v", got)
+	}
+}
+
+// edit replaces something in the sample of all fields, and must find it.
+func edit(t *testing.T, old, replacement string) string {
+	t.Helper()
+	if !strings.Contains(full, old) {
+		t.Fatalf("there is no %q", old)
+	}
+	return strings.Replace(full, old, replacement, 1)
+}
+
+func TestReadSaysWhichLineIsWrong(t *testing.T) {
+	replaced := func(old, replacement string) func(*testing.T) string {
+		return func(t *testing.T) string { t.Helper(); return edit(t, old, replacement) }
+	}
+	const head = "type: ConditionSets\nconditionSets:\n"
+	plain := func(text string) func(*testing.T) string { return func(*testing.T) string { return text } }
+	for name, test := range map[string]struct {
+		text func(*testing.T) string
+		want string
+	}{
+		"an unknown field of the file":    {replaced("conditionSets:", "version: 2\nconditionSets:"), `line 3: a file of sets has no field "version"; there are conditionSets, type`},
+		"an unknown field of a set":       {replaced("taintKey:", "taintkey:"), `line 6: a set has no field "taintkey"; there are conditions, dryRun, effect, maxUnhealthy, selector, taintKey, type; key sets.yaml, line 4: taintKey is missing in a set`},
+		"an unknown field of a condition": {replaced("conditionStatus: \"FALSE\"", "status: true"), `line 18: a condition has no field "status"; there are ConditionType, conditionStatus, duration, evenSilent; key sets.yaml, line 17: conditionStatus is missing in a condition`},
+		"a field twice":                   {replaced("  dryRun: true", "  effect: NoExecute"), `line 8: "effect" stands here a second time, after line 5`},
+		"a condition twice":               {replaced("ConditionType: Quiet", "ConditionType: example.com/Dotted.Type"), `line 20: the condition "example.com/Dotted.Type" is named at line 17 already; all conditions must stand at once`},
+		"a set twice":                     {replaced("type: Second", "type: Full"), `line 23: there is a set of the type "Full" already, at line 4`},
+		"a status that is none":           {replaced(`"FALSE"`, "broken"), `line 18: conditionStatus is "broken", want true, false or Unknown`},
+		"yes, which is no boolean":        {replaced(`"FALSE"`, "yes"), `line 18: conditionStatus is "yes", want true, false or Unknown`},
+		"a status that is a list":         {replaced(`"FALSE"`, "[true]"), `line 18: conditionStatus is a list of 1, want`},
+		"no status":                       {replaced(` "FALSE"`, ""), `line 18: conditionStatus is empty, want`},
+		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time such as 90s or 5m; put it in quotes`},
+		"an empty text":                   {replaced("example.com/full", `""`), `line 6: taintKey is empty, want a key`},
+		"no text":                         {replaced(" example.com/full", ``), `line 6: taintKey is empty, want a key`},
+		"a bound that is a fraction":      {replaced("30%", "0.5"), `line 7: maxUnhealthy is "0.5", want a number of nodes such as 3, or a share such as 49%`},
+		"a bound that is huge":            {replaced("30%", "99999999999"), `line 7: maxUnhealthy is "99999999999", want`},
+		"dryRun in words":                 {replaced("dryRun: true", "dryRun: maybe"), `line 8: dryRun is "maybe", want true or false`},
+		"a label that is a boolean":       {replaced("pool: workers", "pool: true"), `line 11: the label "pool" is "true", want a text; put it in quotes`},
+		"an operator missing":             {replaced("      operator: Exists\n", ""), `line 14: operator is missing in an expression`},
+		"a selector that is a text":       {replaced("matchLabels:\n      pool: workers", "matchLabels: pool"), `line 10: this is "pool", want the fields of matchLabels`},
+		"a type that is not one line":     {replaced("type: Full", `type: "a\nb"`), `line 4: the type is "a\nb", want at most 316 characters that can be seen`},
+		"a type that is long":             {replaced("type: Full", "type: "+strings.Repeat("x", 400)), `line 4: the type is "` + strings.Repeat("x", 60) + `...", want at most 316`},
+		"no conditions":                   {plain(head + "- {type: A, effect: NoSchedule, taintKey: a/b, conditions: []}\n"), `line 3: conditions is a list of 0, want a list of 1 to 32 conditions`},
+		"conditions as in a ConditionSet": {plain(head + "- type: A\n  effect: NoSchedule\n  taintKey: a/b\n  conditions:\n    A: {status: true}\n"), `line 7: conditions is a mapping, want a list of 1 to 32`},
+		"too many conditions":             {plain(head + "- type: A\n  effect: NoSchedule\n  taintKey: a/b\n  conditions:\n" + strings.Repeat("  - {}\n", 33)), `line 7: conditions is a list of 33, want a list of 1 to 32`},
+		"sets as a mapping":               {plain("type: ConditionSets\nconditionSets:\n  A: {}\n"), `line 3: conditionSets is a mapping, want a list of sets`},
+		"sets left empty":                 {plain(head), `line 2: conditionSets is empty, want a list of sets; to have none, write conditionSets: []`},
+		"a set that is a text":            {plain(head + "- KernelDeadlock\n"), `line 3: this is "KernelDeadlock", want the fields of a set`},
+		"no sets":                         {plain("type: ConditionSets\n"), `line 1: conditionSets is missing in a file of sets`},
+		"no type":                         {plain("conditionSets: []\n"), `line 1: type is missing in a file of sets`},
+		"nearly the type":                 {plain("type: ConditionSet\nconditionSets: []\n"), `line 1: the type is "ConditionSet", want ConditionSets`},
+		"the type in small letters":       {plain("type: conditionsets\n"), `the type is "conditionsets", want ConditionSets`},
+		"a field that is a list":          {plain("type: ConditionSets\n? [a]\n: b\nconditionSets: []\n"), `line 2: this is a list of 1, want the name of a field`},
+		"two documents":                   {plain("type: ConditionSets\nconditionSets: []\n---\ntype: ConditionSets\nconditionSets: []\n"), `line 4: a second document begins here`},
+		"a document behind another":       {plain("a: b\n---\ntype: ConditionSets\nconditionSets: []\n"), `line 3: a second document begins here`},
+		"an anchor":                       {replaced("pool: workers", "pool: &a workers"), `line 11: anchors and aliases (& and *) are not read: write it out`},
+		"an alias":                        {replaced("example.com/second", "*a"), `this is not YAML: unknown anchor 'a' referenced`},
+		"a bomb":                          {plain("a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d]\n" + head), `line 1: anchors and aliases`},
+		"a merge":                         {replaced("  dryRun: true", "  <<: {dryRun: true}"), `line 8: a set has no field "<<"`},
+		"a tab":                           {replaced("  taintKey", "\ttaintKey"), `line 6: this is not YAML: there is a tab in the indentation, where YAML wants spaces`},
+		"an indentation that is off":      {replaced("  maxUnhealthy", " maxUnhealthy"), `line 7: this is not YAML`},
+		"a colon too many":                {replaced("effect: NoSchedule", "effect: NoSchedule: x"), `line 5: this is not YAML: mapping values are not allowed`},
+		"a colon missing":                 {replaced("effect: NoSchedule", "effect NoSchedule"), `this is not YAML`},
+		"a quote that is not closed":      {replaced(`"FALSE"`, `"FALSE`), `line 18: this is not YAML`},
+		"a bracket that is not closed":    {replaced(`[a, b, ""]}`, `[a, b, ""`), `line 13: this is not YAML`},
+		"a line that was cut":             {plain(full[:len(full)-20]), `line 23: this is not YAML`},
+		"no UTF-8":                        {replaced("workers", "work\xffers"), `line 11: this is not YAML`},
+		"a control character":             {replaced("workers", "work\x01ers"), `line 11: this is not YAML: control characters are not allowed`},
+		"broken JSON":                     {plain(`{"type": "ConditionSets", "conditionSets": [}`), `line 1: this is not YAML`},
+		"a broken file without a type":    {plain("conditionSets:\n- a: {\n"), `line 2: this is not YAML`},
+		"too much":                        {plain(head + strings.Repeat("# much\n", 40000)), `line 1: the sets of one ConfigMap may take 64 KiB`},
+		"too many sets":                   {plain(manySets(101)), `line 103: this is one more than the 100 sets that one ConfigMap may have`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sets, err := read(holding(test.text(t)))
+			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "key sets.yaml, line ") {
+				t.Errorf("error is %v\nwant %s", err, test.want)
+			}
+			if len(sets) > 0 {
+				t.Errorf("%d sets beside an error", len(sets))
+			}
+			var problems configmaps.LineErrors
+			if !errors.As(err, &problems) {
+				t.Errorf("the error is a %T", err)
+			}
+		})
+	}
+}
+
+func manySets(n int) string {
+	var b strings.Builder
+	b.WriteString("type: ConditionSets\nconditionSets:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "- {type: T%d, effect: NoSchedule, taintKey: example.com/t%d, conditions: [{ConditionType: C%d, conditionStatus: true}]}\n", i, i, i)
+	}
+	return b.String()
+}
+
+func TestReadTellsOfEveryKey(t *testing.T) {
+	_, err := read(with(map[string]string{"good.yaml": full, "b.yaml": "type: ConditionSets\nconditionSets: 1\n", "a.yaml": "type: ConditionSets\n\t- x"}))
+	const want = `key a.yaml, line 2: this is not YAML: there is a tab in the indentation, where YAML wants spaces; ` +
+		`key b.yaml, line 2: conditionSets is "1", want a list of sets; to have none, write conditionSets: []`
+	if err == nil || err.Error() != want {
+		t.Errorf("error is %v\nwant %s", err, want)
+	}
+}
+
+func TestReadTellsNotMoreThanAnyoneReads(t *testing.T) {
+	_, err := read(holding("type: ConditionSets\nconditionSets:\n" + strings.Repeat("- x\n", 50)))
+	if err == nil || !strings.HasSuffix(err.Error(), "; and 45 more") || strings.Count(err.Error(), "line") != 5 {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAConfigMapWithNothingToReadIsNoEmptyList(t *testing.T) {
+	for name, m := range map[string]*corev1.ConfigMap{
+		"no data":      with(nil),
+		"other files":  with(map[string]string{"a": "type: Other", "b": "{", "c": "just text"}),
+		"binary files": {BinaryData: map[string][]byte{"sets.yaml": []byte(full)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := read(m)
+			if err == nil || !strings.HasPrefix(err.Error(), "no key of its data says type: ConditionSets") || (len(m.BinaryData) > 0) != strings.Contains(err.Error(), "binaryData is not read") {
+				t.Errorf("error is %v", err)
+			}
+		})
+	}
+}
+
+// Files that are made to take long do not. The limit is for a machine that has
+// much else to do; what grows with a power of the size is far above it.
+func TestReadIsQuickWithAnything(t *testing.T) {
+	const much = 60 << 10
+	for name, text := range map[string]string{
+		"deep":       "type: ConditionSets\nconditionSets: " + strings.Repeat("[", much),
+		"deep pairs": "type: ConditionSets\nconditionSets: " + strings.Repeat("{a: ", much/4),
+		"long":       "type: ConditionSets\n" + strings.Repeat("- x\n", much/4),
+		"hopeless":   strings.Repeat("a: b\n", much/5) + "type: ConditionSets: x\n",
+		"tabs":       "type: ConditionSets\n" + strings.Repeat("\ta\n", much/3),
+		"keys":       "type: ConditionSets\n" + strings.Repeat("? ", much/2),
+		"a quote":    "type: ConditionSets\nx: \"" + strings.Repeat("a\n", much/2),
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			_, err := read(holding(text))
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			} else {
+				t.Log(took)
+			}
+			if err == nil {
+				t.Error("it was read")
+			}
+		})
+	}
+}
+
+// Whatever is written, reading ends; what is read has a name and a place, and can
+// be told from all the others.
+func FuzzRead(f *testing.F) {
+	f.Add(seed(f))
+	f.Add(full)
+	f.Add(manySets(3))
+	f.Add("type: ConditionSets\nconditionSets:\n- &a {type: *a}\n")
+	f.Add("{\"type\": \"ConditionSets\", \"conditionSets\": [{}]}")
+	f.Add("type: ConditionSets\n---\n? - x\n: !!binary y\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		sets, err := read(with(map[string]string{"a": text, "b": "type: ConditionSets\nconditionSets: []"}))
+		if err != nil {
+			var problems configmaps.LineErrors
+			if !errors.As(err, &problems) || len(problems) == 0 || len(sets) > 0 {
+				t.Fatalf("%d sets with the error %#v", len(sets), err)
+			}
+			lines := strings.Count(text, "\n") + strings.Count(text, "\r") + strings.Count(text, "\u0085") + strings.Count(text, "\u2028") + strings.Count(text, "\u2029") + 1
+			for _, p := range problems {
+				if p.Key != "a" || p.Line < 1 || p.Line > lines || p.Text == "" {
+					t.Fatalf("problem %+v of %d lines", p, lines)
+				}
+			}
+			return
+		}
+		names := map[string]bool{}
+		for _, set := range sets {
+			if names[set.Name] || !strings.HasPrefix(set.Name, "policies/a/") || set.Spec.Type == "" || len(set.Spec.Conditions) == 0 {
+				t.Fatalf("%q among %v", set.Name, slices.Collect(maps.Keys(names)))
+			}
+			names[set.Name] = true
+			for condition := range set.Spec.Conditions {
+				if _, line := set.Where("spec.conditions[" + condition + "].status"); line < 1 {
+					t.Fatalf("the status of %q is nowhere", condition)
+				}
+			}
+			_, _ = observe.ConditionSet(set.ConditionSet)
+		}
+	})
+}
