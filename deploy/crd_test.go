@@ -246,6 +246,17 @@ func (c cluster) refusesBadSets(t *testing.T) {
 		{"a bound of more than all", "effect:", "maxUnhealthy: 101%\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
 		{"a negative bound", "effect:", "maxUnhealthy: -1\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
 		{"a bound that no number holds", "effect:", "maxUnhealthy: 3000000000\n  effect:", "want a number of nodes such as 3, or a share such as 49%"},
+		{"a type in words", "type: Combination", "type: the kubelet is sick", "want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"},
+		{"a taint key in words", "example.com/combination", "example.com/my combination", "such as example.com/KernelDeadlock; value and effect of the taint are not part of its key"},
+		{"a taint key with its effect", "example.com/combination", "example.com/combination:NoExecute", "value and effect of the taint are not part of its key"},
+		{"a taint key of Kubernetes", "example.com/combination", "node.kubernetes.io/not-ready", "the key is reserved: those whom the domain belongs to place and remove such taints themselves; want a key in a domain of your own, such as example.com/KernelDeadlock"},
+		{"a taint key of Karpenter", "example.com/combination", "karpenter.sh/disrupted", "the key is reserved: those whom the domain belongs to"},
+		{"a taint key of the Cluster Autoscaler", "example.com/combination", "ToBeDeletedByClusterAutoscaler", "the Cluster Autoscaler places and removes such taints itself; want a key of your own, such as example.com/KernelDeadlock"},
+		{"a condition with its status", "    A:", "    A=True:", "want the type alone, such as KernelDeadlock, and its status below it, such as status: true"},
+		{"a condition in words", "    A:", "    is sick:", "a condition type has no spaces"},
+		{"a duration in words", "status: true", "status: true\n      duration: five minutes", "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"},
+		{"a negative duration", "status: true", "status: true\n      duration: -5m", "that is not negative"},
+		{"a duration without its unit", "status: true", "status: true\n      duration: '5'", "want a duration with its unit"},
 		{"half a node", "effect:", "maxUnhealthy: 0.5\n  effect:", "spec.maxUnhealthy: Invalid value"},
 	}
 	for _, kind := range []string{"--server-side=false", "--server-side=true"} {

@@ -40,10 +40,14 @@ func TestDeploy(t *testing.T) {
 	if !t.Run("installs by one command", c.installs) {
 		return // there is nothing to look at
 	}
+	t.Run("keeps out only what nobody has judged", c.guardsOnlyItsOwn)
 	t.Run("serves the CRD", c.servesCRD)
 	t.Run("takes the seed as it is written", c.takesSeed)
+	t.Run("takes the default sets", c.takesDefaults)
 	t.Run("takes what the Go type writes", c.takesGoType)
 	t.Run("refuses bad sets in words", c.refusesBadSets)
+	t.Run("refuses what does not compile and nothing else", c.agreesWithCompiler)
+	t.Run("keeps what was stored before it knew better", c.keepsWhatIsStored)
 	t.Run("stores nothing that hides the other sets", c.storesOnlyReadable)
 	t.Run("prints the columns that people look for", c.printsColumns)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
@@ -60,7 +64,7 @@ func (c cluster) installs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 11
+	const objects = 14
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}
@@ -73,6 +77,74 @@ func (c cluster) installs(t *testing.T) {
 			t.Errorf("what is there is not what is written:\n%s", out)
 		}
 	}
+}
+
+// guardsOnlyItsOwn looks at a cluster whose webhook is not up yet, and then takes
+// the webhook away: what follows is about what the API server does by itself.
+func (c cluster) guardsOnlyItsOwn(t *testing.T) {
+	const harmless = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata: {name: harmless, finalizers: [example.com/wait]}
+spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, conditions: {Harmless: {status: true}}}
+`
+	set := file(t, harmless)
+	eventually(t, "the API server asking the webhook", func() error {
+		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
+		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "conditionsets.autohealer.resourcestack.com"`) {
+			return fmt.Errorf("a set that nobody has judged: %w", err)
+		}
+		return nil
+	})
+	admin := clientFor(t, c.AdminConfig())
+	hooks := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hook := range config.Webhooks {
+		for _, rule := range hook.Rules {
+			if len(rule.APIGroups) != 1 || rule.APIGroups[0] != "autohealer.resourcestack.com" {
+				t.Errorf("%s is asked about %v", hook.Name, rule.APIGroups)
+			}
+		}
+		if *hook.SideEffects != "None" || *hook.TimeoutSeconds > 5 {
+			t.Errorf("%s has side effects %s, and %d seconds", hook.Name, *hook.SideEffects, *hook.TimeoutSeconds)
+		}
+	}
+	// A set that is there, by whatever way, can be labelled and deleted.
+	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the webhook being gone", func() error {
+		_, err := c.Kubectl(t.Context(), "create", "-f", set)
+		return err
+	})
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the webhook being back", func() error {
+		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"dryRun": true}}`, "--dry-run=server"); err == nil {
+			return errors.New("a set can be changed")
+		}
+		return nil
+	})
+	for _, args := range [][]string{
+		{"label", "conditionset", "harmless", "a=b"},
+		{"delete", "conditionset", "harmless", "--wait=false"},
+		{"patch", "conditionset", "harmless", "--type=merge", "-p", `{"metadata": {"finalizers": null}}`},
+	} {
+		if _, err := c.Kubectl(t.Context(), args...); err != nil {
+			t.Errorf("with the webhook down: %v", err)
+		}
+	}
+	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the webhook being gone", func() error {
+		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
+		return err
+	})
 }
 
 // Programs read the same manifests that kubectl does.

@@ -39,7 +39,12 @@ func (r request) attributes() *authorizationv1.ResourceAttributes {
 	}
 }
 
-const sets = "conditionsets.autohealer.resourcestack.com"
+const (
+	sets      = "conditionsets.autohealer.resourcestack.com"
+	hooks     = "validatingwebhookconfigurations.admissionregistration.k8s.io"
+	cert      = "secrets autohealer-webhook-cert"
+	revisions = "controllerrevisions.apps"
+)
 
 var allowed = []request{
 	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""},
@@ -52,6 +57,11 @@ var allowed = []request{
 	{"create", "configmaps", namespace},
 	{"get", "configmaps autohealer-ledger", namespace},
 	{"update", "configmaps autohealer-ledger", namespace},
+	{"get", cert, namespace}, {"list", cert, namespace}, {"watch", cert, namespace}, {"update", cert, namespace},
+	{"get", hooks + " autohealer", ""}, {"list", hooks + " autohealer", ""}, {"watch", hooks + " autohealer", ""}, {"patch", hooks + " autohealer", ""},
+	{"list", "configmaps", namespace}, {"watch", "configmaps", namespace},
+	{"list", revisions, namespace}, {"create", revisions, namespace}, {"delete", revisions + " r1", namespace},
+	{"create", "events.events.k8s.io", namespace},
 }
 
 var forbidden = []request{
@@ -64,13 +74,19 @@ var forbidden = []request{
 	{"create", sets, ""}, {"update", sets + " s1", ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""}, {"update", sets + "/status s1", ""},
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
 	// Events elsewhere, and those that stand.
-	{"create", "events.events.k8s.io", ""}, {"create", "events.events.k8s.io", "kube-system"}, {"create", "events.events.k8s.io", namespace},
+	{"create", "events.events.k8s.io", ""}, {"create", "events.events.k8s.io", "kube-system"},
 	{"create", "events", "default"}, {"create", "events", namespace}, {"patch", "events.events.k8s.io e1", "default"}, {"delete", "events.events.k8s.io e1", "default"}, {"list", "events.events.k8s.io", "default"},
 	// Other objects in its namespace, and the same ones in others.
-	{"get", "configmaps other", namespace}, {"update", "configmaps other", namespace}, {"list", "configmaps", namespace},
+	{"get", "configmaps other", namespace}, {"update", "configmaps other", namespace}, {"patch", "configmaps other", namespace}, {"delete", "configmaps other", namespace},
+	{"list", "configmaps", ""}, {"list", "configmaps", "default"}, {"watch", "configmaps", "kube-system"},
+	{"update", revisions + " r1", namespace}, {"patch", revisions + " r1", namespace}, {"deletecollection", revisions, namespace},
+	{"list", revisions, "default"}, {"create", revisions, "default"}, {"delete", revisions + " r1", "kube-system"},
 	{"delete", "configmaps autohealer-ledger", namespace}, {"update", "configmaps autohealer-ledger", "default"}, {"create", "configmaps", "default"},
 	{"update", "leases.coordination.k8s.io other", namespace}, {"delete", "leases.coordination.k8s.io autohealer-controller", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", "kube-system"}, {"update", "leases.coordination.k8s.io n1", "kube-node-lease"},
+	{"watch", "secrets", namespace}, {"update", "secrets s1", namespace}, {"delete", cert, namespace}, {"get", cert, "default"}, {"get", cert, "kube-system"},
+	{"list", hooks, ""}, {"watch", hooks, ""}, {"create", hooks, ""}, {"delete", hooks + " autohealer", ""}, {"patch", hooks + " other", ""},
+	{"patch", "mutatingwebhookconfigurations.admissionregistration.k8s.io autohealer", ""},
 	{"get", "secrets s1", namespace}, {"list", "secrets", namespace}, {"list", "secrets", ""}, {"create", "secrets", namespace},
 	{"create", "serviceaccounts/token " + account, namespace}, {"update", "deployments.apps " + account, namespace},
 	// The way to more rights.

@@ -7,8 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/admission"
 )
 
 // options are what the command line says.
@@ -18,7 +21,10 @@ type options struct {
 
 	metricsAddress string
 	probeAddress   string
+
 	webhooks       bool
+	webhookAddress string
+	webhookNames   []string
 
 	leaderElect   bool
 	leaseDuration time.Duration
@@ -47,10 +53,15 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags := flag.NewFlagSet("autohealer-controller", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // an error is told once, by whoever gets it
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
-	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger and of the leader's lease")
+	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's lease, the webhook's certificate, and ConfigMaps with sets")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` on which metrics are served, 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "`address` on which /healthz and /readyz are served, 0 for none")
-	flags.BoolVar(&o.webhooks, "webhooks", true, "serve admission webhooks; without effect in this version, which has none")
+	flags.BoolVar(&o.webhooks, "webhooks", true, "serve the admission webhooks, and keep their certificate")
+	flags.StringVar(&o.webhookAddress, "webhook-bind-address", ":9443", "`address` on which webhooks are served")
+	flags.Func("webhook-dns-name", "further `name` by which the API server calls the webhooks, beside that of their Service; may be given several times", func(name string) error {
+		o.webhookNames = append(o.webhookNames, name)
+		return nil
+	})
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the leader's lease, so that several replicas may run")
 	flags.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a lease holds that is not renewed")
 	flags.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
@@ -78,9 +89,16 @@ func (o options) validate() error {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	case o.namespace == "":
 		return errors.New("--namespace is empty: say where the ledger is to be kept")
+	case o.webhooks && slices.Contains(o.webhookNames, ""):
+		return errors.New("--webhook-dns-name is empty: give a name, or leave it away")
 	case o.leaderElect && (o.retryPeriod <= 0 || o.renewDeadline <= o.retryPeriod || o.leaseDuration <= o.renewDeadline):
 		return fmt.Errorf("--leader-elect-retry-period=%s, --leader-elect-renew-deadline=%s and --leader-elect-lease-duration=%s: each must be longer than the one before",
 			o.retryPeriod, o.renewDeadline, o.leaseDuration)
+	}
+	if o.webhooks {
+		if _, _, err := admission.SplitAddress(o.webhookAddress); err != nil {
+			return fmt.Errorf("--webhook-bind-address: %w", err)
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -18,6 +19,10 @@ func TestParse(t *testing.T) {
 	if o.metricsAddress != ":8080" || o.probeAddress != ":8081" {
 		t.Errorf("default addresses are %s and %s", o.metricsAddress, o.probeAddress)
 	}
+	o, err = parse([]string{"--webhook-dns-name=a", "--webhook-bind-address=localhost:1", "--webhook-dns-name=b"}, &bytes.Buffer{})
+	if err != nil || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
+		t.Errorf("parsed to %+v, %v", o, err)
+	}
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -30,6 +35,8 @@ func TestParseRefuses(t *testing.T) {
 		"an argument":                {[]string{"now"}, `unexpected argument "now"`},
 		"a flag that is none":        {[]string{"--drain"}, "drain"},
 		"no namespace":               {[]string{"--namespace="}, "--namespace is empty"},
+		"a port that is none":        {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
+		"a webhook without a name":   {[]string{"--webhook-dns-name="}, "--webhook-dns-name is empty"},
 		"a deadline after the lease": {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +53,7 @@ func TestHelpTellsEveryFlagAndSucceeds(t *testing.T) {
 	if err := command(t.Context(), []string{"--help"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "log-format"} {
+	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "log-format"} {
 		if !strings.Contains(out.String(), "-"+flag) {
 			t.Errorf("--%s is not told of", flag)
 		}

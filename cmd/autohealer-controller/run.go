@@ -23,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/controller"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -73,7 +74,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("preparing the manager: %w", err)
 	}
-	if err := assemble(mgr, config, scheme, o.namespace, self, log); err != nil {
+	if err := assemble(mgr, config, scheme, o, self, log); err != nil {
 		return err
 	}
 	log.Info("starting", "version", version, "namespace", o.namespace, "identity", self)
@@ -81,7 +82,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 }
 
 // assemble adds to the manager what it is to run.
-func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, namespace, self string, log *slog.Logger) error {
+func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, o options, self string, log *slog.Logger) error {
 	direct, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -95,10 +96,15 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
+	var people *census.Census // for the webhooks, which are asked on every replica
+	if o.webhooks {
+		people = census.New()
+	}
 	follower, err := controller.New(controller.Config{
 		Client:    direct,
 		Nodes:     nodes,
-		Namespace: namespace,
+		Census:    people,
+		Namespace: o.namespace,
 		Identity:  self,
 		Announce:  announcer.Announce,
 		Metrics:   counts,
@@ -115,12 +121,32 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err := mgr.AddHealthzCheck("alive", follower.Healthy); err != nil {
 		return err
 	}
+	if o.webhooks {
+		if err := mgr.Add(onEveryReplica(func(ctx context.Context) error {
+			people.Follow(ctx, nodes, log)
+			return nil
+		})); err != nil {
+			return err
+		}
+		if err := serveWebhooks(mgr, direct, people, o, log); err != nil {
+			return err
+		}
+	}
 	// Ready means that this replica could take over, which it can as soon as it
 	// runs. To lead is no part of it: a rolling update waits for every new replica
 	// while an old one still leads. Nor is it that the API server answers: whether
 	// it does is the same for all replicas, and no request is sent to them.
 	return mgr.AddReadyzCheck("ready", healthz.Ping)
 }
+
+// onEveryReplica runs whether this one leads or not.
+type onEveryReplica func(context.Context) error
+
+// NeedLeaderElection says so.
+func (onEveryReplica) NeedLeaderElection() bool { return false }
+
+// Start runs it.
+func (f onEveryReplica) Start(ctx context.Context) error { return f(ctx) }
 
 // connect finds the API server. Nothing limits the rate of requests on this
 // side: the controller bounds how many are under way, and the server says when

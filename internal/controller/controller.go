@@ -8,10 +8,12 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -24,10 +26,12 @@ type Config struct {
 	Client client.WithWatch
 	// Nodes is where nodes come from, trimmed as nodewatch does.
 	Nodes cache.ListerWatcherWithContext
-	// Namespace is where the ledger is kept.
+	// Namespace is where the ledger is kept, and ConfigMaps with sets are read.
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
 	Identity string
+	// Census, if there is one, is told of every node from now on.
+	Census *census.Census
 	// Announce tells users of a change. It must not block.
 	Announce func(treat.Announcement)
 	// Metrics may be nil.
@@ -79,6 +83,10 @@ func (c *Controller) Start(ctx context.Context) error {
 		return err
 	}
 	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
+	shelf, kept, err := c.keptVersions(ctx)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -88,6 +96,8 @@ func (c *Controller) Start(ctx context.Context) error {
 	nodes, sets := newMailbox(signal, nodewatch.Same), newMailbox[*v1alpha1.ConditionSet](signal, nil)
 	watches.Go(func() { nodes.fill(ctx, c.cfg.Nodes, c.cfg.Logger) })
 	watches.Go(func() { sets.fill(ctx, setsFrom(c.cfg.Client), c.cfg.Logger) })
+	pinned := newMailbox[*corev1.ConfigMap](signal, nil)
+	watches.Go(func() { pinned.fill(ctx, sheetsFrom(c.cfg.Client, c.cfg.Namespace), c.cfg.Logger) })
 	l := &loop{
 		cfg:       c.cfg,
 		core:      triage.New(),
@@ -99,6 +109,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		policies:  map[string]*policy{},
 		outcomes:  make(chan outcome, writers),
 		statuses:  make(chan statusOutcome, statusWriters),
+		sheets:    sheets{mail: pinned, shelf: shelf, inherited: kept, known: map[string]*sheet{}, done: make(chan shelved, shelfWriters)},
 		pulse:     &c.pulse,
 		pages:     pages{book: book, inherited: inherited, done: make(chan error, 1)},
 		startedAt: time.Now(),

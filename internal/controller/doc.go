@@ -13,6 +13,16 @@
 // nodes are concerned, and for each compares the plan with the node. The work of
 // a round follows what has changed, not the size of the cluster.
 //
+// # Who is followed
+//
+// A webhook judges a set before it is stored, if there is one, and it may have been
+// off. So the loop judges every set again by the same rules (internal/vet) once nodes and
+// sets have come in. One that is refused is not followed, and its status says why.
+// What a status says has been accepted, in this version, is held against the other
+// sets only and never against the nodes: whoever takes over in the middle of a storm
+// goes on with the policies that there were. A set that is refused for what nodes
+// report is judged again when they report something else.
+//
 // # The way of a write
 //
 //	consider ── plan differs from node ──► queue ──► takes a place? ── no ──► write

@@ -34,10 +34,12 @@ type loop struct {
 	signal <-chan struct{}
 	nodes  *mailbox[*corev1.Node]
 	sets   *mailbox[*v1alpha1.ConditionSet]
+	sheets sheets
 	loaded bool
 
 	patients map[string]*patient
 	policies map[string]*policy
+	vetting  vetting
 
 	queue    fifo       // patients with something to do
 	delayed  []*patient // likewise, but not now
@@ -77,6 +79,8 @@ func (l *loop) run(ctx context.Context) error {
 			l.heed(o)
 		case o := <-l.statuses:
 			l.heedStatus(o)
+		case o := <-l.sheets.done:
+			l.heedShelf(o)
 		case err := <-l.pages.done:
 			if err := l.turnPage(err); err != nil {
 				return err
@@ -95,18 +99,28 @@ func (l *loop) run(ctx context.Context) error {
 // with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced()) {
+	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.mail.hasSynced()) {
 		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)
+	if !l.loaded {
+		l.vetSets(now, false) // so that nodes meet rules, and not each rule all nodes
+	}
 	l.takeNodes(now)
+	l.vetSets(now, true)
+	l.takeSheets(now) // which are held against the sets that are followed
+	l.vetSets(now, true)
 	if !l.loaded {
 		l.loaded = true
+		if l.cfg.Census != nil {
+			l.cfg.Census.Take()
+		}
 		l.takeInheritance(now)
 		l.core.Loaded(now)
 		l.cfg.Metrics.leading.Set(1)
 		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "after", time.Since(l.startedAt).String())
 	}
+	judging := l.judgeWaiting(now)
 	l.core.Advance(now)
 	l.considerWoken(now)
 	l.retry(now)
@@ -116,10 +130,11 @@ func (l *loop) round(ctx context.Context) time.Time {
 	if l.queue.len() > 0 && l.writing < writers { // a last look changed a plan
 		due = now
 	}
-	due = earliest(due, l.writeStatuses(ctx, now))
+	due = earliest(earliest(due, l.tendShelf(ctx, now)), l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
+	due = earliest(due, judging)
 	return earliest(due, earliest(l.sumUp(now), l.forgetRetired(now)))
 }
 
@@ -192,6 +207,10 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	}
 	p.know(node, at)
 	facts, err := observe.Node(node)
+	l.vetting.moved, l.sheets.moved = true, true
+	if l.cfg.Census != nil {
+		l.cfg.Census.Observe(facts)
+	}
 	if !slices.Equal(p.ours, facts.Taints) {
 		p.ours = facts.Taints
 		l.restate(at, p)
@@ -209,18 +228,22 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 func (l *loop) forget(now time.Time, p *patient) {
 	name := p.node.Name
 	l.core.Forget(now, name)
+	l.vetting.moved, l.sheets.moved = true, true
+	if l.cfg.Census != nil {
+		l.cfg.Census.Forget(name)
+	}
 	l.noteFindings(now, p, nil)
 	l.lookAtStatuses(now)
 	p.gone = true
 	delete(l.patients, name)
 }
 
-// takeSets compiles the policies that have changed.
+// takeSets takes in the policies that have changed.
 func (l *loop) takeSets(now time.Time) {
 	letter := l.sets.take()
 	if letter.whole != "" {
-		for name := range l.policies {
-			if _, there := letter.latest[name]; !there {
+		for name, pol := range l.policies {
+			if _, there := letter.latest[name]; !there && pol.isInAPI() {
 				l.dropSet(now, name)
 			}
 		}
@@ -231,6 +254,9 @@ func (l *loop) takeSets(now time.Time) {
 		} else {
 			l.followSet(now, a.object)
 		}
+	}
+	if l.vetting.due && !l.sheets.judgeAt.IsZero() { // what has changed may have been in a ConfigMap's way
+		l.sheets.judgeAt, l.sheets.moved = now, true
 	}
 }
 

@@ -18,6 +18,7 @@ type Metrics struct {
 	accepted *prometheus.GaugeVec
 	events   *prometheus.CounterVec
 	leading  prometheus.Gauge
+	behind   *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that are not registered yet.
@@ -60,6 +61,10 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_leading",
 			Help: "Whether this replica leads and has loaded all nodes and sets (1) or not (0).",
 		}),
+		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_configmap_not_in_force",
+			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted or not kept yet, or is (0).",
+		}, []string{"configmap"}),
 	}
 }
 
@@ -81,7 +86,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading}
+	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind}
 }
 
 var fateNames = map[treat.Fate]string{
@@ -105,6 +110,17 @@ func (m *Metrics) population(set string, counts triage.Population, t tally, isFo
 	}
 	m.accepted.WithLabelValues(set).Set(followed)
 }
+
+// sheet tells whether a ConfigMap says something else than what is in force.
+func (m *Metrics) sheet(name string, isBehind bool) {
+	behind := 0.0
+	if isBehind {
+		behind = 1
+	}
+	m.behind.WithLabelValues(name).Set(behind)
+}
+
+func (m *Metrics) forgetSheet(name string) { m.behind.DeleteLabelValues(name) }
 
 // forgetSet drops what is said of a set while it is there.
 func (m *Metrics) forgetSet(set string) {

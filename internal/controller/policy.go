@@ -15,9 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/vet"
 )
 
 const (
@@ -36,8 +37,13 @@ const (
 type policy struct {
 	set   *v1alpha1.ConditionSet
 	rule  triage.Rule
-	err   error                    // why it is not followed
 	nodes map[string]triage.Reason // that it has something to say about
+
+	inForce     *v1alpha1.ConditionSet // the version that is followed; nil if none is
+	unjudged    bool                   // there is no verdict on this version yet
+	problems    []vet.Problem          // why it is not followed
+	err         error                  // the same in words
+	awaitsNodes bool                   // it would be, if nodes reported something else
 
 	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
 	version string                      // of the object that it was last stored in
@@ -46,6 +52,10 @@ type policy struct {
 	mayFrom time.Time // when it may be written next
 	trouble trouble   // of the last time
 }
+
+// isInAPI says whether the set is an object of its own, and has a status. It is
+// not if it is written in a ConfigMap.
+func (p *policy) isInAPI() bool { return configmaps.IsWrittenIn(p.set) == nil }
 
 func setRule(name string) triage.RuleID {
 	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
@@ -59,7 +69,8 @@ func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
 	return nil
 }
 
-// followSet takes over a set that is new or has changed.
+// followSet takes over a set that is new or has changed. Whether it is followed is
+// found out later in the round, when nodes and other sets are known.
 func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	pol := l.policies[set.Name]
 	if pol == nil {
@@ -67,25 +78,21 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 		l.policies[set.Name] = pol
 		delete(l.retired, set.Name)
 	}
-	known := pol.set != nil && pol.set.UID == set.UID && pol.set.Generation == set.Generation
-	if pol.set == nil || pol.set.UID != set.UID || !olderVersion(set.ResourceVersion, pol.version) {
+	isSame := pol.set != nil && pol.set.UID == set.UID
+	// An annotation is no part of a generation.
+	known := isSame && pol.set.Generation == set.Generation &&
+		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
+	if !isSame || !olderVersion(set.ResourceVersion, pol.version) {
 		pol.status = set.Status
+	}
+	if !isSame {
+		pol.inForce = nil
 	}
 	pol.set, pol.stale = set, true
 	l.lookAtStatuses(now)
-	if known {
-		return
+	if !known {
+		pol.unjudged, l.vetting.due = true, true
 	}
-	if pol.rule, pol.err = observe.ConditionSet(set); pol.err == nil {
-		pol.err = l.core.SetRule(now, pol.rule)
-	}
-	if pol.err != nil {
-		l.core.RemoveRule(now, setRule(set.Name))
-		l.cfg.Announce(treat.Announcement{Set: set, Trouble: "not accepted: " + pol.err.Error()})
-		l.cfg.Logger.Warn("set not accepted", "conditionSet", set.Name, "err", pol.err)
-		return
-	}
-	l.cfg.Logger.Info("set accepted", "conditionSet", set.Name, "generation", set.Generation)
 }
 
 func (l *loop) dropSet(now time.Time, name string) {
@@ -93,6 +100,7 @@ func (l *loop) dropSet(now time.Time, name string) {
 		return
 	}
 	delete(l.policies, name)
+	l.vetting.due = true
 	l.core.RemoveRule(now, setRule(name))
 	l.cfg.Metrics.forgetSet(name)
 	l.retire(now, name)
@@ -176,6 +184,9 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 	for name, pol := range l.policies {
 		counts, _ := l.core.Population(setRule(name))
 		l.cfg.Metrics.population(name, counts, l.tally(pol), pol.err == nil)
+		if !pol.isInAPI() {
+			continue
+		}
 		if !pol.stale && pol.status.Selected == clamp(counts.Selected) {
 			continue
 		}
@@ -355,7 +366,7 @@ func (l *loop) judgeSet(pol *policy, status *v1alpha1.ConditionSetStatus, heldBa
 		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
 	}
 	if pol.err != nil {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "Invalid", pol.err.Error()
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	bounded := metav1.Condition{

@@ -23,6 +23,7 @@ func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
 		core:     triage.New(),
 		nodes:    newMailbox[*corev1.Node](nil, nil),
 		sets:     newMailbox[*v1alpha1.ConditionSet](nil, nil),
+		sheets:   sheets{mail: newMailbox[*corev1.ConfigMap](nil, nil), known: map[string]*sheet{}},
 		patients: map[string]*patient{},
 		policies: map[string]*policy{},
 		outcomes: make(chan outcome, 1),
@@ -73,6 +74,7 @@ func TestHealthy(t *testing.T) {
 		within(t, func(c *Controller, l *loop, _ chan<- struct{}) {
 			must(t, l.nodes.Replace(nil, "1"))
 			must(t, l.sets.Replace(nil, "1"))
+			must(t, l.sheets.mail.Replace(nil, "1"))
 			pass(24 * time.Hour)
 			if err := c.Healthy(nil); err != nil {
 				t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -51,10 +52,21 @@ type Config struct {
 	// placed. Empty: nothing is said about it.
 	Ledger types.NamespacedName
 
+	// Written, if not nil, reads a ConfigMap in which sets are written: what they
+	// ask for by their names, <configmap>/<key>/<type>; none if it is not one of
+	// those. One that is not good changes nothing: what it said before still holds.
+	// Which are good, whoever wrote them knows.
+	Written func(configMap *unstructured.Unstructured) (specs map[string]v1alpha1.ConditionSetSpec, isGood bool)
+
 	// AnyTurn allows nodes to be served in any order. A write that was refused
 	// loses its node's turn, and no recording tells of it: set it where faults
 	// are injected into writes.
 	AnyTurn bool
+
+	// Refused, if there is one, names the versions of sets that must not be followed
+	// for what only the whole cluster tells: too many nodes that match, another set
+	// that asks the same. A recording alone cannot, so whoever made it says so.
+	Refused func(set string, generation int64) bool
 
 	// EndAt is the moment at which the end is judged: durations that were over by
 	// then must have had their effect. Zero means the time of the last change.

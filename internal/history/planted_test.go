@@ -567,6 +567,17 @@ func TestKnobs(t *testing.T) {
 		s.weUnrecorded("n1", s.place("deadlock", out))
 		s.lawful(Config{Us: UserAgent("autohealer-controller")})
 	})
+	t.Run("a set that was to be refused", func(t *testing.T) {
+		cfg := lawfulCfg
+		cfg.Refused = func(set string, _ int64) bool { return set == "deadlock" }
+		s := five(t)
+		s.condition("n1", "KernelDeadlock=True")
+		s.lawful(cfg)
+		s.caught(lawfulCfg, WrongEnd)
+		s.we("n1", s.place("deadlock", out))
+		s.lawful(lawfulCfg)
+		s.caught(cfg, Unlawful)
+	})
 	t.Run("an unfinished run", func(t *testing.T) {
 		s := five(t)
 		s.condition("n1", "KernelDeadlock=True")

@@ -1,14 +1,17 @@
 package history
 
 import (
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -71,8 +74,9 @@ type world struct{ causes, edits, room int }
 type set struct {
 	name     string
 	object   *unstructured.Unstructured
-	rule     *rule // nil while there is none
-	counted  *rule // the last one that could be followed
+	written  *v1alpha1.ConditionSetSpec // what it says, if it is one in a ConfigMap
+	rule     *rule                      // nil while there is none
+	counted  *rule                      // the last one that could be followed
 	versions []version
 
 	selected, evicting int
@@ -297,7 +301,15 @@ func (r *replay) setChanged(change testbed.Change) {
 		return
 	default:
 		s.rule = readRule(change.Object.Object["spec"])
+		if r.cfg.Refused != nil && r.cfg.Refused(s.name, change.Object.GetGeneration()) {
+			s.rule = &rule{refused: "it was to be refused"}
+		}
 	}
+	r.asked(s)
+}
+
+// asked takes in that a set asks for something else now.
+func (r *replay) asked(s *set) {
 	if s.rule.follows() {
 		s.counted = s.rule
 	}
@@ -349,9 +361,36 @@ func (r *replay) boundsOf(s *set) (smallest, largest int) {
 	return smallest, largest
 }
 
-// ---- the ledger
+// ---- sets in ConfigMaps, and the ledger
+
+func (r *replay) writtenChanged(change testbed.Change) {
+	var specs map[string]v1alpha1.ConditionSetSpec
+	if !isDeleted(change) {
+		var isGood bool
+		if specs, isGood = r.cfg.Written(change.Object); !isGood {
+			return
+		}
+	}
+	for _, name := range slices.Clone(r.names) {
+		if _, there := specs[name]; !there && strings.HasPrefix(name, change.Name+"/") && r.sets[name].rule != nil {
+			r.sets[name].rule, r.sets[name].written = nil, nil
+			r.asked(r.sets[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		s, spec := r.set(name), specs[name]
+		if s.written != nil && reflect.DeepEqual(*s.written, spec) {
+			continue
+		}
+		s.rule, s.written = readRule(spec), &spec
+		r.asked(s)
+	}
+}
 
 func (r *replay) configMapChanged(change testbed.Change) {
+	if r.cfg.Written != nil {
+		r.writtenChanged(change)
+	}
 	if change.Namespace != r.cfg.Ledger.Namespace || change.Name != r.cfg.Ledger.Name || r.cfg.Ledger.Name == "" {
 		return
 	}

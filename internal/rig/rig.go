@@ -42,7 +42,16 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 			}
 		}
 	}
-	_, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com")
+	// Of the webhook only what it keeps its certificate in: who is asked about
+	// policies is another matter.
+	secret, err := webhookText("Secret")
+	if err != nil {
+		return err
+	}
+	if _, err := c.KubectlApply(ctx, string(secret)); err != nil {
+		return fmt.Errorf("installing the Secret of deploy/%s: %w", webhookManifest, err)
+	}
+	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com")
 	return err
 }
 
@@ -63,6 +72,11 @@ type Options struct {
 	Program string
 	// Through is what it talks to the API server through; nil means directly.
 	Through *testbed.Proxy
+	// Webhook says that it serves the admission webhooks. The API server asks
+	// only the controller that Ask was called for.
+	Webhook bool
+	// Unready says not to wait until it is ready, only until it lives.
+	Unready bool
 	// Args are added to its command line, and win.
 	Args []string
 }
@@ -72,9 +86,11 @@ type Controller struct {
 	*testbed.Part
 	// Metrics and Probes are the addresses of its metrics and probes.
 	Metrics, Probes string
+	// Webhook is the address of its webhooks, empty without them.
+	Webhook string
 }
 
-// Start runs a controller, and returns when its probes answer. That it leads is
+// Start runs a controller, and returns when it is ready. That it leads is
 // another matter.
 func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, error) {
 	if o.Name == "" {
@@ -105,24 +121,37 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--namespace=" + Namespace,
+		"--metrics-bind-address=" + metrics,
+		"--health-probe-bind-address=" + probes,
+		"--log-format=text",
+	}
+	webhook := ""
+	if o.Webhook {
+		if webhook, err = c.Address(); err != nil {
+			return nil, err
+		}
+		args = append(args, "--webhook-bind-address="+webhook, "--webhook-dns-name="+loopback)
+	} else {
+		args = append(args, "--webhooks=false")
+	}
+	probe := "/readyz"
+	if o.Unready {
+		probe = "/healthz"
+	}
 	part, err := c.Run(ctx, testbed.Program{
-		Name: o.Name,
-		Path: o.Program,
-		Args: append([]string{
-			"--kubeconfig=" + kubeconfig,
-			"--namespace=" + Namespace,
-			"--metrics-bind-address=" + metrics,
-			"--health-probe-bind-address=" + probes,
-			"--webhooks=false",
-			"--log-format=text",
-		}, o.Args...),
+		Name:  o.Name,
+		Path:  o.Program,
+		Args:  append(args, o.Args...),
 		Env:   []string{"GORACE=halt_on_error=1"},
-		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+probes+"/readyz") },
+		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+probes+probe) },
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Part: part, Metrics: metrics, Probes: probes}, nil
+	return &Controller{Part: part, Metrics: metrics, Probes: probes, Webhook: webhook}, nil
 }
 
 // answers says why a server does not answer yet.

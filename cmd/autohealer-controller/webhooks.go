@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/admission"
+	"github.com/resourcestack/autohealer/internal/certificate"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+)
+
+// What the manifests call the parts of the webhook.
+const (
+	webhookService = "autohealer-webhook"
+	webhookSecret  = "autohealer-webhook-cert"
+	webhookConfig  = "autohealer"
+)
+
+// serveWebhooks adds the admission webhooks to the manager. Every replica serves
+// them, and nothing else waits for them.
+func serveWebhooks(mgr manager.Manager, direct client.Client, census admission.Census, o options, log *slog.Logger) error {
+	keeper, err := certificate.New(certificate.Config{
+		REST:    mgr.GetConfig(),
+		Options: cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()},
+		Writer:  direct,
+		Secret:  types.NamespacedName{Namespace: o.namespace, Name: webhookSecret},
+		Webhook: webhookConfig,
+		Names:   append([]string{fmt.Sprintf("%s.%s.svc", webhookService, o.namespace)}, o.webhookNames...),
+		Logger:  log,
+	})
+	if err != nil {
+		return err
+	}
+	counts := admission.NewMetrics()
+	if err := metrics.Registry.Register(counts); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	stored := &storedSets{cache: mgr.GetCache(), log: log}
+	sets, err := admission.NewConditionSets(admission.ConditionSetConfig{
+		Census: census,
+		Sets:   func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) { return listSets(ctx, mgr.GetCache()) },
+		Fresh:  func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) { return listSets(ctx, direct) },
+		// Their versions are few and asked for rarely, so nothing is kept of them.
+		More:    configmaps.NewShelf(direct, o.namespace).InForce,
+		Synced:  stored.synced.Load,
+		Metrics: counts,
+		Logger:  log,
+	})
+	if err != nil {
+		return err
+	}
+	server, err := admission.NewServer(admission.Config{
+		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: []admission.Kind{sets},
+	})
+	if err != nil {
+		return err
+	}
+	for _, part := range []manager.Runnable{keeper, stored, server} {
+		if err := mgr.Add(part); err != nil {
+			return err
+		}
+	}
+	// A replica that cannot answer gets no requests through the Service. Each can
+	// make the certificate by itself, so a new one waits for no old one; where
+	// none can, the installation is broken, and a rolling update had better stop
+	// before it has replaced those that still answer.
+	return mgr.AddReadyzCheck("webhooks", server.Ready)
+}
+
+// storedSets reads the stored sets ahead of the first question. It is not done
+// before the start, which would then wait for the CRD.
+type storedSets struct {
+	cache  cache.Cache
+	log    *slog.Logger
+	synced atomic.Bool
+}
+
+// NeedLeaderElection says that every replica needs them.
+func (s *storedSets) NeedLeaderElection() bool { return false }
+
+// Start returns when the sets have been read.
+func (s *storedSets) Start(ctx context.Context) error {
+	const pause = time.Second
+	for told := false; ; told = true {
+		_, err := s.cache.GetInformer(ctx, &v1alpha1.ConditionSet{})
+		if err == nil {
+			s.synced.Store(true)
+			return nil
+		}
+		if !told && ctx.Err() == nil {
+			s.log.Warn("condition sets not read", "err", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func listSets(ctx context.Context, from client.Reader) ([]*v1alpha1.ConditionSet, error) {
+	var list v1alpha1.ConditionSetList
+	if err := from.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	sets := make([]*v1alpha1.ConditionSet, len(list.Items))
+	for i := range list.Items {
+		sets[i] = &list.Items[i]
+	}
+	return sets, nil
+}

@@ -1,0 +1,182 @@
+package certificate
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+)
+
+// The keys of the Secret.
+const (
+	authorityCert = "ca.crt"
+	authorityKey  = "ca.key"
+	servedCert    = "tls.crt"
+	servedKey     = "tls.key"
+)
+
+const (
+	authorityName = "autohealer-webhook-ca"
+
+	authorityLife = 10 * 365 * 24 * time.Hour
+	servedLife    = 365 * 24 * time.Hour
+	// ahead is how long before its end something is replaced.
+	ahead = 90 * 24 * time.Hour
+	// skew is how far the clocks of a cluster may differ: certificates begin so
+	// much before they are made.
+	skew = time.Hour
+
+	// overlap is how long an authority is still trusted after another has taken
+	// its place: every replica serves the new certificate by then.
+	overlap = 10 * time.Minute
+	// mostTrusted bounds the list of authorities, however often they change.
+	mostTrusted = 8
+)
+
+var forServers = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+
+// state is what is to be done about the content of a Secret.
+type state int
+
+const (
+	sound     state = iota
+	oldCert         // the authority is sound, what it signed is not
+	oldIssuer       // everything is to be made anew
+)
+
+// inspect says what is wrong with the content of a Secret at a moment.
+func inspect(data map[string][]byte, names []string, at time.Time) state {
+	if !signed(data, data[authorityCert], data[authorityKey], authorityName, nil, at) {
+		return oldIssuer
+	}
+	for _, name := range names {
+		if !signed(data, data[servedCert], data[servedKey], name, &forServers, at) {
+			return oldCert
+		}
+	}
+	return sound
+}
+
+func signed(data map[string][]byte, cert, key []byte, name string, usages *[]x509.ExtKeyUsage, at time.Time) bool {
+	valid, err := rotator.ValidCert(data[authorityCert], cert, key, name, usages, at.Add(ahead))
+	return err == nil && valid
+}
+
+// renew returns the content of a Secret with what was not sound made anew. The
+// names that the old certificate had stay: during an update the replicas that
+// know them and those that do not would otherwise take turns.
+func renew(data map[string][]byte, names []string, what state, now time.Time) (map[string][]byte, error) {
+	names = slices.Clone(names)
+	if old := parse(data[servedCert]); len(old) > 0 && what == oldCert {
+		for _, name := range old[0].DNSNames {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	maker := &rotator.CertRotator{
+		CAName: authorityName, CAOrganization: "autohealer",
+		DNSName: names[0], ExtraDNSNames: names[1:], ExtKeyUsages: &forServers,
+	}
+	var issuer *rotator.KeyPairArtifacts
+	var err error
+	if what == oldIssuer {
+		issuer, err = maker.CreateCACert(now.Add(-skew), now.Add(authorityLife))
+	} else {
+		issuer, err = readIssuer(data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making an authority: %w", err)
+	}
+	cert, key, err := maker.CreateCertPEM(issuer, now.Add(-skew), now.Add(servedLife))
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	return map[string][]byte{authorityCert: issuer.CertPEM, authorityKey: issuer.KeyPEM, servedCert: cert, servedKey: key}, nil
+}
+
+// readIssuer reads the authority, which has been inspected.
+func readIssuer(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
+	pair, err := tls.X509KeyPair(data[authorityCert], data[authorityKey])
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data[authorityKey])
+	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	return &rotator.KeyPairArtifacts{Cert: pair.Leaf, Key: key, CertPEM: data[authorityCert], KeyPEM: data[authorityKey]}, nil
+}
+
+// due returns when the content of a Secret is to be replaced.
+func due(data map[string][]byte) time.Time {
+	var first time.Time
+	for _, cert := range slices.Concat(parse(data[authorityCert]), parse(data[servedCert])) {
+		if end := cert.NotAfter.Add(-ahead); first.IsZero() || end.Before(first) {
+			first = end
+		}
+	}
+	return first
+}
+
+// parse returns the certificates in a text, and leaves out what is none.
+func parse(text []byte) []*x509.Certificate {
+	var found []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return found
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			found = append(found, cert)
+		}
+	}
+}
+
+// trusts says whether a list of authorities has this one.
+func trusts(bundle, authority []byte) bool {
+	want := parse(authority)
+	return len(want) == 1 && slices.ContainsFunc(parse(bundle), want[0].Equal)
+}
+
+// trusted returns the authorities that are to be trusted at a moment: the present
+// one first, and for a while those that were trusted before it.
+func trusted(before, authority []byte, now time.Time) []*x509.Certificate {
+	list := parse(authority)
+	if now.Before(fades(authority)) {
+		for _, other := range parse(before) {
+			if len(list) < mostTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
+				list = append(list, other)
+			}
+		}
+	}
+	return list
+}
+
+// bundle returns a list of authorities, or the very text that says the same
+// already.
+func bundle(before []byte, authorities []*x509.Certificate) []byte {
+	if slices.EqualFunc(authorities, parse(before), (*x509.Certificate).Equal) {
+		return before
+	}
+	var b bytes.Buffer
+	for _, cert := range authorities {
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}) // a buffer takes everything
+	}
+	return b.Bytes()
+}
+
+// fades returns when the authorities before this one are no longer to be trusted.
+func fades(authority []byte) time.Time {
+	present := parse(authority)
+	if len(present) != 1 {
+		return time.Time{}
+	}
+	return present[0].NotBefore.Add(skew + overlap)
+}

@@ -1,0 +1,204 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+// judgeAgain is how long a set that is refused for what nodes report waits until it
+// is judged again, times the number of such sets: a judgement looks at every node.
+const judgeAgain = 2 * time.Second
+
+// vetting is what there is to do about verdicts.
+type vetting struct {
+	due   bool      // a set has come, changed or gone, and may have been in another's way
+	moved bool      // nodes have changed since sets that wait for that were judged
+	again time.Time // when they are judged next, if nodes have; zero if there is none
+}
+
+// vetSets judges every set again, once some set has changed. A webhook has done so
+// before, if there was one. Before the nodes are known, only those are looked at
+// that an earlier reign has accepted: what they do to nodes is no news.
+func (l *loop) vetSets(now time.Time, knowsNodes bool) {
+	if !l.vetting.due {
+		return
+	}
+	// One that is refused is no longer in the way of those that were looked at
+	// before it, so they are looked at again.
+	names := slices.Sorted(maps.Keys(l.policies))
+	for passes, hasChanged := 0, true; hasChanged && passes <= len(names); passes++ {
+		hasChanged = false
+		for _, name := range names {
+			pol := l.policies[name]
+			stood, wasRefused := pol.stands(), pol.isRefused()
+			l.vetSet(now, pol, knowsNodes)
+			hasChanged = hasChanged || pol.stands() != stood || pol.isRefused() != wasRefused
+		}
+	}
+	if knowsNodes {
+		l.vetting.due = false
+		l.expectNodes(now)
+	}
+}
+
+// vetSet holds a set against the others first, which is cheap, and against the
+// nodes only if nobody has done that for this version yet, or if something else was
+// in its way then.
+func (l *loop) vetSet(now time.Time, pol *policy, knowsNodes bool) {
+	c := l.caseOf(pol)
+	standing := vet.Standing(c)
+	switch isGood := len(standing.Problems) == 0; {
+	case isGood && pol.stands():
+		l.accept(now, pol)
+	case !knowsNodes:
+	case isGood && (pol.unjudged || !pol.awaitsNodes):
+		l.judge(now, pol)
+	case !isGood && pol.isNews(standing.Problems):
+		c.Impact = l.core.Impact // so that the words tell what it would have done
+		l.refuse(now, pol, vet.Standing(c).Problems)
+		pol.awaitsNodes = false
+	}
+}
+
+// judgeWaiting judges the sets that are refused for what nodes report, if nodes have
+// changed, and returns when it will.
+func (l *loop) judgeWaiting(now time.Time) (due time.Time) {
+	switch {
+	case l.vetting.again.IsZero() || !l.vetting.moved:
+		return time.Time{}
+	case now.Before(l.vetting.again):
+		return l.vetting.again
+	}
+	l.vetting.moved = false
+	for _, pol := range l.policies {
+		if pol.awaitsNodes {
+			l.judge(now, pol)
+		}
+	}
+	l.expectNodes(now)
+	return time.Time{}
+}
+
+// expectNodes says when the sets that wait for nodes are judged next, if any node
+// changes.
+func (l *loop) expectNodes(now time.Time) {
+	waiting := 0
+	for _, pol := range l.policies {
+		if pol.awaitsNodes {
+			waiting++
+		}
+	}
+	l.vetting.again = time.Time{}
+	if waiting > 0 {
+		l.vetting.again = now.Add(time.Duration(waiting) * judgeAgain)
+	}
+}
+
+// judge holds a set against everything, nodes too.
+func (l *loop) judge(now time.Time, pol *policy) {
+	c := l.caseOf(pol)
+	c.Reported, c.Impact = l.core.Reported(), l.core.Impact
+	if verdict := vet.Judge(c); len(verdict.Problems) > 0 {
+		l.refuse(now, pol, verdict.Problems)
+		pol.awaitsNodes = true // nothing else can be wrong with it
+		return
+	}
+	l.accept(now, pol)
+}
+
+// caseOf returns a case without what nodes report. The others are those that go
+// before the set if the two cannot stand together.
+func (l *loop) caseOf(pol *policy) vet.Case {
+	c := vet.Case{Set: pol.set, Before: pol.inForce}
+	for _, other := range l.policies {
+		if other != pol && other.goesBefore(pol) {
+			c.Others = append(c.Others, other.set)
+		}
+	}
+	return c
+}
+
+// goesBefore says whether this set stays if the two cannot stand together: one that
+// is followed rather than one that is not, and otherwise the older one. One that is
+// refused is in nobody's way.
+func (p *policy) goesBefore(other *policy) bool {
+	if p.isRefused() {
+		return false
+	}
+	if mine, its := p.stands(), other.stands(); mine != its {
+		return mine
+	}
+	return vet.Before(p.set, other.set)
+}
+
+func (p *policy) isRefused() bool { return p.err != nil && !p.unjudged }
+
+// stands says whether this version of the set is followed, by this reign or by the
+// one before.
+func (p *policy) stands() bool {
+	return p.isInForce() || p.unjudged && wasAccepted(p.set, p.status)
+}
+
+// accept has a set followed, if it is not yet.
+func (l *loop) accept(now time.Time, pol *policy) {
+	if pol.isInForce() && pol.err == nil {
+		pol.unjudged = false
+		return
+	}
+	rule, err := observe.ConditionSet(pol.set)
+	if err == nil {
+		err = l.core.SetRule(now, rule)
+	}
+	if err != nil { // which vet has not seen coming
+		l.refuse(now, pol, []vet.Problem{{Field: "spec", Text: err.Error(), Reason: vet.Invalid}})
+		return
+	}
+	pol.rule, pol.inForce = rule, pol.set
+	pol.problems, pol.err, pol.unjudged, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
+	l.lookAtStatuses(now)
+	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
+}
+
+// refuse has a set not followed, or no longer, and says why.
+func (l *loop) refuse(now time.Time, pol *policy, problems []vet.Problem) {
+	isNews := pol.isNews(problems)
+	if !isNews && slices.Equal(pol.problems, problems) {
+		return
+	}
+	pol.rule, pol.inForce = triage.Rule{}, nil
+	pol.problems, pol.err, pol.unjudged, pol.stale = problems, vet.Verdict{Problems: problems}.Err(), false, true
+	l.lookAtStatuses(now)
+	if !isNews {
+		return
+	}
+	l.core.RemoveRule(now, setRule(pol.set.Name))
+	l.cfg.Announce(treat.Announcement{Set: pol.set, Trouble: "not accepted: " + pol.err.Error()})
+	l.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
+}
+
+// isNews says whether problems are others than were told. Numbers are not.
+func (p *policy) isNews(problems []vet.Problem) bool {
+	return p.unjudged || !slices.EqualFunc(p.problems, problems, func(a, b vet.Problem) bool { return a.Reason == b.Reason && a.Field == b.Field })
+}
+
+// isInForce says whether this version of the set is the one that is followed.
+func (p *policy) isInForce() bool {
+	return p.inForce != nil && p.inForce.UID == p.set.UID && p.inForce.Generation == p.set.Generation
+}
+
+// wasAccepted says whether a status tells that this version of a set is followed.
+// Whoever takes over then goes on with it, however many nodes match by now: to drop
+// a policy in the middle of a storm would hurt more than to keep it.
+func wasAccepted(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
+	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
+	return accepted != nil && accepted.Status == "True" && accepted.ObservedGeneration == set.Generation
+}

@@ -1,0 +1,391 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/census"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+var accepting = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
+
+// setNamed returns a set of the first generation: while Disk is True, NoSchedule.
+func setNamed(name string, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
+	set := &v1alpha1.ConditionSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name), Generation: 1, ResourceVersion: "1"},
+		Spec: v1alpha1.ConditionSetSpec{
+			Type: name, Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/" + name,
+			Conditions: map[string]v1alpha1.SetCondition{"Disk": {Status: "True"}},
+		},
+	}
+	for _, change := range changes {
+		change(set)
+	}
+	return set
+}
+
+func asking(condition string, status v1alpha1.ConditionStatus) func(*v1alpha1.ConditionSet) {
+	return func(s *v1alpha1.ConditionSet) {
+		s.Spec.Conditions = map[string]v1alpha1.SetCondition{condition: {Status: status}}
+	}
+}
+
+func createdAt(second int64) func(*v1alpha1.ConditionSet) {
+	return func(s *v1alpha1.ConditionSet) { s.CreationTimestamp = metav1.Unix(second, 0) }
+}
+
+func typed(kind string) func(*v1alpha1.ConditionSet) {
+	return func(s *v1alpha1.ConditionSet) { s.Spec.Type = kind }
+}
+
+// acceptedBefore gives a set the status that says so of a generation.
+func acceptedBefore(generation int64) func(*v1alpha1.ConditionSet) {
+	return func(s *v1alpha1.ConditionSet) {
+		s.Status.ObservedGeneration = generation
+		s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, ObservedGeneration: generation}}
+	}
+}
+
+// ail makes ten nodes, so many of them with a bad disk.
+func (c *clinic) ail(sick int) {
+	c.t.Helper()
+	for i := range 10 {
+		node := named(fmt.Sprintf("node-%d", i), "1")
+		status := corev1.ConditionFalse
+		if i < sick {
+			status = corev1.ConditionTrue
+		}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: status}, {Type: "Ready", Status: corev1.ConditionTrue}}
+		c.core.Observe(time.Now(), c.learn(node, time.Now()))
+	}
+}
+
+// vets does what a round does about sets.
+func (c *clinic) vets(sets ...*v1alpha1.ConditionSet) (due time.Time) {
+	c.t.Helper()
+	for _, set := range sets {
+		c.followSet(time.Now(), set)
+	}
+	c.vetSets(time.Now(), true)
+	return c.judgeWaiting(time.Now())
+}
+
+// is says that a set is followed, or refused for a reason.
+func (c *clinic) is(name string, reason vet.Reason) {
+	c.t.Helper()
+	pol := c.policies[name]
+	counts, isFollowed := c.core.Population(setRule(name))
+	status := c.statusOf(pol, counts)
+	accepted := status.Conditions[0]
+	if accepted.Type != v1alpha1.Accepted || accepted.ObservedGeneration != pol.set.Generation {
+		c.t.Fatalf("the first condition of %s is %+v", name, accepted)
+	}
+	switch {
+	case reason == "" && (!isFollowed || accepted.Status != metav1.ConditionTrue):
+		c.t.Errorf("%s is not followed: %s: %s", name, accepted.Reason, accepted.Message)
+	case reason != "" && (isFollowed || accepted.Status != metav1.ConditionFalse || accepted.Reason != string(reason)):
+		c.t.Errorf("%s is followed: %t, and %s (%s: %s); want it refused: %s", name, isFollowed, accepted.Status, accepted.Reason, accepted.Message, reason)
+	case reason != "" && !strings.Contains(accepted.Message, "spec."):
+		c.t.Errorf("the words on %s name no field: %s", name, accepted.Message)
+	}
+}
+
+const followed vet.Reason = ""
+
+func TestWhatHurtsIsNotFollowed(t *testing.T) {
+	for name, test := range map[string]struct {
+		set  *v1alpha1.ConditionSet
+		sick int
+		want vet.Reason
+	}{
+		"a good one":                 {setNamed("a"), 4, followed},
+		"healthy nodes are meant":    {setNamed("a", asking("OutOfDisk", "False")), 0, vet.HealthyStatus},
+		"a slip of the pen":          {setNamed("a", asking("KubletUnhealthy", "True")), 0, vet.NearMiss},
+		"somebody else's key":        {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "node.kubernetes.io/x" }), 0, vet.ReservedTaintKey},
+		"a bad status":               {setNamed("a", asking("Disk", "perhaps")), 0, vet.Invalid},
+		"too many match":             {setNamed("a"), 5, vet.Impact},
+		"too many match, on dry run": {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }), 5, followed},
+		"too many match, as meant":   {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }), 5, followed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.ail(test.sick)
+				c.vets(test.set)
+				c.is("a", test.want)
+				c.vets() // nothing is told twice
+				events := 0
+				if test.want != followed {
+					events = 1
+				}
+				if len(c.events) != events || c.lines("set not accepted") != events || c.lines("set accepted") != 1-events {
+					t.Errorf("told: %v\n%s", c.events, c.log.String())
+				}
+			})
+		})
+	}
+}
+
+// A predecessor has accepted the set; the nodes fell sick later.
+func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
+	for name, test := range map[string]struct {
+		set  *v1alpha1.ConditionSet
+		want vet.Reason
+	}{
+		"accepted":                      {setNamed("a", acceptedBefore(1)), followed},
+		"accepted, and changed since":   {setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }), vet.Impact},
+		"never judged":                  {setNamed("a"), vet.Impact},
+		"accepted by one who knew less": {setNamed("a", acceptedBefore(1), asking("OutOfDisk", "False")), vet.HealthyStatus},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.followSet(time.Now(), test.set)
+				c.vetSets(time.Now(), false) // as at the start, before the nodes are known
+				if pol := c.policies["a"]; pol.unjudged != (test.want != followed) {
+					t.Errorf("without knowing a node, it is judged: %t", !pol.unjudged)
+				}
+				c.ail(10)
+				c.vets()
+				c.is("a", test.want)
+			})
+		})
+	}
+}
+
+func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
+	older := setNamed("z", createdAt(1), typed("Same"))
+	younger := setNamed("a", createdAt(2), typed("Same"), asking("Other", "True"))
+	for name, arrivals := range map[string][]*v1alpha1.ConditionSet{
+		"the older comes first":   {older, younger},
+		"the younger comes first": {younger, older},
+	} {
+		for how, leave := range map[string]func(c *clinic){
+			"it takes over when the older goes": func(c *clinic) { c.dropSet(time.Now(), "z") },
+			"it takes over when the older becomes another": func(c *clinic) {
+				c.followSet(time.Now(), setNamed("z", createdAt(1), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				open(t, func(c *clinic) {
+					c.ail(0)
+					c.vets(arrivals...)
+					c.is("z", followed)
+					c.is("a", vet.Duplicate)
+					leave(c)
+					c.vets()
+					c.is("a", followed)
+				})
+			})
+		}
+	}
+}
+
+// Somebody has written past the webhook. What is followed stays, whichever is older,
+// and what is refused is in nobody's way.
+func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
+	second := func(s *v1alpha1.ConditionSet) { s.Generation = 2 }
+	open(t, func(c *clinic) {
+		c.ail(0)
+		c.vets(setNamed("old", createdAt(1), typed("One")), setNamed("young", createdAt(2), typed("Two"), asking("Other", "True")))
+		c.is("old", followed)
+		c.is("young", followed)
+		c.vets(setNamed("old", createdAt(1), typed("Two"), second))
+		c.is("old", vet.Duplicate)
+		c.is("young", followed)
+	})
+	open(t, func(c *clinic) {
+		c.ail(0)
+		// The first is refused for what it says, after the second was held against it.
+		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False")), setNamed("a", createdAt(2), typed("Same")))
+		c.is("z", vet.HealthyStatus)
+		c.is("a", followed)
+	})
+	open(t, func(c *clinic) {
+		c.ail(0)
+		c.vets(setNamed("z", createdAt(1), typed("One")), setNamed("a", createdAt(2), typed("Same"), asking("Other", "True")))
+		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False"), second))
+		c.is("z", vet.HealthyStatus)
+		c.is("a", followed)
+	})
+}
+
+// A shorter duration hits nodes at once that had time: it is no narrowing.
+func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
+	lasting := func(d string, generation int64) func(*v1alpha1.ConditionSet) {
+		return func(s *v1alpha1.ConditionSet) {
+			s.Generation = generation
+			for kind, c := range s.Spec.Conditions {
+				c.Duration = d
+				s.Spec.Conditions[kind] = c
+			}
+		}
+	}
+	open(t, func(c *clinic) {
+		c.ail(0)
+		c.vets(setNamed("a", lasting("1h", 1)))
+		c.is("a", followed)
+		c.ail(9)
+		c.vets(setNamed("a", lasting("2h", 2)))
+		c.is("a", followed)
+		c.vets(setNamed("a", lasting("1h", 3)))
+		c.is("a", vet.Impact)
+	})
+}
+
+// One that was refused because of another was never held against the nodes, or long
+// ago.
+func TestADuplicateThatTakesOverIsJudgedByTheNodes(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(10)
+		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("Other", "True")), setNamed("a", createdAt(2), typed("Same")))
+		c.is("a", vet.Duplicate)
+		if words := c.policies["a"].err.Error(); !strings.Contains(words, "10 of 10 selected nodes") {
+			t.Errorf("no word of what it would have done: %s", words)
+		}
+		c.dropSet(time.Now(), "z")
+		c.vets()
+		c.is("a", vet.Impact)
+	})
+}
+
+func TestAnAnnotationIsNoticedWithoutANewGeneration(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(10)
+		c.vets(setNamed("a"))
+		c.is("a", vet.Impact)
+		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }))
+		c.is("a", followed)
+		c.vets(setNamed("a"))
+		c.is("a", followed) // what is in force stays so
+		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }))
+		c.is("a", vet.Impact)
+	})
+}
+
+func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(4)
+		c.vets(setNamed("a"))
+		c.ail(9)
+		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) {
+			s.Generation, s.Spec.Effect = 2, corev1.TaintEffectPreferNoSchedule
+		}))
+		c.is("a", followed)
+		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.Generation, s.Spec.Effect = 3, corev1.TaintEffectNoExecute }))
+		c.is("a", vet.Impact)
+	})
+}
+
+// A set that too many nodes match waits for them to recover. It is judged again no
+// sooner than after a while, and not at all while nothing changes.
+func TestARefusedSetWaitsForTheNodes(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(10)
+		c.vets(setNamed("a"))
+		c.is("a", vet.Impact)
+		pass(judgeAgain)
+		c.vets()
+		if due := c.vets(); !due.IsZero() {
+			t.Errorf("nothing changes, and it is to be judged again at %s", due)
+		}
+		words := c.policies["a"].err.Error()
+		c.ail(7)
+		due := c.vets()
+		if wait := time.Until(due); wait <= 0 || wait > judgeAgain {
+			t.Errorf("it is to be judged again in %s", wait)
+		}
+		if c.policies["a"].err.Error() != words {
+			t.Error("it was judged again at once")
+		}
+		pass(time.Until(due))
+		c.vets()
+		c.is("a", vet.Impact)
+		if c.policies["a"].err.Error() == words || len(c.events) != 1 {
+			t.Errorf("the numbers stay the same, or are news: %s; %d events", c.policies["a"].err, len(c.events))
+		}
+		c.ail(4)
+		pass(judgeAgain)
+		c.vets()
+		c.is("a", followed)
+		c.ail(10)
+		pass(judgeAgain)
+		if due := c.vets(); !due.IsZero() {
+			t.Error("nobody waits, and sets are to be judged")
+		}
+		c.is("a", followed)
+	})
+}
+
+// What no node reported when the set came may be reported later.
+func TestASlipThatTurnsOutToBeAName(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(0)
+		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
+		c.is("a", vet.NearMiss)
+		node := named("node-0", "2")
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "KubletUnhealthy", Status: corev1.ConditionFalse}}
+		c.core.Observe(time.Now(), c.learn(node, time.Now()))
+		pass(judgeAgain)
+		c.vets()
+		c.is("a", followed)
+	})
+}
+
+// Every status that is written comes back by the watch, which is no reason to judge.
+func TestAStatusIsNoReasonToJudge(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.ail(0)
+		c.vets(setNamed("a"))
+		c.followSet(time.Now(), setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.ResourceVersion = "2" }))
+		if c.vetting.due {
+			t.Error("a status has sets judged")
+		}
+	})
+}
+
+func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.cfg.Census = census.New()
+		c.ail(3)
+		if got := c.cfg.Census.Nodes(); got != 10 {
+			t.Errorf("the census has %d nodes", got)
+		}
+		c.vets(setNamed("a"))
+		if got, err := c.cfg.Census.Impact(c.policies["a"].rule); err != nil || len(got.Matching) != 3 || got.Selected != 10 {
+			t.Errorf("the census says %+v, %v", got, err)
+		}
+		c.forget(time.Now(), c.patients["node-0"])
+		if got, err := c.cfg.Census.Impact(c.policies["a"].rule); err != nil || len(got.Matching) != 2 || got.Selected != 9 {
+			t.Errorf("the census says %+v, %v", got, err)
+		}
+	})
+}
+
+// The loop itself must wake up for the second judgement, since nobody else may.
+func TestARoundIsDueForASetThatWaits(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.loaded, c.statusWriting, c.writing = true, statusWriters, writers // nothing can be written here
+		c.ail(10)
+		c.followSet(time.Now(), setNamed("a"))
+		for tries := 0; c.policies["a"].err == nil; tries++ {
+			if c.round(t.Context()); tries > 3 {
+				t.Fatal("nobody judges it")
+			}
+		}
+		c.ail(4)
+		due := c.round(t.Context())
+		if wait := time.Until(due); due.IsZero() || wait > judgeAgain {
+			t.Fatalf("the next round is due at %s", due)
+		}
+		pass(time.Until(due))
+		c.round(t.Context())
+		c.is("a", followed)
+	})
+}

@@ -1,0 +1,85 @@
+package history
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+const written = "map/sets.yaml/W"
+
+// pin has a ConfigMap say that a key is wanted, or something that is not good.
+func (s *story) pin(kind watch.EventType, key string) {
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "map", "namespace": "here", "uid": "map"}, "data": map[string]any{"key": key},
+	}}
+	s.record(kind, ConfigMapsResource, admin, object)
+}
+
+func readPinned(object *unstructured.Unstructured) (map[string]v1alpha1.ConditionSetSpec, bool) {
+	key, _, _ := unstructured.NestedString(object.Object, "data", "key")
+	if key == "" {
+		return nil, object.GetName() != "map"
+	}
+	return map[string]v1alpha1.ConditionSetSpec{written: {
+		Type: "W", Effect: corev1.TaintEffectNoSchedule, TaintKey: key, Conditions: map[string]v1alpha1.SetCondition{"Wet": {Status: "True"}},
+	}}, true
+}
+
+func TestSetsInConfigMapsAreJudged(t *testing.T) {
+	const one, other = "example.com/one:NoSchedule", "example.com/other:NoSchedule"
+	cfg := lawfulCfg
+	cfg.Written = readPinned
+	unfinished := cfg
+	unfinished.Unfinished = true
+	// wet is a story in which the set's taint stands on a node.
+	wet := func(t *testing.T) *story {
+		t.Helper()
+		s := five(t)
+		s.pin(watch.Added, "example.com/one")
+		s.condition("n1", "Wet=True")
+		s.we("n1", s.place(written, one))
+		s.pass(time.Minute)
+		return s
+	}
+	t.Run("a bad version changes nothing", func(t *testing.T) {
+		s := wet(t)
+		s.pin(watch.Modified, "")
+		s.pass(time.Minute)
+		s.lawful(cfg)
+		s.we("n1", s.remove(written, one))
+		s.caught(unfinished, Unlawful)
+	})
+	t.Run("the next good one does", func(t *testing.T) {
+		s := wet(t)
+		s.pin(watch.Modified, "example.com/other")
+		s.we("n1", s.remove(written, one), s.place(written, other))
+		s.lawful(cfg)
+	})
+	t.Run("what nobody asks for any more has to go", func(t *testing.T) {
+		s := wet(t)
+		s.pin(watch.Modified, "example.com/other")
+		s.pass(time.Minute)
+		s.caught(cfg, WrongEnd)
+	})
+	t.Run("and so has what a deleted one has left", func(t *testing.T) {
+		s := wet(t)
+		s.pin(watch.Deleted, "example.com/one")
+		s.pass(time.Minute)
+		s.caught(cfg, WrongEnd)
+		s.we("n1", s.remove(written, one))
+		s.lawful(cfg)
+	})
+	t.Run("nobody may place what only a bad one asks for", func(t *testing.T) {
+		s := five(t)
+		s.pin(watch.Added, "")
+		s.condition("n1", "Wet=True")
+		s.we("n1", s.place(written, one))
+		s.caught(unfinished, Unlawful)
+	})
+}
