@@ -32,6 +32,14 @@ var conditionSets string
 //go:embed workloads.yaml
 var workloads string
 
+// The trap is the one that the same design warns of.
+//
+//go:embed out-of-disk.yaml
+var trap string
+
+// enoughDisk is what every healthy node of the demo says.
+var enoughDisk = corev1.NodeCondition{Type: "OutOfDisk", Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientDisk"}
+
 // controlPlaneTaint keeps workloads off the control plane, as in most clusters.
 var controlPlaneTaint = corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}
 
@@ -76,10 +84,10 @@ func (s *stage) strike() error {
 
 // populate makes the nodes and lets the workloads run on them.
 func (s *stage) populate(ctx context.Context, tell *teller) error {
-	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: 1, Prefix: "control", Labels: map[string]string{controlPlaneTaint.Key: ""}}); err != nil {
+	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: 1, Prefix: "control", Labels: map[string]string{controlPlaneTaint.Key: ""}, Conditions: []corev1.NodeCondition{enoughDisk}}); err != nil {
 		return err
 	}
-	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: workers, Prefix: "worker"}); err != nil {
+	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: workers, Prefix: "worker", Conditions: []corev1.NodeCondition{enoughDisk}}); err != nil {
 		return err
 	}
 	if _, err := s.Kubectl(ctx, "taint", "node", controlPlane, controlPlaneTaint.ToString()); err != nil {
@@ -110,11 +118,15 @@ func (s *stage) install(ctx context.Context, program string) error {
 	var err error
 	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{
 		Program: program,
+		Webhook: true,
 		// A successor of a leader that was killed waits until the lease has run
 		// out. Nobody needs to watch that for 15 s.
 		Args: []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"},
 	})
 	if err != nil {
+		return err
+	}
+	if err := rig.Ask(ctx, s.Cluster, s.controller); err != nil {
 		return err
 	}
 	return s.await(ctx, followed(pairSet), followed(kernelSet))

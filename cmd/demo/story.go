@@ -2,19 +2,23 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The two sets, by what the story needs of them.
+// The sets, by what the story needs of them.
 const (
 	pairSet   = "conditionset-1"
 	pairKey   = "node.stakater.com/KubeletContainerRuntimeUnhealthy"
 	kernelSet = "conditionset-2"
 	kernelKey = "node.stakater.com/KernelDeadlock"
+	trapSet   = "out-of-disk"
 
 	noExecute  = corev1.TaintEffectNoExecute
 	noSchedule = corev1.TaintEffectNoSchedule
@@ -30,6 +34,7 @@ func (s *stage) story() []scene {
 		{"The control plane deadlocks too. It is never emptied, unless a set asks for control-plane nodes.", s.controlPlaneToo},
 		{"One node recovers. Its place goes to the one that has waited longest.", s.succession},
 		{"The storm is over.", s.calm},
+		{"Somebody writes a policy that would hurt: OutOfDisk=False is what every healthy node says. It never gets in.", s.trap},
 		{"A combination: one of its two conditions alone does nothing, both do.", s.pair},
 		{"Somebody has put up a taint with the same key. Ours comes and goes, theirs stays.", s.foreign},
 		{"kill -9 to the controller in the middle of a storm, which goes on while nobody leads.", s.crash},
@@ -129,6 +134,35 @@ func (s *stage) calm(ctx context.Context) error {
 		return err
 	}
 	return s.await(ctx, tainted(kernelKey, noExecute), tainted(kernelKey, noSchedule), told("Recovered", sick...), counted(kernelSet, 0, 0, 0))
+}
+
+// refusal is what the API server says before the webhook's own words.
+var refusal = regexp.MustCompile(`(?s)^.*admission webhook "[^"]*" denied the request: `)
+
+func (s *stage) trap(ctx context.Context) error {
+	s.tell.begin()
+	s.tell.line("somebody", "kubectl apply -f out-of-disk.yaml (effect: NoExecute, OutOfDisk: status: false)")
+	_, err := s.KubectlApply(ctx, trap)
+	if err == nil {
+		return errors.New("the set was accepted")
+	}
+	words := refusal.ReplaceAllString(err.Error(), "")
+	if words == err.Error() {
+		return fmt.Errorf("the webhook did not refuse the set: %w", err)
+	}
+	s.tell.line("API server", "refused: %s", words)
+	if want := fmt.Sprintf("%d of %d selected nodes", workers+1, workers+1); !strings.Contains(words, want) {
+		return fmt.Errorf("the refusal does not tell of %s: %s", want, words)
+	}
+	s.tell.line("somebody", "kubectl apply -f out-of-disk.yaml (now with status: true)")
+	if _, err := s.KubectlApply(ctx, strings.Replace(trap, "status: false", "status: true", 1)); err != nil {
+		return err
+	}
+	if err := s.await(ctx, followed(trapSet), onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()}), podsRun(grown)); err != nil {
+		return err
+	}
+	s.tell.line("nodes", "not one has a taint: none is out of disk")
+	return s.kubectl(ctx, "delete", "conditionset", trapSet)
 }
 
 func (s *stage) pair(ctx context.Context) error {

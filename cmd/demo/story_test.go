@@ -24,7 +24,7 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 	for _, want := range []string{
 		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
-		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "10 scenes in", "never more than 4 nodes",
+		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "11 scenes in", "never more than 4 nodes",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("the story does not say %q:\n%s", want, out.String())

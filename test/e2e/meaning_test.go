@@ -310,15 +310,17 @@ func testInvalid(w *ward) {
 	w.says(node, "Sick", corev1.ConditionTrue)
 	w.want("good")
 	w.has(node, noSchedule(w.key("good")))
+	// What the schema takes and nobody can follow.
+	endless := strings.Repeat("x", 254) + "/mine"
 	badSets := []struct {
 		name, path string
 		change     func(*v1alpha1.ConditionSetSpec)
 	}{
-		{"reserved", "spec.taintKey", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "node.kubernetes.io/not-ready" }},
-		{"patient", "spec.conditions.Sick.duration", func(s *v1alpha1.ConditionSetSpec) {
-			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: "long"}
+		{"endless", "spec.taintKey", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless }},
+		{"patient", "spec.conditions[Sick].duration", func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: "99999999h"}
 		}},
-		{"maybe", "spec.conditions.Sick.status", func(s *v1alpha1.ConditionSetSpec) {
+		{"maybe", "spec.conditions[Sick].status", func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "perhaps"}
 		}},
 		{"choosy", "spec.selector.matchExpressions[0].operator", func(s *v1alpha1.ConditionSetSpec) {
@@ -334,8 +336,8 @@ func testInvalid(w *ward) {
 	w.hasNow(node, noSchedule(w.key("good")))
 
 	// A good one that turns bad is no longer followed, and comes back.
-	w.edit("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = "kubernetes.io/mine" })
-	w.told("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "kubernetes.io/mine"))
+	w.edit("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = endless })
+	w.told("good", isAccepted(metav1.ConditionFalse, "Invalid", "spec.taintKey", "at most 253 characters"))
 	w.has(node)
 	w.edit("good", func(s *v1alpha1.ConditionSetSpec) { s.TaintKey = w.key("good") })
 	w.has(node, noSchedule(w.key("good")))

@@ -262,22 +262,35 @@ var stand = v1alpha1.SetCondition{Status: "True"}
 
 // want makes a set that selects the ward's nodes: while Sick is True, the taint
 // example.com/<ward>-<name> with NoSchedule. The changes make something else of it.
+// It is let in however many nodes match: most tests are about what comes then.
 func (w *ward) want(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+	w.t.Helper()
+	set := w.draft(name, changes...)
+	set.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
+	w.must(w.api.Create(w.t.Context(), set))
+	return set
+}
+
+// draft returns such a set without making it. Its selector also asks for something
+// that is true of every node, so that no two sets of a ward ask for the same.
+func (w *ward) draft(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
 	w.t.Helper()
 	set := &v1alpha1.ConditionSet{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
 		Spec: v1alpha1.ConditionSetSpec{
-			Type:       "Test",
+			Type:       w.name + "-" + name,
 			Effect:     corev1.TaintEffectNoSchedule,
 			TaintKey:   w.key(name),
 			Conditions: map[string]v1alpha1.SetCondition{"Sick": stand},
-			Selector:   &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+			Selector: &metav1.LabelSelector{
+				MatchLabels:      map[string]string{wardLabel: w.name},
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: wardLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{name}}},
+			},
 		},
 	}
 	for _, change := range changes {
 		change(&set.Spec)
 	}
-	w.must(w.api.Create(w.t.Context(), set))
 	return set
 }
 

@@ -267,8 +267,14 @@ func (d *bed) pick(count int) []string {
 // leads, knows every node and has said so.
 func (d *bed) start(b *testing.B) *rig.Controller {
 	b.Helper()
+	return d.startWith(b, rig.Options{})
+}
+
+func (d *bed) startWith(b *testing.B, o rig.Options) *rig.Controller {
+	b.Helper()
 	d.starters++
-	controller, err := rig.Start(b.Context(), d.cluster, rig.Options{Name: "controller-" + strconv.Itoa(d.starters)})
+	o.Name = "controller-" + strconv.Itoa(d.starters)
+	controller, err := rig.Start(b.Context(), d.cluster, o)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// noWebhook has nobody ask before a set is stored.
+const noWebhook = "--webhooks=false"
+
+// TestVetting writes sets that no webhook has seen.
+func TestVetting(t *testing.T) {
+	t.Parallel() // much of it is waiting
+	w := newWorld(t)
+	controller := w.ward(t, "all").start(rig.Options{Args: []string{noWebhook}})
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"what hurts is not followed", "hurts", testHurts},
+		{"of two duplicates the younger loses", "twice", testDuplicates},
+		{"a set that too many nodes match is let in by an annotation", "meant", testAcceptedImpact},
+		{"a set that too many nodes match waits for them", "waits", testFallenImpact},
+		{"a change that hurts is not followed, one that narrows is", "edits", testEditedImpact},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			part.test(ward)
+			ward.dismiss()
+		})
+	}
+	t.Run("a restart in a storm keeps what was accepted", func(t *testing.T) { testStormRestart(w.ward(t, "storm"), controller) })
+}
+
+// write makes a set as anybody would, without a word on its impact.
+func (w *ward) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *v1alpha1.ConditionSet {
+	w.t.Helper()
+	set := w.draft(name, changes...)
+	w.must(w.api.Create(w.t.Context(), set))
+	return set
+}
+
+// accept annotates a set of the ward.
+func (w *ward) accept(name string) {
+	w.t.Helper()
+	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}}
+	patch := `{"metadata":{"annotations":{"` + v1alpha1.AcceptImpactAnnotation + `":"true"}}}`
+	w.must(w.api.Patch(w.t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
+
+// refusing tells the judge which sets of the ward must not be followed.
+func (w *ward) refusing(names ...string) history.Config {
+	return history.Config{Refused: func(set string, _ int64) bool { return slices.Contains(names, strings.TrimPrefix(set, w.name+"-")) }}
+}
+
+func isRefused(reason string, says ...string) func(v1alpha1.ConditionSetStatus) error {
+	return isAccepted(metav1.ConditionFalse, reason, says...)
+}
+
+var isFollowed = isAccepted(metav1.ConditionTrue, "Followed")
+
+func testHurts(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	for _, node := range nodes {
+		w.says(node, "OutOfDisk", corev1.ConditionFalse)
+	}
+	w.fallSick(nodes[:3])
+	badSets := []struct {
+		name, reason string
+		says         []string
+		change       func(*v1alpha1.ConditionSetSpec)
+	}{
+		{"healthy", "HealthyStatus", []string{"spec.conditions[OutOfDisk].status", "4 of 4 selected nodes", "evict the pods of 4"}, func(s *v1alpha1.ConditionSetSpec) {
+			evict(everyone)(s)
+			s.Conditions = map[string]v1alpha1.SetCondition{"OutOfDisk": {Status: "False"}}
+		}},
+		{"slip", "NearMiss", []string{"spec.conditions[KubletUnhealthy]", "did you mean KubeletUnhealthy"}, on("KubletUnhealthy")},
+		{"many", "Impact", []string{"3 of 4 selected nodes", nodes[0], v1alpha1.AcceptImpactAnnotation}, evict(almostHalf)},
+		{"invalid", "Invalid", []string{"spec.conditions[Sick].status"}, func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "perhaps"}
+		}},
+	}
+	var names []string
+	for _, bad := range badSets {
+		w.write(bad.name, bad.change)
+		names = append(names, bad.name)
+	}
+	for _, bad := range badSets {
+		w.told(bad.name, isRefused(bad.reason, bad.says...))
+		w.tellsOf(w.name+"-"+bad.name, "Trouble", "not accepted", bad.says[0])
+	}
+	// What the controller hears of later shows that it has had its chance.
+	w.says(nodes[0], "Worse", corev1.ConditionTrue)
+	w.write("good", on("Worse"))
+	w.has(nodes[0], noSchedule(w.key("good")))
+	for _, node := range nodes[1:] {
+		w.hasNow(node)
+	}
+	w.judge(w.refusing(names...), history.Counts{Placements: 1})
+}
+
+func testDuplicates(w *ward) {
+	node := w.admit(testbed.Nodes{Count: 3})[0]
+	same := func(s *v1alpha1.ConditionSetSpec) { s.Type = "Twice" }
+	older := w.write("z", same)
+	w.told("z", isFollowed)
+	w.eventually("another second", func() error {
+		if time.Now().Unix() <= older.CreationTimestamp.Unix() {
+			return errors.New("times of creation are whole seconds")
+		}
+		return nil
+	})
+	w.write("a", same, on("Worse"))
+	w.write("b", func(s *v1alpha1.ConditionSetSpec) { s.Selector = older.Spec.Selector })
+	w.says(node, "Sick", corev1.ConditionTrue)
+	w.says(node, "Worse", corev1.ConditionTrue)
+	w.has(node, noSchedule(w.key("z")))
+	w.told("a", isRefused("Duplicate", "spec.type", older.Name))
+	w.told("b", isRefused("Duplicate", "spec.conditions", older.Name))
+	w.hasNow(node, noSchedule(w.key("z")))
+	w.judge(w.refusing("a", "b"), history.Counts{Placements: 1})
+
+	w.drop("z")
+	w.has(node, noSchedule(w.key("a")), noSchedule(w.key("b")))
+	w.told("a", isFollowed)
+	w.told("b", isFollowed)
+	w.judge(history.Config{}, history.Counts{Placements: 3, Removals: 1})
+}
+
+var half = intstr.FromString("50%")
+
+func testAcceptedImpact(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.fallSick(nodes[:6])
+	w.write("set", evict(half))
+	w.told("set", isRefused("Impact", "6 of 10 selected nodes", "5 (50%)", v1alpha1.AcceptImpactAnnotation))
+	w.counts(w.key("set"), 0, 0)
+	w.judge(w.refusing("set"), history.Counts{})
+	w.accept("set")
+	w.counts(w.key("set"), 5, 1)
+	w.told("set", isFollowed)
+	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
+}
+
+func testFallenImpact(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.fallSick(nodes[:6])
+	w.write("set", evict(half))
+	w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
+	w.counts(w.key("set"), 0, 0)
+	w.judge(w.refusing("set"), history.Counts{})
+	w.recover(nodes[:1])
+	w.counts(w.key("set"), 5, 0)
+	w.told("set", isFollowed)
+	w.fallSick(nodes[:1]) // which keeps nobody from following it any more
+	w.counts(w.key("set"), 5, 1)
+	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
+}
+
+func testEditedImpact(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.write("set", on("Rare"))
+	w.told("set", isFollowed)
+	w.fallSick(nodes)
+	w.edit("set", on("Sick"))
+	w.told("set", isRefused("Impact", "4 of 4 selected nodes"))
+	w.counts(w.key("set"), 0, 0)
+	w.judge(history.Config{Refused: func(_ string, generation int64) bool { return generation == 2 }}, history.Counts{})
+
+	w.write("other", on("Worse"))
+	w.told("other", isFollowed)
+	for _, node := range nodes {
+		w.says(node, "Worse", corev1.ConditionTrue)
+	}
+	w.counts(w.key("other"), 0, 4)
+	w.edit("other", effect(corev1.TaintEffectPreferNoSchedule))
+	w.told("other", isFollowed)
+	w.has(nodes[0], preferNoSchedule(w.key("other")))
+	w.judge(w.refusing("set"), history.Counts{Placements: 8})
+}
+
+func testStormRestart(w *ward, controller *rig.Controller) {
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.write("set", evict(half))
+	w.told("set", isFollowed)
+	w.fallSick(nodes)
+	w.counts(w.key("set"), 5, 5)
+	w.kill(controller)
+	w.write("late", on("Sick"))
+	w.restart(controller.Part)
+	w.told("late", isRefused("Impact", "10 of 10 selected nodes"))
+	w.told("set", isFollowed)
+	w.counts(w.key("set"), 5, 5)
+	report := w.judge(w.refusing("late"), history.Counts{Evictions: 5, Fallbacks: 5})
+	if report.Removals > 0 {
+		w.t.Errorf("%d taints were removed in the middle of a storm", report.Removals)
+	}
+	w.dismiss()
+}
