@@ -39,7 +39,7 @@ const (
 type Census interface {
 	Ready() bool
 	Reported() []string
-	Impact(rule triage.Rule) (triage.Impact, error)
+	Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
 }
 
 // ConditionSetConfig is what is known when a ConditionSet is judged.

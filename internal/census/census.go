@@ -7,6 +7,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
+// turn is how many nodes are changed before those who ask have their turn. It takes
+// about half a millisecond.
+const turn = 50
+
 // Census is what is known of all nodes. Its methods may be called by anybody at any
 // time.
 type Census struct {
@@ -25,11 +29,21 @@ func New() *Census {
 
 // Observe takes in all that is known of some nodes now.
 func (c *Census) Observe(facts ...triage.Node) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range facts {
+	c.inTurns(len(facts), func(i int) {
 		c.speak(facts[i].Name)
 		c.enter(&facts[i])
+	})
+}
+
+// inTurns changes many nodes, a few at a time: who asks in between has its answer
+// from those that are known by then, and waits for no more than a turn.
+func (c *Census) inTurns(count int, change func(i int)) {
+	for from := 0; from < count; from += turn {
+		c.mu.Lock()
+		for i := from; i < min(from+turn, count); i++ {
+			change(i)
+		}
+		c.mu.Unlock()
 	}
 }
 
@@ -39,13 +53,6 @@ func (c *Census) Forget(name string) {
 	defer c.mu.Unlock()
 	c.speak(name)
 	c.strike(name)
-}
-
-// Complete tells that every node has been told once.
-func (c *Census) Complete() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.complete = true
 }
 
 // Take tells that every node has been told by [Census.Observe], and that this will
@@ -72,12 +79,12 @@ func (c *Census) Ready() bool {
 	return c.complete
 }
 
-// Impact returns what a rule would find among the nodes, were it followed now. The
-// error is that of the rule's Validate.
-func (c *Census) Impact(rule triage.Rule) (triage.Impact, error) {
+// Impact returns what a rule would find among the nodes, were it followed now, beyond
+// what others find. The error is that of a rule's Validate.
+func (c *Census) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.core.Impact(rule)
+	return c.core.Impact(rule, beyond...)
 }
 
 // Reported returns the types of all conditions that some node has, sorted.
@@ -85,13 +92,6 @@ func (c *Census) Reported() []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.core.Reported()
-}
-
-// Nodes returns how many nodes there are.
-func (c *Census) Nodes() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.present)
 }
 
 // speak notes that the leader's loop has the word about a node.
@@ -107,12 +107,12 @@ func (c *Census) hears(name string) bool {
 	return c.told != nil && !told
 }
 
-// enter takes over what a rule could ask about a node. No rule is followed here, so
+// enter takes over what a rule could find out about a node. No rule is followed here, so
 // the time does not matter, nor what is being done about the node.
 func (c *Census) enter(facts *triage.Node) {
 	c.core.Observe(time.Time{}, triage.Node{
 		Name: facts.Name, UID: facts.UID, Labels: facts.Labels, Created: facts.Created,
-		Initialized: facts.Initialized, Conditions: facts.Conditions,
+		ControlPlane: facts.ControlPlane, Initialized: facts.Initialized, Conditions: facts.Conditions,
 	})
 	c.present[facts.Name] = struct{}{}
 	// Nobody asks here whose plan may have changed, and the list of them would keep

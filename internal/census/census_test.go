@@ -41,10 +41,10 @@ func matching(t interface{ Fatal(...any) }, c *Census) (names []string, of int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if impact.Selected != c.Nodes() {
-		t.Fatal("selected", impact.Selected, "of", c.Nodes())
+	if len(impact.First) != impact.Matching {
+		t.Fatal(impact.Matching, "nodes match: too many for this test to compare their names")
 	}
-	return impact.Matching, impact.Selected
+	return impact.First, impact.Selected
 }
 
 func is(t *testing.T, c *Census, nodes int, sick ...string) {
@@ -63,7 +63,7 @@ func TestCensus(t *testing.T) {
 	if c.Ready() {
 		t.Error("it is ready before anybody said that this was all")
 	}
-	c.Complete()
+	c.Take()
 	if !c.Ready() {
 		t.Error("it is not ready although this was all")
 	}
@@ -71,6 +71,10 @@ func TestCensus(t *testing.T) {
 	c.Forget("c")
 	c.Forget("nobody")
 	is(t, c, 2)
+	c.Observe(triage.Node{Name: "b", UID: "u-b", ControlPlane: true, Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
+	if got, err := c.Impact(sickRule()); err != nil || got.ControlPlane != 1 {
+		t.Errorf("one node of the control plane is sick, and %d are counted: %v", got.ControlPlane, err)
+	}
 	if got := c.Reported(); !slices.Equal(got, []string{"Disk"}) {
 		t.Errorf("the reported conditions are %v", got)
 	}
@@ -109,7 +113,6 @@ func TestManyAskAtOnce(t *testing.T) {
 				}
 				c.Reported()
 				c.Ready()
-				c.Nodes()
 			}
 		})
 		all.Go(func() {
@@ -121,9 +124,70 @@ func TestManyAskAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Go(c.Complete)
 	all.Go(c.Take)
 	all.Wait()
+}
+
+// Who asks while very many nodes come or go has an answer in between.
+func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
+	const size = 100 * turn
+	list, all := make([]any, size), make([]triage.Node, size)
+	for i := range list {
+		name := fmt.Sprintf("node-%04d", i)
+		list[i], all[i] = object(name, triage.False), facts(name, triage.False)
+	}
+	for name, test := range map[string]struct {
+		before []any
+		left   int
+		change func(*follower) error
+	}{
+		"they are listed": {left: size, change: func(f *follower) error { return f.Replace(list, "2") }},
+		"they are gone":   {before: list, change: func(f *follower) error { return f.Replace(nil, "2") }},
+		"the loop speaks of them": {left: size, change: func(f *follower) error {
+			f.census.Observe(all...)
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watch := &follower{census: New(), known: map[string]*corev1.Node{}}
+			if err := watch.Replace(test.before, "1"); err != nil {
+				t.Fatal(err)
+			}
+			asking, ended := make(chan struct{}), make(chan struct{})
+			between := 0
+			var asker sync.WaitGroup
+			asker.Go(func() {
+				for first := true; ; first = false {
+					got, err := watch.census.Impact(sickRule())
+					if err != nil {
+						t.Error(err)
+					}
+					if 0 < got.Selected && got.Selected < size {
+						between++
+					}
+					if first {
+						close(asking)
+					}
+					select {
+					case <-ended:
+						return
+					default:
+					}
+				}
+			})
+			<-asking
+			if err := test.change(watch); err != nil {
+				t.Error(err)
+			}
+			close(ended)
+			asker.Wait()
+			if between == 0 {
+				t.Error("nobody had an answer before it was over")
+			}
+			t.Logf("%d answers in between", between)
+			is(t, watch.census, test.left)
+		})
+	}
 }
 
 // object is a node as a watch brings it.

@@ -1,6 +1,7 @@
 package census_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -61,8 +62,8 @@ func TestFollow(t *testing.T) {
 		t.Helper()
 		eventually(t, "the census", func() error {
 			got, err := c.Impact(rule)
-			if err == nil && (got.Selected != count || !slices.Equal(got.Matching, sick)) {
-				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.Matching, got.Selected, sick, count)
+			if err == nil && (got.Selected != count || !slices.Equal(got.First, sick)) {
+				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, sick, count)
 			}
 			return err
 		})
@@ -73,11 +74,12 @@ func TestFollow(t *testing.T) {
 		c.Follow(t.Context(), source, slog.New(slog.DiscardHandler))
 	}()
 	eventually(t, "being ready", func() error {
-		if !c.Ready() || c.Nodes() != 6 {
-			return fmt.Errorf("ready: %t, with %d nodes", c.Ready(), c.Nodes())
+		if !c.Ready() {
+			return errors.New("it is not")
 		}
 		return nil
 	})
+	knows(6)
 	says(1, corev1.ConditionTrue)
 	says(3, corev1.ConditionTrue)
 	knows(6, name(1), name(3))
@@ -112,7 +114,7 @@ func TestFollow(t *testing.T) {
 	late := census.New()
 	late.Take()
 	late.Follow(t.Context(), source, slog.New(slog.DiscardHandler))
-	if late.Nodes() != 0 || !late.Ready() {
-		t.Errorf("a watch that comes too late brings %d nodes; ready: %t", late.Nodes(), late.Ready())
+	if got, err := late.Impact(rule); err != nil || got.Selected != 0 || !late.Ready() {
+		t.Errorf("a watch that comes too late brings %d nodes; ready: %t, %v", got.Selected, late.Ready(), err)
 	}
 }

@@ -103,20 +103,24 @@ func (f *follower) Replace(list []any, _ string) error {
 			facts = append(facts, factsOf(node))
 		}
 	}
+	var gone []string
+	for name := range f.known {
+		if _, there := known[name]; !there {
+			gone = append(gone, name)
+		}
+	}
 	f.known = known
-	f.change(func(c *Census) {
-		for name := range c.present {
-			if _, there := known[name]; !there && c.hears(name) {
-				c.strike(name)
-			}
+	f.census.inTurns(len(gone), func(i int) {
+		if f.census.hears(gone[i]) {
+			f.census.strike(gone[i])
 		}
-		for i := range facts {
-			if c.hears(facts[i].Name) {
-				c.enter(&facts[i])
-			}
-		}
-		c.complete = true
 	})
+	f.census.inTurns(len(facts), func(i int) {
+		if f.census.hears(facts[i].Name) {
+			f.census.enter(&facts[i])
+		}
+	})
+	f.change(func(c *Census) { c.complete = true })
 	return nil
 }
 

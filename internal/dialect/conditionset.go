@@ -17,8 +17,8 @@ type ConditionSet struct {
 
 	Conditions []SetCondition
 
-	// MaxUnhealthy is how many of the selected nodes may carry the NoExecute
-	// taint of this set at once; empty means 49%. A share is rounded down, but
+	// MaxUnhealthy is how many of the selected nodes may carry the NoExecute taint
+	// of this set at once; empty means [DefaultMaxUnhealthy]. A share is rounded down, but
 	// to no less than one. The weaker effects are not bounded.
 	MaxUnhealthy string
 	// ControlPlane lets NoExecute be placed on control-plane nodes too.
@@ -28,6 +28,9 @@ type ConditionSet struct {
 	// Hold, when not empty, says why nothing new may begin.
 	Hold string
 }
+
+// DefaultMaxUnhealthy is the bound of a policy that says none: less than half.
+const DefaultMaxUnhealthy = "49%"
 
 // longestCondition is how long a condition type can be in the Kubernetes API.
 const longestCondition = 316
@@ -54,7 +57,7 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		Effect:       f.effect("spec.effect", s.Effect),
 		ControlPlane: s.ControlPlane,
 	}
-	bound := triage.Bound{Cap: f.limit("spec.maxUnhealthy", or(s.MaxUnhealthy, "49%"))}
+	bound := triage.Bound{Cap: f.limit("spec.maxUnhealthy", or(s.MaxUnhealthy, DefaultMaxUnhealthy))}
 	if taint.Effect != triage.NoExecute {
 		bound.Cap = nil
 	}

@@ -19,7 +19,7 @@ type NodeHealthCheck struct {
 
 	// MaxUnhealthy and MinHealthy bound how many of the selected nodes may be
 	// sick while something new is begun. One of them may be given; neither
-	// means a MaxUnhealthy of 49%. Shares are rounded up, as this kind's
+	// means [DefaultMaxUnhealthy]. Shares are rounded up, as this kind's
 	// contract has it.
 	MaxUnhealthy string
 	MinHealthy   string
@@ -90,7 +90,7 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 	var gate *triage.Limit
 	switch {
 	case c.MinHealthy == "":
-		gate = f.limit("spec.maxUnhealthy", or(c.MaxUnhealthy, "49%"))
+		gate = f.limit("spec.maxUnhealthy", or(c.MaxUnhealthy, DefaultMaxUnhealthy))
 	case c.MaxUnhealthy == "":
 		gate = f.limit("spec.minHealthy", c.MinHealthy)
 		gate.Healthy = true

@@ -17,7 +17,10 @@ type Core struct {
 	agentSilent symbol
 	ready       symbol
 
-	nodes map[string]*node
+	nodes     map[string]*node
+	everybody []*node        // the same, for who looks at all: a map is slow to walk through
+	reported  map[symbol]int // how many rows of nodes have a condition type
+
 	rules map[RuleID]*rule
 	index selectorIndex
 
@@ -70,10 +73,11 @@ type Grant struct {
 // New returns a core that knows nothing yet.
 func New() *Core {
 	c := &Core{
-		symbols: symbols{ids: map[string]symbol{}},
-		nodes:   map[string]*node{},
-		rules:   map[RuleID]*rule{},
-		index:   selectorIndex{byLabel: map[label][]*rule{}},
+		symbols:  symbols{ids: map[string]symbol{}},
+		nodes:    map[string]*node{},
+		reported: map[symbol]int{},
+		rules:    map[RuleID]*rule{},
+		index:    selectorIndex{byLabel: map[label][]*rule{}},
 	}
 	c.symbols.hold("")
 	c.agentSilent = c.symbols.hold(AgentSilent)
@@ -118,7 +122,7 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 func (c *Core) change(r *rule, redefine func()) {
 	before := r.groups
 	redefine()
-	for _, n := range c.nodes {
+	for _, n := range c.everybody {
 		was, is := n.selectedBy(r), !r.gone && r.selects(n)
 		ep := n.episode(r)
 		if !was && !is && ep == nil {
@@ -288,7 +292,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 // nodes: what an heir needs to know beside the facts.
 func (c *Core) Grants() []Grant {
 	var grants []Grant
-	for _, n := range c.nodes {
+	for _, n := range c.everybody {
 		for _, ep := range n.episodes {
 			if ep.active {
 				grants = append(grants, Grant{

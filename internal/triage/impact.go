@@ -1,43 +1,73 @@
 package triage
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
+
+// MostNamed is how many nodes an impact names.
+const MostNamed = 5
 
 // Impact is what a rule would find among the nodes that the core knows, were it
 // followed now.
 type Impact struct {
-	Selected int      // nodes that it selects
-	Limit    int      // how many of them its cap or gate allows, the lower if it has both; -1 without a bound
-	Matching []string // nodes for which it holds now, however long, sorted by name
+	Selected     int      // nodes that it selects
+	Matching     int      // those of them for which it holds now, however long
+	ControlPlane int      // the matching nodes of the control plane
+	First        []string // the first of the matching nodes by name, at most [MostNamed]
 }
 
-// Impact holds a rule against every node, as if it were new. The rule need not be
-// one that is followed, and nothing changes: who only asks leaves no trace. The
-// error is that of [Rule.Validate].
-func (c *Core) Impact(spec Rule) (Impact, error) {
-	if err := spec.Validate(); err != nil {
+// Impact holds a rule against every node, as if it were new. Where others are given,
+// a node for which one of them holds too does not count as matching: what is left is
+// what the rule would add to them. The rules need not be followed, and nothing
+// changes: who only asks leaves no trace, and several may ask at once. The error is
+// that of [Rule.Validate].
+func (c *Core) Impact(spec Rule, beyond ...Rule) (Impact, error) {
+	asked, err := c.hypothesis(spec)
+	if err != nil {
 		return Impact{}, err
 	}
-	r := &rule{spec: spec, definition: define(spec, c.symbols.find)}
-	found := Impact{Limit: -1}
-	for _, n := range c.nodes {
-		if !r.selects(n) {
+	others := make([]*rule, len(beyond))
+	for i := range beyond {
+		if others[i], err = c.hypothesis(beyond[i]); err != nil {
+			return Impact{}, err
+		}
+	}
+	var found Impact
+	for _, n := range c.everybody {
+		if !asked.selects(n) {
 			continue
 		}
 		found.Selected++
-		if c.matches(r, n) {
-			found.Matching = append(found.Matching, n.name)
-		}
-	}
-	slices.Sort(found.Matching)
-	for _, bound := range []*Limit{spec.Bound.Gate, spec.Bound.Cap} {
-		if bound == nil {
-			continue
-		}
-		if limit := bound.Of(found.Selected); found.Limit < 0 || limit < found.Limit {
-			found.Limit = limit
+		if c.matches(asked, n) && !slices.ContainsFunc(others, func(other *rule) bool { return other.selects(n) && c.matches(other, n) }) {
+			found.add(n)
 		}
 	}
 	return found, nil
+}
+
+// hypothesis compiles a rule that nobody follows.
+func (c *Core) hypothesis(spec Rule) (*rule, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	return &rule{spec: spec, definition: define(spec, c.symbols.find)}, nil
+}
+
+// add counts a matching node. To name the first few costs less than to sort all.
+func (i *Impact) add(n *node) {
+	i.Matching++
+	if n.controlPlane {
+		i.ControlPlane++
+	}
+	if len(i.First) == MostNamed {
+		if strings.Compare(n.name, i.First[MostNamed-1]) > 0 {
+			return
+		}
+		i.First = i.First[:MostNamed-1]
+	}
+	at, _ := slices.BinarySearch(i.First, n.name)
+	i.First = slices.Insert(i.First, at, n.name)
 }
 
 // matches says whether a rule that selects the node holds for it.
@@ -55,17 +85,12 @@ func (c *Core) matches(r *rule, n *node) bool {
 	return r.overall(holding, open) == holds
 }
 
-// Reported returns the types of all conditions that some node has, sorted.
+// Reported returns the types of all conditions that some node has, sorted. Several
+// may ask at once.
 func (c *Core) Reported() []string {
-	seen := make([]bool, len(c.symbols.names))
-	var types []string
-	for _, n := range c.nodes {
-		for i := range n.conditions {
-			if kind := n.conditions[i].kind; !seen[kind] {
-				seen[kind] = true
-				types = append(types, c.symbols.name(kind))
-			}
-		}
+	types := make([]string, 0, len(c.reported))
+	for kind := range c.reported {
+		types = append(types, c.symbols.name(kind))
 	}
 	slices.Sort(types)
 	return types

@@ -3,7 +3,9 @@ package triage_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,13 +32,14 @@ func TestImpact(t *testing.T) {
 				h.agree(h.each[1], "the core that was not asked")
 				h.recount(rule, got)
 				h.followed(rule, got)
+				h.compare(rule, h.drawAsked())
 				h.tallyImpact(rule, got)
 			}
 		})
 	})
 	wanted := []string{
-		"impacts", "impacts on nobody", "impacts on some", "impacts on all", "impacts within the bound", "impacts beyond the bound",
-		"impacts without a bound", "impacts of what must stand for a while", "impacts through a selector", "impacts of what nobody reports",
+		"impacts", "impacts on nobody", "impacts on some", "impacts on all", "impacts on the control plane",
+		"impacts on more than a rule before", "impacts on no more than a rule before", "impacts of what must stand for a while", "impacts through a selector", "impacts of what nobody reports",
 		"impacts of a rule that is followed", "nodes that are unclear", "nodes that were ready once",
 	}
 	var totals []string
@@ -93,7 +96,7 @@ func (h *history) impact(rule triage.Rule) triage.Impact {
 // conditions against the facts.
 func (h *history) recount(rule triage.Rule, got triage.Impact) {
 	twin := h.each[2].(*twin)
-	want := triage.Impact{Limit: -1}
+	var want triage.Impact
 	for _, name := range slices.Sorted(maps.Keys(twin.nodes)) {
 		p := twin.nodes[name]
 		if !selects(rule, p.facts) {
@@ -102,18 +105,19 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 		want.Selected++
 		switch twin.verdict(p, rule) {
 		case holds:
-			want.Matching = append(want.Matching, name)
+			want.Matching++
+			if p.facts.ControlPlane {
+				want.ControlPlane++
+			}
+			if len(want.First) < 5 {
+				want.First = append(want.First, name)
+			}
 		case unclear:
 			h.saw["nodes that are unclear"]++
 		case not:
 		}
 		if p.initialized && slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation }) {
 			h.saw["nodes that were ready once"]++
-		}
-	}
-	for _, bound := range []*triage.Limit{rule.Bound.Cap, rule.Bound.Gate} {
-		if limit := allows(bound, want.Selected); want.Limit < 0 || limit >= 0 && limit < want.Limit {
-			want.Limit = limit
 		}
 	}
 	if d := diff(got, want); d != "" {
@@ -132,6 +136,35 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 	}
 }
 
+// compare asks what a rule adds to another one, and has the twin count it.
+func (h *history) compare(rule, before triage.Rule) {
+	got, err := h.core().Impact(rule, before)
+	if err != nil {
+		h.fail("comparing " + describeRule(rule) + " with " + describeRule(before) + ": " + err.Error())
+	}
+	twin := h.each[2].(*twin)
+	matches := func(p *patient, r triage.Rule) bool { return selects(r, p.facts) && twin.verdict(p, r) == holds }
+	more, both := 0, 0
+	for _, p := range twin.nodes {
+		switch {
+		case !matches(p, rule):
+		case matches(p, before):
+			both++
+		default:
+			more++
+		}
+	}
+	if got.Matching != more {
+		h.fail(fmt.Sprintf("%s is said to add %d nodes to %s, and adds %d", describeRule(rule), got.Matching, describeRule(before), more))
+	}
+	if more > 0 && both > 0 {
+		h.saw["impacts on more than a rule before"]++
+	}
+	if more == 0 && both > 0 {
+		h.saw["impacts on no more than a rule before"]++
+	}
+}
+
 // followed holds an answer against what a core counts that has begun to follow the
 // rule, under a name that it has never met.
 func (h *history) followed(rule triage.Rule, got triage.Impact) {
@@ -142,12 +175,8 @@ func (h *history) followed(rule triage.Rule, got triage.Impact) {
 	}
 	counts, _ := core.Population(rule.ID)
 	core.RemoveRule(h.told, rule.ID)
-	limit := counts.Cap
-	if limit < 0 || counts.Gate >= 0 && counts.Gate < limit {
-		limit = counts.Gate
-	}
-	if counts.Selected != got.Selected || counts.Sick != len(got.Matching) || limit != got.Limit {
-		h.tell("%s selects %d, of which %d are sick and %d may be", describeRule(rule), counts.Selected, counts.Sick, limit)
+	if counts.Selected != got.Selected || counts.Sick != got.Matching {
+		h.tell("%s selects %d, of which %d are sick", describeRule(rule), counts.Selected, counts.Sick)
 		h.fail(fmt.Sprintf("its impact was said to be %+v", got))
 	}
 }
@@ -161,16 +190,14 @@ func (h *history) tallyImpact(rule triage.Rule, got triage.Impact) {
 	signals := rule.When.Signals
 	_, isFollowed := h.rules[rule.ID]
 	count("impacts", true)
-	count("impacts on nobody", got.Selected > 0 && len(got.Matching) == 0)
-	count("impacts on some", len(got.Matching) > 0 && len(got.Matching) < got.Selected)
-	count("impacts on all", len(got.Matching) > 1 && len(got.Matching) == got.Selected)
-	count("impacts within the bound", len(got.Matching) > 0 && len(got.Matching) <= got.Limit)
-	count("impacts beyond the bound", got.Limit >= 0 && len(got.Matching) > got.Limit)
-	count("impacts without a bound", got.Limit < 0 && len(got.Matching) > 0)
-	count("impacts through a selector", !rule.Who.Everything() && len(got.Matching) > 0)
-	count("impacts of a rule that is followed", isFollowed && len(got.Matching) > 0)
-	count("impacts of what must stand for a while", len(got.Matching) > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
-	count("impacts of what nobody reports", len(got.Matching) > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == nobodyReports }))
+	count("impacts on nobody", got.Selected > 0 && got.Matching == 0)
+	count("impacts on some", got.Matching > 0 && got.Matching < got.Selected)
+	count("impacts on all", got.Matching > 1 && got.Matching == got.Selected)
+	count("impacts on the control plane", got.ControlPlane > 0 && got.ControlPlane < got.Matching)
+	count("impacts through a selector", !rule.Who.Everything() && got.Matching > 0)
+	count("impacts of a rule that is followed", isFollowed && got.Matching > 0)
+	count("impacts of what must stand for a while", got.Matching > 0 && !slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.For == 0 }))
+	count("impacts of what nobody reports", got.Matching > 0 && slices.ContainsFunc(signals, func(s triage.Signal) bool { return s.Condition == nobodyReports }))
 }
 
 // Several may ask at once: the race detector tells if one of them writes.
@@ -196,32 +223,97 @@ func TestImpactIsAskedByManyAtOnce(t *testing.T) {
 	all.Wait()
 }
 
+// More nodes than are named match, in any order of coming and going.
+func TestImpactNamesTheFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		core, there := triage.New(), map[string]bool{}
+		rule := triage.Rule{
+			ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+			When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
+			Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
+		}
+		for range rapid.IntRange(0, 60).Draw(t, "changes") {
+			name := fmt.Sprintf("node-%02d", rapid.IntRange(0, 20).Draw(t, "node"))
+			if rapid.IntRange(0, 3).Draw(t, "goes") == 0 {
+				core.Forget(benchStart, name)
+				delete(there, name)
+				continue
+			}
+			core.Observe(benchStart, triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
+			there[name] = true
+		}
+		names := slices.Sorted(maps.Keys(there))
+		want := triage.Impact{Selected: len(names), Matching: len(names), First: names[:min(len(names), 5)]}
+		got, err := core.Impact(rule)
+		if d := diff(got, want); err != nil || d != "" {
+			t.Fatalf("the impact (-want +got): %v\n%s", err, d)
+		}
+	})
+}
+
 func TestImpactOfAnInvalidRule(t *testing.T) {
 	core := triage.New()
 	_, got := core.Impact(triage.Rule{})
 	if want := (triage.Rule{}).Validate(); got == nil || got.Error() != want.Error() {
 		t.Errorf("the answer is %v, want %v", got, want)
 	}
+	if _, err := core.Impact(impactRule(t), triage.Rule{}); err == nil {
+		t.Error("a rule is compared with one that says nothing")
+	}
 }
 
-// Whoever asks pays for the nodes that match and for nothing else that lasts: what
-// is allocated must not grow with the cluster.
-func TestImpactOfAHealthyClusterAllocatesLittle(t *testing.T) {
-	const most = 16 // the race detector has some of its own
-	rule := impactRule(t)
-	rule.When.Signals[0].Status = triage.Missing
+// Whoever asks pays for a look at every node and for nothing that lasts: what is
+// allocated must not grow with the cluster, nor with how many match.
+func TestAskingAllocatesLittle(t *testing.T) {
+	const most, mostBytes = 32, 4096 // the race detector has some of its own
+	everybody := impactRule(t)
+	nobody := impactRule(t)
+	nobody.When.Signals[0].Status = triage.Missing
 	for _, size := range []int{100, 5_000} {
 		w := newWard(t, size)
 		before := w.core.Work()
-		allocated := testing.AllocsPerRun(5, func() {
-			if got, err := w.core.Impact(rule); err != nil || got.Selected != size || len(got.Matching) > 0 {
-				t.Errorf("the impact is %+v, %v", got, err)
+		for name, ask := range map[string]func(){
+			"on most": func() {
+				if got, err := w.core.Impact(everybody); err != nil || got.Selected != size || got.Matching < size*9/10 || len(got.First) != triage.MostNamed {
+					t.Errorf("the impact is %+v, %v", got, err)
+				}
+			},
+			"on nobody": func() {
+				if got, err := w.core.Impact(nobody); err != nil || got.Selected != size || got.Matching > 0 {
+					t.Errorf("the impact is %+v, %v", got, err)
+				}
+			},
+			"on no more": func() {
+				if got, err := w.core.Impact(everybody, everybody); err != nil || got.Selected != size || got.Matching > 0 {
+					t.Errorf("the impact is %+v, %v", got, err)
+				}
+			},
+			"of what is reported": func() {
+				if got := w.core.Reported(); len(got) != benchConditions {
+					t.Errorf("reported are %v", got)
+				}
+			},
+		} {
+			allocated, bytes := allocations(ask)
+			if allocated > most || bytes > mostBytes || w.core.Work() != before {
+				t.Errorf("impact %s among %d nodes: %d allocations of %d bytes, want at most %d of %d; work %v, then %v", name, size, allocated, bytes, most, mostBytes, before, w.core.Work())
 			}
-		})
-		if allocated > most || w.core.Work() != before {
-			t.Errorf("among %d nodes: %.0f allocations, want at most %d; work %v, then %v", size, allocated, most, before, w.core.Work())
 		}
 	}
+}
+
+// allocations returns the fewest, and the fewest bytes, that something has taken in
+// a few runs.
+func allocations(of func()) (count, bytes uint64) {
+	count, bytes = math.MaxUint64, math.MaxUint64
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		of()
+		runtime.ReadMemStats(&after)
+		count, bytes = min(count, after.Mallocs-before.Mallocs), min(bytes, after.TotalAlloc-before.TotalAlloc)
+	}
+	return count, bytes
 }
 
 // impactRule wants two conditions, the second of which is Ready in any status but
@@ -246,7 +338,7 @@ func impactRule(tb testing.TB) triage.Rule {
 }
 
 // BenchmarkImpact measures the worst question: a rule that selects every node and
-// holds for nineteen in twenty, so that they all have to be named in order.
+// holds for nineteen in twenty.
 func BenchmarkImpact(b *testing.B) {
 	for _, size := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
@@ -262,8 +354,8 @@ func BenchmarkImpact(b *testing.B) {
 				}
 			}
 			b.StopTimer()
-			if got.Selected != size || len(got.Matching) < size*9/10 || w.core.Work() != before {
-				b.Errorf("selected %d, matching %d, work %v, then %v", got.Selected, len(got.Matching), before, w.core.Work())
+			if got.Selected != size || got.Matching < size*9/10 || w.core.Work() != before {
+				b.Errorf("selected %d, matching %d, work %v, then %v", got.Selected, got.Matching, before, w.core.Work())
 			}
 			b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/op")
 		})

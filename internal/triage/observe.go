@@ -8,6 +8,7 @@ import (
 // node is what the core keeps of a node.
 type node struct {
 	name, uid string
+	place     int // in the list of everybody
 	zone      symbol
 	created   int64
 
@@ -81,7 +82,8 @@ func (c *Core) observe(facts *Node) {
 			n.created = c.now
 		}
 		n.zone = c.symbols.hold(facts.Zone)
-		c.nodes[n.name] = n
+		n.place = len(c.everybody)
+		c.nodes[n.name], c.everybody = n, append(c.everybody, n)
 	}
 	concerns := c.updateConditions(n, facts.Conditions, isNew)
 	found, moved := c.updateFound(n, facts), c.updatePosition(n, facts)
@@ -184,11 +186,20 @@ func (c *Core) replaceConditions(n *node, rows []Condition) {
 			n.conditions[i].reason = c.symbols.hold("")
 		}
 		n.conditions[i].kind = c.symbols.hold(rows[i].Type)
+		c.reported[n.conditions[i].kind]++
 	}
 	for i := range old {
-		c.symbols.drop(old[i].kind)
-		c.symbols.drop(old[i].reason)
+		c.dropRow(&old[i])
 	}
+}
+
+// dropRow forgets what a row was known by.
+func (c *Core) dropRow(row *condition) {
+	if c.reported[row.kind]--; c.reported[row.kind] == 0 {
+		delete(c.reported, row.kind)
+	}
+	c.symbols.drop(row.kind)
+	c.symbols.drop(row.reason)
 }
 
 func isUnknown(s Status) int {
@@ -272,12 +283,16 @@ func (c *Core) forget(n *node) {
 		c.symbols.drop(l.value)
 	}
 	for i := range n.conditions {
-		c.symbols.drop(n.conditions[i].kind)
-		c.symbols.drop(n.conditions[i].reason)
+		c.dropRow(&n.conditions[i])
 	}
 	c.symbols.drop(n.zone)
 	n.forgotten = true
 	delete(c.nodes, n.name)
+	last := len(c.everybody) - 1
+	c.everybody[n.place] = c.everybody[last]
+	c.everybody[n.place].place = n.place
+	c.everybody[last] = nil
+	c.everybody = c.everybody[:last]
 }
 
 func (n *node) status(kind symbol) Status {

@@ -30,23 +30,28 @@ func (c cluster) reported() []string {
 	return slices.AppendSeq([]string{}, maps.Keys(types))
 }
 
-func (c cluster) impact(rule triage.Rule) (triage.Impact, error) {
+func (c cluster) impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	if err := rule.Validate(); err != nil {
 		return triage.Impact{}, err
 	}
-	found := triage.Impact{Limit: -1}
-	for name, n := range c {
+	var found triage.Impact
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		n := c[name]
 		if !n.meets(rule.Who) {
 			continue
 		}
 		found.Selected++
-		if n.has(rule.When.Signals) {
-			found.Matching = append(found.Matching, name)
+		others := func(other triage.Rule) bool { return n.meets(other.Who) && n.has(other.When.Signals) }
+		if !n.has(rule.When.Signals) || slices.ContainsFunc(beyond, others) {
+			continue
 		}
-	}
-	slices.Sort(found.Matching)
-	if rule.Bound.Cap != nil {
-		found.Limit = rule.Bound.Cap.Of(found.Selected)
+		found.Matching++
+		if _, is := n.labels["node-role.kubernetes.io/control-plane"]; is {
+			found.ControlPlane++
+		}
+		if len(found.First) < triage.MostNamed {
+			found.First = append(found.First, name)
+		}
 	}
 	return found, nil
 }

@@ -38,7 +38,7 @@ func duplicate(s *study) (problems []Problem, _ []string) {
 
 // aside tells how many nodes it is about, if any.
 func (s *study) aside() string {
-	if s.reach == nil || len(s.reach.Matching) == 0 {
+	if s.reach == nil || s.reach.Matching == 0 {
 		return ""
 	}
 	return "; " + s.reach.hits()

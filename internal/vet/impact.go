@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -26,7 +27,7 @@ func (s *study) acceptsImpact() bool {
 
 // impactLine tells what a set will do, in one line, unless a problem tells it.
 func (s *study) impactLine(v Verdict) string {
-	if s.wrong != nil || s.reach == nil || len(s.reach.Matching) == 0 {
+	if s.wrong != nil || s.reach == nil || s.reach.Matching == 0 {
 		return ""
 	}
 	for _, p := range v.Problems {
@@ -72,7 +73,7 @@ func wholeClusterBound(s *study) (_ []Problem, warnings []string) {
 	default:
 		return nil, nil
 	}
-	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of 49%%", bound, all)}
+	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
 }
 
 // noNodes warns of a selector that chooses nobody.

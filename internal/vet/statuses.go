@@ -31,7 +31,7 @@ func healthyStatus(s *study) (problems []Problem, warnings []string) {
 	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", series(told), verb)
 	switch {
 	case s.reach == nil:
-	case len(s.reach.Matching) == 0:
+	case s.reach.Matching == 0:
 		text += ". No node matches now, but every healthy one that reports it would"
 	default:
 		text += fmt.Sprintf(": %s, and it would %s", s.reach.hits(), s.reach.deeds())

@@ -10,12 +10,10 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
-
-// controlPlaneLabel is how a node of the control plane is known.
-const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // study is a case, with what several checks want to know of it.
 type study struct {
@@ -93,7 +91,7 @@ type reach struct {
 	triage.Impact
 	effect triage.Effect
 	bound  string        // maxUnhealthy
-	limit  int           // of the selected nodes; for every effect, unlike Impact.Limit
+	limit  int           // of the selected nodes, for every effect
 	spared int           // matching nodes of the control plane that NoExecute leaves alone
 	wait   time.Duration // that conditions must stand before anything happens
 }
@@ -107,7 +105,7 @@ func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 	if err != nil { // a compiled rule is valid
 		return nil
 	}
-	bound := "49%"
+	bound := dialect.DefaultMaxUnhealthy
 	if set.Spec.MaxUnhealthy != nil {
 		bound = cmp.Or(set.Spec.MaxUnhealthy.String(), bound)
 	}
@@ -119,52 +117,40 @@ func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 	for _, signal := range rule.When.Signals {
 		r.wait = max(r.wait, signal.For)
 	}
-	if r.effect == triage.NoExecute && !rule.Response.Taint.ControlPlane && len(r.Matching) > 0 {
-		r.spared = s.onControlPlane(rule)
+	if r.effect == triage.NoExecute && !rule.Response.Taint.ControlPlane {
+		r.spared = impact.ControlPlane
 	}
 	return r
 }
 
-// onControlPlane counts the matching nodes of the control plane, by asking for
-// them alone.
-func (s *study) onControlPlane(rule triage.Rule) int {
-	who, err := triage.NewSelector(append(rule.Who.Requirements(), triage.Requirement{Key: controlPlaneLabel, Op: triage.Exists})...)
-	if err != nil {
-		return 0
-	}
-	rule.Who = who
-	impact, err := s.Impact(rule)
-	if err != nil {
-		return 0
-	}
-	return len(impact.Matching)
-}
-
 // over says whether more nodes match than the bound allows.
-func (r *reach) over() bool { return len(r.Matching) > r.limit }
+func (r *reach) over() bool { return r.Matching > r.limit }
 
 // emptied is how many nodes would lose their pods.
 func (r *reach) emptied() int {
 	if r.effect != triage.NoExecute {
 		return 0
 	}
-	return min(len(r.Matching)-r.spared, r.limit)
+	return min(r.Matching-r.spared, r.limit)
 }
 
 // narrows says whether no node gets more than it has from the set as it is in
 // force, or gets it sooner: none matches that did not, every condition must stand as
-// long, the effect is not stronger, and no more nodes are emptied.
+// long, the effect is not stronger, and no more nodes are emptied. What can be told
+// without a look at the nodes is told first.
 func (s *study) narrows() bool {
 	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
 		return false
 	}
 	rule, wrong := compile(s.Before)
-	if wrong != nil {
+	if wrong != nil || s.reach.effect > rule.Response.Taint.Effect || !waitsAsLong(s.rule, rule) {
 		return false
 	}
-	was := s.reachOf(s.Before, rule)
-	return was != nil && s.reach.effect <= was.effect && s.reach.emptied() <= was.emptied() &&
-		waitsAsLong(s.rule, rule) && within(s.reach.Matching, was.Matching)
+	if was := s.reachOf(s.Before, rule); was == nil || s.reach.emptied() > was.emptied() {
+		return false
+	}
+	more, err := s.Impact(s.rule, rule)
+	return err == nil && more.Matching == 0
 }
 
 // waitsAsLong says whether a rule waits for every condition at least as long as the
@@ -173,16 +159,6 @@ func waitsAsLong(rule, before triage.Rule) bool {
 	for _, was := range before.When.Signals {
 		at := slices.IndexFunc(rule.When.Signals, func(is triage.Signal) bool { return is.Condition == was.Condition })
 		if was.For > 0 && (at < 0 || rule.When.Signals[at].For < was.For) {
-			return false
-		}
-	}
-	return true
-}
-
-// within says whether all of some sorted names are among others.
-func within(some, others []string) bool {
-	for _, name := range some {
-		if _, found := slices.BinarySearch(others, name); !found {
 			return false
 		}
 	}

@@ -20,8 +20,9 @@ type Case struct {
 	Others []*v1alpha1.ConditionSet
 	// Reported are the condition types that nodes report; nil if nobody knows.
 	Reported []string
-	// Impact answers what a rule would find now; nil if nobody knows.
-	Impact func(triage.Rule) (triage.Impact, error)
+	// Impact answers what a rule would find now, beyond what others find, as
+	// [triage.Core.Impact] does; nil if nobody knows.
+	Impact func(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
 }
 
 // Reason is why a set is refused, in a word that fits a status.
@@ -56,9 +57,6 @@ func (p Problem) String() string { return p.Field + ": " + p.Text }
 type Verdict struct {
 	Problems []Problem // none if the set is accepted
 	Warnings []string  // one line each
-	// Impact is what the set would find now; nil if nobody knows, or if the set
-	// cannot be followed.
-	Impact *triage.Impact
 }
 
 // Err is nil if there is no problem, and otherwise says all of them, one to a
@@ -94,9 +92,6 @@ func Judge(c Case) Verdict {
 	v.Warnings = append(v.Warnings, rest.Warnings...)
 	if line := s.impactLine(v); line != "" {
 		v.Warnings = append([]string{line}, v.Warnings...)
-	}
-	if s.reach != nil {
-		v.Impact = &s.reach.Impact
 	}
 	return v
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// manyNames is how many names are told of a list.
-	manyNames = 5
+	// manyNames is how many names are told of a list: as many as are told of nodes.
+	manyNames = triage.MostNamed
 	// longName is how much of a name is told: a status has its bounds, and 32
 	// condition types of 316 letters would leave no room for the words.
 	longName = 100
@@ -29,12 +29,16 @@ func brief(name string) string {
 }
 
 // few tells the first of some names.
-func few(names []string) string {
+func few(names []string) string { return firstOf(names, len(names)) }
+
+// firstOf tells the first of so many names, of which at least those that are told
+// are given.
+func firstOf(names []string, all int) string {
 	told := make([]string, 0, manyNames)
 	for _, name := range names[:min(len(names), manyNames)] {
 		told = append(told, brief(name))
 	}
-	if rest := len(names) - len(told); rest > 0 {
+	if rest := all - len(told); rest > 0 {
 		return strings.Join(told, ", ") + fmt.Sprintf(" and %d more", rest)
 	}
 	return series(told)
@@ -51,19 +55,19 @@ func series(parts []string) string {
 
 // hits tells how many nodes match, and which.
 func (r *reach) hits() string {
-	if len(r.Matching) == 0 {
+	if r.Matching == 0 {
 		return "no node matches now"
 	}
 	verb := "match"
 	if r.Selected == 1 {
 		verb = "matches"
 	}
-	return fmt.Sprintf("%d of %s %s now (%s)", len(r.Matching), r.selected(), verb, few(r.Matching))
+	return fmt.Sprintf("%d of %s %s now (%s)", r.Matching, r.selected(), verb, firstOf(r.First, r.Matching))
 }
 
 // selected tells of how many nodes the matching ones are, and their share.
 func (r *reach) selected() string {
-	return fmt.Sprintf("%s (%d%%)", nodes(r.Selected), 100*len(r.Matching)/max(1, r.Selected))
+	return fmt.Sprintf("%s (%d%%)", nodes(r.Selected), 100*r.Matching/max(1, r.Selected))
 }
 
 func nodes(n int) string {
@@ -81,17 +85,16 @@ func (r *reach) deeds() string {
 			deeds = append(deeds, fmt.Sprintf(format, n))
 		}
 	}
-	matching := len(r.Matching)
 	switch r.effect {
 	case triage.NoExecute:
 		emptied := r.emptied()
 		tell(emptied, "evict the pods of %d")
-		tell(matching-r.spared-emptied, "keep new pods off %d beyond maxUnhealthy (NoSchedule)")
+		tell(r.Matching-r.spared-emptied, "keep new pods off %d beyond maxUnhealthy (NoSchedule)")
 		tell(r.spared, "keep new pods off %d of the control plane (NoSchedule)")
 	case triage.NoSchedule:
-		tell(matching, "keep new pods off %d")
+		tell(r.Matching, "keep new pods off %d")
 	default:
-		tell(matching, "have new pods avoid %d")
+		tell(r.Matching, "have new pods avoid %d")
 	}
 	sentence := series(deeds)
 	if r.wait > 0 {

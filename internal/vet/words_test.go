@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -99,9 +98,6 @@ func (d *desk) tell(v vet.Verdict) string {
 	}
 	for _, w := range v.Warnings {
 		fmt.Fprintf(&b, "warning\n  %s\n", w)
-	}
-	if v.Impact != nil {
-		fmt.Fprintf(&b, "impact %s of %d\n", strconv.Itoa(len(v.Impact.Matching)), v.Impact.Selected)
 	}
 	return b.String()
 }
