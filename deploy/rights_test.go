@@ -60,7 +60,7 @@ var allowed = []request{
 	{"get", cert, namespace}, {"list", cert, namespace}, {"watch", cert, namespace}, {"update", cert, namespace},
 	{"get", hooks + " autohealer", ""}, {"list", hooks + " autohealer", ""}, {"watch", hooks + " autohealer", ""}, {"patch", hooks + " autohealer", ""},
 	{"list", "configmaps", namespace}, {"watch", "configmaps", namespace},
-	{"list", revisions, namespace}, {"create", revisions, namespace}, {"delete", revisions + " r1", namespace},
+	{"list", revisions, namespace}, {"watch", revisions, namespace}, {"create", revisions, namespace}, {"delete", revisions + " r1", namespace},
 	{"create", "events.events.k8s.io", namespace},
 }
 
@@ -80,7 +80,7 @@ var forbidden = []request{
 	{"get", "configmaps other", namespace}, {"update", "configmaps other", namespace}, {"patch", "configmaps other", namespace}, {"delete", "configmaps other", namespace},
 	{"list", "configmaps", ""}, {"list", "configmaps", "default"}, {"watch", "configmaps", "kube-system"},
 	{"update", revisions + " r1", namespace}, {"patch", revisions + " r1", namespace}, {"deletecollection", revisions, namespace},
-	{"list", revisions, "default"}, {"create", revisions, "default"}, {"delete", revisions + " r1", "kube-system"},
+	{"list", revisions, "default"}, {"watch", revisions, "default"}, {"watch", revisions, ""}, {"create", revisions, "default"}, {"delete", revisions + " r1", "kube-system"},
 	{"delete", "configmaps autohealer-ledger", namespace}, {"update", "configmaps autohealer-ledger", "default"}, {"create", "configmaps", "default"},
 	{"update", "leases.coordination.k8s.io other", namespace}, {"delete", "leases.coordination.k8s.io autohealer-controller", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", "kube-system"}, {"update", "leases.coordination.k8s.io n1", "kube-node-lease"},

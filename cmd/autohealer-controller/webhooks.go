@@ -28,7 +28,7 @@ const (
 
 // serveWebhooks adds the admission webhooks to the manager. Every replica serves
 // them, and nothing else waits for them.
-func serveWebhooks(mgr manager.Manager, direct client.Client, census admission.Census, o options, log *slog.Logger) error {
+func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admission.Census, o options, log *slog.Logger) error {
 	keeper, err := certificate.New(certificate.Config{
 		REST:    mgr.GetConfig(),
 		Options: cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()},
@@ -46,12 +46,17 @@ func serveWebhooks(mgr manager.Manager, direct client.Client, census admission.C
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	stored := &storedSets{cache: mgr.GetCache(), log: log}
+	pinned := configmaps.NewLookout(direct, o.namespace, log)
 	sets, err := admission.NewConditionSets(admission.ConditionSetConfig{
 		Census: census,
-		Sets:   func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) { return listSets(ctx, mgr.GetCache()) },
-		Fresh:  func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) { return listSets(ctx, direct) },
-		// Their versions are few and asked for rarely, so nothing is kept of them.
-		More:    configmaps.NewShelf(direct, o.namespace).InForce,
+		// Nobody writes to what vet gets, so nothing is copied for it.
+		Sets: func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
+			return allSets(ctx, mgr.GetCache(), pinned.InForce, client.UnsafeDisableDeepCopy)
+		},
+		Fresh: func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
+			return allSets(ctx, direct, pinned.Fresh)
+		},
+		// The lookout is ready at any time: until it has a watch it asks.
 		Synced:  stored.synced.Load,
 		Metrics: counts,
 		Logger:  log,
@@ -65,7 +70,7 @@ func serveWebhooks(mgr manager.Manager, direct client.Client, census admission.C
 	if err != nil {
 		return err
 	}
-	for _, part := range []manager.Runnable{keeper, stored, server} {
+	for _, part := range []manager.Runnable{keeper, stored, pinned, server} {
 		if err := mgr.Add(part); err != nil {
 			return err
 		}
@@ -108,14 +113,19 @@ func (s *storedSets) Start(ctx context.Context) error {
 	}
 }
 
-func listSets(ctx context.Context, from client.Reader) ([]*v1alpha1.ConditionSet, error) {
+// allSets returns the sets that are stored, and those in ConfigMaps.
+func allSets(ctx context.Context, stored client.Reader, pinned func(context.Context) ([]*v1alpha1.ConditionSet, error), how ...client.ListOption) ([]*v1alpha1.ConditionSet, error) {
 	var list v1alpha1.ConditionSetList
-	if err := from.List(ctx, &list); err != nil {
+	if err := stored.List(ctx, &list, how...); err != nil {
 		return nil, err
 	}
-	sets := make([]*v1alpha1.ConditionSet, len(list.Items))
-	for i := range list.Items {
-		sets[i] = &list.Items[i]
+	more, err := pinned(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return sets, nil
+	sets := make([]*v1alpha1.ConditionSet, 0, len(list.Items)+len(more))
+	for i := range list.Items {
+		sets = append(sets, &list.Items[i])
+	}
+	return append(sets, more...), nil
 }

@@ -45,14 +45,12 @@ type Census interface {
 // ConditionSetConfig is what is known when a ConditionSet is judged.
 type ConditionSetConfig struct {
 	Census Census
-	// Sets returns the sets that are stored, perhaps as they were a moment ago.
+	// Sets returns all sets, those in ConfigMaps among them, perhaps as they were a
+	// moment ago. It must not ask the API server: somebody waits.
 	Sets func(context.Context) ([]*v1alpha1.ConditionSet, error)
 	// Fresh returns the sets as they are now. It is asked before a duplicate is
-	// refused: the other may just have been changed or deleted. Nil means that
-	// Sets is believed.
-	Fresh func(context.Context) ([]*v1alpha1.ConditionSet, error)
-	// More returns the sets that are written elsewhere. Nil means none.
-	More    func(context.Context) ([]*v1alpha1.ConditionSet, error)
+	// refused: the other may just have been changed or deleted.
+	Fresh   func(context.Context) ([]*v1alpha1.ConditionSet, error)
 	Synced  func() bool
 	Metrics *Metrics
 	Logger  *slog.Logger
@@ -65,7 +63,7 @@ func (c ConditionSetConfig) Validate() error {
 		name    string
 		missing bool
 	}{
-		{"Census", c.Census == nil}, {"Sets", c.Sets == nil}, {"Synced", c.Synced == nil}, {"Metrics", c.Metrics == nil}, {"Logger", c.Logger == nil},
+		{"Census", c.Census == nil}, {"Sets", c.Sets == nil}, {"Fresh", c.Fresh == nil}, {"Synced", c.Synced == nil}, {"Metrics", c.Metrics == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
 			errs = append(errs, errors.New(field.name+" is missing"))
@@ -222,41 +220,27 @@ func (k *ConditionSets) known(ctx context.Context) bool {
 }
 
 // judge asks vet: first with the sets that are at hand, and before it refuses a
-// duplicate with those that are stored at this moment. Where the nodes are not known, it asks only
-// what can be said without them: a name that looks misspelled may be on a node.
-func (k *ConditionSets) judge(ctx context.Context, set, before *v1alpha1.ConditionSet, known bool) (verdict vet.Verdict, err error) {
+// duplicate with those that there are at this moment. Where the nodes are not known,
+// it asks only what can be said without them: a name that looks misspelled may be on a
+// node.
+func (k *ConditionSets) judge(ctx context.Context, set, before *v1alpha1.ConditionSet, known bool) (verdict vet.Verdict, _ error) {
 	look, judge := vet.Case{Set: set, Before: before}, vet.Standing
 	if known {
 		judge = vet.Judge
-		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would say that nobody knows
+		look.Reported = k.cfg.Census.Reported()
 		look.Impact = k.cfg.Census.Impact
 	}
 	for _, sets := range []func(context.Context) ([]*v1alpha1.ConditionSet, error){k.cfg.Sets, k.cfg.Fresh} {
-		if sets == nil {
-			continue
-		}
-		if look.Others, err = k.others(ctx, sets, set.Name); err != nil {
+		all, err := sets(ctx)
+		if err != nil {
 			return verdict, fmt.Errorf("the other sets could not be read: %w", err)
 		}
+		look.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == set.Name })
 		if verdict = judge(look); !slices.ContainsFunc(verdict.Problems, func(p vet.Problem) bool { return p.Reason == vet.Duplicate }) {
 			break
 		}
 	}
 	return verdict, nil
-}
-
-// others returns all sets but one.
-func (k *ConditionSets) others(ctx context.Context, read func(context.Context) ([]*v1alpha1.ConditionSet, error), name string) ([]*v1alpha1.ConditionSet, error) {
-	sets, err := read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	others := slices.DeleteFunc(slices.Clone(sets), func(s *v1alpha1.ConditionSet) bool { return s.Name == name })
-	if k.cfg.More == nil {
-		return others, nil
-	}
-	more, err := k.cfg.More(ctx)
-	return append(others, more...), err
 }
 
 // unready refuses for now. Clients of Kubernetes try again by themselves.

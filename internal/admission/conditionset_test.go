@@ -208,11 +208,12 @@ func TestARefusalIsAboutWhatIsStored(t *testing.T) {
 
 func TestSetsFromElsewhereCount(t *testing.T) {
 	o := newOffice()
-	k := o.kind(t)
-	k.cfg.More = func(context.Context) ([]*v1alpha1.ConditionSet, error) {
-		return []*v1alpha1.ConditionSet{set(named("map/key/Set"))}, nil
+	o.stored = []*v1alpha1.ConditionSet{set(named("map/key/Set"))}
+	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); !answer.Allowed || o.refresh != 1 {
+		t.Errorf("one that is only remembered, after %d looks: %+v", o.refresh, answer.Result)
 	}
-	if answer := ask(t, k, admissionv1.Create, nil, set()); answer.Allowed || !strings.Contains(answer.Result.Message, "ConfigMap map") {
+	o.fresh = o.stored
+	if answer := ask(t, o.kind(t), admissionv1.Create, nil, set()); answer.Allowed || !strings.Contains(answer.Result.Message, "ConfigMap map") {
 		t.Errorf("a duplicate: %+v", answer.Result)
 	}
 }
@@ -284,7 +285,7 @@ func TestAnswersAreCounted(t *testing.T) {
 
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := NewConditionSets(ConditionSetConfig{})
-	for _, field := range []string{"Census", "Sets", "Synced", "Metrics", "Logger"} {
+	for _, field := range []string{"Census", "Sets", "Fresh", "Synced", "Metrics", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 			t.Errorf("%s: %v", field, err)
 		}

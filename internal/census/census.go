@@ -87,7 +87,8 @@ func (c *Census) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact,
 	return c.core.Impact(rule, beyond...)
 }
 
-// Reported returns the types of all conditions that some node has, sorted.
+// Reported returns the types of all conditions that some node has, sorted, and never
+// nil.
 func (c *Census) Reported() []string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -80,7 +80,7 @@ func TestCensus(t *testing.T) {
 	}
 	c.Forget("a")
 	c.Forget("b")
-	if got := c.Reported(); len(got) > 0 {
+	if got := c.Reported(); got == nil || len(got) > 0 {
 		t.Errorf("the reported conditions are %v although there is no node", got)
 	}
 	if _, err := c.Impact(triage.Rule{}); err == nil {

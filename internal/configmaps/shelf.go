@@ -75,14 +75,19 @@ func (s *Shelf) List(ctx context.Context) (map[types.UID]Kept, error) {
 	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{KeptLabel: LabelValue}); err != nil {
 		return nil, fmt.Errorf("listing the kept versions: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
+	return s.arrange(list.Items), nil
+}
+
+// arrange returns what revisions say, by the UIDs of the ConfigMaps.
+func (s *Shelf) arrange(revisions []appsv1.ControllerRevision) map[types.UID]Kept {
+	slices.SortFunc(revisions, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.read
-	s.read = make(map[types.UID]reading, len(list.Items))
+	s.read = make(map[types.UID]reading, len(revisions))
 	all := map[types.UID]Kept{}
-	for i := range list.Items {
-		revision := &list.Items[i]
+	for i := range revisions {
+		revision := &revisions[i]
 		if len(revision.OwnerReferences) != 1 {
 			continue // no work of ours
 		}
@@ -98,14 +103,17 @@ func (s *Shelf) List(ctx context.Context) (map[types.UID]Kept, error) {
 		}
 		all[owner] = kept
 	}
-	return all, nil
+	return all
 }
 
 // InForce returns the sets of all ConfigMaps that are followed: what is in force is
 // what is kept. Any replica can ask, whether it leads or not.
 func (s *Shelf) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 	all, err := s.List(ctx)
-	var sets []*v1alpha1.ConditionSet
+	return inForce(all), err
+}
+
+func inForce(all map[types.UID]Kept) (sets []*v1alpha1.ConditionSet) {
 	for _, kept := range all {
 		if kept.Version == nil {
 			continue
@@ -114,7 +122,7 @@ func (s *Shelf) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 			sets = append(sets, set.ConditionSet)
 		}
 	}
-	return sets, err
+	return sets
 }
 
 // open reads the version that a revision holds.

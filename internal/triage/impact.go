@@ -85,8 +85,8 @@ func (c *Core) matches(r *rule, n *node) bool {
 	return r.overall(holding, open) == holds
 }
 
-// Reported returns the types of all conditions that some node has, sorted. Several
-// may ask at once.
+// Reported returns the types of all conditions that some node has, sorted, and never
+// nil. Several may ask at once.
 func (c *Core) Reported() []string {
 	types := make([]string, 0, len(c.reported))
 	for kind := range c.reported {

@@ -69,21 +69,28 @@ func (w *ward) refusals(c *rig.Controller) float64 {
 	return value(w.t, w.scrape(c), `autohealer_writes_total{outcome="refused",resource="nodes"}`)
 }
 
-// withdraw takes the right to patch nodes from the controllers, until they get it
-// back.
-func (w *ward) withdraw() (giveBack func()) {
+// withdrawPatch takes the right to patch nodes from the controllers, until they get
+// it back.
+func (w *ward) withdrawPatch() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
 	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.Account}, role))
-	before := role.DeepCopy().Rules
-	at := slices.IndexFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "nodes") })
-	role.Rules[at].Verbs = slices.DeleteFunc(role.Rules[at].Verbs, func(verb string) bool { return verb == "patch" })
+	return w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
+}
+
+// withdraw takes a right out of the rules of a role, until it is given back.
+func (w *ward) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes) (giveBack func()) {
+	w.t.Helper()
+	before := *rules
+	*rules = slices.Clone(before)
+	at := slices.IndexFunc(before, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, right.Resource) })
+	(*rules)[at].Verbs = slices.DeleteFunc(slices.Clone(before[at].Verbs), func(verb string) bool { return verb == right.Verb })
 	set := func(allowed bool) {
 		w.t.Helper()
 		w.must(w.api.Update(w.t.Context(), role))
 		w.eventually("a change of rights", func() error {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: rig.User, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"},
+				User: rig.User, ResourceAttributes: &right,
 			}}
 			if err := w.api.Create(w.t.Context(), review); err != nil {
 				return err
@@ -96,7 +103,7 @@ func (w *ward) withdraw() (giveBack func()) {
 	}
 	set(false)
 	return func() {
-		role.Rules = before
+		*rules = before
 		set(true)
 	}
 }
@@ -108,7 +115,7 @@ func testForbidden(w *ward) {
 	w.want("set", evict(intstr.FromInt32(1)))
 	controller := w.start(rig.Options{Args: p.args(alone)})
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	giveBack := w.withdraw()
+	giveBack := w.withdrawPatch()
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
 	w.fallSick(nodes)
 	for _, node := range nodes {

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// testPinnedTwin writes sets beside others that are in a ConfigMap. The controller
+// begins with rights from before it watched their kept versions.
+func testPinnedTwin(w *ward) {
+	w.admit(healthyNodes(4))
+	role := &rbacv1.Role{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	giveBack := w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{
+		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: rig.Namespace,
+	})
+	c := w.guarded(rig.Options{})
+	d := w.desk()
+	try := func() error { return d.api.Create(w.t.Context(), w.policy("mine"), client.DryRunAll) }
+	twin := func(name string) {
+		w.pin(name, w.sheet(name, "NoSchedule", "KernelDeadlock"), true)
+		w.keeps(name, name)
+		w.eventually("a refusal", func() error { return refused(try(), "the same conditions", "ConfigMap "+w.name+"-"+name) })
+		w.unpin()
+		w.must(try()) // what is only remembered refuses nobody
+	}
+	twin("one")
+	twin("two")
+	text, err := c.Log()
+	w.must(err)
+	if got := strings.Count(text, "kept versions of ConfigMaps not watched"); got != 1 {
+		w.t.Errorf("it is said %d times that there is no watch, want once:\n%s", got, text)
+	}
+	giveBack()
+	_, host, _ := strings.Cut(w.AdminConfig().Host, "//")
+	reads := func() float64 {
+		return value(w.t, w.scrape(c), fmt.Sprintf(`rest_client_requests_total{code="200",host=%q,method="GET"}`, host))
+	}
+	w.eventually("a verdict without a question to the API server", func() error {
+		before := reads()
+		w.must(try())
+		if after := reads(); after != before || after == 0 {
+			return fmt.Errorf("%v questions, then %v", before, after)
+		}
+		return nil
+	})
+	twin("three")
+}
