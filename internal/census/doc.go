@@ -4,6 +4,9 @@
 // heard of everything yet ([Census.Ready]). It refuses to decide: it follows no
 // rule, and nobody acts on what it holds.
 //
+// Whoever asks never waits until all of many nodes are taken in: that is done a few at
+// a time, and an answer in between is from what is known by then.
+//
 // # Who tells it
 //
 // A replica that waits for its turn has nothing but the census, which so has a

@@ -19,5 +19,6 @@
 // All keys of a ConfigMap are one version. The [Shelf] keeps the last good one as
 // a ControllerRevision beside the ConfigMap, which owns it. A revision cannot be
 // changed, so the next one is made before those before it are deleted: there is
-// one at every moment, and of two the higher counts.
+// one at every moment, and of two the higher counts. Whoever only wants to know what
+// is in force has a [Lookout], which watches the shelf.
 package configmaps

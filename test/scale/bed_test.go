@@ -272,6 +272,17 @@ func (d *bed) start(b *testing.B) *rig.Controller {
 
 func (d *bed) startWith(b *testing.B, o rig.Options) *rig.Controller {
 	b.Helper()
+	controller := d.run(b, o)
+	selected := sample(`autohealer_conditionset_nodes{conditionset="` + setName + `",state="selected"}`)
+	await(b, controller, "the controller to know every node", quiet, func(m measured) bool {
+		return int(m[selected]) == len(d.nodes)
+	})
+	return controller
+}
+
+// run runs a controller until the benchmark is over, and returns when it is ready.
+func (d *bed) run(b *testing.B, o rig.Options) *rig.Controller {
+	b.Helper()
 	d.starters++
 	o.Name = "controller-" + strconv.Itoa(d.starters)
 	controller, err := rig.Start(b.Context(), d.cluster, o)
@@ -284,10 +295,6 @@ func (d *bed) startWith(b *testing.B, o rig.Options) *rig.Controller {
 		if err := controller.Stop(ctx); err != nil {
 			b.Error(err)
 		}
-	})
-	selected := sample(`autohealer_conditionset_nodes{conditionset="` + setName + `",state="selected"}`)
-	await(b, controller, "the controller to know every node", quiet, func(m measured) bool {
-		return int(m[selected]) == len(d.nodes)
 	})
 	return controller
 }
