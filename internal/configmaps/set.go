@@ -15,13 +15,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// What the schema of the ConditionSet says, which nobody asks here.
-const (
-	longestType   = 316
-	maxConditions = 32
-	// longestValue is how much of a bad value an error repeats.
-	longestValue = 60
-)
+// longestValue is how much of a bad value an error repeats.
+const longestValue = 60
 
 // file reads the sets of one key.
 func (r *reader) file(root *yaml.Node) {
@@ -100,8 +95,8 @@ func (r *reader) set(n *yaml.Node) Set {
 // typeOfSet reads what becomes part of a name, and so can be read on one line.
 func (r *reader) typeOfSet(n *yaml.Node) string {
 	kind := r.text(n, "type", "a name for the combination, such as KernelDeadlock")
-	if len(kind) > longestType || strings.ContainsFunc(kind, func(c rune) bool { return !unicode.IsGraphic(c) }) {
-		r.refuse(n.Line, "the type is %s, want at most %d characters that can be seen", brief(kind), longestType)
+	if len(kind) > v1alpha1.MaxTypeLength || strings.ContainsFunc(kind, func(c rune) bool { return !unicode.IsGraphic(c) }) {
+		r.refuse(n.Line, "the type is %s, want at most %d characters that can be seen", brief(kind), v1alpha1.MaxTypeLength)
 		return ""
 	}
 	return kind
@@ -109,8 +104,8 @@ func (r *reader) typeOfSet(n *yaml.Node) string {
 
 // conditions are a list here, and by their type in a ConditionSet.
 func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alpha1.SetCondition {
-	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxConditions {
-		r.refuse(n.Line, "conditions is %s, want a list of 1 to %d conditions, each with ConditionType and conditionStatus", describe(n), maxConditions)
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > v1alpha1.MaxConditions {
+		r.refuse(n.Line, "conditions is %s, want a list of 1 to %d conditions, each with ConditionType and conditionStatus", describe(n), v1alpha1.MaxConditions)
 		return nil
 	}
 	conditions := map[string]v1alpha1.SetCondition{}

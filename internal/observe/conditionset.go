@@ -2,6 +2,7 @@ package observe
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -12,13 +13,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-const (
-	longestType    = 316
-	mostConditions = 32
-)
-
-// isType and the numbers above are those of the CRD. It does not see the sets in
-// ConfigMaps, nor those that were stored before it knew better.
+// isType is that of the CRD, which does not see the sets in ConfigMaps, nor those
+// that were stored before it knew better.
 var isType = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 // ConditionSet returns the rule that a set asks for. The error is a
@@ -34,10 +30,10 @@ func conditionSet(name string, spec v1alpha1.ConditionSetSpec) (triage.Rule, err
 		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + cut(spec.Unreadable, 3*longestValue) + "; what is wanted is told by kubectl explain conditionset.spec"}
 	case spec.Type == "":
 		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Problem: "a set needs a type that names the combination, such as KubeletContainerRuntimeUnhealthy"}
-	case len(spec.Type) > longestType || !isType.MatchString(spec.Type):
+	case len(spec.Type) > v1alpha1.MaxTypeLength || !isType.MatchString(spec.Type):
 		return triage.Rule{}, &triage.FieldError{Field: "spec.type", Value: spec.Type, Problem: "want a name of letters, digits, dashes, underscores and dots such as KubeletContainerRuntimeUnhealthy, or one with a domain before it such as example.com/FanBroken"}
-	case len(spec.Conditions) > mostConditions:
-		return triage.Rule{}, &triage.FieldError{Field: "spec.conditions", Value: strconv.Itoa(len(spec.Conditions)), Problem: "a set has at most 32 conditions"}
+	case len(spec.Conditions) > v1alpha1.MaxConditions:
+		return triage.Rule{}, &triage.FieldError{Field: "spec.conditions", Value: strconv.Itoa(len(spec.Conditions)), Problem: fmt.Sprintf("a set has at most %d conditions", v1alpha1.MaxConditions)}
 	}
 	who, err := nodeSelector(spec.Selector)
 	if err != nil {
