@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -16,6 +17,10 @@ const fileType = "ConditionSets"
 
 // ourLine is a line by which a file of sets is known that cannot be read.
 var ourLine = regexp.MustCompile(`(?im)^[\s{]*["']?(type["']?\s*:\s*["']?ConditionSets?\b|conditionSets["']?\s*:)`)
+
+// mayBeOurs is what every file of sets has, unless it is written with escapes. To
+// parse whatever else stands in a ConfigMap would cost more than all of its sets.
+var mayBeOurs = regexp.MustCompile(`(?i)conditionset|\\`)
 
 // reader reads the keys of one ConfigMap, one after the other.
 type reader struct {
@@ -36,10 +41,13 @@ func (r *reader) open(key, text string) (isOurs bool, root *yaml.Node) {
 	if len(text) > maxBytes { // told by the caller if it is ours
 		return ourLine.MatchString(text), nil
 	}
-	documents, err := parse(text)
+	if !mayBeOurs.MatchString(text) {
+		return false, nil
+	}
+	documents, linesRead, err := parse(text)
 	if err != nil {
 		if isOurs = ourLine.MatchString(text); isOurs {
-			line, what := blame(text, err)
+			line, what := blame(text, err, linesRead)
 			r.refuse(line, "this is not YAML: %s", what)
 		}
 		return isOurs, nil
@@ -75,25 +83,26 @@ func isAbout(document *yaml.Node) bool {
 	return false
 }
 
-// parse returns the documents of a text that are not empty. Aliases stay what
-// they are, so that nothing grows.
-func parse(text string) (documents []*yaml.Node, err error) {
+// parse returns the documents of a text that are not empty, and of how many lines
+// it has made use. Aliases stay what they are, so that nothing grows.
+func parse(text string) (documents []*yaml.Node, linesRead int, err error) {
+	lines := lineReader{rest: text}
 	// The text is anybody's, and a library that stumbles over it must not take the
 	// controller with it: it would stumble again after every restart.
 	defer func() {
 		if stumbled := recover(); stumbled != nil {
-			documents, err = nil, fmt.Errorf("it cannot be parsed: %v", stumbled)
+			documents, linesRead, err = nil, lines.read, fmt.Errorf("it cannot be parsed: %v", stumbled)
 		}
 	}()
-	decoder := yaml.NewDecoder(strings.NewReader(text))
+	decoder := yaml.NewDecoder(&lines)
 	for {
 		var document yaml.Node
 		err := decoder.Decode(&document)
 		if errors.Is(err, io.EOF) {
-			return documents, nil
+			return documents, lines.read, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, lines.read, err
 		}
 		if len(document.Content) == 1 && !isNull(document.Content[0]) {
 			documents = append(documents, document.Content[0])
@@ -101,50 +110,125 @@ func parse(text string) (documents []*yaml.Node, err error) {
 	}
 }
 
+// lineReader hands out a text line by line, so that it is known which of them
+// somebody has asked for.
+type lineReader struct {
+	rest    string
+	read    int
+	midLine bool
+}
+
+// Read hands out what is left of a line.
+func (r *lineReader) Read(p []byte) (n int, err error) {
+	if r.rest == "" {
+		return 0, io.EOF
+	}
+	if !r.midLine {
+		r.read++
+	}
+	line := len(r.rest)
+	if end := strings.IndexByte(r.rest, '\n'); end >= 0 {
+		line = end + 1
+	}
+	n = copy(p, r.rest[:line])
+	r.rest, r.midLine = r.rest[n:], n < line
+	return n, nil
+}
+
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // libraryLine is how the library begins an error.
-var libraryLine = regexp.MustCompile(`^yaml: (line \d+: )?`)
+var libraryLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+const (
+	// near is how many lines above the place where the library gives up a mistake is
+	// looked for first.
+	near = 5
+	// longestSpan is how many lines something is given to end that spans several.
+	longestSpan = 20
+	// blameBytes is how much is read in search of a mistake. What needs more was not
+	// written by people, and is told with the library's own line.
+	blameBytes = 8 * maxBytes
+)
 
 // blame returns the line that keeps a text from being YAML, and what is wrong with
 // it. The library's own line is often that at which the surrounding block begins.
 // What is wanted is the first line with which the text has become hopeless: all
 // before it can be read, and with it and however much more it cannot.
-func blame(text string, err error) (line int, what string) {
-	what = libraryLine.ReplaceAllString(err.Error(), "")
-	lines := strings.SplitAfter(text, "\n")
-	for i, line := range lines {
-		if indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]; strings.Contains(indent, "\t") && strings.TrimSpace(line) != "" {
-			if _, err := parse(strings.Join(lines[:i], "")); err == nil {
-				return i + 1, "there is a tab in the indentation, where YAML wants spaces"
-			}
+func blame(text string, err error, linesRead int) (line int, what string) {
+	said := libraryLine.FindStringSubmatch(err.Error())
+	what = strings.TrimPrefix(err.Error(), said[0])
+	s := search{lines: strings.SplitAfter(text, "\n"), left: blameBytes}
+	hint, _ := strconv.Atoi(said[1]) // 0 if it says none
+	linesRead = min(linesRead, len(s.lines))
+	line = 1 + s.lastReadable(linesRead, hint)
+	if s.left < 0 {
+		line = min(max(1, hint), linesRead)
+	}
+	if blamed := s.lines[line-1]; strings.Contains(blamed[:len(blamed)-len(strings.TrimLeft(blamed, " \t"))], "\t") {
+		what = "there is a tab in the indentation, where YAML wants spaces"
+	}
+	return line, what
+}
+
+// search looks for the longest beginning of a text that can be read.
+type search struct {
+	lines []string
+	left  int // bytes that may still be read; below zero the search was in vain
+}
+
+func (s *search) isReadable(n int) bool {
+	beginning := strings.Join(s.lines[:n], "")
+	if s.left -= len(beginning); s.left < 0 {
+		return false
+	}
+	_, _, err := parse(beginning)
+	return err == nil
+}
+
+// lastReadable returns the most lines that can be read, of those above the first
+// bad ones. The library has seen no others, so they are all that matters. Mostly the
+// mistake is near, and otherwise where the library says that what it has not
+// understood begins.
+func (s *search) lastReadable(bad, hint int) int {
+	for range near {
+		if bad--; bad <= 0 || s.isReadable(bad) {
+			return max(0, bad)
 		}
 	}
-	isReadable := func(n int) bool {
-		_, err := parse(strings.Join(lines[:n], ""))
-		return err == nil
+	for at := max(0, hint-1); at < min(bad, hint+1); at++ { // it counts from 0 or from 1
+		if s.isReadable(at) && !s.isReadable(at+1) {
+			return at
+		}
 	}
-	// Something that spans lines is given so many to end, fewer in a long text: this
-	// is for people, who have not written that.
-	farthest := min(20, 1+(maxBytes>>1)/(1+len(text)))
-	good, bad := 0, len(lines)
+	return s.lastReadableFar(bad)
+}
+
+// lastReadableFar goes up with growing steps, for something that nobody has closed.
+func (s *search) lastReadableFar(bad int) int {
+	last, good := bad, 0
+	for gap := 2; bad > gap && good == 0; gap *= 2 {
+		if s.isReadable(bad - gap) {
+			good = bad - gap
+		} else {
+			bad -= gap
+		}
+	}
 	for {
 		for bad-good > 1 {
-			if middle := (good + bad) / 2; isReadable(middle) {
+			if middle := (good + bad) / 2; s.isReadable(middle) {
 				good = middle
 			} else {
 				bad = middle
 			}
 		}
-		again := false
-		for n := min(len(lines)-1, good+farthest); n > good+1; n-- {
-			if isReadable(n) { // it was only not complete
-				good, bad, again = n, len(lines), true
-				break
-			}
+		next := min(last-1, good+longestSpan)
+		for next > good+1 && s.left >= 0 && !s.isReadable(next) {
+			next--
 		}
-		if !again {
-			return good + 1, what
+		if next <= good+1 || s.left < 0 {
+			return good
 		}
+		good, bad = next, last // it was only not complete
 	}
 }

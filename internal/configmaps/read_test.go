@@ -345,6 +345,70 @@ func TestReadIsQuickWithAnything(t *testing.T) {
 	}
 }
 
+// In a long file, the mistake may be far from where the library gives up: all that
+// follows a quote is text, until there is another one or the end.
+func TestReadFindsTheLineInALongFile(t *testing.T) {
+	text := large(40 << 10)
+	flow := "- type: Flow\n  effect: NoSchedule\n  taintKey: example.com/flow\n  conditions: [\n" + strings.Repeat("    {ConditionType: F,\n     conditionStatus: true},\n", 6) + "  ]\n"
+	const mark = "- type: T99\n"
+	at := strings.Count(text[:strings.Index(text, mark)], "\n") + 1
+	for name, test := range map[string]struct {
+		replacement string
+		line        int // from the mark
+	}{
+		"a quote":                     {"- type: \"T99\n", 0},
+		"a quote behind many lines":   {flow + "- type: \"T99\n", 17},
+		"a bracket":                   {"- type: [T99\n", 0},
+		"a bracket behind many lines": {flow + "- type: [T99\n", 17},
+		"a brace around many lines":   {"- {type: T99,\n   dryRun: true,\n   maxUnhealthy: 3,\n", 0},
+		"a tab":                       {"- type: T99\n\teffect: x\n", 1},
+		"a colon too many":            {"- type: T99: x\n", 0},
+		"a colon missing":             {"- type: T99\n  effect NoSchedule\n", 1},
+		"an indentation that is off":  {"- type: T99\n effect: NoSchedule\n", 1},
+		"a control character":         {"- type: T\x0199\n", 0},
+		"a quote that closes later":   {"- type: \"T99\n  effect: NoSchedule\n  taintKey: \"x\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := read(holding(strings.Replace(text, mark, test.replacement, 1)))
+			if want := fmt.Sprintf("key sets.yaml, line %d: this is not YAML: ", at+test.line); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("error is %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+// What is broken is read again in search of the line, but not often. Allocations
+// stand for time, which other programs share.
+func TestABrokenFileCostsAFewGoodOnes(t *testing.T) {
+	cost := func(text string) float64 {
+		m := holding(text)
+		return testing.AllocsPerRun(3, func() { _, _ = read(m) })
+	}
+	const much = 60 << 10
+	good := large(much)
+	whole := cost(good)
+	for name, test := range map[string]struct {
+		text  string
+		times float64
+	}{
+		"a colon at the end":        {good + "- type: Bad: x\n", 3},
+		"a colon at the start":      {strings.Replace(good, "T0", "T0: x", 1), 1},
+		"a quote":                   {strings.Replace(good, "T99\n", "\"T99\n", 1), 3},
+		"tabs below a mistake":      {strings.Replace(good, "T99\n", "T99: x\n", 1) + strings.Repeat("\ttab\n", 500), 3},
+		"not more than is worth it": {strings.Repeat("a: b\n", much/10) + "type: ConditionSets\nx: [\n" + strings.Repeat("y: {a: b}\n\n", much/22), 12},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := cost(test.text) / whole; got > test.times {
+				t.Errorf("it costs %.1f times as much as a good file of that size, want at most %v", got, test.times)
+			}
+		})
+	}
+	others := with(spread(16, strings.Repeat("- {a: b}\n", much/9)))
+	if got := testing.AllocsPerRun(3, func() { _, _ = read(others) }); got > whole/100 {
+		t.Errorf("files that are nothing to us cost %v allocations", got)
+	}
+}
+
 // Whatever is written, reading ends; what is read has a name and a place, and can
 // be told from all the others.
 func FuzzRead(f *testing.F) {
