@@ -153,6 +153,13 @@ func nothingToRead(m *corev1.ConfigMap) string {
 // name returns the name of a set.
 func name(configMap, key, kind string) string { return configMap + "/" + key + "/" + kind }
 
+// SourceOf returns the name of the ConfigMap that a set is written in, by the set's
+// own name. Those of ConditionSets in the API have no slash.
+func SourceOf(set string) (configMap string, isWritten bool) {
+	configMap, _, isWritten = strings.Cut(set, "/")
+	return configMap, isWritten
+}
+
 // blank returns a set of the ConfigMap that says nothing yet.
 func (r *reader) blank(line int) Set {
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{

@@ -351,7 +351,8 @@ func TestReadFindsTheLineInALongFile(t *testing.T) {
 	text := large(40 << 10)
 	flow := "- type: Flow\n  effect: NoSchedule\n  taintKey: example.com/flow\n  conditions: [\n" + strings.Repeat("    {ConditionType: F,\n     conditionStatus: true},\n", 6) + "  ]\n"
 	const mark = "- type: T99\n"
-	at := strings.Count(text[:strings.Index(text, mark)], "\n") + 1
+	above, _, _ := strings.Cut(text, mark)
+	at := strings.Count(above, "\n") + 1
 	for name, test := range map[string]struct {
 		replacement string
 		line        int // from the mark

@@ -83,10 +83,6 @@ func (c *Controller) Start(ctx context.Context) error {
 		return err
 	}
 	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
-	shelf, kept, err := c.keptVersions(ctx)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -94,10 +90,13 @@ func (c *Controller) Start(ctx context.Context) error {
 
 	signal := make(chan struct{}, 1)
 	nodes, sets := newMailbox(signal, nodewatch.Same), newMailbox[*v1alpha1.ConditionSet](signal, nil)
-	watches.Go(func() { nodes.fill(ctx, c.cfg.Nodes, c.cfg.Logger) })
-	watches.Go(func() { sets.fill(ctx, setsFrom(c.cfg.Client), c.cfg.Logger) })
-	pinned := newMailbox[*corev1.ConfigMap](signal, nil)
-	watches.Go(func() { pinned.fill(ctx, sheetsFrom(c.cfg.Client, c.cfg.Namespace), c.cfg.Logger) })
+	watches.Go(func() { nodes.fill(ctx, &corev1.Node{}, c.cfg.Nodes, c.cfg.Logger) })
+	watches.Go(func() { sets.fill(ctx, &v1alpha1.ConditionSet{}, setsFrom(c.cfg.Client), c.cfg.Logger) })
+	pinned := newSheets(c.cfg, signal)
+	watches.Go(func() { pinned.readKept(ctx, c.cfg.Logger) })
+	watches.Go(func() {
+		pinned.mail.fill(ctx, &corev1.ConfigMap{}, sheetsFrom(c.cfg.Client, c.cfg.Namespace, pinned.tell), c.cfg.Logger)
+	})
 	l := &loop{
 		cfg:       c.cfg,
 		core:      triage.New(),
@@ -109,7 +108,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		policies:  map[string]*policy{},
 		outcomes:  make(chan outcome, writers),
 		statuses:  make(chan statusOutcome, statusWriters),
-		sheets:    sheets{mail: pinned, shelf: shelf, inherited: kept, known: map[string]*sheet{}, done: make(chan shelved, shelfWriters)},
+		sheets:    pinned,
 		pulse:     &c.pulse,
 		pages:     pages{book: book, inherited: inherited, done: make(chan error, 1)},
 		startedAt: time.Now(),

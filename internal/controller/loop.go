@@ -34,7 +34,7 @@ type loop struct {
 	signal <-chan struct{}
 	nodes  *mailbox[*corev1.Node]
 	sets   *mailbox[*v1alpha1.ConditionSet]
-	sheets sheets
+	sheets *sheets
 	loaded bool
 
 	patients map[string]*patient
@@ -65,6 +65,7 @@ type loop struct {
 func (l *loop) run(ctx context.Context) error {
 	defer l.requests.Wait()
 	defer l.cfg.Metrics.leading.Set(0)
+	defer l.cfg.Metrics.sheetsRead.Set(0)
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	l.pulse.rests(time.Now())
@@ -80,7 +81,9 @@ func (l *loop) run(ctx context.Context) error {
 		case o := <-l.statuses:
 			l.heedStatus(o)
 		case o := <-l.sheets.done:
-			l.heedShelf(o)
+			l.heedShelf(time.Now(), o)
+		case a := <-l.sheets.access:
+			l.heedAccess(a)
 		case err := <-l.pages.done:
 			if err := l.turnPage(err); err != nil {
 				return err
@@ -99,7 +102,7 @@ func (l *loop) run(ctx context.Context) error {
 // with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.mail.hasSynced()) {
+	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && !l.sheets.denied) {
 		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)

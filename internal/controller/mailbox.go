@@ -30,6 +30,7 @@ var relistBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Ji
 // loop keeps what it needs of each object, and nobody keeps it twice.
 type mailbox[T client.Object] struct {
 	signal chan<- struct{} // has room for one
+	open   func(brought any) (object T, ok bool)
 	same   func(before, after T) bool
 
 	mu     sync.Mutex
@@ -58,7 +59,8 @@ type arrival[T client.Object] struct {
 // the next round, whatever that is for: most of what comes are heartbeats, and a
 // round for each would cost more than reading it.
 func newMailbox[T client.Object](signal chan<- struct{}, same func(before, after T) bool) *mailbox[T] {
-	return &mailbox[T]{signal: signal, same: same, known: map[string]T{}, letter: letter[T]{latest: map[string]arrival[T]{}}}
+	open := func(brought any) (T, bool) { object, ok := brought.(T); return object, ok }
+	return &mailbox[T]{signal: signal, open: open, same: same, known: map[string]T{}, letter: letter[T]{latest: map[string]arrival[T]{}}}
 }
 
 // take empties the mailbox.
@@ -96,7 +98,7 @@ func (m *mailbox[T]) Add(obj any) error { return m.Update(obj) }
 
 // Update puts in an object that has changed.
 func (m *mailbox[T]) Update(obj any) error {
-	object, ok := obj.(T)
+	object, ok := m.open(obj)
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
@@ -123,7 +125,7 @@ func forgetManagers(object client.Object) {
 
 // Delete notes that an object is gone.
 func (m *mailbox[T]) Delete(obj any) error {
-	object, ok := obj.(T)
+	object, ok := m.open(obj)
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
@@ -140,7 +142,7 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 	latest, known := make(map[string]arrival[T], len(list)), make(map[string]T, len(list))
 	now := time.Now()
 	for _, obj := range list {
-		object, ok := obj.(T)
+		object, ok := m.open(obj)
 		if !ok {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
@@ -160,10 +162,9 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 // Resync has no meaning here: nothing that came is lost.
 func (m *mailbox[T]) Resync() error { return nil }
 
-// fill lists and watches until ctx ends.
-func (m *mailbox[T]) fill(ctx context.Context, source cache.ListerWatcherWithContext, log *slog.Logger) {
+// fill lists and watches objects of a kind until ctx ends.
+func (m *mailbox[T]) fill(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, log *slog.Logger) {
 	logger := logr.FromSlogHandler(log.Handler())
-	var kind T
 	reflector := cache.NewReflectorWithOptions(afresh(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: &relistBackoff})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)

@@ -19,6 +19,8 @@ type Metrics struct {
 	events   *prometheus.CounterVec
 	leading  prometheus.Gauge
 	behind   *prometheus.GaugeVec
+
+	sheetsRead prometheus.Gauge
 }
 
 // NewMetrics returns metrics that are not registered yet.
@@ -61,6 +63,10 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_leading",
 			Help: "Whether this replica leads and has loaded all nodes and sets (1) or not (0).",
 		}),
+		sheetsRead: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "autohealer_configmaps_followed",
+			Help: "1 on the replica that leads and has read all ConfigMaps with sets; 0 on it means that a right is missing for that.",
+		}),
 		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_configmap_not_in_force",
 			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted or not kept yet, or is (0).",
@@ -86,7 +92,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind}
+	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead}
 }
 
 var fateNames = map[treat.Fate]string{

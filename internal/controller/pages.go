@@ -114,7 +114,7 @@ func (l *loop) asks(p *patient, now time.Time) grant {
 	if p.gone {
 		return grant{}
 	}
-	plan, ok := l.core.Plan(p.node.Name)
+	plan, ok := l.planOf(p)
 	if !ok {
 		return grant{}
 	}

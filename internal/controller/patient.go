@@ -119,7 +119,7 @@ func (p *patient) answered() { p.onItsWay = p.lost }
 
 // consider queues a node if there is something to do about it.
 func (l *loop) consider(now time.Time, p *patient) {
-	plan, ok := l.core.Plan(p.node.Name)
+	plan, ok := l.planOf(p)
 	if !ok {
 		return
 	}
@@ -199,7 +199,7 @@ func (l *loop) dispatch(ctx context.Context, now time.Time) {
 // sendNext looks at the plan once more and sends what it asks for, by way of the
 // ledger if it takes a place.
 func (l *loop) sendNext(ctx context.Context, p *patient, now time.Time) {
-	plan, ok := l.core.Plan(p.node.Name)
+	plan, ok := l.planOf(p)
 	if !ok {
 		return
 	}

@@ -23,7 +23,7 @@ func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
 		core:     triage.New(),
 		nodes:    newMailbox[*corev1.Node](nil, nil),
 		sets:     newMailbox[*v1alpha1.ConditionSet](nil, nil),
-		sheets:   sheets{mail: newMailbox[*corev1.ConfigMap](nil, nil), known: map[string]*sheet{}},
+		sheets:   &sheets{mail: newSheetMailbox(nil), known: map[string]*sheet{}, hasKept: true},
 		patients: map[string]*patient{},
 		policies: map[string]*policy{},
 		outcomes: make(chan outcome, 1),

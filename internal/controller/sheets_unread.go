@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// What is written in ConfigMaps is read by rights of their own, which an older role
+// does not give. Without them ConditionSets are followed all the same, and what sets
+// of ConfigMaps have placed stays: to begin without knowing them would take taints
+// off nodes that must have them. Every other error is waited for, because it passes.
+
+// access is word of whether ConfigMaps with sets, and what was kept of them, can be
+// read.
+type access struct {
+	kept   map[types.UID]configmaps.Kept
+	denied error // the right that is missing; nil for none
+}
+
+// tell lets the loop know, unless it has ended.
+func (s *sheets) tell(ctx context.Context, a access) {
+	select {
+	case s.access <- a:
+	case <-ctx.Done():
+	}
+}
+
+// untilAllowed does something, again and again while a right is missing for it.
+func untilAllowed(ctx context.Context, tell func(context.Context, access), do func() error) error {
+	for failures := 1; ; failures++ {
+		err := do()
+		if !apierrors.IsForbidden(err) {
+			return err
+		}
+		tell(ctx, access{denied: err})
+		select {
+		case <-time.After(backOff(failures)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// readKept reads what was kept, and tells it.
+func (s *sheets) readKept(ctx context.Context, log *slog.Logger) {
+	for failures := 1; ; failures++ {
+		var kept map[types.UID]configmaps.Kept
+		err := untilAllowed(ctx, s.tell, func() (err error) {
+			kept, err = s.shelf.List(ctx)
+			return err
+		})
+		if err == nil {
+			s.tell(ctx, access{kept: kept})
+			return
+		}
+		wait := backOff(failures)
+		log.Warn("kept versions not read", "retryIn", wait.String(), "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// heedAccess takes in whether ConfigMaps with sets can be read. That they cannot is
+// told once.
+func (l *loop) heedAccess(a access) {
+	switch {
+	case a.denied == nil:
+		l.sheets.inherited, l.sheets.hasKept = a.kept, true
+	case !l.sheets.denied:
+		l.sheets.denied = true
+		l.cfg.Logger.Error("sets in configmaps not followed: the controller's role is older than the controller, and a right is missing",
+			"namespace", l.cfg.Namespace, "apply", "deploy/controller/2-rights.yaml", "err", a.denied)
+	}
+}
+
+// canBeRead says whether everything has come that ConfigMaps are judged by.
+func (s *sheets) canBeRead() bool { return s.hasKept && s.mail.hasSynced() }
+
+// holds says whether what a rule has placed must stay as it is, because what the
+// rule says cannot be read. Only sets of ConfigMaps have such names.
+func (s *sheets) holds(rule triage.RuleID) bool {
+	configMap, isWritten := configmaps.SourceOf(rule.Name)
+	switch {
+	case rule.Kind != triage.ConditionSet || !isWritten:
+		return false
+	case !s.loaded:
+		return true
+	}
+	of := s.known[configMap]
+	return of != nil && of.holds()
+}
+
+// holds says whether the last good version of a ConfigMap can no longer be read, and
+// there is no other one that is in force.
+func (s *sheet) holds() bool { return s.kept.Err != nil && s.inForce == nil }
+
+// holdsAny says whether there may be anything that must stay as it is.
+func (s *sheets) holdsAny() bool {
+	if !s.loaded {
+		return true
+	}
+	for _, of := range s.known {
+		if of.holds() {
+			return true
+		}
+	}
+	return false
+}
+
+// planOf returns the plan of a node, with what must stay on it as it is. The core
+// knows nothing of a rule that cannot be read, and would have all of it go.
+func (l *loop) planOf(p *patient) (triage.Plan, bool) {
+	plan, ok := l.core.Plan(p.node.Name)
+	if !ok || !l.sheets.holdsAny() {
+		return plan, ok
+	}
+	note, _ := record.Read(p.node.Annotations) // unreadable: nothing on the node counts as ours
+	for _, t := range p.ours {
+		if l.sheets.holds(t.Rule) {
+			plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: t})
+		}
+	}
+	for _, m := range note.Memories {
+		if rule := triage.RuleID(m.Rule); l.sheets.holds(rule) {
+			plan.Remember = append(plan.Remember, triage.Memory{Rule: rule, Condition: m.Condition, Since: m.Since, Transition: m.Transition})
+		}
+	}
+	// In the order of the rules, as they were noted: else the note would be written again.
+	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return compareRules(a.Rule, b.Rule) })
+	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return compareRules(a.Rule, b.Rule) })
+	return plan, true
+}
+
+func compareRules(a, b triage.RuleID) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+}
+
+// letGo looks again at every node with something on it that had to stay.
+func (l *loop) letGo(now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(l.patients)) {
+		p := l.patients[name]
+		if slices.ContainsFunc(p.ours, func(t triage.Taint) bool { _, isWritten := configmaps.SourceOf(t.Rule.Name); return isWritten }) {
+			l.consider(now, p)
+		}
+	}
+}
