@@ -10,7 +10,9 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -52,6 +54,7 @@ func TestConfigMaps(t *testing.T) {
 		{"a deleted ConfigMap takes its sets with it", "sheet-delete", testSheetDeleted, history.Counts{Placements: 2, Removals: 1}},
 		{"of two that say the same the first one counts", "sheet-twice", testSheetTwice, history.Counts{Placements: 2, Removals: 1}},
 		{"a version that would hurt is not followed", "sheet-hurts", testSheetHurts(controller), history.Counts{Placements: 2}},
+		{"an older role does not read ConfigMaps", "sheet-role", testSheetOldRole(controller), history.Counts{Placements: 3, Removals: 1}},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			ward := w.ward(t, part.ward)
@@ -490,6 +493,77 @@ func testSheetTwice(w *ward) {
 	w.must(w.api.Update(w.t.Context(), m))
 	w.has(w.node(1), noSchedule(w.key("other")))
 	w.tellsOf(w.name+"-second", "Accepted", "sets: 1")
+}
+
+// oldRole takes from the controllers what is needed for ConfigMaps with sets, until
+// they get it back.
+func (w *ward) oldRole() (giveBack func()) {
+	w.t.Helper()
+	role := &rbacv1.Role{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	before := slices.Clone(role.Rules)
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, "controllerrevisions") || slices.Contains(r.Resources, "configmaps") && slices.Contains(r.Verbs, "list")
+	})
+	set := func(allowed bool) {
+		w.t.Helper()
+		w.must(w.api.Update(w.t.Context(), role))
+		w.eventually("a change of rights", func() error {
+			for group, resource := range map[string]string{"": "configmaps", "apps": "controllerrevisions"} {
+				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: rig.User, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource, Namespace: rig.Namespace},
+				}}
+				if err := w.api.Create(w.t.Context(), review); err != nil {
+					return err
+				}
+				if review.Status.Allowed != allowed {
+					return fmt.Errorf("%s allowed: %t", resource, review.Status.Allowed)
+				}
+			}
+			return nil
+		})
+	}
+	set(false)
+	return func() {
+		role.Rules = before
+		set(true)
+	}
+}
+
+// testSheetOldRole runs a controller whose role was not replaced together with it.
+func testSheetOldRole(c *rig.Controller) func(*ward) {
+	return func(w *ward) {
+		w.admit(testbed.Nodes{Count: 6})
+		w.says(w.node(1), "Sick", corev1.ConditionTrue)
+		w.says(w.node(2), "Sick", corev1.ConditionTrue)
+		w.pin("policies", w.sheet("kept", "NoExecute", "Sick"), true)
+		w.has(w.node(1), noExecute(w.key("kept")))
+		w.has(w.node(2), noExecute(w.key("kept")))
+		w.keeps("policies", w.key("kept"))
+		w.must(c.Stop(w.t.Context()))
+		giveBack := w.oldRole()
+		w.says(w.node(1), "Sick", corev1.ConditionFalse)
+		w.want("api", on("Worse"))
+		w.says(w.node(3), "Worse", corev1.ConditionTrue)
+		w.restart(c.Part)
+		w.has(w.node(3), noSchedule(w.key("api")))
+		w.told("api", isAccepted(metav1.ConditionTrue, "Followed"))
+		w.metric(c, "autohealer_configmaps_followed 0")
+		w.metric(c, "autohealer_leading 1")
+		for number := range 2 {
+			w.hasNow(w.node(number+1), noExecute(w.key("kept")))
+		}
+		log, err := c.Log()
+		w.must(err)
+		const words = "sets in configmaps not followed"
+		if told := strings.Count(log, words); told != 1 {
+			w.t.Errorf("what is missing is told %d times:\n%s", told, log)
+		}
+		giveBack()
+		w.metric(c, "autohealer_configmaps_followed 1")
+		w.has(w.node(1))
+		w.hasNow(w.node(2), noExecute(w.key("kept")))
+	}
 }
 
 // testSheetHurts has versions refused for what they would do, until they would not.
