@@ -184,6 +184,12 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
 		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
 	}
+	if m, isWritten := configmaps.SourceOf(set.Name); m != "policies" || !isWritten {
+		t.Errorf("by its name it is written in %q: %t", m, isWritten)
+	}
+	if _, isWritten := configmaps.SourceOf("kernel-deadlock"); isWritten {
+		t.Error("by its name a ConditionSet of the API is written in a ConfigMap")
+	}
 	inAPI := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "n", OwnerReferences: set.OwnerReferences}}
 	if got := configmaps.IsWrittenIn(inAPI); got != nil {
 		t.Errorf("a ConditionSet of the API is written in %v", got)

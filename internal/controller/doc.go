@@ -23,6 +23,12 @@
 // goes on with the policies that there were. A set that is refused for what nodes
 // report is judged again when they report something else.
 //
+// Sets that are written in ConfigMaps are in force once they are kept, and whoever
+// takes over begins with what was kept. Where that cannot be read, because a right is
+// missing or a later reader does not understand it, the rules are not known, and a
+// rule that is not known has its taints removed. So what such rules have placed is
+// held as it is: the note on a node names them, and no other rule has such a name.
+//
 // # The way of a write
 //
 //	consider ── plan differs from node ──► queue ──► takes a place? ── no ──► write

@@ -29,9 +29,9 @@ type sheets struct {
 	// not come yet.
 	inherited map[types.UID]configmaps.Kept
 	access    chan access
-	hasKept   bool // what was kept has been read
-	denied    bool // a right is missing to read ConfigMaps, or what was kept of them
-	loaded    bool // all that there were have come
+	hasKept   bool     // what was kept has been read
+	denied    []string // rights that were missing to read ConfigMaps, or what was kept of them
+	loaded    bool     // all that there were have come
 
 	known   map[string]*sheet
 	leaving []*sheet // that are gone, and whose kept versions are not yet
@@ -164,6 +164,9 @@ func (l *loop) takeSheets(now time.Time) {
 	if !l.sheets.loaded {
 		l.sheets.loaded = true
 		l.cfg.Metrics.sheetsRead.Set(1)
+		if len(l.sheets.denied) > 0 {
+			l.cfg.Logger.Info("sets in configmaps followed", "configMaps", len(l.sheets.known))
+		}
 		l.disinherit(now)
 		l.letGo(now)
 	}

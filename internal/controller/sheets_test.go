@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -387,6 +388,14 @@ func testMadeAgain(d *desk, _ func() *desk) {
 	if d.isBehind(again) || len(d.sheets.leaving) > 0 {
 		d.t.Errorf("behind: %t; leaving: %d", d.isBehind(again), len(d.sheets.leaving))
 	}
+	// What was good in one that is gone is no version of the next.
+	d.whileKept(in(again, fileOf("C", "NoSchedule")), func() {
+		d.brings(d.here(sheetSaying("policies", "u3", "type: ConditionSets\n")))
+		d.follows()
+	})
+	d.follows()
+	d.tells(1, "there is no good version yet")
+	d.keeps(map[types.UID]string{})
 }
 
 func testEditedMeanwhile(d *desk, _ func() *desk) {
@@ -625,8 +634,12 @@ func testDenied(d *desk, heir func() *desk) {
 		next.heedAccess(access{denied: errForbidden})
 		next.round(d.t.Context())
 	}
-	if !next.loaded || next.lines("sets in configmaps not followed: the controller's role is older than the controller, and a right is missing") != 1 {
+	if !next.loaded || next.lines("sets in configmaps not followed for want of a right") != 1 {
 		d.t.Fatalf("loaded: %t; the log:\n%s", next.loaded, &next.log)
+	}
+	next.heedAccess(access{denied: errors.New("another right")})
+	if got := next.lines("sets in configmaps not followed for want of a right"); got != 2 {
+		d.t.Errorf("another right is told %d times", got-1)
 	}
 	next.follows("api")
 	next.removes("sick", "gone")
@@ -644,8 +657,8 @@ func testDenied(d *desk, heir func() *desk) {
 	next.removes("sick", "gone", "policies/sets.yaml/Gone")
 	next.removes("kept", "policies/sets.yaml/Gone")
 	next.tells(1, "the last good version stays in force")
-	if got := testutil.ToFloat64(next.cfg.Metrics.sheetsRead); got != 1 {
-		d.t.Errorf("ConfigMaps are followed: %v", got)
+	if got := testutil.ToFloat64(next.cfg.Metrics.sheetsRead); got != 1 || next.lines("sets in configmaps followed") != 1 {
+		d.t.Errorf("ConfigMaps are followed: %v; the log:\n%s", got, &next.log)
 	}
 }
 

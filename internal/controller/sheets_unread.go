@@ -75,16 +75,15 @@ func (s *sheets) readKept(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// heedAccess takes in whether ConfigMaps with sets can be read. That they cannot is
-// told once.
+// heedAccess takes in whether ConfigMaps with sets can be read. Every right that is
+// missing is told once.
 func (l *loop) heedAccess(a access) {
 	switch {
 	case a.denied == nil:
 		l.sheets.inherited, l.sheets.hasKept = a.kept, true
-	case !l.sheets.denied:
-		l.sheets.denied = true
-		l.cfg.Logger.Error("sets in configmaps not followed: the controller's role is older than the controller, and a right is missing",
-			"namespace", l.cfg.Namespace, "apply", "deploy/controller/2-rights.yaml", "err", a.denied)
+	case !slices.Contains(l.sheets.denied, a.denied.Error()):
+		l.sheets.denied = append(l.sheets.denied, a.denied.Error())
+		l.cfg.Logger.Error("sets in configmaps not followed for want of a right", "rightsAreIn", "deploy/controller/2-rights.yaml", "err", a.denied)
 	}
 }
 

@@ -555,9 +555,16 @@ func testSheetOldRole(c *rig.Controller) func(*ward) {
 		}
 		log, err := c.Log()
 		w.must(err)
-		const words = "sets in configmaps not followed"
-		if told := strings.Count(log, words); told != 1 {
-			w.t.Errorf("what is missing is told %d times:\n%s", told, log)
+		for _, resource := range []string{"configmaps", "controllerrevisions"} {
+			told := 0
+			for line := range strings.Lines(log) {
+				if strings.Contains(line, "sets in configmaps not followed for want of a right") && strings.Contains(line, `resource \"`+resource+`\"`) {
+					told++
+				}
+			}
+			if told != 1 {
+				w.t.Errorf("that %s cannot be read is told %d times:\n%s", resource, told, log)
+			}
 		}
 		giveBack()
 		w.metric(c, "autohealer_configmaps_followed 1")
