@@ -237,6 +237,7 @@ func TestSheets(t *testing.T) {
 		"without the right to read, taints stay":                       testDenied,
 		"a kept version that cannot be read leaves taints as they are": testKeptUnreadable,
 		"taints of an unreadable version go with its ConfigMap":        testKeptUnreadableGoes,
+		"a good version replaces one that cannot be read":              testKeptUnreadableReplaced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "desk-"}}
@@ -578,13 +579,16 @@ func testWarnings(d *desk, _ func() *desk) {
 func (d *desk) tainted(name string, rules ...string) {
 	d.t.Helper()
 	node := named(name, "1")
-	node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionTrue}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionTrue}, {Type: "Fan", Status: corev1.ConditionTrue}}
 	added := metav1.Unix(1000, 0)
 	var note record.Record
 	for _, rule := range rules {
 		key := "example.com/" + rule[strings.LastIndex(rule, "/")+1:]
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &added})
 		note.Taints = append(note.Taints, record.Taint{Rule: record.Rule(setRule(rule)), Key: key, Effect: corev1.TaintEffectNoSchedule, Added: added.UTC()})
+		if _, isWritten := configmaps.SourceOf(rule); !isWritten {
+			continue
+		}
 		note.Memories = append(note.Memories, record.Memory{Rule: record.Rule(setRule(rule)), Condition: "Disk", Since: added.UTC()})
 	}
 	text, _ := note.Encode()
@@ -621,10 +625,10 @@ func testDenied(d *desk, heir func() *desk) {
 
 	next := heir()
 	next.ail(0)
-	next.tainted("sick", "gone", "policies/sets.yaml/A", "policies/sets.yaml/Gone")
-	next.tainted("kept", "policies/sets.yaml/A", "policies/sets.yaml/Gone")
+	next.tainted("sick", "gone", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
+	next.tainted("kept", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	must(d.t, next.nodes.Replace(nil, ""))
-	must(d.t, next.sets.Replace([]any{setNamed("api", asking("Fan", "True"))}, "1"))
+	must(d.t, next.sets.Replace([]any{setNamed("z-api", asking("Fan", "True"))}, "1"))
 	next.statusWriting, next.writing = statusWriters, writers // nothing can be written here
 	next.round(d.t.Context())
 	if next.loaded {
@@ -641,7 +645,7 @@ func testDenied(d *desk, heir func() *desk) {
 	if got := next.lines("sets in configmaps not followed for want of a right"); got != 2 {
 		d.t.Errorf("another right is told %d times", got-1)
 	}
-	next.follows("api")
+	next.follows("z-api")
 	next.removes("sick", "gone")
 	next.removes("kept")
 
@@ -650,10 +654,10 @@ func testDenied(d *desk, heir func() *desk) {
 	must(d.t, err)
 	next.lists(in(m, "type: ConditionSets\n"))
 	next.round(d.t.Context())
-	next.follows("api")
+	next.follows("z-api")
 	next.heedAccess(access{kept: kept})
 	next.round(d.t.Context())
-	next.follows("A", "api")
+	next.follows("A", "z-api")
 	next.removes("sick", "gone", "policies/sets.yaml/Gone")
 	next.removes("kept", "policies/sets.yaml/Gone")
 	next.tells(1, "the last good version stays in force")
@@ -696,6 +700,18 @@ func testKeptUnreadable(d *desk, _ func() *desk) {
 	d.settles()
 	d.follows("A")
 	d.keeps(map[types.UID]string{"u1": "A"})
+	d.removes("node-0", "policies/sets.yaml/Old")
+}
+
+// The present version is good, and in force before it is kept.
+func testKeptUnreadableReplaced(d *desk, _ func() *desk) {
+	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	d.keepUnreadable(m)
+	d.ail(0)
+	d.tainted("node-0", "policies/sets.yaml/Old")
+	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
+	d.begins(m)
+	d.follows("A")
 	d.removes("node-0", "policies/sets.yaml/Old")
 }
 
