@@ -202,9 +202,10 @@ const (
 
 	// MaxListedNodes is how many nodes a status names.
 	MaxListedNodes = 20
-	// MaxTypeLength is how long the type of a set or a condition may be, and
-	// MaxConditions how many conditions a set may have. The schema says so too.
+	// MaxTypeLength is how long the type of a set or a condition may be, as the
+	// schema says too.
 	MaxTypeLength = 316
+	// MaxConditions is how many conditions a set may have, likewise.
 	MaxConditions = 32
 
 	// AcceptImpactAnnotation on a policy, with the value "true", lets it in
