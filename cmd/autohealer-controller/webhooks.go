@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,9 +32,7 @@ const (
 // them, and nothing else waits for them.
 func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admission.Census, o options, log *slog.Logger) error {
 	keeper, err := certificate.New(certificate.Config{
-		REST:    mgr.GetConfig(),
-		Options: cache.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()},
-		Writer:  direct,
+		Client:  direct,
 		Secret:  types.NamespacedName{Namespace: o.namespace, Name: webhookSecret},
 		Webhook: webhookConfig,
 		Names:   append([]string{fmt.Sprintf("%s.%s.svc", webhookService, o.namespace)}, o.webhookNames...),
@@ -42,8 +42,10 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admissio
 		return err
 	}
 	counts := admission.NewMetrics()
-	if err := metrics.Registry.Register(counts); err != nil {
-		return fmt.Errorf("registering metrics: %w", err)
+	for _, collector := range []prometheus.Collector{counts, keeper} {
+		if err := metrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("registering metrics: %w", err)
+		}
 	}
 	stored := &storedSets{cache: mgr.GetCache(), log: log}
 	pinned := configmaps.NewLookout(direct, o.namespace, log)
@@ -79,6 +81,9 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admissio
 	// make the certificate by itself, so a new one waits for no old one; where
 	// none can, the installation is broken, and a rolling update had better stop
 	// before it has replaced those that still answer.
+	if err := mgr.AddReadyzCheck("webhook-certificate", func(*http.Request) error { return keeper.Ready() }); err != nil {
+		return err
+	}
 	return mgr.AddReadyzCheck("webhooks", server.Ready)
 }
 

@@ -1,22 +1,25 @@
 package certificate
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -24,22 +27,21 @@ const (
 	// settle is how long a new authority must have been trusted before anything
 	// is served that it has signed: the API servers have heard of it by then.
 	settle = 2 * time.Second
-	// glance is the least time between two looks that nothing asked for; often and
-	// seldom are how long the keeper waits after something went wrong,
-	// and at most.
+	// glance is the least time between two looks that nothing asked for, and seldom
+	// the most.
 	glance = 50 * time.Millisecond
-	often  = time.Second
 	seldom = time.Hour
+	// often is how long the keeper waits after something went wrong, and twice as
+	// long after every further time, up to weary: to make a key is work.
+	often = time.Second
+	weary = 16 * time.Second
 )
 
 // Config is what a keeper works with.
 type Config struct {
-	// REST is where the API server is.
-	REST *rest.Config
-	// Options are what the cache shares with others: scheme, mapper, connection.
-	Options cache.Options
-	// Writer is what is written with.
-	Writer client.Writer
+	// Client reads, watches and writes the two objects, and no others: rights are
+	// bound to their names. What it reads must be fresh.
+	Client client.WithWatch
 	// Secret is where the certificate is kept. It must be there, if only empty.
 	Secret types.NamespacedName
 	// Webhook is the ValidatingWebhookConfiguration whose API servers are to
@@ -57,7 +59,7 @@ func (c Config) Validate() error {
 		name    string
 		missing bool
 	}{
-		{"REST", c.REST == nil}, {"Writer", c.Writer == nil}, {"Secret", c.Secret.Name == "" || c.Secret.Namespace == ""},
+		{"Client", c.Client == nil}, {"Secret", c.Secret.Name == "" || c.Secret.Namespace == ""},
 		{"Webhook", c.Webhook == ""}, {"Names", len(c.Names) == 0}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
@@ -70,15 +72,20 @@ func (c Config) Validate() error {
 // Keeper keeps one certificate. Every replica has one, and any of them may renew
 // it: they agree through the version of the Secret.
 type Keeper struct {
-	cfg    Config
-	reader client.Reader
+	cfg Config
 
 	served atomic.Pointer[served]
+	trust  atomic.Pointer[trust] // as it was last seen; nil before that
+
+	mu       sync.Mutex
+	troubles map[string]string // what goes wrong now, by what is being done
 
 	// Only the loop touches these.
-	heard    []byte    // the authority that was last found to be trusted
-	heardAt  time.Time // since when
-	lastWord string    // the trouble that was last told
+	present   []byte    // the authority in the Secret
+	presentAt time.Time // since when
+	heard     []byte    // the authority in the Secret, if it is trusted
+	heardAt   time.Time // since when the API servers could have heard so
+	failures  int       // in a row
 }
 
 // served is what is shown to those who connect.
@@ -88,12 +95,23 @@ type served struct {
 	authority []byte
 }
 
+// trust is whom the API servers trust.
+type trust struct {
+	asks    bool     // whether they ask anybody
+	bundles [][]byte // of every webhook
+}
+
+// has says whether they all trust an authority.
+func (t *trust) has(authority []byte) bool {
+	return t.asks && !slices.ContainsFunc(t.bundles, func(bundle []byte) bool { return !trusts(bundle, authority) })
+}
+
 // New returns a keeper that does nothing until it is started.
 func New(cfg Config) (*Keeper, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of certificates: %w", err)
 	}
-	return &Keeper{cfg: cfg}, nil
+	return &Keeper{cfg: cfg, troubles: map[string]string{}}, nil
 }
 
 // NeedLeaderElection says that every replica serves.
@@ -109,25 +127,36 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return nil, errNone
 }
 
+// Ready says why the API servers would not talk to whoever shows the certificate.
+// What goes wrong while they do is no reason: it is told by the log.
+func (k *Keeper) Ready() error {
+	shown, trusted := k.served.Load(), k.trust.Load()
+	var err error
+	switch {
+	case shown == nil:
+		err = errNone
+	case trusted == nil:
+		err = errors.New("it is not known yet whether the API servers trust the certificate")
+	case trusted.asks && !trusted.has(shown.authority):
+		err = errors.New("the API servers do not trust the certificate yet")
+	default:
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.troubles) == 0 {
+		return err
+	}
+	told := make([]string, 0, len(k.troubles))
+	for _, what := range slices.Sorted(maps.Keys(k.troubles)) {
+		told = append(told, what+": "+k.troubles[what])
+	}
+	return fmt.Errorf("%w: %s", err, strings.Join(told, "; "))
+}
+
 // Start keeps the certificate until ctx ends. It never gives up: what is missing
 // is waited for, and nobody else has to wait for that.
 func (k *Keeper) Start(ctx context.Context) error {
-	options := k.cfg.Options
-	// Nothing but the two objects is read: rights are bound to their names.
-	named := func(name string) cache.ByObject {
-		return cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", name)}
-	}
-	secret := named(k.cfg.Secret.Name)
-	secret.Namespaces = map[string]cache.Config{k.cfg.Secret.Namespace: {}}
-	options.ByObject = map[client.Object]cache.ByObject{
-		&corev1.Secret{}: secret,
-		&admissionv1.ValidatingWebhookConfiguration{}: named(k.cfg.Webhook),
-	}
-	watched, err := cache.New(k.cfg.REST, options)
-	if err != nil {
-		return fmt.Errorf("watching certificates: %w", err)
-	}
-	k.reader = watched
 	signal := make(chan struct{}, 1)
 	nudge := func() {
 		select {
@@ -135,19 +164,12 @@ func (k *Keeper) Start(ctx context.Context) error {
 		default:
 		}
 	}
-	go func() {
-		// It has nothing to say before ctx ends.
-		_ = watched.Start(ctx)
-	}()
-	for object := range options.ByObject {
-		if !k.listen(ctx, watched, object, nudge) {
-			return nil
-		}
-	}
-	// What is not there is found out; what may not be read is waited for.
-	if !watched.WaitForCacheSync(ctx) {
-		return nil
-	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { k.follow(ctx, "watching "+k.secret(), &corev1.SecretList{}, k.cfg.Secret, nudge) })
+	wg.Go(func() {
+		k.follow(ctx, "watching "+k.webhook(), &admissionv1.ValidatingWebhookConfigurationList{}, types.NamespacedName{Name: k.cfg.Webhook}, nudge)
+	})
 	for {
 		wait := k.look(ctx)
 		select {
@@ -159,81 +181,100 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// listen asks to be nudged when an object changes. An API server that is away is
-// waited for, until ctx ends and it returns false.
-func (k *Keeper) listen(ctx context.Context, watched cache.Cache, object client.Object, nudge func()) bool {
-	for {
-		informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err == nil {
-			_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-				AddFunc:    func(any) { nudge() },
-				UpdateFunc: func(any, any) { nudge() },
-				DeleteFunc: func(any) { nudge() },
-			})
+// follow calls nudge when an object may have changed, until ctx ends.
+func (k *Keeper) follow(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) {
+	for failures := 0; ctx.Err() == nil; {
+		began := time.Now()
+		err := k.hear(ctx, what, kind, name, nudge)
+		if ctx.Err() != nil {
+			return
 		}
-		if err == nil {
-			return true
+		if failures++; err == nil { // every watch ends after a while
+			failures = 0
 		}
-		k.tell(err)
+		k.tell(what, err)
 		select {
-		case <-time.After(often):
+		case <-time.After(time.Until(began.Add(pause(failures)))):
 		case <-ctx.Done():
-			return false
 		}
 	}
+}
+
+// hear is one watch of an object.
+func (k *Keeper) hear(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
+	changes, err := k.cfg.Client.Watch(ctx, kind, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
+	if err != nil {
+		return err
+	}
+	defer changes.Stop()
+	k.tell(what, nil)
+	nudge() // of what has changed while nobody watched
+	for change := range changes.ResultChan() {
+		if change.Type == watch.Error {
+			return apierrors.FromObject(change.Object)
+		}
+		nudge()
+	}
+	return nil
+}
+
+// pause returns how long to wait after something went wrong so many times.
+func pause(failures int) time.Duration {
+	wait := often
+	for ; failures > 1 && wait < weary; failures-- {
+		wait *= 2
+	}
+	return wait
 }
 
 // look does what is to be done, and returns how long there is nothing more to do
 // if nothing changes.
 func (k *Keeper) look(ctx context.Context) time.Duration {
-	next, err := k.keep(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return seldom
-	case apierrors.IsConflict(err):
-		return often // somebody was faster; what they wrote comes by itself
-	case err != nil:
-		k.tell(err)
-		return often
+	next, isWell := k.keep(ctx)
+	if !isWell {
+		k.failures++
+		return pause(k.failures)
 	}
-	k.tell(nil)
+	k.failures = 0
 	return min(max(time.Until(next), glance), seldom)
 }
 
 // keep reads the Secret and the webhook, decides, and writes what has to change:
-// first the Secret, then whom to trust, and only then what is served.
-func (k *Keeper) keep(ctx context.Context) (next time.Time, err error) {
-	data, err := k.keepSecret(ctx, time.Now())
-	if err != nil {
-		return next, err
+// first the Secret, then whom to trust, and only then what is served. What does
+// not succeed is told, and keeps nothing from being done that can be.
+func (k *Keeper) keep(ctx context.Context) (next time.Time, isWell bool) {
+	data, secretErr := k.keepSecret(ctx, time.Now())
+	fading, trustErr := k.keepTrust(ctx, data[authorityCert], time.Now())
+	if ctx.Err() != nil {
+		return next, false
+	}
+	swap, swapErr := k.swap(data, time.Now()) // to make a key and to write it takes a while
+	for what, err := range map[string]error{
+		"keeping the certificate in " + k.secret():                        cmp.Or(secretErr, swapErr),
+		"having the API servers trust the certificate, by " + k.webhook(): trustErr,
+	} {
+		if !apierrors.IsConflict(err) { // somebody was faster, and is as good
+			k.tell(what, err)
+		}
 	}
 	next = due(data)
-	isTrusted, fading, err := k.keepTrust(ctx, data[authorityCert], time.Now())
-	if err != nil {
-		return next, err
+	for _, at := range []time.Time{swap, fading} {
+		if !at.IsZero() && at.Before(next) {
+			next = at
+		}
 	}
-	now := time.Now() // to make a key and to write it takes a while
-	if fading {
-		next = earlier(next, fades(data[authorityCert]))
-	}
-	if at := k.swapAt(data, isTrusted, now); now.Before(at) {
-		return earlier(next, at), nil
-	}
-	return next, k.serve(data)
+	return next, secretErr == nil && trustErr == nil && swapErr == nil
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
+func (k *Keeper) secret() string { return "Secret " + k.cfg.Secret.String() }
+
+func (k *Keeper) webhook() string { return "ValidatingWebhookConfiguration " + k.cfg.Webhook }
 
 // keepSecret returns the content of the Secret, which is sound.
 func (k *Keeper) keepSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
 	secret := &corev1.Secret{}
-	if err := k.reader.Get(ctx, k.cfg.Secret, secret); err != nil {
-		return nil, fmt.Errorf("reading Secret %s: %w", k.cfg.Secret, err)
+	if err := k.cfg.Client.Get(ctx, k.cfg.Secret, secret); err != nil {
+		return nil, fmt.Errorf("reading it: %w", err)
 	}
 	what := inspect(secret.Data, k.cfg.Names, now)
 	if what == sound {
@@ -246,62 +287,105 @@ func (k *Keeper) keepSecret(ctx context.Context, now time.Time) (map[string][]by
 	changed := secret.DeepCopy()
 	changed.Data = made
 	// With the version that was read: of several replicas one succeeds.
-	if err := k.cfg.Writer.Update(ctx, changed); err != nil {
-		return nil, fmt.Errorf("writing Secret %s: %w", k.cfg.Secret, err)
+	if err := k.cfg.Client.Update(ctx, changed); err != nil {
+		return nil, fmt.Errorf("writing a new one: %w", err)
 	}
 	k.cfg.Logger.Info("certificate made", "names", k.cfg.Names, "newAuthority", what == oldIssuer, "replacedAt", due(made))
 	return made, nil
 }
 
-// keepTrust has the API servers trust the authority. It says whether they are
-// known to, and whether they trust others beside it.
-func (k *Keeper) keepTrust(ctx context.Context, authority []byte, now time.Time) (isTrusted, fading bool, err error) {
+// keepTrust has the API servers trust the authority in the Secret, and for as long
+// as it is served what another has signed, that one. It returns when they are to
+// trust nobody else any more, which is never if they already do so.
+func (k *Keeper) keepTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
-	if err := k.reader.Get(ctx, client.ObjectKey{Name: k.cfg.Webhook}, config); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, false, nil // nobody asks
-		}
-		return false, false, fmt.Errorf("reading ValidatingWebhookConfiguration %s: %w", k.cfg.Webhook, err)
+	switch err := k.cfg.Client.Get(ctx, client.ObjectKey{Name: k.cfg.Webhook}, config); {
+	case apierrors.IsNotFound(err):
+		k.heard = nil
+		k.trust.Store(&trust{})
+		return fading, nil
+	case err != nil:
+		return fading, fmt.Errorf("reading it: %w", err)
+	}
+	k.see(config, authority, now)
+	wanted, fading := k.wanted(authority, now)
+	if len(wanted) == 0 {
+		return fading, nil
 	}
 	changed, differs := config.DeepCopy(), false
-	var before []byte
-	isTrusted = true
-	for _, hook := range config.Webhooks {
-		before = append(append(before, hook.ClientConfig.CABundle...), '\n')
-		isTrusted = isTrusted && trusts(hook.ClientConfig.CABundle, authority)
-	}
-	authorities := trusted(before, authority, now)
 	for i := range changed.Webhooks {
 		list := &changed.Webhooks[i].ClientConfig.CABundle
-		wanted := bundle(*list, authorities)
-		differs = differs || string(wanted) != string(*list)
-		*list = wanted
+		text := bundle(*list, wanted)
+		differs = differs || string(text) != string(*list)
+		*list = text
 	}
-	fading = len(authorities) > 1
 	if !differs {
-		return isTrusted, fading, nil
+		return fading, nil
 	}
 	patch := client.StrategicMergeFrom(config, client.MergeFromWithOptimisticLock{})
-	if err := k.cfg.Writer.Patch(ctx, changed, patch); err != nil {
-		return false, fading, fmt.Errorf("writing the authority into ValidatingWebhookConfiguration %s: %w", k.cfg.Webhook, err)
+	if err := k.cfg.Client.Patch(ctx, changed, patch); err != nil {
+		return fading, fmt.Errorf("writing its authority: %w", err)
 	}
-	k.cfg.Logger.Info("authority trusted", "webhook", k.cfg.Webhook)
-	return true, fading, nil
+	k.see(changed, authority, time.Now())
+	k.cfg.Logger.Info("authority trusted", "webhook", k.cfg.Webhook, "authorities", len(wanted))
+	return fading, nil
 }
 
-// swapAt returns when the content of the Secret is to be served: once the API
-// servers have had time to hear of its authority. Where nothing is served yet, or
-// nothing that they trust, there is nothing to wait for.
-func (k *Keeper) swapAt(data map[string][]byte, isTrusted bool, now time.Time) time.Time {
-	authority := data[authorityCert]
-	if isTrusted && string(k.heard) != string(authority) {
+// wanted returns whom the API servers are to trust at a moment, and when nobody
+// else than the authority in the Secret any more.
+func (k *Keeper) wanted(authority []byte, now time.Time) (list []*x509.Certificate, fading time.Time) {
+	if len(authority) > 0 && string(k.present) != string(authority) {
+		k.present, k.presentAt = authority, now
+	}
+	list = parse(authority)
+	if shown := k.served.Load(); shown != nil && string(shown.authority) != string(authority) {
+		list = append(list, parse(shown.authority)...)
+	}
+	// Since when the authority is there counts, and not since when it exists: it may
+	// have come from a backup. While there is none, nobody has taken a place.
+	fades := k.presentAt.Add(overlap)
+	if len(list) == 0 || len(authority) > 0 && !now.Before(fades) {
+		return list, fading
+	}
+	if list = withOthers(list, slices.Concat(k.trust.Load().bundles...), now); len(list) > 1 {
+		fading = fades
+	}
+	return list, fading
+}
+
+// see takes down whom the API servers trust at a moment, by what is stored.
+func (k *Keeper) see(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
+	seen := &trust{asks: true}
+	for _, hook := range config.Webhooks {
+		seen.bundles = append(seen.bundles, append(slices.Clone(hook.ClientConfig.CABundle), '\n'))
+	}
+	k.trust.Store(seen)
+	switch {
+	case !seen.has(authority):
+		k.heard = nil
+	case string(k.heard) != string(authority):
 		k.heard, k.heardAt = authority, now
 	}
-	shown := k.served.Load()
-	if shown == nil || string(shown.authority) == string(authority) || !isTrusted {
-		return now
+}
+
+// swap serves the content of the Secret, once the API servers have had time to hear
+// of its authority; until then, what is served stays. It returns when they will
+// have. Where nothing is served, or nobody asks, there is nothing to wait for.
+func (k *Keeper) swap(data map[string][]byte, now time.Time) (at time.Time, err error) {
+	if data == nil {
+		return at, nil
 	}
-	return k.heardAt.Add(settle)
+	authority := data[authorityCert]
+	shown, trusted := k.served.Load(), k.trust.Load()
+	if shown != nil && string(shown.authority) != string(authority) && (trusted == nil || trusted.asks) {
+		if k.heard == nil {
+			return at, nil
+		}
+		if at = k.heardAt.Add(settle); now.Before(at) {
+			return at, nil
+		}
+	}
+	return time.Time{}, k.serve(data)
 }
 
 // serve shows the content of the Secret to those who connect from now on.
@@ -312,26 +396,31 @@ func (k *Keeper) serve(data map[string][]byte) error {
 	}
 	pair, err := tls.X509KeyPair(data[servedCert], data[servedKey])
 	if err != nil {
-		return fmt.Errorf("reading the certificate in Secret %s: %w", k.cfg.Secret, err)
+		return fmt.Errorf("reading it: %w", err)
 	}
 	k.served.Store(&served{pair: pair, text: text, authority: data[authorityCert]})
 	k.cfg.Logger.Info("certificate served", "until", pair.Leaf.NotAfter)
 	return nil
 }
 
-// tell logs trouble when it begins, changes and ends.
-func (k *Keeper) tell(err error) {
-	word := ""
-	if err != nil {
-		word = err.Error()
-	}
-	if word == k.lastWord {
+// tell logs what goes wrong when it begins, changes and ends.
+func (k *Keeper) tell(what string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		if _, was := k.troubles[what]; was {
+			delete(k.troubles, what)
+			k.cfg.Logger.Info("webhook certificate: trouble is over", "what", what)
+		}
 		return
 	}
-	k.lastWord = word
-	if err != nil {
-		k.cfg.Logger.Warn("certificate not kept", "err", err)
+	if k.troubles[what] == err.Error() {
 		return
 	}
-	k.cfg.Logger.Info("certificate kept again")
+	k.troubles[what] = err.Error()
+	log := k.cfg.Logger
+	if apierrors.IsForbidden(err) {
+		log = log.With("rightsAreIn", "deploy/controller/2-rights.yaml")
+	}
+	log.Warn("webhook certificate: trouble", "what", what, "err", err)
 }

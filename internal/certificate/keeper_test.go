@@ -7,23 +7,30 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/resourcestack/autohealer/internal/rig"
@@ -45,6 +52,7 @@ type place struct {
 	*testing.T
 	cluster *testbed.Cluster
 	api     client.Client // as the admin
+	looks   *atomic.Int64 // of keepers at the Secret
 }
 
 func newPlace(t *testing.T) *place {
@@ -57,8 +65,11 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &place{t, c, api}
+	return &place{t, c, api, new(atomic.Int64)}
 }
+
+// in returns the place for a part of a test.
+func (p *place) in(t *testing.T) *place { return &place{t, p.cluster, p.api, p.looks} }
 
 func (p *place) must(err error) {
 	p.Helper()
@@ -81,16 +92,29 @@ func (p *place) eventually(what string, check func() error) {
 }
 
 // keep starts a keeper with the rights of the controller.
-func (p *place) keep(names ...string) *Keeper {
+func (p *place) keep() *Keeper {
+	p.Helper()
+	return p.keepAloud(p.Output())
+}
+
+// keepAloud is keep with a log.
+func (p *place) keepAloud(log io.Writer) *Keeper {
 	p.Helper()
 	config, err := rig.Config(p.Context(), p.cluster)
 	p.must(err)
-	writer, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	us, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
 	p.must(err)
+	counted := interceptor.NewClient(us, interceptor.Funcs{
+		Get: func(ctx context.Context, us client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+			if _, ok := into.(*corev1.Secret); ok {
+				p.looks.Add(1)
+			}
+			return us.Get(ctx, key, into, options...)
+		},
+	})
 	k, err := New(Config{
-		REST: config, Options: cache.Options{Scheme: scheme.Scheme}, Writer: writer,
-		Secret:  types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret},
-		Webhook: rig.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(p.Output(), nil)),
+		Client: counted, Secret: types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret},
+		Webhook: rig.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	p.must(err)
 	ctx, cancel := context.WithCancel(p.Context())
@@ -174,21 +198,54 @@ func (p *place) served(keepers ...*Keeper) {
 	})
 }
 
+// swapped returns when the keepers serve something else. Until then, whoever asks
+// with what the API server trusts at that moment is answered by all.
+func (p *place) swapped(old string, keepers ...*Keeper) {
+	p.Helper()
+	p.eventually("another certificate", func() error {
+		bundle, err := p.trusted()
+		p.must(err)
+		for _, k := range keepers {
+			shown := k.served.Load()
+			if err := serves(k, bundle); err != nil {
+				now, err := p.trusted() // the one above was read before the last change
+				p.must(err)
+				p.must(serves(k, now))
+			}
+			if shown.text == old {
+				return errors.New("the old one is still served")
+			}
+		}
+		return nil
+	})
+}
+
+// forget has the API servers trust the authority in the Secret and no other.
+func (p *place) forget() {
+	p.Helper()
+	config := &admissionv1.ValidatingWebhookConfiguration{}
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config))
+	for i := range config.Webhooks {
+		config.Webhooks[i].ClientConfig.CABundle = p.secret().Data[authorityCert]
+	}
+	p.must(p.api.Update(p.Context(), config))
+}
+
 func TestKeeper(t *testing.T) {
 	p := newPlace(t)
-	first := p.keep(names...)
+	first := p.keep()
 	p.eventually("a certificate without a webhook", func() error {
 		_, err := first.GetCertificate(nil)
 		return err
 	})
-	second := p.keep(names...)
+	second := p.keep()
 	p.register()
 	p.served(first, second)
 
 	t.Run("writes nothing while nothing changes", func(t *testing.T) {
-		p := &place{t, p.cluster, p.api}
+		p := p.in(t)
 		before := p.secret().ResourceVersion
-		third := p.keep(names...)
+		third := p.keep()
 		p.served(first, second, third)
 		if after := p.secret().ResourceVersion; after != before {
 			t.Error("another replica has written the Secret")
@@ -196,7 +253,7 @@ func TestKeeper(t *testing.T) {
 	})
 
 	t.Run("refuses nobody while the authority changes", func(t *testing.T) {
-		p := &place{t, p.cluster, p.api}
+		p := p.in(t)
 		const changes = 3
 		for i := range changes {
 			before, err := p.trusted()
@@ -205,24 +262,7 @@ func TestKeeper(t *testing.T) {
 			secret := p.secret()
 			secret.Data = nil
 			p.must(p.api.Update(p.Context(), secret))
-			// Whoever asks with what the API server trusts at that moment is
-			// answered, by both.
-			p.eventually("another certificate", func() error {
-				bundle, err := p.trusted()
-				p.must(err)
-				for _, k := range []*Keeper{first, second} {
-					shown := k.served.Load()
-					if err := serves(k, bundle); err != nil {
-						now, err := p.trusted() // the one above was read before the last change
-						p.must(err)
-						p.must(serves(k, now))
-					}
-					if shown.text == string(old[servedCert]) {
-						return errors.New("the old one is still served")
-					}
-				}
-				return nil
-			})
+			p.swapped(string(old[servedCert]), first, second)
 			after, err := p.trusted()
 			p.must(err)
 			if !trusts(after, old[authorityCert]) || len(parse(after)) != len(parse(before))+1 {
@@ -232,8 +272,33 @@ func TestKeeper(t *testing.T) {
 		}
 	})
 
+	t.Run("refuses nobody while a backup is restored", func(t *testing.T) {
+		p := p.in(t)
+		old := maps.Clone(p.secret().Data)
+		secret := p.secret()
+		secret.Data = nil
+		p.must(p.api.Update(p.Context(), secret))
+		p.swapped(string(old[servedCert]), first, second)
+		p.served(first, second)
+		p.forget() // as if the overlap was over
+		between := maps.Clone(p.secret().Data)
+		secret = p.secret()
+		secret.Data = old
+		p.must(p.api.Update(p.Context(), secret))
+		p.swapped(string(between[servedCert]), first, second)
+		p.served(first, second)
+		after, err := p.trusted()
+		p.must(err)
+		if !trusts(after, between[authorityCert]) {
+			t.Error("what was served before the backup came is no longer trusted")
+		}
+		if got := string(p.secret().Data[servedCert]); got != string(old[servedCert]) {
+			t.Error("the backup was replaced")
+		}
+	})
+
 	t.Run("mends what is trusted", func(t *testing.T) {
-		p := &place{t, p.cluster, p.api}
+		p := p.in(t)
 		config := &admissionv1.ValidatingWebhookConfiguration{}
 		p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config))
 		config.Webhooks[1].ClientConfig.CABundle = nil
@@ -245,7 +310,7 @@ func TestKeeper(t *testing.T) {
 	})
 
 	t.Run("goes on without the Secret, and from a new one", func(t *testing.T) {
-		p := &place{t, p.cluster, p.api}
+		p := p.in(t)
 		secret := p.secret()
 		p.must(p.api.Delete(p.Context(), secret))
 		bundle, err := p.trusted()
@@ -265,7 +330,7 @@ func TestKeeper(t *testing.T) {
 	})
 
 	t.Run("has no other rights", func(t *testing.T) {
-		p := &place{t, p.cluster, p.api}
+		p := p.in(t)
 		config, err := rig.Config(t.Context(), p.cluster)
 		p.must(err)
 		us, err := client.New(config, client.Options{Scheme: scheme.Scheme})
@@ -279,9 +344,140 @@ func TestKeeper(t *testing.T) {
 	})
 }
 
+// allow gives the controller these rights on the Secret and on the webhook, and
+// no others on them.
+func (p *place) allow(onSecret, onWebhook []string) {
+	p.Helper()
+	replace := func(rules []rbacv1.PolicyRule, resource string, verbs []string) {
+		at := slices.IndexFunc(rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, resource) })
+		rules[at].Verbs = append(slices.Clone(verbs), "deletecollection") // a rule has verbs, and that one is not used
+	}
+	role := &rbacv1.Role{}
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	replace(role.Rules, "secrets", onSecret)
+	p.must(p.api.Update(p.Context(), role))
+	clusterRole := &rbacv1.ClusterRole{}
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.Account}, clusterRole))
+	replace(clusterRole.Rules, "validatingwebhookconfigurations", onWebhook)
+	p.must(p.api.Update(p.Context(), clusterRole))
+}
+
+// nudge changes the webhook in a way that means nothing.
+func (p *place) nudge() {
+	p.Helper()
+	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: rig.WebhookConfig}}
+	patch := fmt.Sprintf(`{"metadata": {"annotations": {"example.com/nudge": "%d"}}}`, p.looks.Load())
+	p.must(p.api.Patch(p.Context(), config, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// pages is a log that can be read while it is written.
+type pages struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *pages) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+// count returns how many lines say all of this.
+func (l *pages) count(parts ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestKeeperSaysWhichRightIsMissing(t *testing.T) {
+	p := newPlace(t)
+	p.register()
+	log := &pages{}
+	p.allow(nil, nil)
+	k := p.keepAloud(log)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(k)
+	metric := func(name string) float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		p.must(err)
+		for _, family := range families {
+			if family.GetName() == "autohealer_webhook_certificate_"+name {
+				return family.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	for _, step := range []struct {
+		onSecret, onWebhook []string
+		lacks               []string // as the API server names it
+		reason              string   // of not being ready; empty if it is
+		isTrusted           float64
+		times               int // that all of this was told by then
+	}{
+		{nil, nil, []string{`cannot get resource \"secrets\"`, `cannot watch resource \"secrets\"`, `cannot get resource \"validatingwebhookconfigurations\"`, `cannot watch resource \"validatingwebhookconfigurations\"`}, "there is no certificate yet", 0, 1},
+		{[]string{"get", "watch"}, []string{"watch"}, []string{`cannot update resource \"secrets\"`}, "there is no certificate yet", 0, 1},
+		{[]string{"get", "watch", "update"}, []string{"watch"}, []string{`cannot get resource \"validatingwebhookconfigurations\"`}, "it is not known yet whether the API servers trust the certificate", 0, 1},
+		{[]string{"get", "watch", "update"}, []string{"get", "watch"}, []string{`cannot patch resource \"validatingwebhookconfigurations\"`}, "the API servers do not trust the certificate yet", 0, 1},
+		{[]string{"get", "watch", "update"}, []string{"get", "watch", "patch"}, nil, "", 1, 0},
+		// What goes wrong now takes nothing away that is there.
+		{[]string{"watch"}, []string{"watch"}, []string{`cannot get resource \"secrets\"`}, "", 1, 2},
+	} {
+		p.allow(step.onSecret, step.onWebhook)
+		p.eventually(fmt.Sprint("what is told with the rights ", step.onSecret, step.onWebhook), func() error {
+			p.nudge()
+			for _, lack := range step.lacks {
+				if got := log.count("level=WARN", lack, "rightsAreIn=deploy/controller/2-rights.yaml"); got != step.times {
+					return fmt.Errorf("the log says %d times: %s", got, lack)
+				}
+			}
+			err := k.Ready()
+			if step.reason == "" {
+				return err
+			}
+			if err == nil {
+				return errors.New("it is ready")
+			}
+			for _, part := range append(step.lacks, step.reason) {
+				if !strings.Contains(err.Error(), strings.ReplaceAll(part, `\`, "")) {
+					return fmt.Errorf("it does not say %q: %w", part, err)
+				}
+			}
+			return nil
+		})
+		if got := metric("trusted"); got != step.isTrusted {
+			t.Errorf("with %v and %v, trusted is %v", step.onSecret, step.onWebhook, got)
+		}
+	}
+	if got, want := metric("expiration_timestamp_seconds"), float64(parse(p.secret().Data[servedCert])[0].NotAfter.Unix()); got != want {
+		t.Errorf("it ends at %v, want %v", got, want)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	// Every look fails in the same way, and only the first says so.
+	const lack = `cannot get resource \"secrets\"`
+	before, looks := log.count(lack), p.looks.Load()
+	p.eventually("further looks", func() error {
+		p.nudge()
+		if p.looks.Load() < looks+3 {
+			return errors.New("there were none")
+		}
+		return nil
+	})
+	if after := log.count(lack); after != before {
+		t.Errorf("the same trouble was told %d times more", after-before)
+	}
+}
+
 func TestNewSaysWhatIsMissing(t *testing.T) {
 	_, err := New(Config{})
-	for _, field := range []string{"REST", "Writer", "Secret", "Webhook", "Names", "Logger"} {
+	for _, field := range []string{"Client", "Secret", "Webhook", "Names", "Logger"} {
 		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(field+" is missing")) {
 			t.Errorf("%s: %v", field, err)
 		}

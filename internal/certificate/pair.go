@@ -31,8 +31,8 @@ const (
 	// much before they are made.
 	skew = time.Hour
 
-	// overlap is how long an authority is still trusted after another has taken
-	// its place: every replica serves the new certificate by then.
+	// overlap is how long an authority is still trusted after another was seen to
+	// have taken its place: every replica serves the new certificate by then.
 	overlap = 10 * time.Minute
 	// mostTrusted bounds the list of authorities, however often they change.
 	mostTrusted = 8
@@ -145,15 +145,12 @@ func trusts(bundle, authority []byte) bool {
 	return len(want) == 1 && slices.ContainsFunc(parse(bundle), want[0].Equal)
 }
 
-// trusted returns the authorities that are to be trusted at a moment: the present
-// one first, and for a while those that were trusted before it.
-func trusted(before, authority []byte, now time.Time) []*x509.Certificate {
-	list := parse(authority)
-	if now.Before(fades(authority)) {
-		for _, other := range parse(before) {
-			if len(list) < mostTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
-				list = append(list, other)
-			}
+// withOthers adds to the authorities that must be trusted those that were trusted
+// before.
+func withOthers(list []*x509.Certificate, before []byte, now time.Time) []*x509.Certificate {
+	for _, other := range parse(before) {
+		if len(list) < mostTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
+			list = append(list, other)
 		}
 	}
 	return list
@@ -170,13 +167,4 @@ func bundle(before []byte, authorities []*x509.Certificate) []byte {
 		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}) // a buffer takes everything
 	}
 	return b.Bytes()
-}
-
-// fades returns when the authorities before this one are no longer to be trusted.
-func fades(authority []byte) time.Time {
-	present := parse(authority)
-	if len(present) != 1 {
-		return time.Time{}
-	}
-	return present[0].NotBefore.Add(skew + overlap)
 }

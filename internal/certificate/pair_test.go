@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 )
 
 var (
@@ -111,16 +113,16 @@ func TestRenew(t *testing.T) {
 	})
 }
 
-// trust returns what is to be trusted as a text.
-func trust(before, authority []byte, at time.Time) []byte {
-	return bundle(before, trusted(before, authority, at))
+// joined returns what is to be trusted as a text, while the others still are.
+func joined(before, authority []byte, at time.Time) []byte {
+	return bundle(before, withOthers(parse(authority), before, at))
 }
 
 func TestBundle(t *testing.T) {
 	first, second := made(t, noon), made(t, noon.Add(time.Hour))
 	later := noon.Add(time.Hour)
-	one := trust(nil, first[authorityCert], noon)
-	both := trust(one, second[authorityCert], later)
+	one := joined(nil, first[authorityCert], noon)
+	both := joined(one, second[authorityCert], later)
 
 	t.Run("trusts the new authority first and the old one for a while", func(t *testing.T) {
 		for _, cert := range [][]byte{first[servedCert], second[servedCert]} {
@@ -134,27 +136,24 @@ func TestBundle(t *testing.T) {
 	})
 	t.Run("stays the same text when nothing is to change", func(t *testing.T) {
 		for _, text := range [][]byte{both, append([]byte("# by hand\n"), both...)} {
-			if string(trust(text, second[authorityCert], later)) != string(text) {
+			if string(joined(text, second[authorityCert], later)) != string(text) {
 				t.Error("it was written anew")
 			}
 		}
 	})
-	t.Run("forgets the old authority", func(t *testing.T) {
-		end := fades(second[authorityCert])
-		if end.Before(later.Add(overlap)) {
-			t.Errorf("already %s after the change", end.Sub(later))
-		}
-		if got := trust(both, second[authorityCert], end); trusts(got, first[authorityCert]) || !trusts(got, second[authorityCert]) {
+	t.Run("forgets an authority that has ended", func(t *testing.T) {
+		end := noon.Add(authorityLife)
+		if got := joined(both, second[authorityCert], end); trusts(got, first[authorityCert]) || !trusts(got, second[authorityCert]) {
 			t.Error("it did not")
 		}
 	})
 	t.Run("names an authority once", func(t *testing.T) {
-		if got := trust(append(slices.Clone(both), both...), second[authorityCert], later); string(got) != string(both) {
+		if got := joined(append(slices.Clone(both), both...), second[authorityCert], later); string(got) != string(both) {
 			t.Errorf("it has %d", len(parse(got)))
 		}
 	})
 	t.Run("leaves out what is no authority", func(t *testing.T) {
-		got := trust([]byte("Cg==\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), first[authorityCert], noon)
+		got := joined([]byte("Cg==\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), first[authorityCert], noon)
 		if len(parse(got)) != 1 || !trusts(got, first[authorityCert]) {
 			t.Errorf("it is\n%s", got)
 		}
@@ -163,7 +162,7 @@ func TestBundle(t *testing.T) {
 		text := both
 		for range 2 * mostTrusted {
 			next := made(t, later)
-			text = trust(text, next[authorityCert], later)
+			text = joined(text, next[authorityCert], later)
 			if !trusts(text, next[authorityCert]) {
 				t.Fatal("the present one is missing")
 			}
@@ -174,30 +173,105 @@ func TestBundle(t *testing.T) {
 	})
 }
 
-// A new authority is used only when those who ask have heard of it.
-func TestSwapAt(t *testing.T) {
+// told returns a configuration whose webhooks trust these authorities.
+func told(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfiguration {
+	config := &admissionv1.ValidatingWebhookConfiguration{Webhooks: make([]admissionv1.ValidatingWebhook, 2)}
+	for i := range config.Webhooks {
+		for _, data := range authorities {
+			list := &config.Webhooks[i].ClientConfig.CABundle
+			*list = append(*list, data[authorityCert]...)
+		}
+	}
+	return config
+}
+
+// A new authority is used only when those who ask have heard of it, and what was
+// used before until then.
+func TestSwap(t *testing.T) {
 	first, second := made(t, noon), made(t, noon)
 	k := &Keeper{cfg: Config{Logger: discard}}
-	if at := k.swapAt(first, true, noon); at.After(noon) {
-		t.Error("the first certificate waits for nothing, and does")
+	shows := func(data map[string][]byte) {
+		t.Helper()
+		if got := k.served.Load(); got == nil || got.text != string(data[servedCert]) {
+			t.Error("the wrong certificate is served")
+		}
 	}
-	if err := k.serve(first); err != nil {
-		t.Fatal(err)
+	swap := func(data map[string][]byte, after, want time.Duration) {
+		t.Helper()
+		at, err := k.swap(data, noon.Add(after))
+		if err != nil {
+			t.Error(err)
+		}
+		if want == 0 && !at.IsZero() || want > 0 && !at.Equal(noon.Add(want)) {
+			t.Errorf("after %s it is to be served at %s", after, at)
+		}
 	}
-	if at := k.swapAt(second, true, noon); !at.Equal(noon.Add(settle)) {
-		t.Errorf("it is served after %s", at.Sub(noon))
-	}
-	if at := k.swapAt(second, true, noon.Add(time.Second)); !at.Equal(noon.Add(settle)) {
-		t.Error("the wait begins again with every look")
-	}
-	if at := k.swapAt(second, false, noon); at.After(noon) {
-		t.Error("nobody asks, and it waits")
-	}
+	swap(first, 0, 0) // although nobody knows who trusts it: there is nothing else
+	shows(first)
+	swap(second, 0, 0)
+	shows(first) // nobody knows who would trust the second
+	k.see(told(first), second[authorityCert], noon)
+	swap(second, time.Hour, 0)
+	shows(first) // nobody does
+	k.see(told(second, first), second[authorityCert], noon)
+	swap(second, 0, settle)
+	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
+	swap(second, time.Second, settle) // the wait does not begin again with every look
+	half := told(second, first)
+	half.Webhooks[1] = told(first).Webhooks[0]
+	k.see(half, second[authorityCert], noon.Add(time.Second))
+	k.see(told(second, first), second[authorityCert], noon.Add(time.Second))
+	swap(second, settle, settle+time.Second) // but it does when the trust was lost
+	shows(first)
 	third, err := renew(first, names, oldCert, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at := k.swapAt(third, true, noon); at.After(noon) {
-		t.Error("a certificate of the same authority waits")
+	swap(third, 0, 0)
+	shows(third) // which is of the same authority as the first
+	swap(second, settle+time.Second, 0)
+	shows(second)
+	k.trust.Store(&trust{})
+	swap(first, 0, 0)
+	shows(first) // nobody asks
+}
+
+// Whom the API servers are to trust, as the content of the Secret changes.
+func TestWanted(t *testing.T) {
+	old, present := made(t, noon.Add(-30*24*time.Hour)), made(t, noon)
+	k := &Keeper{cfg: Config{Logger: discard}}
+	wants := func(secret map[string][]byte, at, fading time.Time, want ...map[string][]byte) {
+		t.Helper()
+		list, fades := k.wanted(secret[authorityCert], at)
+		if !fades.Equal(fading) {
+			t.Errorf("the others fade at %s, want %s", fades, fading)
+		}
+		if !slices.EqualFunc(list, want, func(got *x509.Certificate, want map[string][]byte) bool {
+			return got.Equal(parse(want[authorityCert])[0])
+		}) {
+			t.Errorf("%d are to be trusted, or the wrong ones", len(list))
+		}
 	}
+	never := time.Time{}
+	k.see(told(), present[authorityCert], noon)
+	wants(nil, noon, never)
+	wants(present, noon, never, present)
+	if err := k.serve(present); err != nil {
+		t.Fatal(err)
+	}
+	k.see(told(present), present[authorityCert], noon)
+	wants(present, noon, never, present)
+	wants(nil, noon.Add(time.Hour), never, present) // the Secret is gone, and what is served stays
+
+	// A backup: it is older than what is trusted, and that counts for nothing.
+	restored := noon.Add(time.Hour)
+	wants(old, restored, restored.Add(overlap), old, present)
+	k.see(told(), old[authorityCert], restored)
+	wants(old, restored, restored.Add(overlap), old, present) // also if somebody takes all trust away
+	k.see(told(old, present), old[authorityCert], restored)
+	if err := k.serve(old); err != nil {
+		t.Fatal(err)
+	}
+	wants(old, restored.Add(overlap-1), restored.Add(overlap), old, present)
+	wants(old, restored.Add(overlap), never, old)
 }
