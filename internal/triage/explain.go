@@ -24,8 +24,8 @@ func (c *Core) Plan(name string) (Plan, bool) {
 			c.explain(&p, episodes[0], strongest, by)
 			episodes = episodes[1:]
 		} else if n.unknowns > 0 {
-			if condition := c.unclearCondition(n, r); condition != "" {
-				p.add(Reason{Code: Unclear, Rule: r.spec.ID, Condition: condition})
+			if reason := (Reason{Rule: r.spec.ID}); c.whyUnclear(&reason, n, r) {
+				p.add(reason)
 			}
 		}
 	}
@@ -61,7 +61,7 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 		reason.Code = c.whyTakenBack(ep)
 		p.Release = append(p.Release, reason)
 	case !ep.sick && ep.verdict == unclear:
-		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+		c.whyUnclear(&reason, ep.node, ep.rule)
 	case !ep.sick:
 		reason.Code, reason.Of = Partial, len(ep.rule.groups)
 		for i := range ep.rule.groups {
@@ -162,7 +162,7 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	r := ep.rule
 	switch {
 	case ep.verdict == unclear:
-		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, r)
+		c.whyUnclear(reason, ep.node, r)
 	case ep.eligible > c.now:
 		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	case ep.notBefore > c.now:
@@ -209,7 +209,7 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 			reason.Until = instant(ep.eligible)
 		}
 	case ep.verdict == unclear:
-		reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+		c.whyUnclear(&reason, ep.node, ep.rule)
 	default:
 		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	}
@@ -289,7 +289,7 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 	case effect == 0:
 		switch {
 		case ep.verdict == unclear:
-			reason.Code, reason.Condition = Unclear, c.unclearCondition(ep.node, ep.rule)
+			c.whyUnclear(&reason, ep.node, ep.rule)
 		case ep.eligible > c.now:
 			reason.Code, reason.Until = Pending, instant(ep.eligible)
 		default:
@@ -337,22 +337,23 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	}
 }
 
-// unclearCondition names the first condition that keeps a rule from saying
-// anything about a node, empty if the rule is clear.
-func (c *Core) unclearCondition(n *node, r *rule) (first string) {
+// whyUnclear makes it the reason that a condition keeps a rule from saying anything
+// about a node, of several the first. It returns false if the rule is clear.
+func (c *Core) whyUnclear(reason *Reason, n *node, r *rule) bool {
 	var holding, open int
 	for i := range r.groups {
-		switch v, _, _ := c.judgeGroup(&r.groups[i], n); v {
+		switch v, _, row := c.judgeGroup(&r.groups[i], n); v {
 		case holds:
 			holding++
 		case unclear:
 			if open++; open == 1 {
-				first = r.groups[i].name
+				reason.Condition, reason.Other = r.groups[i].name, c.symbols.name(row.reason)
 			}
 		}
 	}
 	if r.overall(holding, open) != unclear {
-		return ""
+		return false
 	}
-	return first
+	reason.Code = Unclear
+	return true
 }

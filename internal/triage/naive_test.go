@@ -825,7 +825,8 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 func (t *twin) unclear(p *patient, rule triage.Rule) triage.Reason {
 	for _, condition := range groups(rule) {
 		if v, _ := t.group(p, rule, condition); v == unclear {
-			return triage.Reason{Code: triage.Unclear, Condition: condition}
+			row, _ := rowOf(p.facts, condition)
+			return triage.Reason{Code: triage.Unclear, Condition: condition, Other: row.Reason}
 		}
 	}
 	panic("no group is unclear")

@@ -93,7 +93,8 @@ type Reason struct {
 	Key    string // of the taint
 	Effect Effect // of the taint that is placed, or would be
 
-	// Other is who or what stands in the way: a rule, a node, somebody's words. On
+	// Other is who or what stands in the way: a rule, a node, somebody's words; of a
+	// condition that is Unknown, the reason that its reporter gives. On
 	// dry run it tells that a response is taken back, and is empty if there is none;
 	// of a taint that is asked for now it tells that a stronger one is called off.
 	Other string
@@ -179,7 +180,7 @@ func (r Reason) tail() string {
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.Rule.Kind.noun())
+		return fmt.Sprintf("%s is Unknown%s in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.whoIsSilent(), r.Rule.Kind.noun())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
@@ -226,6 +227,21 @@ func (r Reason) whileUnknown(and string) string {
 		return ""
 	}
 	return and + " stays while its condition is Unknown"
+}
+
+// longestWord is how long the reason of a condition may be that is told: it is to be
+// a word, and anybody may write a page.
+const longestWord = 64
+
+// whoIsSilent says why a condition is Unknown, if its reporter does.
+func (r Reason) whoIsSilent() string {
+	switch {
+	case r.Other == AgentSilent:
+		return " (" + AgentSilent + ": the node's agent has stopped reporting)"
+	case r.Other == "" || len(r.Other) > longestWord:
+		return ""
+	}
+	return " (" + r.Other + ")"
 }
 
 // noun is what those who wrote a rule of the kind call it.

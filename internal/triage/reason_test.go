@@ -1,6 +1,7 @@
 package triage_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -45,6 +46,22 @@ func TestReasonsSpeakOfWhatTheirReadersWrote(t *testing.T) {
 			if got := reason.String(); got != want {
 				t.Errorf("%s\nwant %s", got, want)
 			}
+		}
+	}
+}
+
+// Who reads that a condition is Unknown is told why, in the reporter's own word.
+func TestUnclearSaysWhoIsSilent(t *testing.T) {
+	const rest = " in a way that this set does not ask for: what stands stays, nothing starts"
+	for told, want := range map[string]string{
+		"":                           "ConditionSet/a: Disk is Unknown" + rest,
+		"NodeStatusUnknown":          "ConditionSet/a: Disk is Unknown (NodeStatusUnknown)" + rest,
+		triage.AgentSilent:           "ConditionSet/a: Disk is Unknown (AgentSilent: the node's agent has stopped reporting)" + rest,
+		strings.Repeat("page", 9999): "ConditionSet/a: Disk is Unknown" + rest,
+	} {
+		reason := triage.Reason{Code: triage.Unclear, Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "a"}, Condition: "Disk", Other: told}
+		if got := reason.String(); got != want {
+			t.Errorf("%s\nwant %s", got, want)
 		}
 	}
 }
