@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// shortName is the length from which on one wrong letter is taken for a slip.
-	// In shorter names it makes another word too easily; there only two swapped
-	// letters are a slip.
+	// shortName is the length from which on one wrong letter is taken for a slip
+	// wherever it is. In shorter names it makes another word too easily: Read, Reads
+	// and Heady are no slips of Ready. There it must be within the word, which still
+	// begins and ends as it should: nobody calls a condition Redy, Raedy or Reaady.
 	shortName = 8
 	// longName is the length from which on two words may have a slip each.
 	longName = 16
@@ -25,6 +26,7 @@ var distinct = []string{
 	"PTPProblem",  // the other protocol that sets clocks; NTPProblem
 	"NfsShutdown", // other filesystems; XfsShutdown
 	"ZfsShutdown",
+	"Reedy", // a word; Ready
 }
 
 // Nearest returns the known condition type that somebody has probably meant who
@@ -38,7 +40,8 @@ var distinct = []string{
 // name with
 //
 //   - other capitals or separators: kernel-deadlock, Readonly_FileSystem;
-//   - one slip, that is a letter too many, too few, wrong, or two swapped;
+//   - one slip, that is a letter too many, too few, wrong, or two swapped; in a
+//     short name, within the word;
 //   - in a long name, one slip in each of two words.
 //
 // Nothing is known of the words of the others, so a slip in them counts in an
@@ -145,7 +148,12 @@ func sameLetters(a, b spelling) bool {
 // oneSlip says whether a name is another with one slip in it.
 func oneSlip(written, known spelling) bool {
 	return isSlip(written.letters, known.letters) &&
-		(len(known.letters) >= shortName || isSwap(written.letters, known.letters))
+		(len(known.letters) >= shortName || isSwap(written.letters, known.letters) || sameEnds(written.letters, known.letters))
+}
+
+// sameEnds says whether two names begin and end with the same letter.
+func sameEnds(a, b []rune) bool {
+	return len(a) > 0 && len(b) > 0 && a[0] == b[0] && a[len(a)-1] == b[len(b)-1]
 }
 
 // slipInWords returns a check for names that are the same word by word, save for

@@ -34,7 +34,7 @@ var plausible = []string{
 	"CPUPressure", "GPUPressure", "IOPressure", "RAIDPressure", "InodePressure", "NetworkPressure", "DiskFull", "DiskFailure",
 	"PTPProblem", "DNSProblem", "ChronyProblem", "ZfsShutdown", "NfsShutdown", "BtrfsShutdown", "KernelPanic", "KernelLivelock",
 	"CorruptPodmanOverlay", "CorruptContainerdSnapshot", "CperHardwareErrorRecurring", "CPUHardwareErrorFatal", "MemoryBadBlock",
-	"OutOfMemory", "OutOfInodes", "Read", "Real", "Steady", "example.com/KernelDeadlock", "example.com/Ready",
+	"OutOfMemory", "OutOfInodes", "Read", "Reads", "Real", "Reedy", "Steady", "Heady", "Beady", "Ready2", "IReady", "example.com/KernelDeadlock", "example.com/Ready",
 }
 
 func TestNearestLeavesNamesAlone(t *testing.T) {
@@ -101,11 +101,9 @@ func TestNearestFindsEverySlip(t *testing.T) {
 	types := known()
 	seen, apart := 0, 0
 	for _, name := range types {
-		if len(name) < 8 {
-			continue
-		}
 		slips(name, func(slip string) {
-			if slip == name {
+			ends := func(s string) string { return strings.ToLower(s[:1] + s[len(s)-1:]) }
+			if slip == name || len(name) < 8 && ends(slip) != ends(name) {
 				return
 			}
 			if slices.Contains(plausible, slip) {
@@ -166,7 +164,17 @@ func TestNearest(t *testing.T) {
 		{"as a taint is written", "pid-pressure", nil, "PIDPressure"},
 		{"the shortest name in other capitals", "ready", nil, "Ready"},
 		{"the shortest name with two swapped", "Reday", nil, "Ready"},
-		{"the shortest name with another letter may be another word", "Heady", nil, ""},
+		{"the shortest name with a letter too few", "Redy", nil, "Ready"},
+		{"the shortest name with a letter too many", "Readdy", nil, "Ready"},
+		{"the shortest name with its first letter twice", "RReady", nil, "Ready"},
+		{"the shortest name with another letter within", "Resdy", nil, "Ready"},
+		{"the shortest name with another first letter may be another word", "Heady", nil, ""},
+		{"the shortest name without its last letter is another word", "Read", nil, ""},
+		{"the shortest name with another last letter is another word", "Reads", nil, ""},
+		{"the shortest name with a number is somebody's own", "Ready2", nil, ""},
+		{"a slip of the shortest name that a node reports", "Redy", []string{"Redy"}, ""},
+		{"a slip of the shortest name in a domain", "example.com/Redy", nil, ""},
+		{"what a node reports, short and with a letter too few", "Stedy", []string{"Steady"}, ""},
 		{"a slip in each of two words", "ContanerRuntimeUnhealty", nil, "ContainerRuntimeUnhealthy"},
 		{"a slip in each of three words", "ContanerRutimeUnhealty", nil, ""},
 		{"two slips in a name that is not long", "MemryPresure", nil, ""},
