@@ -13,12 +13,20 @@ import (
 // allows, unless somebody has said that this is meant. One that acts on healthy
 // nodes is refused for that, and would not be helped by a yes.
 func impactOverBound(s *study) (problems []Problem, _ []string) {
-	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() || s.narrows() {
+	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
 	}
+	narrows, hastens := s.narrows()
+	if narrows && !hastens {
+		return nil, nil
+	}
+	sooner := ""
+	if hastens { // nothing else is wrong with a set that matches no more than before
+		sooner = ", sooner than it does now"
+	}
 	return []Problem{{"spec.conditions", fmt.Sprintf(
-		"%s, and maxUnhealthy allows %s: the set would %s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\"",
-		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\"",
+		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), sooner, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
 }
 
 func (s *study) acceptsImpact() bool {

@@ -135,22 +135,24 @@ func (r *reach) emptied() int {
 }
 
 // narrows says whether no node gets more than it has from the set as it is in
-// force, or gets it sooner: none matches that did not, every condition must stand as
-// long, the effect is not stronger, and no more nodes are emptied. What can be told
-// without a look at the nodes is told first.
-func (s *study) narrows() bool {
+// force: none matches that did not, the effect is not stronger, and no more nodes
+// are emptied. If it does, hastens says whether some get it sooner, because a
+// condition need not stand as long. What can be told without a look at the nodes is
+// told first.
+func (s *study) narrows() (narrows, hastens bool) {
 	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
-		return false
+		return false, false
 	}
 	rule, wrong := compile(s.Before)
-	if wrong != nil || s.reach.effect > rule.Response.Taint.Effect || !waitsAsLong(s.rule, rule) {
-		return false
+	if wrong != nil || s.reach.effect > rule.Response.Taint.Effect {
+		return false, false
 	}
 	if was := s.reachOf(s.Before, rule); was == nil || s.reach.emptied() > was.emptied() {
-		return false
+		return false, false
 	}
 	more, err := s.Impact(s.rule, rule)
-	return err == nil && more.Matching == 0
+	narrows = err == nil && more.Matching == 0
+	return narrows, narrows && !waitsAsLong(s.rule, rule)
 }
 
 // waitsAsLong says whether a rule waits for every condition at least as long as the
