@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -46,6 +47,7 @@ func TestAdmission(t *testing.T) {
 		{"nobody is let in before the nodes are known", "early", testTooEarly},
 		{"the webhook is down", "down", testWebhookDown},
 		{"the certificate changes under load", "rotation", testRotation},
+		{"the certificate comes back from a backup under load", "backup", testBackup},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			ward := w.ward(t, part.ward)
@@ -357,6 +359,12 @@ func testWaysToWrite(w *ward) {
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
 	run("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
+	// To wait for a shorter time is no narrowing, and to wait longer is.
+	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
+	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
+	run("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
+	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)
 	run("", "delete", "conditionsets", "--all")
 	w.counts(w.key("set"), 0, 0)
 }
@@ -607,14 +615,29 @@ func testRotation(w *ward) {
 
 // shows returns the certificate that a webhook shows, as it stands in a PEM file.
 func (w *ward) shows(c *rig.Controller) (string, error) {
-	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // whom to trust is not the question
-	connection, err := dialer.DialContext(w.t.Context(), "tcp", c.Webhook)
+	shown, err := w.shown(c)
 	if err != nil {
 		return "", err
 	}
-	defer connection.Close()
-	shown := connection.(*tls.Conn).ConnectionState().PeerCertificates[0]
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: shown.Raw})), nil
+}
+
+// shownNames returns the names in the certificate that a webhook shows.
+func (w *ward) shownNames(c *rig.Controller) []string {
+	w.t.Helper()
+	shown, err := w.shown(c)
+	w.must(err)
+	return shown.DNSNames
+}
+
+func (w *ward) shown(c *rig.Controller) (*x509.Certificate, error) {
+	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // whom to trust is not the question
+	connection, err := dialer.DialContext(w.t.Context(), "tcp", c.Webhook)
+	if err != nil {
+		return nil, err
+	}
+	defer connection.Close()
+	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0], nil
 }
 
 // probe returns what a probe of a controller says.

@@ -56,12 +56,13 @@ type world struct {
 	said        atomic.Int64 // how often conditions were set
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld makes a world. The flags are those of its API server.
+func newWorld(t *testing.T, flags ...string) *world {
 	t.Helper()
 	w := &world{Cluster: testbed.New(t, testbed.Config{
 		Record: history.Resources(),
 		// One that is stopped would wait a minute for the watches to end.
-		Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}},
+		Flags: testbed.Flags{APIServer: append(flags, "--shutdown-watch-termination-grace-period=1s")},
 	})}
 	if err := rig.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)

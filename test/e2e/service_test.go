@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// TestService asks the webhook through its Service, with the manifests as they are
+// and no name but that of the Service: the API server resolves it by itself, from
+// an EndpointSlice with an address of this machine in place of a pod's.
+func TestService(t *testing.T) {
+	t.Parallel() // much of it is waiting
+	w := newWorld(t, "--enable-aggregator-routing=true").ward(t, "service")
+	w.admit(healthyNodes(10))
+	manifests, err := fs.Glob(deploy.Manifests, "controller/*.yaml")
+	w.must(err)
+	for _, name := range manifests {
+		text, err := deploy.Manifests.ReadFile(name)
+		w.must(err)
+		_, err = w.KubectlApply(t.Context(), string(text))
+		w.must(err)
+	}
+	const name = "autohealer-webhook." + rig.Namespace + ".svc"
+	port := w.anyPort()
+	controller := w.start(rig.Options{Args: []string{"--webhooks=true", "--webhook-bind-address=:" + strconv.Itoa(port)}})
+	controller.Webhook = net.JoinHostPort("localhost", strconv.Itoa(port))
+	if got := w.shownNames(controller); !slices.Equal(got, []string{name}) {
+		t.Errorf("the certificate is for %v", got)
+	}
+	d := w.desk()
+	trap, good := w.policy("trap", when("OutOfDisk=False")), w.policy("good")
+	nobody := func() error {
+		err := d.api.Create(t.Context(), good.DeepCopy(), client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), "no endpoints available") {
+			return errors.Join(errors.New("somebody answers"), err)
+		}
+		return nil
+	}
+	w.must(nobody())
+
+	slice := w.endpoints(port)
+	w.must(w.api.Create(t.Context(), slice))
+	w.eventually("the webhook answering through its Service", func() error {
+		return refused(d.api.Create(t.Context(), trap.DeepCopy(), client.DryRunAll), "10 of 10 selected nodes", "evict the pods of 4")
+	})
+	w.must(d.api.Create(t.Context(), good.DeepCopy()))
+	w.told("good", isAccepted(metav1.ConditionTrue, "Followed"))
+
+	// Through the Service too, the certificate can be replaced and nobody is refused.
+	w.replaceCertificate([]*rig.Controller{controller}, nil)
+	for range 5 {
+		w.reconnect()
+		if err := refused(d.api.Create(t.Context(), trap.DeepCopy())); err != nil {
+			t.Error(err)
+		}
+	}
+
+	w.must(w.api.Delete(t.Context(), slice))
+	w.eventually("nobody being there", func() error {
+		w.reconnect() // a connection that stands needs no endpoints
+		return nobody()
+	})
+	w.must(d.api.Delete(t.Context(), good.DeepCopy()))
+}
+
+// anyPort returns a port for a server that listens on all addresses.
+func (w *ward) anyPort() int {
+	w.t.Helper()
+	address, err := w.Address()
+	w.must(err)
+	_, text, err := net.SplitHostPort(address)
+	w.must(err)
+	port, err := strconv.Atoi(text)
+	w.must(err)
+	return port
+}
+
+// endpoints tells where the webhook's Service is: at this machine, by an address
+// that is not loopback, which endpoints may not have.
+func (w *ward) endpoints(port int) *discoveryv1.EndpointSlice {
+	w.t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	w.must(err)
+	for _, address := range addresses {
+		network, ok := address.(*net.IPNet)
+		if !ok || network.IP.To4() == nil || !network.IP.IsGlobalUnicast() {
+			continue
+		}
+		return &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: rig.Namespace, Name: "autohealer-webhook-1",
+				Labels: map[string]string{discoveryv1.LabelServiceName: "autohealer-webhook"},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{network.IP.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+			Ports:       []discoveryv1.EndpointPort{{Name: new("webhooks"), Port: new(int32(port))}}, //nolint:gosec // a port is small
+		}
+	}
+	w.t.Fatal("this machine has no address but loopback, and endpoints may not have that one")
+	return nil
+}
