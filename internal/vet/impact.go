@@ -2,6 +2,8 @@ package vet
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -57,13 +59,22 @@ func (s *study) impactLine(v Verdict) string {
 	return line
 }
 
-// annotation warns of one that looks like a yes and is none.
+// annotation warns of those that look like a yes and are none.
 func annotation(s *study) (_ []Problem, warnings []string) {
-	value, ok := s.Set.Annotations[v1alpha1.AcceptImpactAnnotation]
-	if !ok || value == "true" {
-		return nil, nil
+	for _, key := range slices.Sorted(maps.Keys(s.Set.Annotations)) {
+		switch value := s.Set.Annotations[key]; {
+		case key == v1alpha1.AcceptImpactAnnotation && value != "true":
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, brief(value)))
+		case key != v1alpha1.AcceptImpactAnnotation && bare(key) == bare(v1alpha1.AcceptImpactAnnotation):
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", brief(key), v1alpha1.AcceptImpactAnnotation))
+		}
 	}
-	return nil, []string{fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", v1alpha1.AcceptImpactAnnotation, brief(value))}
+	return nil, warnings
+}
+
+// bare returns the letters of a key, without its domain, capitals and separators.
+func bare(key string) string {
+	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key[strings.LastIndexByte(key, '/')+1:]))
 }
 
 // wholeClusterBound warns of a bound that lets NoExecute empty all nodes. One that
@@ -82,6 +93,18 @@ func wholeClusterBound(s *study) (_ []Problem, warnings []string) {
 		return nil, nil
 	}
 	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
+}
+
+// emptyBound warns of NoExecute that never comes.
+func emptyBound(s *study) (_ []Problem, warnings []string) {
+	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
+		return nil, nil
+	}
+	bound := s.Set.Spec.MaxUnhealthy.String()
+	if bound == "" || strings.Trim(strings.TrimSuffix(bound, "%"), "0") != "" {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
 }
 
 // noNodes warns of a selector that chooses nobody.

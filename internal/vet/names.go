@@ -17,12 +17,13 @@ func nearMiss(s *study) (problems []Problem, warnings []string) {
 			continue
 		}
 		if s.stood(name) {
-			warnings = append(warnings, fmt.Sprintf("%s: no node reports it; did you mean %s?", field(name, ""), brief(right)))
+			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), brief(name), brief(right)))
 			continue
 		}
-		unknown := "no node reports it"
+		// By its name: in a ConfigMap there is a line in place of the path.
+		unknown := "no node reports " + brief(name)
 		if s.Reported == nil {
-			unknown = "no such condition is known"
+			unknown = "no condition " + brief(name) + " is known"
 		}
 		problems = append(problems, Problem{field(name, ""), fmt.Sprintf(
 			"%s; did you mean %s? As it is, the set would match no node. If the name is right, start first what reports it: a name that a node reports is taken as it is",

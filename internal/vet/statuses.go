@@ -81,6 +81,18 @@ func silentKubelet(s *study) (_ []Problem, warnings []string) {
 		field(silent[0], ".status"), silent[0], series(heard))}
 }
 
+// idleSilence warns of evenSilent where there is nothing that it could let in.
+func idleSilence(s *study) (_ []Problem, warnings []string) {
+	idle := slices.DeleteFunc(s.types(), func(name string) bool {
+		status := s.status(name)
+		return !s.Set.Spec.Conditions[name].EvenSilent || status != catalog.True && status != catalog.False
+	})
+	if len(idle) == 0 {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), few(idle))}
+}
+
 // nativeTaint warns of a set that does no more than Kubernetes does by itself.
 func nativeTaint(s *study) (_ []Problem, warnings []string) {
 	types := s.types()
