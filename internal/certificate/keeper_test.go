@@ -69,7 +69,10 @@ func newPlace(t *testing.T) *place {
 }
 
 // in returns the place for a part of a test.
-func (p *place) in(t *testing.T) *place { return &place{t, p.cluster, p.api, p.looks} }
+func (p *place) in(t *testing.T) *place {
+	t.Helper()
+	return &place{t, p.cluster, p.api, p.looks}
+}
 
 func (p *place) must(err error) {
 	p.Helper()

@@ -77,34 +77,24 @@ func bare(key string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key[strings.LastIndexByte(key, '/')+1:]))
 }
 
-// wholeClusterBound warns of a bound that lets NoExecute empty all nodes. One that
-// nobody has written is never that.
-func wholeClusterBound(s *study) (_ []Problem, warnings []string) {
+// oddBound warns of a bound that lets NoExecute empty all nodes, or none. One that
+// nobody has written is neither.
+func oddBound(s *study) (_ []Problem, warnings []string) {
 	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
 		return nil, nil
 	}
 	bound := s.Set.Spec.MaxUnhealthy.String()
 	all := "all selected nodes"
-	switch known := s.reach != nil && s.reach.Selected > 1; {
+	switch known, digits := s.reach != nil && s.reach.Selected > 1, strings.TrimLeft(bound, "0"); {
+	case bound != "" && (digits == "" || digits == "%"):
+		return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
 	case known && s.reach.limit >= s.reach.Selected:
 		all = "all " + nodes(s.reach.Selected)
-	case strings.TrimLeft(bound, "0") == "100%":
+	case digits == "100%":
 	default:
 		return nil, nil
 	}
 	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
-}
-
-// emptyBound warns of NoExecute that never comes.
-func emptyBound(s *study) (_ []Problem, warnings []string) {
-	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
-		return nil, nil
-	}
-	bound := s.Set.Spec.MaxUnhealthy.String()
-	if bound == "" || strings.Trim(strings.TrimSuffix(bound, "%"), "0") != "" {
-		return nil, nil
-	}
-	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
 }
 
 // noNodes warns of a selector that chooses nobody.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -78,10 +77,8 @@ func (s *study) types() []string { return slices.Sorted(maps.Keys(s.Set.Spec.Con
 // writes it.
 func (s *study) status(conditionType string) catalog.Status {
 	written := string(s.Set.Spec.Conditions[conditionType].Status)
-	for _, known := range []catalog.Status{catalog.True, catalog.False, catalog.Unknown} {
-		if strings.EqualFold(written, string(known)) {
-			return known
-		}
+	if read, err := triage.ParseStatus(written); err == nil {
+		written = read.String()
 	}
 	return catalog.Status(written)
 }
