@@ -1,6 +1,7 @@
 package triage
 
 import (
+	"iter"
 	"slices"
 	"strings"
 )
@@ -44,6 +45,23 @@ func (c *Core) Impact(spec Rule, beyond ...Rule) (Impact, error) {
 		}
 	}
 	return found, nil
+}
+
+// Matching returns the names of all nodes that a rule selects and for which it holds
+// now, however long, in no order. Like [Core.Impact] it leaves no trace. The core must
+// not change while the names are taken.
+func (c *Core) Matching(spec Rule) (iter.Seq[string], error) {
+	asked, err := c.hypothesis(spec)
+	if err != nil {
+		return nil, err
+	}
+	return func(yield func(string) bool) {
+		for _, n := range c.everybody {
+			if asked.selects(n) && c.matches(asked, n) && !yield(n.name) {
+				return
+			}
+		}
+	}, nil
 }
 
 // hypothesis compiles a rule that nobody follows.

@@ -97,6 +97,7 @@ func (h *history) impact(rule triage.Rule) triage.Impact {
 func (h *history) recount(rule triage.Rule, got triage.Impact) {
 	twin := h.each[2].(*twin)
 	var want triage.Impact
+	var matching []string
 	for _, name := range slices.Sorted(maps.Keys(twin.nodes)) {
 		p := twin.nodes[name]
 		if !selects(rule, p.facts) {
@@ -106,6 +107,7 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 		switch twin.verdict(p, rule) {
 		case holds:
 			want.Matching++
+			matching = append(matching, name)
 			if p.facts.ControlPlane {
 				want.ControlPlane++
 			}
@@ -123,6 +125,14 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 	if d := diff(got, want); d != "" {
 		h.tell("impact of %s (-twin +core):\n%s", describeRule(rule), d)
 		h.fail("the impacts of a rule differ")
+	}
+	named, err := h.core().Matching(rule)
+	if err != nil {
+		h.fail("asking whom " + describeRule(rule) + " matches: " + err.Error())
+	}
+	if d := diff(slices.Sorted(named), matching); d != "" {
+		h.tell("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
+		h.fail("the matching nodes differ")
 	}
 	reported := map[string]bool{}
 	for _, p := range twin.nodes {
@@ -257,6 +267,9 @@ func TestImpactOfAnInvalidRule(t *testing.T) {
 	if want := (triage.Rule{}).Validate(); got == nil || got.Error() != want.Error() {
 		t.Errorf("the answer is %v, want %v", got, want)
 	}
+	if _, err := core.Matching(triage.Rule{}); err == nil {
+		t.Error("nodes match a rule that says nothing")
+	}
 	if _, err := core.Impact(impactRule(t), triage.Rule{}); err == nil {
 		t.Error("a rule is compared with one that says nothing")
 	}
@@ -286,6 +299,22 @@ func TestAskingAllocatesLittle(t *testing.T) {
 			"on no more": func() {
 				if got, err := w.core.Impact(everybody, everybody); err != nil || got.Selected != size || got.Matching > 0 {
 					t.Errorf("the impact is %+v, %v", got, err)
+				}
+			},
+			"by name": func() {
+				names, err := w.core.Matching(everybody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found := 0
+				for range names {
+					found++
+				}
+				if found < size*9/10 {
+					t.Errorf("%d nodes match", found)
+				}
+				for range names { // who has seen enough may stop
+					break
 				}
 			},
 			"of what is reported": func() {
