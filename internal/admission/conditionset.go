@@ -148,7 +148,7 @@ func (k *ConditionSets) updated(ctx context.Context, request admission.Request) 
 	if !sameSpec(request.OldObject.Raw, request.Object.Raw) {
 		return k.changed(ctx, request, inForce(old))
 	}
-	if request.DryRun == nil || !*request.DryRun {
+	if !onlyAsks(request) {
 		return admission.Allowed("")
 	}
 	// Who applies what is there already, only to see, is told all the same.
@@ -158,6 +158,9 @@ func (k *ConditionSets) updated(ctx context.Context, request admission.Request) 
 	}
 	return answer
 }
+
+// onlyAsks says whether nothing is to be stored.
+func onlyAsks(request admission.Request) bool { return request.DryRun != nil && *request.DryRun }
 
 // deleted lets every set go, and says what goes with it.
 func deleted(request admission.Request) admission.Response {
@@ -185,7 +188,7 @@ func (k *ConditionSets) changed(ctx context.Context, request admission.Request, 
 		return admission.Errored(http.StatusBadRequest, err)
 	}
 	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && k.known(ctx)
-	verdict, err := k.judge(ctx, set, before, known)
+	verdict, err := k.judge(ctx, vet.Case{Set: set, Before: before, OnlyAsked: onlyAsks(request)}, known)
 	if err != nil {
 		return unready(err.Error())
 	}
@@ -223,8 +226,8 @@ func (k *ConditionSets) known(ctx context.Context) bool {
 // duplicate with those that there are at this moment. Where the nodes are not known,
 // it asks only what can be said without them: a name that looks misspelled may be on a
 // node.
-func (k *ConditionSets) judge(ctx context.Context, set, before *v1alpha1.ConditionSet, known bool) (verdict vet.Verdict, _ error) {
-	look, judge := vet.Case{Set: set, Before: before}, vet.Standing
+func (k *ConditionSets) judge(ctx context.Context, look vet.Case, known bool) (verdict vet.Verdict, _ error) {
+	judge := vet.Standing
 	if known {
 		judge = vet.Judge
 		look.Reported = k.cfg.Census.Reported()
@@ -235,7 +238,7 @@ func (k *ConditionSets) judge(ctx context.Context, set, before *v1alpha1.Conditi
 		if err != nil {
 			return verdict, fmt.Errorf("the other sets could not be read: %w", err)
 		}
-		look.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == set.Name })
+		look.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == look.Set.Name })
 		if verdict = judge(look); !slices.ContainsFunc(verdict.Problems, func(p vet.Problem) bool { return p.Reason == vet.Duplicate }) {
 			break
 		}

@@ -26,14 +26,18 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// people is a census of ten nodes, on all of which every rule holds.
-type people struct{ ready atomic.Bool }
+// people is a census of ten nodes, on all of which every rule holds, unless they are
+// well.
+type people struct {
+	ready atomic.Bool
+	well  bool
+}
 
 func (p *people) Ready() bool        { return p.ready.Load() }
 func (p *people) Reported() []string { return []string{"Sick", "OutOfDisk"} }
 func (p *people) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
 	found := triage.Impact{Selected: 10}
-	if len(beyond) == 0 { // which all hold too
+	if !p.well && len(beyond) == 0 { // which all hold too
 		found.Matching, found.First = 10, []string{"n0", "n1", "n2", "n3", "n4"}
 	}
 	return found, rule.Validate()
@@ -129,6 +133,26 @@ func ask(tb testing.TB, k *ConditionSets, operation admissionv1.Operation, old, 
 		change(&request)
 	}
 	return k.Handle(tb.Context(), admission.Request{AdmissionRequest: request})
+}
+
+// Who only wants to see is told also that there is nothing to see.
+func TestSilenceIsToldOnDryRun(t *testing.T) {
+	o := newOffice()
+	o.people.well = true
+	for name, test := range map[string]struct {
+		changes []func(*admissionv1.AdmissionRequest)
+		want    []string
+	}{
+		"only to see": {[]func(*admissionv1.AdmissionRequest){onlyToSee}, []string{"no node of 10 selected matches now"}},
+		"to store":    {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := ask(t, o.kind(t), admissionv1.Create, nil, set(live), test.changes...)
+			if !answer.Allowed || !slices.Equal(answer.Warnings, test.want) {
+				t.Errorf("allowed: %t; warnings %q, want %q", answer.Allowed, answer.Warnings, test.want)
+			}
+		})
+	}
 }
 
 func onlyToSee(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -18,17 +20,24 @@ func impactOverBound(s *study) (problems []Problem, _ []string) {
 	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
 	}
-	narrows, hastens := s.narrows()
-	if narrows && !hastens {
+	narrows, more := s.narrows()
+	if narrows || s.isPlaced() {
 		return nil, nil
 	}
-	sooner := ""
-	if hastens { // nothing else is wrong with a set that matches no more than before
-		sooner = ", sooner than it does now"
-	}
 	return []Problem{{"spec.conditions", fmt.Sprintf(
-		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\"",
-		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), sooner, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\", or write it again once fewer nodes match",
+		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+}
+
+// isPlaced says whether all that the set would do is done: its taint is on every node
+// that matches, and its NoExecute on as many as it would empty. Who has done it is
+// known no longer, and to refuse the set would take it back from sick nodes.
+func (s *study) isPlaced() bool {
+	if s.Placed == nil {
+		return false
+	}
+	tainted, emptied := s.Placed(s.rule)
+	return tainted >= s.reach.Matching && emptied >= s.reach.emptied()
 }
 
 func (s *study) acceptsImpact() bool {
@@ -37,7 +46,13 @@ func (s *study) acceptsImpact() bool {
 
 // impactLine tells what a set will do, in one line, unless a problem tells it.
 func (s *study) impactLine(v Verdict) string {
-	if s.wrong != nil || s.reach == nil || s.reach.Matching == 0 {
+	if s.wrong != nil || s.reach == nil {
+		return ""
+	}
+	if s.reach.Matching == 0 {
+		if s.OnlyAsked && s.reach.Selected > 0 && len(v.Problems) == 0 {
+			return fmt.Sprintf("no node of %d selected matches now", s.reach.Selected)
+		}
 		return ""
 	}
 	for _, p := range v.Problems {
@@ -47,8 +62,11 @@ func (s *study) impactLine(v Verdict) string {
 	}
 	if !s.Set.Spec.DryRun {
 		verb := "will"
-		if len(v.Problems) > 0 {
+		switch {
+		case len(v.Problems) > 0:
 			verb = "would"
+		case s.Before != nil && equality.Semantic.DeepEqual(s.Before.Spec, s.Set.Spec): // and may have done so
+			verb = "is in force, to"
 		}
 		return fmt.Sprintf("%s: the set %s %s", s.reach.hits(), verb, s.reach.deeds())
 	}

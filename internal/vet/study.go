@@ -43,8 +43,8 @@ func look(c Case) *study {
 }
 
 func (s *study) run(checks []check) (v Verdict) {
-	for _, look := range checks {
-		problems, warnings := look(s)
+	for _, finds := range checks {
+		problems, warnings := finds(s)
 		v.Problems = append(v.Problems, problems...)
 		v.Warnings = append(v.Warnings, warnings...)
 	}
@@ -131,25 +131,45 @@ func (r *reach) emptied() int {
 	return min(r.Matching-r.spared, r.limit)
 }
 
-// narrows says whether no node gets more than it has from the set as it is in
-// force: none matches that did not, the effect is not stronger, and no more nodes
-// are emptied. If it does, hastens says whether some get it sooner, because a
-// condition need not stand as long. What can be told without a look at the nodes is
-// told first.
-func (s *study) narrows() (narrows, hastens bool) {
+// narrows says whether no node gets more than it has from the set as it is in force.
+// If none matches that did not, the effect is not stronger and no more nodes are
+// emptied, but some get more all the same, more says in which way. What can be told
+// without a look at the nodes is told first.
+func (s *study) narrows() (narrows bool, more string) {
 	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
-		return false, false
+		return false, ""
 	}
 	rule, wrong := compile(s.Before)
 	if wrong != nil || s.reach.effect > rule.Response.Taint.Effect {
-		return false, false
+		return false, ""
 	}
 	if was := s.reachOf(s.Before, rule); was == nil || s.reach.emptied() > was.emptied() {
-		return false, false
+		return false, ""
 	}
-	more, err := s.Impact(s.rule, rule)
-	narrows = err == nil && more.Matching == 0
-	return narrows, narrows && !waitsAsLong(s.rule, rule)
+	if added, err := s.Impact(s.rule, rule); err != nil || added.Matching > 0 {
+		return false, ""
+	}
+	more = moreThan(rule, s.rule, s.reach.emptied() > 0)
+	return more == "", more
+}
+
+// moreThan says what nodes get more of that match one rule and another that was in
+// force; empty for nothing. More of them match than may be emptied: where a rule that
+// empties some does not ask for quite the same nodes, some of those that were emptied
+// recover, and others take their places.
+func moreThan(was, is triage.Rule, empties bool) string {
+	before, now := was.Response.Taint, is.Response.Taint
+	switch {
+	case now.Key != before.Key:
+		return ", under another taint key than now, which other pods tolerate"
+	case empties && now.ControlPlane && !before.ControlPlane:
+		return ", and those of the control plane were spared until now"
+	case !waitsAsLong(is, was):
+		return ", sooner than it does now"
+	case empties && !(slices.Equal(signals(is), signals(was)) && slices.Equal(demands(is), demands(was))):
+		return ", and they need not be those that are emptied now"
+	}
+	return ""
 }
 
 // waitsAsLong says whether a rule waits for every condition at least as long as the

@@ -23,6 +23,14 @@ type Case struct {
 	// Impact answers what a rule would find now, beyond what others find, as
 	// [triage.Core.Impact] does; nil if nobody knows.
 	Impact func(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
+	// Placed answers how many of the nodes that the rule of the set matches have the
+	// set's taint already, as the rule would place it or stronger, or as NoSchedule in
+	// place of NoExecute, and how many of them NoExecute. It is nil unless whoever asks
+	// takes over from somebody, and knows nothing of what was in force but this.
+	Placed func(rule triage.Rule) (tainted, emptied int)
+	// OnlyAsked says that nothing is stored: somebody wants to know what would be,
+	// and is told also that nothing would.
+	OnlyAsked bool
 }
 
 // Reason is why a set is refused, in a word that fits a status.

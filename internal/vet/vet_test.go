@@ -204,12 +204,19 @@ func TestNarrowingIsNeverRefusedForItsImpact(t *testing.T) {
 				after.Spec.Effect = someEffects[rapid.IntRange(0, slices.Index(someEffects, before.Spec.Effect)).Draw(t, "weaker")]
 			},
 			func() {
+				if after.Spec.Effect == "NoExecute" {
+					return // others could be emptied
+				}
 				after.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "node-role.kubernetes.io/control-plane", Operator: "DoesNotExist"}}}
 				if before.Spec.Selector != nil {
 					after.Spec.Selector.MatchLabels = before.Spec.Selector.MatchLabels
 				}
 			},
-			func() { after.Spec.Conditions["Another"] = v1alpha1.SetCondition{Status: "True"} },
+			func() {
+				if after.Spec.Effect != "NoExecute" {
+					after.Spec.Conditions["Another"] = v1alpha1.SetCondition{Status: "True"}
+				}
+			},
 			func() { after.Spec.MaxUnhealthy = new(intstr.FromInt32(0)) },
 			func() { after.Labels = map[string]string{"team": "a"} },
 		}

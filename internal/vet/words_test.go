@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/vet"
 )
 
@@ -35,6 +37,7 @@ type desk struct {
 	cluster cluster
 	blind   bool // nobody knows the nodes
 	before  *v1alpha1.ConditionSet
+	placed  func(triage.Rule) (tainted, emptied int)
 	others  []*v1alpha1.ConditionSet
 	seen    map[vet.Reason]bool
 }
@@ -45,7 +48,8 @@ type desk struct {
 //	blind                   from now on nobody knows the nodes
 //	other                   adds a set beside the one to judge
 //	in-force                the set to judge is there already, as it says
-//	judge, standing         a verdict on a set
+//	placed 7 emptied=5      so many of the matching nodes have the taint of the set to judge
+//	judge, standing, ask    a verdict on a set; who asks stores nothing
 //	clear                   no nodes and no sets any more
 func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
 	t.Helper()
@@ -69,6 +73,19 @@ func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
 		d.others = append(d.others, read(t, command))
 	case "in-force":
 		d.before = read(t, command)
+		d.placed = nil
+	case "placed":
+		tainted, err := strconv.Atoi(command.CmdArgs[0].Key)
+		if err != nil {
+			command.Fatalf(t, "%v", err)
+		}
+		var emptied int
+		command.ScanArgs(t, "emptied", &emptied)
+		d.before, d.placed = nil, func(triage.Rule) (int, int) { return tainted, emptied }
+	case "ask":
+		c := d.caseOf(read(t, command))
+		c.OnlyAsked = true
+		return d.tell(vet.Judge(c))
 	case "judge":
 		return d.tell(vet.Judge(d.caseOf(read(t, command))))
 	case "standing":
@@ -80,7 +97,7 @@ func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
 }
 
 func (d *desk) caseOf(set *v1alpha1.ConditionSet) vet.Case {
-	c := vet.Case{Set: set, Before: d.before, Others: d.others}
+	c := vet.Case{Set: set, Before: d.before, Others: d.others, Placed: d.placed}
 	if !d.blind {
 		c.Reported, c.Impact = d.cluster.reported(), d.cluster.impact
 	}
