@@ -41,6 +41,7 @@ type policy struct {
 
 	inForce     *v1alpha1.ConditionSet // the version that is followed; nil if none is
 	unjudged    bool                   // there is no verdict on this version yet
+	inherited   bool                   // this reign has found the version, and seen no change of it
 	problems    []vet.Problem          // why it is not followed
 	err         error                  // the same in words
 	awaitsNodes bool                   // it would be, if nodes reported something else
@@ -91,7 +92,7 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	pol.set, pol.stale = set, true
 	l.lookAtStatuses(now)
 	if !known {
-		pol.unjudged, l.vetting.due = true, true
+		pol.unjudged, pol.inherited, l.vetting.due = true, !l.loaded, true
 	}
 }
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,9 +15,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/vet"
 )
 
-// judgeAgain is how long a set that is refused for what nodes report waits until it
-// is judged again, times the number of such sets: a judgement looks at every node.
+// judgeAgain is how long a set that is refused for a name that no node reports waits
+// until it is judged again, times the number of such sets: a judgement looks at every
+// node.
 const judgeAgain = 2 * time.Second
+
+// againByHand is said of a stored set that too many nodes match. It must not get in by
+// itself: a mistake that all healthy nodes match would, as soon as some of them are
+// gone for a while or others come.
+const againByHand = ". This version is not judged again when fewer do: change the set or that annotation, or delete it and create it anew"
 
 // vetting is what there is to do about verdicts.
 type vetting struct {
@@ -54,13 +61,18 @@ func (l *loop) vetSets(now time.Time, knowsNodes bool) {
 // nodes only if nobody has done that for this version yet, or if something else was
 // in its way then.
 func (l *loop) vetSet(now time.Time, pol *policy, knowsNodes bool) {
+	if !pol.unjudged && pol.isRefusedFor(vet.Impact) {
+		return // until somebody changes it
+	}
 	c := l.caseOf(pol)
 	standing := vet.Standing(c)
 	switch isGood := len(standing.Problems) == 0; {
 	case isGood && pol.stands():
 		l.accept(now, pol)
+	case isGood && pol.unjudged && pol.inherited && wasRefusedForImpact(pol.set, pol.status):
+		l.refuse(now, pol, []vet.Problem{believed(pol.status)})
 	case !knowsNodes:
-	case isGood && (pol.unjudged || !pol.awaitsNodes):
+	case isGood && (pol.unjudged || pol.isRefusedFor(vet.Duplicate)):
 		l.judge(now, pol)
 	case !isGood && pol.isNews(standing.Problems):
 		c.Impact = l.core.Impact // so that the words tell what it would have done
@@ -69,8 +81,9 @@ func (l *loop) vetSet(now time.Time, pol *policy, knowsNodes bool) {
 	}
 }
 
-// judgeWaiting judges the sets that are refused for what nodes report, if nodes have
-// changed, and returns when it will.
+// judgeWaiting judges the sets that are refused for a name that no node reports, if
+// nodes have changed, and returns when it will. Of two that cannot stand together the
+// first has its turn first.
 func (l *loop) judgeWaiting(now time.Time) (due time.Time) {
 	switch {
 	case l.vetting.again.IsZero() || !l.vetting.moved:
@@ -79,10 +92,20 @@ func (l *loop) judgeWaiting(now time.Time) (due time.Time) {
 		return l.vetting.again
 	}
 	l.vetting.moved = false
+	var waiting []*policy
 	for _, pol := range l.policies {
 		if pol.awaitsNodes {
-			l.judge(now, pol)
+			waiting = append(waiting, pol)
 		}
+	}
+	slices.SortFunc(waiting, func(a, b *policy) int {
+		if vet.Before(a.set, b.set) {
+			return -1
+		}
+		return 1
+	})
+	for _, pol := range waiting {
+		l.judge(now, pol)
 	}
 	l.expectNodes(now)
 	return time.Time{}
@@ -107,12 +130,47 @@ func (l *loop) expectNodes(now time.Time) {
 func (l *loop) judge(now time.Time, pol *policy) {
 	c := l.caseOf(pol)
 	c.Reported, c.Impact = l.core.Reported(), l.core.Impact
-	if verdict := vet.Judge(c); len(verdict.Problems) > 0 {
-		l.refuse(now, pol, verdict.Problems)
-		pol.awaitsNodes = true // nothing else can be wrong with it
+	if pol.inherited {
+		c.Placed = l.placed
+	}
+	verdict := vet.Judge(c)
+	if len(verdict.Problems) == 0 {
+		l.accept(now, pol)
 		return
 	}
-	l.accept(now, pol)
+	for i := range verdict.Problems {
+		if p := &verdict.Problems[i]; p.Reason == vet.Impact {
+			p.Text += againByHand
+		}
+	}
+	l.refuse(now, pol, verdict.Problems)
+	pol.awaitsNodes = !slices.ContainsFunc(verdict.Problems, func(p vet.Problem) bool { return p.Reason != vet.NearMiss })
+}
+
+// placed counts the nodes that a rule matches and that have its taint already, and
+// those of them that have its NoExecute. Where NoExecute is bounded, NoSchedule is
+// what the rule places.
+func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
+	matching, err := l.core.Matching(rule)
+	if err != nil { // a compiled rule is valid
+		return 0, 0
+	}
+	wanted := rule.Response.Taint
+	for name := range matching {
+		var has triage.Effect
+		for _, t := range l.patients[name].ours {
+			if t.Rule == rule.ID && t.Key == wanted.Key {
+				has = max(has, t.Effect)
+			}
+		}
+		if has >= min(wanted.Effect, triage.NoSchedule) {
+			tainted++
+		}
+		if has == triage.NoExecute {
+			emptied++
+		}
+	}
+	return tainted, emptied
 }
 
 // caseOf returns a case without what nodes report. The others are those that go
@@ -141,6 +199,11 @@ func (p *policy) goesBefore(other *policy) bool {
 }
 
 func (p *policy) isRefused() bool { return p.err != nil && !p.unjudged }
+
+// isRefusedFor says whether that is among what the last verdict has against the set.
+func (p *policy) isRefusedFor(reason vet.Reason) bool {
+	return slices.ContainsFunc(p.problems, func(problem vet.Problem) bool { return problem.Reason == reason })
+}
 
 // stands says whether this version of the set is followed, by this reign or by the
 // one before.
@@ -201,4 +264,19 @@ func (p *policy) isInForce() bool {
 func wasAccepted(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
 	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
 	return accepted != nil && accepted.Status == "True" && accepted.ObservedGeneration == set.Generation
+}
+
+// wasRefusedForImpact says whether a status tells that this version of a set is not
+// followed because too many nodes match. Whoever takes over goes on with that, too,
+// however few do by now, unless somebody has said since that it is meant.
+func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
+	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
+	return accepted != nil && accepted.Status == "False" && accepted.Reason == string(vet.Impact) && accepted.ObservedGeneration == set.Generation &&
+		set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true"
+}
+
+// believed returns the problem of which such a status tells, in its words.
+func believed(status v1alpha1.ConditionSetStatus) vet.Problem {
+	field, text, _ := strings.Cut(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, ": ")
+	return vet.Problem{Field: field, Text: text, Reason: vet.Impact}
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/census"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/vet"
 )
 
@@ -54,6 +56,16 @@ func acceptedBefore(generation int64) func(*v1alpha1.ConditionSet) {
 	}
 }
 
+// refusedBefore gives a set the status that says so of a generation.
+func refusedBefore(generation int64, reason vet.Reason) func(*v1alpha1.ConditionSet) {
+	return func(s *v1alpha1.ConditionSet) {
+		s.Status.ObservedGeneration = generation
+		s.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.Accepted, Status: metav1.ConditionFalse, Reason: string(reason), Message: "spec.conditions: as it was told: then", ObservedGeneration: generation,
+		}}
+	}
+}
+
 // ail makes ten nodes, so many of them with a bad disk.
 func (c *clinic) ail(sick int) {
 	c.t.Helper()
@@ -66,6 +78,14 @@ func (c *clinic) ail(sick int) {
 		node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: status}, {Type: "Ready", Status: corev1.ConditionTrue}}
 		c.core.Observe(time.Now(), c.learn(node, time.Now()))
 	}
+}
+
+// reports has a node say that a condition does not stand.
+func (c *clinic) reports(name, condition string) {
+	c.t.Helper()
+	node := named(name, "2")
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeConditionType(condition), Status: corev1.ConditionFalse}}
+	c.core.Observe(time.Now(), c.learn(node, time.Now()))
 }
 
 // vets does what a round does about sets.
@@ -157,6 +177,88 @@ func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A predecessor has refused the set because too many nodes matched; now few do.
+func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		set  *v1alpha1.ConditionSet
+		want vet.Reason
+	}{
+		"refused":                     {setNamed("a", refusedBefore(1, vet.Impact)), vet.Impact},
+		"refused, and changed since":  {setNamed("a", refusedBefore(1, vet.Impact), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }), followed},
+		"refused, and accepted since": {setNamed("a", refusedBefore(1, vet.Impact), func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }), followed},
+		"refused for a name":          {setNamed("a", refusedBefore(1, vet.NearMiss)), followed},
+		"refused for another set":     {setNamed("a", refusedBefore(1, vet.Duplicate)), followed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.followSet(time.Now(), test.set)
+				c.vetSets(time.Now(), false)
+				c.ail(1)
+				c.vets()
+				c.is("a", test.want)
+				if pol := c.policies["a"]; test.want != followed && (pol.err == nil || pol.err.Error() != "spec.conditions: as it was told: then") {
+					t.Errorf("the words are others: %v", pol.err)
+				}
+			})
+		})
+	}
+}
+
+// Somebody has followed a version of the set of which no status tells, and is gone. What
+// it has placed stays, and no more is placed.
+func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
+	const NoExecute, NoSchedule, PreferNoSchedule = corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule
+	evict := func(s *v1alpha1.ConditionSet) { s.Spec.Effect = NoExecute } // four of ten
+	for name, test := range map[string]struct {
+		set    *v1alpha1.ConditionSet
+		placed []corev1.TaintEffect // by node, of the first ones
+		want   vet.Reason
+	}{
+		"all that match":                 {setNamed("a"), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 8), followed},
+		"more than match":                {setNamed("a"), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 10), followed},
+		"all but one":                    {setNamed("a"), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 7), vet.Impact},
+		"a weaker effect on one":         {setNamed("a"), append(slices.Repeat([]corev1.TaintEffect{NoSchedule}, 7), PreferNoSchedule), vet.Impact},
+		"a stronger effect on all":       {setNamed("a"), slices.Repeat([]corev1.TaintEffect{NoExecute}, 8), followed},
+		"as many as are emptied":         {setNamed("a", evict), append(slices.Repeat([]corev1.TaintEffect{NoExecute}, 4), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 4)...), followed},
+		"fewer than would be emptied":    {setNamed("a", evict), append(slices.Repeat([]corev1.TaintEffect{NoExecute}, 3), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 5)...), vet.Impact},
+		"as many, but of them some well": {setNamed("a", evict), append(slices.Repeat([]corev1.TaintEffect{NoSchedule}, 8), NoExecute, NoExecute), vet.Impact},
+		"under another key":              {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Spec.TaintKey = "example.com/b" }), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 8), vet.Impact},
+		"and refused for it":             {setNamed("a", refusedBefore(1, vet.Impact)), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 8), vet.Impact},
+		"healthy nodes are meant":        {setNamed("a", asking("OutOfDisk", "False")), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 10), vet.HealthyStatus},
+	} {
+		for _, hasLoaded := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", met later: ", hasLoaded), func(t *testing.T) {
+				open(t, func(c *clinic) {
+					c.ail(8)
+					for i, effect := range test.placed {
+						c.carries(c.patients[fmt.Sprintf("node-%d", i)].node, "a", "example.com/a", effect)
+					}
+					c.loaded = hasLoaded
+					c.vets(test.set)
+					want := test.want
+					if hasLoaded && want == followed {
+						want = vet.Impact // whatever is on the nodes, it was seen as it came
+					}
+					c.is("a", want)
+				})
+			})
+		}
+	}
+}
+
+// carries puts a taint of a set on a node, and notes whose it is.
+func (c *clinic) carries(node *corev1.Node, set, key string, effect corev1.TaintEffect) {
+	c.t.Helper()
+	added := metav1.Unix(1000, 0)
+	note := record.Record{Taints: []record.Taint{{Rule: record.Rule(setRule(set)), Key: key, Effect: effect, Added: added.UTC()}}}
+	text, _ := note.Encode()
+	node = node.DeepCopy()
+	node.ResourceVersion = "2"
+	node.Spec.Taints = []corev1.Taint{{Key: key, Effect: effect, TimeAdded: &added}}
+	node.Annotations = map[string]string{record.Annotation: text}
+	c.core.Observe(time.Now(), c.learn(node, time.Now()))
 }
 
 func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
@@ -283,35 +385,73 @@ func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
 	})
 }
 
-// A set that too many nodes match waits for them to recover. It is judged again no
-// sooner than after a while, and not at all while nothing changes.
-func TestARefusedSetWaitsForTheNodes(t *testing.T) {
+// What keeps a set out that too many nodes match is not how many do later: it stays out
+// until somebody has looked at it.
+func TestATooWideSetStaysOut(t *testing.T) {
+	touched := func(value string) func(*v1alpha1.ConditionSet) {
+		return func(s *v1alpha1.ConditionSet) {
+			s.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: value}
+		}
+	}
+	// With the status that was written, as every later version has it.
+	told := refusedBefore(1, vet.Impact)
+	for name, again := range map[string]*v1alpha1.ConditionSet{
+		"until it is changed":       setNamed("a", told, func(s *v1alpha1.ConditionSet) { s.Generation = 2 }),
+		"until somebody says yes":   setNamed("a", told, touched("true")),
+		"until somebody says no":    setNamed("a", told, touched("no")),
+		"until it is created again": setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.loaded = true
+				c.ail(10)
+				c.vets(setNamed("a"))
+				c.is("a", vet.Impact)
+				if words := c.policies["a"].err.Error(); !strings.Contains(words, "delete it and create it anew") {
+					t.Errorf("nobody is told how to go on: %s", words)
+				}
+				c.ail(4)
+				pass(judgeAgain)
+				if due := c.vets(); !due.IsZero() {
+					t.Errorf("it is to be judged again at %s", due)
+				}
+				c.is("a", vet.Impact)
+				// Others come and go, also one that it cannot stand beside.
+				c.vets(setNamed("other", asking("Other", "True")), setNamed("same", typed("a"), asking("Another", "True")))
+				c.is("same", followed)
+				c.is("a", vet.Impact)
+				c.dropSet(time.Now(), "same")
+				c.vets(setNamed("a", told))
+				c.is("a", vet.Impact)
+				if len(c.events) != 1 {
+					t.Errorf("it was told %d times", len(c.events))
+				}
+				c.vets(again)
+				c.is("a", followed)
+			})
+		})
+	}
+}
+
+// A name that no node reports is waited for. It is judged again no sooner than after a
+// while, and not at all while nothing changes.
+func TestASetWaitsForAName(t *testing.T) {
 	open(t, func(c *clinic) {
-		c.ail(10)
-		c.vets(setNamed("a"))
-		c.is("a", vet.Impact)
+		c.ail(0)
+		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
+		c.is("a", vet.NearMiss)
 		pass(judgeAgain)
 		c.vets()
 		if due := c.vets(); !due.IsZero() {
 			t.Errorf("nothing changes, and it is to be judged again at %s", due)
 		}
-		words := c.policies["a"].err.Error()
-		c.ail(7)
+		c.reports("extra", "KubletUnhealthy")
 		due := c.vets()
 		if wait := time.Until(due); wait <= 0 || wait > judgeAgain {
 			t.Errorf("it is to be judged again in %s", wait)
 		}
-		if c.policies["a"].err.Error() != words {
-			t.Error("it was judged again at once")
-		}
+		c.is("a", vet.NearMiss)
 		pass(time.Until(due))
-		c.vets()
-		c.is("a", vet.Impact)
-		if c.policies["a"].err.Error() == words || len(c.events) != 1 {
-			t.Errorf("the numbers stay the same, or are news: %s; %d events", c.policies["a"].err, len(c.events))
-		}
-		c.ail(4)
-		pass(judgeAgain)
 		c.vets()
 		c.is("a", followed)
 		c.ail(10)
@@ -319,23 +459,36 @@ func TestARefusedSetWaitsForTheNodes(t *testing.T) {
 		if due := c.vets(); !due.IsZero() {
 			t.Error("nobody waits, and sets are to be judged")
 		}
-		c.is("a", followed)
 	})
 }
 
-// What no node reported when the set came may be reported later.
-func TestASlipThatTurnsOutToBeAName(t *testing.T) {
-	open(t, func(c *clinic) {
-		c.ail(0)
-		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
-		c.is("a", vet.NearMiss)
-		node := named("node-0", "2")
-		node.Status.Conditions = []corev1.NodeCondition{{Type: "KubletUnhealthy", Status: corev1.ConditionFalse}}
-		c.core.Observe(time.Now(), c.learn(node, time.Now()))
-		pass(judgeAgain)
-		c.vets()
-		c.is("a", followed)
-	})
+// Of two that wait for the same the first gets in, and the other when it goes.
+func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
+	for range 20 { // what goes by the order of a map goes right now and then
+		open(t, func(c *clinic) {
+			c.ail(0)
+			same := asking("KubletUnhealthy", "True")
+			c.vets(setNamed("z", createdAt(1), typed("Same"), same), setNamed("a", createdAt(2), typed("Same"), same), setNamed("b", createdAt(3), typed("Same"), same))
+			for _, name := range []string{"z", "a", "b"} {
+				c.is(name, vet.NearMiss)
+			}
+			c.reports("extra", "KubletUnhealthy")
+			pass(3 * judgeAgain)
+			c.vets()
+			c.is("z", followed)
+			c.is("a", vet.Duplicate)
+			c.is("b", vet.Duplicate)
+			c.ail(1)
+			pass(3 * judgeAgain)
+			if due := c.vets(); !due.IsZero() {
+				t.Errorf("two are in another's way, and are to be judged by the nodes at %s", due)
+			}
+			c.dropSet(time.Now(), "z")
+			c.vets()
+			c.is("a", followed)
+			c.is("b", vet.Duplicate)
+		})
+	}
 }
 
 // Every status that is written comes back by the watch, which is no reason to judge.
@@ -369,14 +522,14 @@ func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
 func TestARoundIsDueForASetThatWaits(t *testing.T) {
 	open(t, func(c *clinic) {
 		c.loaded, c.statusWriting, c.writing = true, statusWriters, writers // nothing can be written here
-		c.ail(10)
-		c.followSet(time.Now(), setNamed("a"))
+		c.ail(0)
+		c.followSet(time.Now(), setNamed("a", asking("KubletUnhealthy", "True")))
 		for tries := 0; c.policies["a"].err == nil; tries++ {
 			if c.round(t.Context()); tries > 3 {
 				t.Fatal("nobody judges it")
 			}
 		}
-		c.ail(4)
+		c.reports("node-0", "KubletUnhealthy")
 		due := c.round(t.Context())
 		if wait := time.Until(due); due.IsZero() || wait > judgeAgain {
 			t.Fatalf("the next round is due at %s", due)
