@@ -142,6 +142,34 @@ func Read(m *corev1.ConfigMap) (*Version, error) {
 	return &Version{Sets: r.sets, source: source}, nil
 }
 
+// Strayed returns the keys of this version that are in a ConfigMap still, but are not
+// read as files of sets there any more. To take that for the removal of their sets
+// would take taints off sick nodes for a slip of the pen.
+func (v *Version) Strayed(m *corev1.ConfigMap) (problems LineErrors) {
+	for _, key := range slices.Sorted(maps.Keys(v.source.Data)) {
+		text, isThere := m.Data[key]
+		if !isThere {
+			continue
+		}
+		r := reader{from: m}
+		if isOurs, _ := r.open(key, text); isOurs {
+			continue
+		}
+		line, what := 1, "this is empty"
+		documents, linesRead, err := parse(text)
+		switch {
+		case err != nil:
+			line, what = blame(text, err, linesRead)
+			what = "this is not YAML: " + what
+		case len(documents) > 0:
+			line, what = documents[0].Line, "this is "+describe(documents[0])+" without type: "+fileType
+		}
+		r.refuse(line, "%s, and in the version in force there are sets in this key; to remove them, delete the key or write conditionSets: []", what)
+		problems = append(problems, r.problems...)
+	}
+	return problems
+}
+
 func nothingToRead(m *corev1.ConfigMap) string {
 	says := "no key of its data says type: " + fileType
 	if len(m.BinaryData) > 0 {
@@ -200,8 +228,12 @@ func (p LineError) Error() string {
 	return fmt.Sprintf("key %s, line %d: %s", p.Key, p.Line, p.Text)
 }
 
-// mostTold is how many problems are told at once.
-const mostTold = 5
+const (
+	// mostTold is how many problems are told at once.
+	mostTold = 5
+	// shortestWords is how much of a problem is worth telling.
+	shortestWords = 80
+)
 
 // LineErrors is everything that is wrong with a ConfigMap.
 type LineErrors []LineError
@@ -215,4 +247,51 @@ func (p LineErrors) Error() string {
 		told = append(told, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(told, "; ")
+}
+
+// Within tells all problems in so many bytes: as they are if there is room, and else
+// first where all of them are, and then as much of each as there is room for.
+func (p LineErrors) Within(room int) string {
+	whole := make([]string, len(p))
+	for i := range p {
+		whole[i] = p[i].Error()
+	}
+	if text := strings.Join(whole, "; "); len(text) <= room {
+		return text
+	}
+	text := shorten(p.places(), room)
+	told := whole[:max(0, min(len(whole), (room-len(text))/shortestWords))]
+	for i, words := range told {
+		share := (room - len(text)) / (len(told) - i) // what one does not need is left for those after it
+		text += shorten("; "+words, share)
+	}
+	return text
+}
+
+// places tells the lines of every key: lines 9, 16 of key a.yaml, line 3 of key b.yaml.
+func (p LineErrors) places() string {
+	lines := map[string][]int{}
+	for _, problem := range p {
+		lines[problem.Key] = append(lines[problem.Key], problem.Line)
+	}
+	told := make([]string, 0, len(lines))
+	for _, key := range slices.Sorted(maps.Keys(lines)) {
+		slices.Sort(lines[key])
+		numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Compact(lines[key])), " ", ", "), "[]")
+		word := "line"
+		if strings.Contains(numbers, ",") {
+			word = "lines"
+		}
+		told = append(told, word+" "+numbers+" of key "+key)
+	}
+	return strings.Join(told, ", ")
+}
+
+// shorten cuts a text between two characters, and not within one.
+func shorten(text string, room int) string {
+	const ellipsis = "..."
+	if len(text) <= room {
+		return text
+	}
+	return strings.ToValidUTF8(text[:max(0, room-len(ellipsis))], "") + ellipsis
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -225,7 +226,7 @@ func TestReadSaysWhichLineIsWrong(t *testing.T) {
 		"yes, which is no boolean":        {replaced(`"FALSE"`, "yes"), `line 18: conditionStatus is "yes", want true, false or Unknown`},
 		"a status that is a list":         {replaced(`"FALSE"`, "[true]"), `line 18: conditionStatus is a list of 1, want`},
 		"no status":                       {replaced(` "FALSE"`, ""), `line 18: conditionStatus is empty, want`},
-		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time such as 90s or 5m; put it in quotes`},
+		"a text that is a number":         {replaced("duration: 5m", "duration: 5"), `line 19: duration is "5", want a time with its unit, such as 90s or 5m`},
 		"an empty text":                   {replaced("example.com/full", `""`), `line 6: taintKey is empty, want a key`},
 		"no text":                         {replaced(" example.com/full", ``), `line 6: taintKey is empty, want a key`},
 		"a bound that is a fraction":      {replaced("30%", "0.5"), `line 7: maxUnhealthy is "0.5", want a number of nodes such as 3, or a share such as 49%`},
@@ -454,4 +455,34 @@ func FuzzRead(f *testing.F) {
 			_, _ = observe.ConditionSet(set.ConditionSet)
 		}
 	})
+}
+
+func TestProblemsWithinARoom(t *testing.T) {
+	long := strings.Repeat("é", 100)
+	several := configmaps.LineErrors{{Key: "b.yaml", Line: 16, Text: long}, {Key: "b.yaml", Line: 9, Text: "short"}, {Key: "b.yaml", Line: 9, Text: long}, {Key: "a.yaml", Line: 3, Text: long}}
+	const places = "line 3 of key a.yaml, lines 9, 16 of key b.yaml"
+	for name, test := range map[string]struct {
+		problems configmaps.LineErrors
+		room     int
+		want     string
+	}{
+		"all of it":         {several[:2], 300, "key b.yaml, line 16: " + long + "; key b.yaml, line 9: short"},
+		"no key":            {configmaps.LineErrors{{Text: "nothing to read"}}, 300, "nothing to read"},
+		"a part of each":    {several, 400, places + "; key b.yaml, line 16: " + long[:62] + "...; key b.yaml, line 9: short; key b.yaml, line 9: " + long[:94] + "...; key a.yaml, line 3: " + long[:94] + "..."},
+		"of the first only": {several, len(places) + 80, places + "; key b.yaml, line 16: " + long[:54] + "..."},
+		"of none":           {several, len(places) + 79, places},
+		"not even places":   {several, 20, "line 3 of key a.y..."},
+		"no room":           {several, 0, "..."},
+		"less than none":    {several, -500, "..."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := test.problems.Within(test.room)
+			if got != test.want {
+				t.Errorf("%d letters:\n%s\nwant\n%s", len(got), got, test.want)
+			}
+			if len(got) > max(3, test.room) || !utf8.ValidString(got) {
+				t.Errorf("%d letters in a room of %d: %q", len(got), test.room, got)
+			}
+		})
+	}
 }

@@ -117,7 +117,7 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 			"ConditionType":   func(n *yaml.Node) { kind = r.text(n, "ConditionType", "a condition type such as KernelDeadlock") },
 			"conditionStatus": func(n *yaml.Node) { c.Status, at[".status"] = r.status(n), n.Line },
 			"duration": func(n *yaml.Node) {
-				c.Duration, at[".duration"] = r.text(n, "duration", "a time such as 90s or 5m"), n.Line
+				c.Duration, at[".duration"] = r.duration(n), n.Line
 			},
 			"evenSilent": func(n *yaml.Node) { c.EvenSilent, at[".evenSilent"] = r.yesOrNo(n, "evenSilent"), n.Line },
 		}, "ConditionType", "conditionStatus")
@@ -148,6 +148,16 @@ func (r *reader) status(n *yaml.Node) v1alpha1.ConditionStatus {
 	}
 	r.refuse(n.Line, "conditionStatus is %s, want true, false or Unknown", describe(n))
 	return ""
+}
+
+// duration reads a time as it is written. Quotes would not help a number.
+func (r *reader) duration(n *yaml.Node) string {
+	const want = "a time with its unit, such as 90s or 5m"
+	if n.ShortTag() == "!!int" || n.ShortTag() == "!!float" {
+		r.refuse(n.Line, "duration is %s, want %s", describe(n), want)
+		return ""
+	}
+	return r.text(n, "duration", want)
 }
 
 func (r *reader) limit(n *yaml.Node) *intstr.IntOrString {

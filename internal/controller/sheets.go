@@ -58,9 +58,12 @@ type sheet struct {
 	*reading                     // as it is now
 	inForce  *configmaps.Version // nil for none
 	good     *configmaps.Version // the last one that was found good; nil for none
-	// refused is the version that is there now and not good, nil if it is. For as
-	// long as it is the same, its fault is told once.
+	// refused is the version that is there now and not good, nil if it is, and fault
+	// what is wrong with it. For as long as it is the same, that is told now and then.
 	refused  *corev1.ConfigMap
+	fault    error
+	toldAt   time.Time
+	waits    bool     // it may become good as it is, when something around it changes
 	warnings []string // of the good one
 
 	kept    configmaps.Kept
@@ -73,6 +76,20 @@ type sheet struct {
 // isBehind says whether what the ConfigMap says now is not in force.
 func (s *sheet) isBehind() bool {
 	return s.refused != nil || s.inForce == nil || !s.inForce.Same(s.good)
+}
+
+// showSheet has a metric say whether what a ConfigMap says now is followed, all of it:
+// a set may fall after it was in force, because whoever takes over finds another that
+// goes before it.
+func (l *loop) showSheet(s *sheet) {
+	isBehind := s.isBehind()
+	if s.inForce != nil {
+		isBehind = isBehind || slices.ContainsFunc(s.inForce.Sets, func(set configmaps.Set) bool {
+			pol := l.policies[set.Name]
+			return pol != nil && pol.isRefused()
+		})
+	}
+	l.cfg.Metrics.sheet(s.Name, isBehind)
 }
 
 // reading is a ConfigMap and what it says.
@@ -161,6 +178,11 @@ func (l *loop) takeSheets(now time.Time) {
 		l.sheets.judgeAt, l.sheets.moved = now, true
 	}
 	l.judgeSheets(now)
+	for _, s := range l.sheets.known {
+		if s.refused != nil && now.Sub(s.toldAt) >= complainEvery {
+			l.complainOf(now, s)
+		}
+	}
 	if !l.sheets.loaded {
 		l.sheets.loaded = true
 		l.cfg.Metrics.sheetsRead.Set(1)

@@ -139,7 +139,7 @@ func (l *loop) heedShelf(now time.Time, o shelved) {
 	if held {
 		l.letGo(now)
 	}
-	l.cfg.Metrics.sheet(s.Name, s.isBehind())
+	l.showSheet(s)
 	l.cfg.Logger.Info("version in force", "configMap", s.Name, "sets", len(o.version.Sets))
 	if !s.isBehind() {
 		word := fmt.Sprintf("accepted and in force; sets: %d", len(o.version.Sets))

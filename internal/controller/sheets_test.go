@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -230,6 +231,13 @@ func TestSheets(t *testing.T) {
 		"a narrowing edit while nobody leads":                          testNarrowedInAbsence,
 		"a refused version is judged again when something moves":       testJudgedAgain,
 		"a refused version is judged again when another one goes":      testJudgedAfterAnother,
+		"a version that too many nodes match stays out":                testTooWide,
+		"what is wrong is told again while it stands":                  testToldAgain,
+		"a key that is no longer read as one of ours":                  testKeyStrays,
+		"all that is wrong fits an Event":                              testManyWrong,
+		"a set that did not change is not told again":                  testUnchangedIsSilent,
+		"a set of a version in force falls later":                      testFallsLater,
+		"what was kept and got lost in a storm":                        testKeptLostInAStorm,
 		"back to the version in force":                                 testBackToForce,
 		"who takes over goes on with what was kept":                    testTakeover,
 		"what was kept and got lost is followed at once":               testKeptLost,
@@ -443,20 +451,19 @@ func testNarrowedInAbsence(d *desk, heir func() *desk) {
 	}
 }
 
+// slip names a condition that no node reports, and that looks like another.
+const slip = "KubletUnhealthy"
+
 func testJudgedAgain(d *desk, _ func() *desk) {
-	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
-	d.ail(10)
+	m := d.here(sheetSaying("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", slip, 1)))
+	d.ail(0)
 	d.begins()
 	d.brings(m)
 	d.follows()
 	d.tells(1, "not accepted, nothing of it is in force")
 	// It would be accepted now, but nobody has told that anything has changed.
 	d.sheets.moved = false
-	for i := range 10 {
-		well := named(fmt.Sprintf("node-%d", i), "2")
-		well.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionFalse}}
-		d.core.Observe(d.now, triage.Node{Name: well.Name, Conditions: []triage.Condition{{Type: "Disk", Status: triage.False}}})
-	}
+	d.core.Observe(d.now, triage.Node{Name: "node-0", Conditions: []triage.Condition{{Type: slip, Status: triage.False}}})
 	for range 3 {
 		due := d.goesOn()
 		if wait := due.Sub(d.now); wait <= 0 || wait > judgeSheetsEvery {
@@ -468,7 +475,7 @@ func testJudgedAgain(d *desk, _ func() *desk) {
 			d.t.Fatal("it was judged although nothing has moved")
 		}
 	}
-	d.ail(3)
+	d.reports("node-0", slip)
 	d.goesOn()
 	if d.sheets.writing > 0 {
 		d.t.Error("it was judged before it was time")
@@ -480,6 +487,210 @@ func testJudgedAgain(d *desk, _ func() *desk) {
 	d.tells(1, "not accepted")
 	if due := d.goesOn(); !due.IsZero() {
 		d.t.Errorf("nobody is refused, and something is due at %s", due)
+	}
+}
+
+// A version that too many nodes match stays out until it says something else.
+func testTooWide(d *desk, heir func() *desk) {
+	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	d.ail(10)
+	d.begins()
+	d.brings(m)
+	d.tells(1, "not accepted, nothing of it is in force")
+	d.tells(1, "change the ConfigMap or that annotation")
+	d.tells(0, "change the set")
+	d.ail(3)
+	for range 3 {
+		if due := d.goesOn(); !due.IsZero() {
+			d.t.Errorf("it is to be judged again at %s", due)
+		}
+		d.now = d.now.Add(judgeSheetsEvery)
+	}
+	// A list, a label and another ConfigMap are no reason to judge it again.
+	other := d.here(sheetSaying("other", "u2", strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)))
+	d.lists(m, other)
+	d.goesOn()
+	labelled := m.DeepCopy()
+	labelled.Labels, labelled.ResourceVersion = map[string]string{"team": "a"}, "2"
+	d.brings(labelled)
+	d.loses(other)
+	d.settles()
+	d.follows()
+	d.tells(1, "not accepted")
+	if !d.isBehind(m) {
+		d.t.Error("a version that is refused is said to be in force")
+	}
+	touched := m.DeepCopy()
+	touched.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "no"}
+	d.brings(touched)
+	d.settles()
+	d.follows("A")
+	// Who comes next knows nothing of a refusal, and judges by the nodes of then.
+	d.ail(10)
+	d.brings(in(m, fileOf("A", "NoExecute")))
+	d.tells(2, "not accepted")
+	next := heir()
+	next.ail(3)
+	next.begins(in(m, fileOf("A", "NoExecute")))
+	next.settles()
+	next.tells(0, "not accepted")
+}
+
+// What is wrong is told once, and again while it stands.
+func testToldAgain(d *desk, _ func() *desk) {
+	m := d.here(sheetSaying("policies", "u1", "type: ConditionSets\n"))
+	wide := d.here(sheetSaying("wide", "u2", fileOf("A", "NoSchedule")))
+	d.ail(10)
+	d.begins()
+	d.brings(m)
+	d.brings(wide)
+	began := d.now
+	for d.now.Sub(began) < 150*time.Minute {
+		d.now = d.now.Add(10 * time.Minute)
+		d.goesOn()
+	}
+	d.tells(3, "conditionSets is missing")
+	d.tells(3, "set A: 10 of 10 selected nodes")
+	d.tells(6, "not accepted, nothing of it is in force")
+	d.brings(in(m, fileOf("B", "PreferNoSchedule")+"  dryRun: true\n"))
+	d.settles()
+	d.now = d.now.Add(2 * complainEvery)
+	d.goesOn()
+	d.tells(3, "conditionSets is missing")
+}
+
+// twoKeys returns a ConfigMap with a set in each of two keys.
+func (d *desk) twoKeys() *corev1.ConfigMap {
+	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	m.Data["more.yaml"] = strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)
+	return m
+}
+
+func testKeyStrays(d *desk, heir func() *desk) {
+	m := d.twoKeys()
+	d.begins()
+	d.brings(m)
+	d.settles()
+	d.follows("A", "B")
+	for name, test := range map[string]struct{ text, told string }{
+		"emptied":   {"", "key more.yaml, line 1: this is empty, and in the version in force there are sets in this key; to remove them, delete the key"},
+		"a comment": {"# gone\n", "line 1: this is empty"},
+		"a list":    {"\n- type: ConditionSets\n  conditionSets: []\n", "line 2: this is a list of 1 without type: ConditionSets"},
+		"indented":  {"sets:\n  type: ConditionSets\n  conditionSets: []\n", "line 1: this is a mapping without type: ConditionSets"},
+		"torn":      {`{"apiVersion": "v1", "type": "ConditionSets", "conditionSets": [`, "line 1: this is not YAML: "},
+		"another":   {"hello", `line 1: this is "hello" without type: ConditionSets`},
+	} {
+		strayed := m.DeepCopy()
+		strayed.Data["more.yaml"] = test.text
+		d.brings(strayed)
+		d.settles()
+		d.follows("A", "B")
+		d.now = d.now.Add(judgeSheetsEvery)
+		d.ail(0) // which moves something
+		d.goesOn()
+		d.settles()
+		d.follows("A", "B")
+		if d.told(test.told) == 0 || !d.isBehind(m) {
+			d.t.Errorf("%s: %q was not told: %+v", name, test.told, d.events[len(d.events)-1])
+		}
+		next := heir()
+		next.begins(strayed)
+		next.settles()
+		next.follows("A", "B")
+	}
+	without := m.DeepCopy()
+	delete(without.Data, "more.yaml")
+	d.brings(without)
+	d.settles()
+	d.follows("A")
+	// It is no key of ours any more, whatever stands in it.
+	without.Data["more.yaml"] = "hello"
+	d.brings(without)
+	d.settles()
+	if d.isBehind(m) {
+		d.t.Error("a key that held no sets is taken for one that does")
+	}
+	without.Data["sets.yaml"] = "type: ConditionSets\nconditionSets: []\n"
+	d.brings(without)
+	d.settles()
+	d.follows()
+}
+
+// All that is wrong is named in an Event, which has an end.
+func testManyWrong(d *desk, _ func() *desk) {
+	text := fileOf("A", "NoSchedule")
+	for _, kind := range []string{"B", "C", "D"} {
+		text += strings.TrimPrefix(strings.Replace(fileOf(kind, "NoSchedule"), "Disk", "Ready", 1), "type: ConditionSets\nconditionSets:\n")
+	}
+	m := d.here(sheetSaying("policies", "u1", strings.Replace(text, "Disk", "Ready", 1)))
+	d.ail(0)
+	d.begins()
+	d.brings(m)
+	trouble := d.events[len(d.events)-1].Trouble
+	if len(trouble) > treat.MaxNote || !strings.Contains(trouble, ": lines 8, 13, 14, 19, 20, 25, 26 of key sets.yaml; key sets.yaml, line ") {
+		d.t.Errorf("%d letters: %s", len(trouble), trouble)
+	}
+	for _, kind := range []string{"A", "B", "C", "D"} {
+		if !strings.Contains(trouble, "set "+kind+": Ready=True is") {
+			d.t.Errorf("nothing is said of set %s: %s", kind, trouble)
+		}
+	}
+}
+
+// What is the same as before is not told again with every edit of something else.
+func testUnchangedIsSilent(d *desk, _ func() *desk) {
+	m := d.twoKeys()
+	d.ail(1)
+	d.begins()
+	d.brings(m)
+	d.settles()
+	d.tells(1, "set A: 1 of 10 selected nodes")
+	edited := m.DeepCopy()
+	edited.Data["more.yaml"] = strings.Replace(m.Data["more.yaml"], "NoSchedule", "PreferNoSchedule", 1)
+	d.brings(edited)
+	d.settles()
+	d.tells(2, "accepted and in force")
+	d.tells(1, "set A: ")
+	d.tells(2, "set B: ") // that no node reports Fan
+}
+
+// Whoever takes over finds a set in the API that goes before one of a version in force.
+func testFallsLater(d *desk, heir func() *desk) {
+	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	d.begins()
+	d.brings(m)
+	d.settles()
+	next := heir()
+	next.followSet(next.now, setNamed("api", createdAt(1), typed("A"), asking("Heat", "True"), acceptedBefore(1)))
+	next.begins(m)
+	if next.policies["policies/sets.yaml/A"].err == nil || !next.isBehind(m) {
+		d.t.Errorf("refused: %v; behind: %t", next.policies["policies/sets.yaml/A"].err, next.isBehind(m))
+	}
+	next.dropSet(next.now, "api")
+	next.goesOn()
+	next.settles()
+	next.follows("A")
+	if next.isBehind(m) {
+		d.t.Error("the set is followed, and the metric says that something is not")
+	}
+}
+
+// What was kept got lost in a storm, and what was placed is on the nodes.
+func testKeptLostInAStorm(d *desk, heir func() *desk) {
+	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
+	for _, has := range []int{9, 10} {
+		next := heir()
+		next.ail(10)
+		for i := range has {
+			next.carries(next.patients[fmt.Sprintf("node-%d", i)].node, "policies/sets.yaml/A", "example.com/A", corev1.TaintEffectNoSchedule)
+		}
+		next.begins(m)
+		if has < 10 {
+			next.follows()
+			continue
+		}
+		next.follows("A")
+		next.settles()
 	}
 }
 
@@ -695,8 +906,8 @@ func testKeptUnreadable(d *desk, _ func() *desk) {
 	d.tainted("node-0", "policies/sets.yaml/A", "policies/sets.yaml/Old")
 	d.tainted("node-1", "policies/sets.yaml/A")
 	d.removes("node-0")
-	d.now = d.now.Add(judgeSheetsEvery)
-	d.goesOn()
+	m.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "again"}
+	d.brings(m)
 	d.settles()
 	d.follows("A")
 	d.keeps(map[types.UID]string{"u1": "A"})

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/observe"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -228,6 +229,7 @@ func (l *loop) accept(now time.Time, pol *policy) {
 	pol.rule, pol.inForce = rule, pol.set
 	pol.problems, pol.err, pol.unjudged, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
 	l.lookAtStatuses(now)
+	l.showSheetOf(pol)
 	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
 
@@ -240,12 +242,20 @@ func (l *loop) refuse(now time.Time, pol *policy, problems []vet.Problem) {
 	pol.rule, pol.inForce = triage.Rule{}, nil
 	pol.problems, pol.err, pol.unjudged, pol.stale = problems, vet.Verdict{Problems: problems}.Err(), false, true
 	l.lookAtStatuses(now)
+	l.showSheetOf(pol)
 	if !isNews {
 		return
 	}
 	l.core.RemoveRule(now, setRule(pol.set.Name))
 	l.cfg.Announce(treat.Announcement{Set: pol.set, Trouble: "not accepted: " + pol.err.Error()})
 	l.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
+}
+
+// showSheetOf does so for the ConfigMap that a set is written in, if it is.
+func (l *loop) showSheetOf(pol *policy) {
+	if source := configmaps.IsWrittenIn(pol.set); source != nil && l.sheets.known[source.Name] != nil {
+		l.showSheet(l.sheets.known[source.Name])
+	}
 }
 
 // isNews says whether problems are others than were told. Numbers are not.

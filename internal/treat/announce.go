@@ -32,9 +32,9 @@ const (
 	eventTries   = 5
 	eventTimeout = 5 * time.Second
 
-	// maxNote is how long the note of an Event may be, and maxEventName how
-	// much of an object's name fits into the name of an Event.
-	maxNote      = 1024
+	// MaxNote is how long the note of an Event may be: what is longer is cut. And
+	// maxEventName is how much of an object's name fits into the name of an Event.
+	MaxNote      = 1024
 	maxEventName = 200
 
 	// eventNamespace is where Events about objects without a namespace stand.
@@ -190,7 +190,7 @@ func (a *Announcer) queue(event eventsv1.Event, about corev1.ObjectReference, re
 		event.Namespace = eventNamespace
 	}
 	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told)
-	event.Regarding, event.Related, event.Note = about, related, shorten(note, maxNote)
+	event.Regarding, event.Related, event.Note = about, related, shorten(note, MaxNote)
 	select {
 	case a.waiting <- &event:
 	default:
