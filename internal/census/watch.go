@@ -4,24 +4,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/rewatch"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // pageSize is how many nodes are asked for at a time where the API server cannot
 // stream them.
 const pageSize = 250
-
-// relistBackoff is how a watch that cannot be had is asked for again.
-var relistBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 10 * time.Second}
 
 // Follow keeps the census up to date by a watch of its own, until ctx ends or
 // somebody else has taken over. The nodes must be trimmed as nodewatch does, and are
@@ -40,7 +36,7 @@ func (c *Census) Follow(ctx context.Context, source cache.ListerWatcherWithConte
 	reflector := cache.NewReflectorWithOptions(
 		&cache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext},
 		&corev1.Node{}, &follower{census: c, known: map[string]*corev1.Node{}},
-		cache.ReflectorOptions{Logger: &logger, Backoff: &relistBackoff})
+		cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }

@@ -6,24 +6,20 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rewatch"
 )
-
-// rewatchBackoff is how a watch that cannot be had is asked for again.
-var rewatchBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 10 * time.Second}
 
 // Lookout knows the sets of all ConfigMaps that are followed by a watch of the
 // shelf, so that whoever asks need not wait for the API server. While there is no
@@ -57,7 +53,7 @@ func (l *Lookout) Start(ctx context.Context) error {
 	// What goes wrong is told by tell, once: the reflector would say it every time.
 	logger := logr.Discard()
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: l.watch},
-		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: &rewatchBackoff})
+		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.RunWithContext(klog.NewContext(ctx, logger))
 	return nil
 }

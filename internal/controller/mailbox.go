@@ -10,20 +10,17 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rewatch"
 )
 
 // pageSize is how many objects are asked for at a time where the API server
 // cannot stream them. A page is trimmed before the next one is asked for.
 const pageSize = 250
-
-// relistBackoff is how a watch that cannot be had is asked for again.
-var relistBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 10 * time.Second}
 
 // mailbox holds the newest version of every object that has changed since it
 // was last emptied. It is what a reflector writes to in place of a cache: the
@@ -165,7 +162,7 @@ func (m *mailbox[T]) Resync() error { return nil }
 // fill lists and watches objects of a kind until ctx ends.
 func (m *mailbox[T]) fill(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, log *slog.Logger) {
 	logger := logr.FromSlogHandler(log.Handler())
-	reflector := cache.NewReflectorWithOptions(afresh(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: &relistBackoff})
+	reflector := cache.NewReflectorWithOptions(afresh(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }
