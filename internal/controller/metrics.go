@@ -69,7 +69,7 @@ func NewMetrics() *Metrics {
 		}),
 		behind: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_configmap_not_in_force",
-			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted or not kept yet, or is (0).",
+			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
 		}, []string{"configmap"}),
 	}
 }

@@ -15,8 +15,8 @@ type Case struct {
 	// Before is the set as it is in force; nil if it is new, or was not accepted.
 	Before *v1alpha1.ConditionSet
 	// Others are all other sets, also those from ConfigMaps. Whoever judges sets
-	// that stand side by side gives those that go [Before] this one, so that of
-	// two duplicates the younger loses.
+	// that stand side by side gives those that go before this one if the two
+	// cannot stand together.
 	Others []*v1alpha1.ConditionSet
 	// Reported are the condition types that nodes report; nil if nobody knows.
 	Reported []string
@@ -111,7 +111,8 @@ func Standing(c Case) Verdict {
 	return Verdict{Problems: look(c).run(standing).Problems}
 }
 
-// Before says which of two sets came first; of two duplicates, that one stays.
+// Before says which of two sets came first; of two duplicates that are both followed,
+// or both not yet, that one stays.
 // One that has no time of creation yet comes after all that have.
 func Before(a, b *v1alpha1.ConditionSet) bool {
 	one, other := a.CreationTimestamp, b.CreationTimestamp
