@@ -151,8 +151,11 @@ func (s *stage) trap(ctx context.Context) error {
 		return fmt.Errorf("the webhook did not refuse the set: %w", err)
 	}
 	s.tell.line("API server", "refused: %s", words)
-	if want := fmt.Sprintf("%d of %d selected nodes", workers+1, workers+1); !strings.Contains(words, want) {
-		return fmt.Errorf("the refusal does not tell of %s: %s", want, words)
+	all := workers + 1
+	for _, want := range []string{fmt.Sprintf("%d of %d selected nodes", all, all), fmt.Sprintf("evict the pods of %d", all*49/100)} {
+		if !strings.Contains(words, want) {
+			return fmt.Errorf("the refusal does not tell of %q: %s", want, words)
+		}
 	}
 	s.tell.line("somebody", "kubectl apply -f out-of-disk.yaml (now with status: true)")
 	if _, err := s.KubectlApply(ctx, strings.Replace(trap, "status: false", "status: true", 1)); err != nil {

@@ -306,6 +306,7 @@ func testWaysToWrite(w *ward) {
 		}
 		return nil
 	})
+	run("Warning: no node of 10 selected matches now", "create", "-f", narrower, "--dry-run=server", "--warnings-as-errors")
 	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side"}} {
 		run(denied, append(apply, "-f", trap)...)
 		run("Warning: 2 of 10", append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
@@ -359,9 +360,12 @@ func testWaysToWrite(w *ward) {
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"maxUnhealthy": "10%"}}`)
 	run("10 of 10 selected nodes", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": null, "OutOfDisk": {"status": false}}}}`)
 	w.counts(w.key("set"), 4, 6)
-	// To wait for a shorter time is no narrowing, and to wait longer is.
+	// Whatever lets others be emptied, or other pods be evicted, is no narrowing.
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
+	run("under another taint key than now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"taintKey": "example.com/other"}}`)
+	run("they need not be those that are emptied now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "2h"}}}}`)
+	// Nor is to wait for a shorter time, and to wait longer is where nobody is emptied.
+	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"effect": "NoSchedule", "conditions": {"Sick": {"duration": "2h"}}}}`)
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	run("once it has stood for 1h, sooner than it does now", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "1h"}}}}`)
 	run("", "patch", "conditionset", name, "--type=merge", "-p", `{"spec": {"conditions": {"Sick": {"duration": "3h"}}}}`)

@@ -594,20 +594,21 @@ func testSheetHurts(c *rig.Controller) func(*ward) {
 		w.tellsOf(w.name+"-policies", "Trouble", "key sets.yaml, line 8: set many: ", "3", w.node(1), "annotate the ConfigMap with autohealer.resourcestack.com/accept-impact")
 		w.metric(c, behind+"1")
 		w.hasNow(nodes[0])
-		// Two of them get well, and the version becomes good as it is. The judge is
-		// told by taking a mark away that is nothing to the controller.
-		m := &corev1.ConfigMap{}
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-policies"}, m))
-		m.Annotations = nil
-		w.must(w.api.Update(w.t.Context(), m))
+		// Two of them get well. That is no reason to follow it: somebody has to look at it.
 		w.says(nodes[1], "Sick", corev1.ConditionFalse)
 		w.says(nodes[2], "Sick", corev1.ConditionFalse)
+		w.write("later", on("Worse"))
+		w.told("later", isFollowed)
+		w.metric(c, behind+"1")
+		w.hasNow(nodes[0])
+		w.pin("policies", text+"# seen\n", true)
 		w.metric(c, behind+"0")
 		w.has(nodes[0], noSchedule(w.key("many")))
 		told, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
 		if err != nil || len(told) != 3 {
 			w.t.Errorf("3 bad versions were told of %d times: %v", len(told), err)
 		}
+		w.drop("later")
 
 		// With somebody's word for it, the number is no matter.
 		for _, node := range nodes[1:] {
@@ -615,6 +616,7 @@ func testSheetHurts(c *rig.Controller) func(*ward) {
 		}
 		w.pin("policies", w.sheet("worse", "NoSchedule", "Worse"), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "set worse: ")
+		m := &corev1.ConfigMap{}
 		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-policies"}, m))
 		m.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
 		w.must(w.api.Update(w.t.Context(), m))

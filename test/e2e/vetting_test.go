@@ -33,7 +33,7 @@ func TestVetting(t *testing.T) {
 		{"what hurts is not followed", "hurts", testHurts},
 		{"of two duplicates the younger loses", "twice", testDuplicates},
 		{"a set that too many nodes match is let in by an annotation", "meant", testAcceptedImpact},
-		{"a set that too many nodes match waits for them", "waits", testFallenImpact},
+		{"a set that too many nodes match stays out when fewer do", "stays", testFallenImpact(controller)},
 		{"a change that hurts is not followed, one that narrows is", "edits", testEditedImpact},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -42,6 +42,7 @@ func TestVetting(t *testing.T) {
 			ward.dismiss()
 		})
 	}
+	t.Run("an edit that gives no node more while nobody leads", func(t *testing.T) { testEditedInAbsence(w.ward(t, "absent"), controller) })
 	t.Run("a restart in a storm keeps what was accepted", func(t *testing.T) { testStormRestart(w.ward(t, "storm"), controller) })
 }
 
@@ -53,11 +54,16 @@ func (w *ward) write(name string, changes ...func(*v1alpha1.ConditionSetSpec)) *
 	return set
 }
 
-// accept annotates a set of the ward.
+// accept says that what a set of the ward does is meant.
 func (w *ward) accept(name string) {
 	w.t.Helper()
+	w.annotate(name, "true")
+}
+
+func (w *ward) annotate(name, value string) {
+	w.t.Helper()
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name}}
-	patch := `{"metadata":{"annotations":{"` + v1alpha1.AcceptImpactAnnotation + `":"true"}}}`
+	patch := `{"metadata":{"annotations":{"` + v1alpha1.AcceptImpactAnnotation + `":"` + value + `"}}}`
 	w.must(w.api.Patch(w.t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
@@ -155,19 +161,58 @@ func testAcceptedImpact(w *ward) {
 	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
 }
 
-func testFallenImpact(w *ward) {
+func testFallenImpact(controller *rig.Controller) func(*ward) {
+	return func(w *ward) {
+		nodes := w.admit(testbed.Nodes{Count: 10})
+		w.fallSick(nodes[:6])
+		w.write("set", evict(half))
+		w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
+		w.recover(nodes[:1])
+		// Neither who leads nor who takes over lets it in for that. What they hear of
+		// later shows that they have had their chance.
+		for _, witness := range []string{"First", "Second"} {
+			w.write(strings.ToLower(witness), on(witness))
+			w.told(strings.ToLower(witness), isFollowed)
+			w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
+			w.counts(w.key("set"), 0, 0)
+			if witness == "First" {
+				w.kill(controller)
+				w.restart(controller.Part)
+			}
+		}
+		w.judge(w.refusing("set"), history.Counts{})
+		// Somebody has looked at it, and says no more than that.
+		w.annotate("set", "again")
+		w.counts(w.key("set"), 5, 0)
+		w.told("set", isFollowed)
+		w.fallSick(nodes[:1]) // which keeps nobody from following it any more
+		w.counts(w.key("set"), 5, 1)
+		w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
+	}
+}
+
+// testEditedInAbsence changes a set in a storm, while nobody leads. Whoever comes next
+// knows nothing of the version before but what stands on the nodes.
+func testEditedInAbsence(w *ward, controller *rig.Controller) {
 	nodes := w.admit(testbed.Nodes{Count: 10})
-	w.fallSick(nodes[:6])
 	w.write("set", evict(half))
-	w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
-	w.counts(w.key("set"), 0, 0)
-	w.judge(w.refusing("set"), history.Counts{})
-	w.recover(nodes[:1])
-	w.counts(w.key("set"), 5, 0)
 	w.told("set", isFollowed)
-	w.fallSick(nodes[:1]) // which keeps nobody from following it any more
-	w.counts(w.key("set"), 5, 1)
-	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
+	w.fallSick(nodes)
+	w.counts(w.key("set"), 5, 5)
+	w.kill(controller)
+	w.edit("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("40%")) })
+	w.restart(controller.Part)
+	w.told("set", isFollowed)
+	w.counts(w.key("set"), 5, 5)
+	report := w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 5})
+	if report.Removals > 0 {
+		w.t.Errorf("%d taints were removed in the middle of a storm", report.Removals)
+	}
+	w.kill(controller)
+	w.edit("set", func(s *v1alpha1.ConditionSetSpec) { s.MaxUnhealthy = new(intstr.FromString("60%")) })
+	w.restart(controller.Part)
+	w.told("set", isRefused("Impact", "10 of 10 selected nodes"))
+	w.dismiss()
 }
 
 func testEditedImpact(w *ward) {
