@@ -618,11 +618,13 @@ func testKeyStrays(d *desk, heir func() *desk) {
 
 // All that is wrong is named in an Event, which has an end.
 func testManyWrong(d *desk, _ func() *desk) {
-	text := fileOf("A", "NoSchedule")
-	for _, kind := range []string{"B", "C", "D"} {
-		text += strings.TrimPrefix(strings.Replace(fileOf(kind, "NoSchedule"), "Disk", "Ready", 1), "type: ConditionSets\nconditionSets:\n")
+	const head = "type: ConditionSets\nconditionSets:\n"
+	var text strings.Builder
+	text.WriteString(head)
+	for _, kind := range []string{"A", "B", "C", "D"} {
+		text.WriteString(strings.TrimPrefix(strings.Replace(fileOf(kind, "NoSchedule"), "Disk", "Ready", 1), head))
 	}
-	m := d.here(sheetSaying("policies", "u1", strings.Replace(text, "Disk", "Ready", 1)))
+	m := d.here(sheetSaying("policies", "u1", text.String()))
 	d.ail(0)
 	d.begins()
 	d.brings(m)

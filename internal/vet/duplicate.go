@@ -69,7 +69,13 @@ func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
 		}
 	}
 	rule, wrong := compile(other)
-	return wrong == nil && slices.Equal(signals(rule), signals(s.rule)) && slices.Equal(demands(rule), demands(s.rule))
+	return wrong == nil && sameQuestion(rule, s.rule)
+}
+
+// sameQuestion says whether two rules ask the same of the same nodes, however either
+// is written.
+func sameQuestion(a, b triage.Rule) bool {
+	return slices.Equal(signals(a), signals(b)) && slices.Equal(demands(a), demands(b))
 }
 
 // signals returns what a rule waits for. To be silent only means something for

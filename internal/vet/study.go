@@ -166,7 +166,7 @@ func moreThan(was, is triage.Rule, empties bool) string {
 		return ", and those of the control plane were spared until now"
 	case !waitsAsLong(is, was):
 		return ", sooner than it does now"
-	case empties && !(slices.Equal(signals(is), signals(was)) && slices.Equal(demands(is), demands(was))):
+	case empties && !sameQuestion(is, was):
 		return ", and they need not be those that are emptied now"
 	}
 	return ""
