@@ -212,7 +212,7 @@ func TestNodeHealthCheck(t *testing.T) {
 		{
 			name: "everything that can be said is kept",
 			check: dialect.NodeHealthCheck{
-				Name: id.Name, Selector: linux, MaxUnhealthy: "2", Hold: "paused by anna",
+				Name: id.Name, Selector: linux, MaxUnhealthy: "2", Hold: "paused by anna", StormCooldown: "90s", HealthyDelay: "10m",
 				UnhealthyConditions: []dialect.UnhealthyCondition{
 					{Type: "Ready", Status: "unknown", Duration: "10m"},
 					{Type: "DiskPressure", Status: "True", Duration: "0s"},
@@ -225,11 +225,29 @@ func TestNodeHealthCheck(t *testing.T) {
 					{Condition: "Ready", Status: triage.Unknown, For: 10 * time.Minute},
 					{Condition: "DiskPressure", Status: triage.True},
 				}},
-				Bound: triage.Bound{Gate: &triage.Limit{Number: 2}},
+				Bound: triage.Bound{Gate: &triage.Limit{Number: 2}, Cooldown: 90 * time.Second},
 				Response: triage.Response{Ladder: []triage.Step{
 					{Action: triage.Remediate, Ref: "reboot", Timeout: 5 * time.Minute},
 					{Action: triage.Remediate, Ref: "replace"},
 				}},
+				Recovery: triage.Recovery{Delay: 10 * time.Minute},
+			},
+		},
+		{
+			name:  "a negative delay waits for somebody's word",
+			check: dialect.NodeHealthCheck{Name: id.Name, Steps: template, MaxUnhealthy: "2", HealthyDelay: "-1ns"},
+			want: triage.Rule{
+				ID: id, When: readyFor300s, Response: remediate, Recovery: triage.Recovery{ByHand: true},
+				Bound: triage.Bound{Gate: &triage.Limit{Number: 2}},
+			},
+		},
+		{
+			name:  "no delay and no cooldown, in so many words, and the shortest timeout",
+			check: dialect.NodeHealthCheck{Name: id.Name, Steps: []dialect.RemediationStep{{Template: "group-x", Timeout: "60s"}}, MaxUnhealthy: "2", HealthyDelay: "0s", StormCooldown: "0s"},
+			want: triage.Rule{
+				ID: id, When: readyFor300s,
+				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "group-x", Timeout: time.Minute}}},
+				Bound:    triage.Bound{Gate: &triage.Limit{Number: 2}},
 			},
 		},
 	}
@@ -270,6 +288,11 @@ func TestNodeHealthCheckRefuses(t *testing.T) {
 		{"one of several templates without a name", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Template = "" }), "spec.escalatingRemediations[1].remediationTemplate", "", "name of a template"},
 		{"a timeout that is none", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "soon" }), "spec.escalatingRemediations[0].timeout", "soon", "want a duration"},
 		{"a negative timeout", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Timeout = "-1m" }), "spec.escalatingRemediations[1].timeout", "-1m", "negative"},
+		{"a timeout of less than a minute", with(func(c *dialect.NodeHealthCheck) { c.Steps[1].Timeout = "59.9s" }), "spec.escalatingRemediations[1].timeout", "59.9s", "at least a minute"},
+		{"no time at all", with(func(c *dialect.NodeHealthCheck) { c.Steps[0].Timeout = "0s" }), "spec.escalatingRemediations[0].timeout", "0s", "at least a minute"},
+		{"a delay that is none", with(func(c *dialect.NodeHealthCheck) { c.HealthyDelay = "by hand" }), "spec.healthyDelay", "by hand", "want a duration"},
+		{"a cooldown that is none", with(func(c *dialect.NodeHealthCheck) { c.StormCooldown = "soon" }), "spec.stormCooldownDuration", "soon", "want a duration"},
+		{"a negative cooldown", with(func(c *dialect.NodeHealthCheck) { c.StormCooldown = "-5m" }), "spec.stormCooldownDuration", "-5m", "negative"},
 	})
 }
 

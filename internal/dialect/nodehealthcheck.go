@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -23,8 +24,15 @@ type NodeHealthCheck struct {
 	// contract has it.
 	MaxUnhealthy string
 	MinHealthy   string
+	// StormCooldown is for how long no more may be sick than that before anything
+	// new is begun, once more were; empty means not at all.
+	StormCooldown string
 
 	Steps []RemediationStep
+	// HealthyDelay is how long a node must have been healthy before its remediation
+	// is taken back; empty means not at all, and less than nothing until somebody
+	// confirms by hand that it is.
+	HealthyDelay string
 	// Hold, when not empty, says why nothing new may begin.
 	Hold string
 }
@@ -39,8 +47,8 @@ type UnhealthyCondition struct {
 // RemediationStep is one remediation that is tried.
 type RemediationStep struct {
 	Template string // whatever the one who carries it out finds the template by
-	// Timeout is how long it may take before the next step is tried; empty
-	// means for ever.
+	// Timeout is how long it may take before the next step is tried, at least a
+	// minute; empty means for ever.
 	Timeout string
 }
 
@@ -75,13 +83,15 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 		when.Signals = append(when.Signals, signal)
 	}
 	ladder := c.ladder(&f)
-	gate := c.gate(&f)
+	bound := triage.Bound{Gate: c.gate(&f), Cooldown: f.duration("spec.stormCooldownDuration", or(c.StormCooldown, "0s"))}
+	recovery := c.recovery(&f)
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: triage.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
 		Who:      c.Selector,
 		When:     when,
-		Bound:    triage.Bound{Gate: gate},
+		Bound:    bound,
 		Response: triage.Response{Ladder: ladder},
+		Recovery: recovery,
 		Hold:     c.Hold,
 	})
 }
@@ -102,6 +112,20 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 	return gate
 }
 
+func (c NodeHealthCheck) recovery(f *fields) triage.Recovery {
+	delay, err := time.ParseDuration(or(c.HealthyDelay, "0s"))
+	if err != nil {
+		f.refuse("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait until somebody confirms")
+	}
+	if delay < 0 {
+		return triage.Recovery{ByHand: true}
+	}
+	return triage.Recovery{Delay: delay}
+}
+
+// shortestTimeout is what a remediation gets at least, as this kind's contract has it.
+const shortestTimeout = time.Minute
+
 func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 	if len(c.Steps) == 0 {
 		f.refuse("spec.remediationTemplate", "", "want a template, here or in spec.escalatingRemediations")
@@ -113,11 +137,15 @@ func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 		if len(c.Steps) == 1 && s.Timeout == "" {
 			template = "spec.remediationTemplate"
 		}
-		ladder = append(ladder, triage.Step{
+		step := triage.Step{
 			Action:  triage.Remediate,
 			Ref:     f.text(template, s.Template, "want the name of a template"),
 			Timeout: f.duration(path+"timeout", or(s.Timeout, "0s")),
-		})
+		}
+		if s.Timeout != "" && step.Timeout < shortestTimeout {
+			f.refuse(path+"timeout", s.Timeout, "want at least a minute, such as 1m or 10m")
+		}
+		ladder = append(ladder, step)
 	}
 	return ladder
 }

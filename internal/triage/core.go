@@ -44,6 +44,9 @@ type Work struct {
 // Counts are the nodes of a population.
 type Counts struct {
 	Selected, Sick, Treated int
+	// Recovering are selected and not sick, and their treatment is not gone yet. The
+	// gate counts them with the sick.
+	Recovering int
 }
 
 // Population is what a rule sees of the cluster.
@@ -55,6 +58,10 @@ type Population struct {
 	// Gate and Cap are how many may be sick and in treatment now, -1 for any
 	// number.
 	Gate, Cap int
+	// Storm says that the gate of a rule with a cooldown is closed: by more nodes
+	// than it allows, or since CalmSince by fewer, until CalmUntil.
+	Storm                bool
+	CalmSince, CalmUntil time.Time
 }
 
 // Grant is a decision that holds a place.
@@ -68,6 +75,7 @@ type Grant struct {
 
 	ControlPlane bool // the node is, or was, one of the control plane
 	Replaced     bool // its replacement has been counted
+	Deletes      bool // the treatment is going to delete the node
 }
 
 // New returns a core that knows nothing yet.
@@ -145,11 +153,17 @@ func (c *Core) change(r *rule, redefine func()) {
 // on its way: its place is free at once. If it is still wanted, it is decided
 // again no sooner than after retry, and its turn counts from then; with no retry
 // it may be decided again at once, and in its old turn. Where the facts show the
-// response, Abandon does nothing: the next observation will tell.
+// response, Abandon does nothing: the next observation will tell. Where they show
+// an earlier step of it only, that one keeps the place, and the step after it is
+// what is decided again.
 func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duration) {
 	c.pass(now)
-	if ep := c.episode(node, id); ep != nil && ep.active && !ep.placed {
-		c.deactivate(ep)
+	if ep := c.episode(node, id); ep != nil && ep.active && (!ep.placed || ep.unseen()) {
+		if ep.placed {
+			c.stepBack(ep)
+		} else {
+			c.deactivate(ep)
+		}
 		ep.notBefore = min(ep.notBefore, c.now) // that is its old turn
 		if retry > 0 {
 			ep.notBefore = later(c.now, retry)
@@ -172,7 +186,7 @@ func (c *Core) Resume(now time.Time, g Grant) {
 	case !g.Gone.IsZero():
 		c.resumeVacancy(r, g)
 	case n == nil:
-		if !r.gone && !g.Replaced && r.terminates(r.fit(g.Step)) {
+		if !r.gone && !g.Replaced && (g.Deletes || r.terminates(r.fit(g.Step))) {
 			g.Gone = instant(c.now)
 			c.resumeVacancy(r, g)
 		}
@@ -205,6 +219,19 @@ func (c *Core) resumeVacancy(r *rule, g Grant) {
 	c.depart(d, gone)
 }
 
+// ResumeStorm takes up a storm that an earlier process saw, and since when it was
+// over; zero if it was not. It is for a rule that has been told, before Loaded:
+// afterwards the rule may have begun something already. A storm that is on stays
+// what it is, and a rule without a cooldown has none.
+func (c *Core) ResumeStorm(now time.Time, id RuleID, calmSince time.Time) {
+	c.pass(now)
+	if r := c.rules[id]; r != nil && !r.gone && r.spec.Bound.Cooldown > 0 && !r.storm {
+		r.storm, r.calmSince = true, min(nanos(calmSince), c.now)
+		c.touch(r)
+	}
+	c.decide()
+}
+
 // Loaded tells that all rules and nodes have been told. Decisions begin here.
 func (c *Core) Loaded(now time.Time) {
 	c.pass(now)
@@ -222,13 +249,15 @@ func (c *Core) Advance(now time.Time) {
 func (c *Core) pass(now time.Time) {
 	c.now = max(c.now, nanos(now))
 	for c.alarms.len() > 0 && c.alarms.first().at <= c.now {
-		t := c.alarms.pop()
-		if t.departure != nil {
+		switch t := c.alarms.pop(); {
+		case t.departure != nil:
 			c.fill(t.departure)
-			continue
+		case t.rule != nil:
+			c.touch(t.rule)
+		default:
+			c.consider(t.episode)
+			c.wake(t.episode.node)
 		}
-		c.consider(t.episode)
-		c.wake(t.episode.node)
 	}
 }
 
@@ -285,6 +314,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 	if r.spec.Bound.Cap != nil {
 		p.Cap = r.spec.Bound.Cap.Of(r.total.Selected)
 	}
+	p.Storm, p.CalmSince, p.CalmUntil = r.storm, instant(r.calmSince), instant(r.calmUntil())
 	return p, true
 }
 
@@ -297,7 +327,7 @@ func (c *Core) Grants() []Grant {
 			if ep.active {
 				grants = append(grants, Grant{
 					Rule: ep.rule.spec.ID, Node: n.name, UID: n.uid, Step: ep.step, Since: instant(ep.stepSince),
-					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced,
+					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced, Deletes: ep.deletes,
 				})
 			}
 		}

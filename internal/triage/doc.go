@@ -10,10 +10,10 @@
 // # Driving it
 //
 // A [Core] starts empty and undecided. Tell it the rules ([Core.SetRule]), the
-// nodes ([Core.Observe]) and what an earlier process had decided
-// ([Core.Resume]); then call [Core.Loaded] once. Until then nothing new is begun,
-// because a percentage of half a cluster is not the bound that anybody wrote;
-// only a treatment that is under way may take its next step.
+// nodes ([Core.Observe]), what an earlier process had decided ([Core.Resume]) and
+// the storms that it saw ([Core.ResumeStorm]); then call [Core.Loaded] once. Until
+// then nothing new is begun, because a percentage of half a cluster is not the bound
+// that anybody wrote; only a treatment that is under way may take its next step.
 //
 // From then on, after every call that takes the time, ask [Core.NextWoken]
 // until it is empty and bring the cluster in line with the [Plan] of each node
@@ -35,9 +35,12 @@
 //   - When a decision was not carried out and cannot be on its way any more, or
 //     when a plan asks for a release and nothing that takes a place is there or
 //     on its way, it calls [Core.Abandon]. Nothing else frees a place that was
-//     never seen taken, neither a change of the rule nor its end.
+//     never seen taken, neither a change of the rule nor its end. It calls it, too,
+//     when a plan calls off a step and that step is neither there nor on its way.
 //   - It keeps what [Plan.Remember] lists with the node and gives it back as
-//     [Node.Memories] after a restart.
+//     [Node.Memories] after a restart; and so it does with the note of a treatment
+//     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), and with the
+//     storms that [Core.Population] tells of.
 //
 // # Meanings
 //
@@ -71,9 +74,10 @@
 // Memories: a core that starts anew has nothing but the condition's own transition
 // time to find a start by. A plan asks to remember the start of a clock for which
 // that time does not stand: it did not move forward when the condition came to be
-// what it is (it is that of an earlier state, or there is none), or it has moved
-// since. Whole seconds, and the moment that news takes, are forgiven, so an ordinary
-// sickness is not remembered. This is for groups in which a signal has a duration,
+// what it is (it is that of an earlier state, or there is none), it was far from the
+// caller's time then (somebody's clock is wrong), or it has moved since. Whole
+// seconds, and the moment that news takes, are forgiven, so an ordinary sickness is
+// not remembered. This is for groups in which a signal has a duration,
 // since only there the start decides anything, and for every group while it is
 // unclear, since then nothing else tells that the node was sick; it is not for a
 // rule on dry run, nor for a condition that is not there. Where nothing is
@@ -86,10 +90,19 @@
 // and then the shortest. A rule that wants any is eligible at the
 // earliest time of its holding groups, a rule that wants all at the latest.
 //
-// Bounds: a gate closes when more nodes are sick than it allows, a cap is full
+// Bounds: a gate closes when more nodes are sick than it allows, where a selected
+// node that is not sick counts with them until its treatment is gone; a cap is full
 // when as many nodes are in treatment as it allows. A closed gate or a full cap
 // stops new treatments, not running ones and not their escalation. A percentage
 // is of the nodes selected now.
+//
+// Storms: a gate with a cooldown that is found closed stays closed until no more
+// nodes than it allows have been counted for that long without a break. That is
+// judged once for every call, when all that it brought has been counted and before
+// anybody is served, and not before Loaded. A storm that an earlier process saw goes
+// on from when it was over then; if it was not, its cooldown begins at Loaded, or
+// later. A storm is judged by what the rule says now, ends with the rule or its
+// cooldown, and ends by itself, also when no node is sick.
 //
 // Responses: a taint, or a ladder of treatments. Eligible nodes are served in
 // the order of the time since which they wait, then the rule's kind, then its
@@ -120,10 +133,38 @@
 // exchanged for NoSchedule, whatever else is known, and one that was decided is
 // called off.
 //
+// A treatment that was decided has begun, too, when the facts show it, and its next
+// step when they show that. Until then it begins only while it could be begun now:
+// the first step not while the rule is unclear, not before it is eligible, not on
+// hold, not on a node that is vetoed and not while the gate is closed; a later step
+// not while the rule is unclear or the node is not sick, not on hold and not on a
+// node that is vetoed. Meanwhile the plan wants the step that the facts show, if they
+// show one. For a first step it asks for a release. A later one it only calls off
+// ([Plan.CallOff]), since what was begun before it stays: when that is abandoned, the
+// step that the facts show is the current one again, and the next may be decided anew
+// once nothing speaks against it. If either may begin before it is abandoned, it goes
+// on. A step that the facts have shown and no longer show is over, and the one before
+// it, if that is still there, is the current one again.
+//
 // What is abandoned for a retry waits for that, and its turn counts from then. What
 // is abandoned without one keeps the turn that it had, and may be decided again at
 // once, if nothing speaks against it. What a plan releases has something that speaks
 // against it: a caller that abandons all of that comes to rest.
+//
+// Recovery: a treatment is taken back when the node is no longer sick. Under a rule
+// that asks for a recovery it stays, once the facts have shown it, until the node has
+// been not sick for the delay without a break, or until somebody confirms that it is
+// healthy; a confirmation ends either wait, and says nothing of a sick node. A
+// condition of the rule that has its status still and a later transition time tells
+// of a flap that nobody saw, and begins the wait anew. While
+// the rule is unclear nothing ends, confirmed or not, and the wait begins anew when
+// it is clear that the node is not sick. The treatment keeps its place meanwhile and
+// takes no next step. A rule that is changed, or met again after a restart, goes on
+// from what it knew or, failing that, from what was noted with the treatment, but
+// from no earlier than the time from which each condition that it reads has had its
+// status, and no earlier than it knew the node to be sick; where nothing is known or
+// noted the wait begins. Nobody waits for a node that the rule no longer selects,
+// under a rule that is gone, or on dry run.
 //
 // Dry run: a rule on dry run is judged and counted as any other and decides
 // nothing. It takes no place, wants no taint and no treatment, supersedes nobody
@@ -143,5 +184,7 @@
 // termination the place stays taken until a node that was created after the
 // decision and is selected by the rule has become ready, or until
 // [ReplacementWait] after the node has gone. One node replaces one; a node that
-// was ready before [Core.Loaded] has been counted by an earlier process.
+// was ready before [Core.Loaded] has been counted by an earlier process. A node that
+// goes while the facts show a treatment that deletes it ([Treatment.Deletes]) is
+// terminated, whatever the step was called.
 package triage

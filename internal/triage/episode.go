@@ -21,11 +21,18 @@ type episode struct {
 	placed    bool   // the facts show one that takes a place
 	stands    Effect // strongest taint of the rule in the facts
 	step      int
-	seen      int // highest step that the facts have shown, -1 for none
+	seen      int // highest step that the facts showed when they last showed any, -1 for never
 	stepSince int64
 	failed    bool
 	notBefore int64
-	departure *departure
+
+	terminates bool // the step that was decided is a termination
+	deletes    bool // a treatment in the facts is going to delete the node
+	departure  *departure
+
+	recovering   bool  // selected and not sick, but the treatment is not gone
+	badUntil     int64 // when the rule last began to be clear that the node is well
+	healthySince int64 // since when that counts for a treatment which stays, 0 if it does not
 
 	alarm, place ticket
 }
@@ -148,6 +155,20 @@ func (c *Core) setSick(ep *episode, sick bool) {
 	c.touch(ep.rule)
 }
 
+func (c *Core) setRecovering(ep *episode, recovering bool) {
+	if ep.recovering == recovering {
+		return
+	}
+	ep.recovering = recovering
+	by := -1
+	if recovering {
+		by = 1
+	}
+	ep.rule.total.Recovering += by
+	ep.rule.zone(ep.node.zone).Recovering += by
+	c.touch(ep.rule)
+}
+
 // tally counts a node in its zone, or takes it out.
 func (c *Core) tally(n *node, by int) {
 	for _, r := range n.rules {
@@ -159,6 +180,9 @@ func (c *Core) tally(n *node, by int) {
 		}
 		if ep.active {
 			ep.rule.zone(n.zone).Treated += by
+		}
+		if ep.recovering {
+			ep.rule.zone(n.zone).Recovering += by
 		}
 	}
 }

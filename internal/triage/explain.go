@@ -57,6 +57,8 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	reason := Reason{Rule: ep.rule.spec.ID}
 	stays := ep.active || ep.present
 	switch {
+	case c.keepsWhileRecovering(ep):
+		reason = c.explainRecovery(p, ep)
 	case !ep.sick && stays:
 		reason.Code = c.whyTakenBack(ep)
 		p.Release = append(p.Release, reason)
@@ -133,63 +135,154 @@ func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
 		c.whyNotYet(&reason, ep)
 		return reason
 	}
-	steps := ep.rule.spec.Response.Ladder
-	reason.Code, reason.Step, reason.Steps, reason.Action = Treating, ep.step+1, len(steps), steps[ep.step].Action
-	if ep.seen == ep.step {
+	if ep.unseen() {
+		if code := c.calledOff(ep); code != 0 {
+			return c.explainCalledOff(p, ep, reason, code)
+		}
+	}
+	reason.Code = Treating
+	ep.nameStep(&reason, ep.step)
+	if !ep.unseen() {
 		switch due, at := ep.due(c.now); {
-		case due && ep.step+1 == len(steps):
+		case due && reason.Step == reason.Steps:
 			reason.Code = Exhausted
-		case due && ep.verdict == holds:
-			reason.Other = ep.rule.spec.Hold
-			if veto := ep.veto(); reason.Other == "" && veto != nil {
-				reason.Other = veto.Reason
-			}
-		case !due:
+		case due:
+			c.whyHeldBack(&reason, ep)
+		default:
 			reason.Until = instant(at)
 		}
 	}
-	if p.Treatment == nil { // if several were found under way, the first speaks
-		p.Treatment = &PlannedTreatment{
-			Rule: ep.rule.spec.ID, Step: ep.step, Action: steps[ep.step].Action, Ref: steps[ep.step].Ref,
-			Since: instant(ep.stepSince), Reason: reason,
-		}
+	p.treat(ep, ep.step, ep.stepSince, reason)
+	return reason
+}
+
+// explainCalledOff says why a step that was decided and never seen does not begin
+// now. What the facts show stays.
+func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) Reason {
+	step, since, there := ep.shown()
+	switch {
+	case ep.step == 0:
+		c.nameObstacle(&reason, ep, code)
+		p.Release = append(p.Release, reason)
+		return reason
+	case !there:
+		c.nameObstacle(&reason, ep, code)
+	default:
+		reason.Code = Treating
+		ep.nameStep(&reason, step)
+		c.whyHeldBack(&reason, ep)
+		p.treat(ep, step, since, reason)
+	}
+	p.CallOff = append(p.CallOff, reason)
+	return reason
+}
+
+// explainRecovery says for how long the treatment stays on a node that is not sick
+// any more.
+func (c *Core) explainRecovery(p *Plan, ep *episode) Reason {
+	reason := Reason{Rule: ep.rule.spec.ID}
+	step, since, _ := ep.shown()
+	if ep.verdict == unclear {
+		c.nameObstacle(&reason, ep, Unclear)
+	} else {
+		reason.Code, reason.Since, reason.Until = Recovering, instant(ep.healthySince), instant(ep.recovered())
+		ep.nameStep(&reason, step)
+	}
+	p.treat(ep, step, since, reason)
+	if ep.unseen() {
+		p.CallOff = append(p.CallOff, reason)
 	}
 	return reason
 }
 
+// shown returns the step that the facts show.
+func (ep *episode) shown() (step int, since int64, there bool) {
+	latest := ep.latest()
+	if latest == nil {
+		return 0, 0, false
+	}
+	if step = ep.rule.fit(latest.Step); step == ep.step {
+		return step, ep.stepSince, true
+	}
+	return step, nanos(latest.Since), true
+}
+
+func (ep *episode) nameStep(reason *Reason, step int) {
+	steps := ep.rule.spec.Response.Ladder
+	reason.Step, reason.Steps, reason.Action = step+1, len(steps), steps[step].Action
+}
+
+// treat asks for a step. If several rules were found treating the node, the first
+// speaks.
+func (p *Plan) treat(ep *episode, step int, since int64, reason Reason) {
+	if p.Treatment != nil {
+		return
+	}
+	wanted := ep.rule.spec.Response.Ladder[step]
+	p.Treatment = &PlannedTreatment{
+		Rule: ep.rule.spec.ID, Step: step, Action: wanted.Action, Ref: wanted.Ref,
+		Since: instant(since), HealthySince: instant(ep.healthySince), Reason: reason,
+	}
+}
+
+// whyHeldBack says what the next step waits for. That nobody knows whether the node
+// is sick is told by the signal that is not named.
+func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
+	switch c.heldBack(ep) {
+	case OnHold:
+		reason.Other = ep.rule.spec.Hold
+	case Vetoed:
+		reason.Other = ep.veto().Reason
+	case 0:
+		reason.Other, reason.Until = couldNotBegin, instant(ep.notBefore)
+	}
+}
+
 // whyNotYet says what a sick node's treatment waits for.
 func (c *Core) whyNotYet(reason *Reason, ep *episode) {
-	r := ep.rule
 	switch {
 	case ep.verdict == unclear:
-		c.whyUnclear(reason, ep.node, r)
+		c.nameObstacle(reason, ep, Unclear)
 	case ep.eligible > c.now:
-		reason.Code, reason.Until = Pending, instant(ep.eligible)
+		c.nameObstacle(reason, ep, Pending)
 	case ep.notBefore > c.now:
 		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
 	case !c.loaded:
 		reason.Code, reason.Other = OnHold, stillLoading
 	default:
-		reason.Code = c.obstacle(ep)
-		switch reason.Code {
-		case OnHold:
-			reason.Other = r.spec.Hold
-		case Vetoed:
-			reason.Other = ep.veto().Reason
-		case Busy:
-			for _, other := range ep.node.episodes {
-				if other.active && other.rule.treats() {
-					reason.Other = other.rule.spec.ID.String()
-					break
-				}
+		c.nameObstacle(reason, ep, c.obstacle(ep))
+	}
+}
+
+// nameObstacle tells of what stands in the way who or how many it is, or until when.
+func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
+	r := ep.rule
+	reason.Code = code
+	switch code {
+	case Unclear:
+		c.whyUnclear(reason, ep.node, r)
+	case Pending:
+		reason.Until = instant(ep.eligible)
+	case OnHold:
+		reason.Other = r.spec.Hold
+	case Vetoed:
+		reason.Other = ep.veto().Reason
+	case Busy:
+		for _, other := range ep.node.episodes {
+			if other.active && other.rule.treats() {
+				reason.Other = other.rule.spec.ID.String()
+				break
 			}
-		case ControlPlaneBusy:
-			reason.Other = c.controlPlane.holder()
-		case GateClosed:
-			reason.Have, reason.Limit, reason.Of = r.total.Sick, r.spec.Bound.Gate.Of(r.total.Selected), r.total.Selected
-		case CapFull:
-			reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
 		}
+	case ControlPlaneBusy:
+		reason.Other = c.controlPlane.holder()
+	case GateClosed:
+		reason.Have, reason.Recovering = r.total.Sick+r.total.Recovering, r.total.Recovering
+		reason.Limit, reason.Of = r.spec.Bound.Gate.Of(r.total.Selected), r.total.Selected
+	case CoolingDown:
+		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
+	case CapFull:
+		reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
 	}
 }
 
@@ -238,6 +331,7 @@ const (
 	stillLoading     = "the nodes are still being loaded"
 	notIncluded      = "control-plane nodes are not included"
 	couldNotBePlaced = "it could not be placed"
+	couldNotBegin    = "it could not be carried out"
 )
 
 // standing returns the effect of the taint that an episode wants on its node

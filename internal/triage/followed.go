@@ -14,9 +14,15 @@ type rule struct {
 	total      Counts
 	zones      map[symbol]*Counts
 	gate, full queue // who waits for the gate to open, and for room in the cap
+	unseen     queue // whose first step was decided and never seen
 	departures []*departure
 	episodes   int
 	isTouched  bool
+
+	isShut    bool // as far as the unseen have heard, the gate is closed
+	storm     bool // the gate is closed, and stays so until the cooldown is over
+	calmSince int64
+	alarm     ticket // the end of the cooldown
 }
 
 // definition is what a rule asks of a node, in symbols.
@@ -44,6 +50,7 @@ type signal struct {
 
 func (c *Core) newRule(id RuleID) *rule {
 	r := &rule{spec: Rule{ID: id}, gone: true, zones: map[symbol]*Counts{}}
+	r.alarm.rule = r
 	c.rules[id] = r
 	return r
 }
@@ -52,9 +59,14 @@ func (c *Core) newRule(id RuleID) *rule {
 // names which both use keep their symbols, by which clocks are carried over.
 func (c *Core) load(r *rule, spec Rule) {
 	compiled := define(spec, c.symbols.hold)
+	storm, calmSince := r.storm && spec.Bound.Cooldown > 0, r.calmSince
 	c.unload(r)
 	r.spec, r.gone, r.definition = spec, false, compiled
+	if storm {
+		r.storm, r.calmSince = true, calmSince
+	}
 	c.index.add(r)
+	c.touch(r) // its bounds may be others
 }
 
 // unload takes the definition away, but not what the rule has under way.
@@ -65,6 +77,7 @@ func (c *Core) unload(r *rule) {
 	c.index.remove(r)
 	r.release(c.symbols.drop)
 	r.demands, r.groups, r.gone = nil, nil, true
+	r.endStorm()
 }
 
 // define compiles what a rule asks of a node. Every symbol that it needs it asks
@@ -122,6 +135,12 @@ func (r *rule) treats() bool { return r.spec.ID.Kind != ConditionSet }
 // does not ask: it is held until the response is gone.
 func (r *rule) takesPlaces() bool {
 	return !r.gone && !r.spec.DryRun && (r.treats() || r.spec.Response.Taint.Effect == NoExecute)
+}
+
+// waitsForRecovery says whether a treatment of the rule stays on a node that is not
+// sick any more.
+func (r *rule) waitsForRecovery() bool {
+	return !r.gone && !r.spec.DryRun && r.spec.Recovery != Recovery{}
 }
 
 func (r *rule) terminates(step int) bool {

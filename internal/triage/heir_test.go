@@ -91,7 +91,8 @@ func (h *history) inherits(saw map[string]int, name string, old, inherited triag
 		return m.Rule == old.Rule && m.Condition == old.Condition
 	})
 	there := old.Status != triage.Missing
-	cameAlong := !arrival.stamp.IsZero() && !arrival.backwards && arrival.at.Equal(old.Since)
+	cameAlong := !arrival.stamp.IsZero() && !arrival.backwards && arrival.at.Equal(old.Since) &&
+		old.Since.Sub(arrival.stamp).Abs() <= time.Minute // else a clock is wrong
 	young := old.Since.Sub(arrival.stamp) < 2*time.Second // it is in whole seconds
 	switch {
 	case remembered && !inherited.Since.Equal(old.Since):

@@ -23,6 +23,7 @@ type decider interface {
 	Forget(now time.Time, name string)
 	Abandon(now time.Time, node string, rule triage.RuleID, retry time.Duration)
 	Resume(now time.Time, g triage.Grant)
+	ResumeStorm(now time.Time, id triage.RuleID, calmSince time.Time)
 	Loaded(now time.Time)
 	Advance(now time.Time)
 	Plan(node string) (triage.Plan, bool)
@@ -119,9 +120,9 @@ func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*his
 		for range rapid.IntRange(2, 6).Draw(inner, "") {
 			h.arrive()
 		}
-		h.start(nil)
+		h.start(nil, nil)
 		// Several times, because one Repeat is short and may be very short.
-		for range 8 {
+		for range 12 {
 			inner.Repeat(map[string]func(*rapid.T){"": func(*rapid.T) {}, "step": func(*rapid.T) { h.step() }})
 		}
 		h.ends = true
@@ -238,8 +239,9 @@ func (h *history) setRule(r triage.Rule) {
 // ---- the controller starts
 
 // start makes new deciders and tells them everything there is, as a controller
-// does that knows nothing but the API server and the grants that were saved.
-func (h *history) start(grants []triage.Grant) {
+// does that knows nothing but the API server and what was saved: the grants, and the
+// storms with the time since when they were over.
+func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Time) {
 	h.each, h.heard, h.loaded, h.drawer = h.born(), map[string]triage.Node{}, false, nil
 	h.plans, h.told = map[string]triage.Plan{}, time.Time{}
 
@@ -269,6 +271,13 @@ func (h *history) start(grants []triage.Grant) {
 	for _, g := range grants {
 		say := fmt.Sprintf("Resume(%s)", grantKey(g))
 		calls = append(calls, call{say: say, about: []string{g.Node}, do: func(d decider, now time.Time) { d.Resume(now, g) }})
+	}
+	h.anyOrder(calls)
+
+	calls = nil
+	for _, id := range slices.SortedFunc(maps.Keys(storms), compareRules) {
+		say := fmt.Sprintf("ResumeStorm(%s, calm since %s)", id, at(storms[id]))
+		calls = append(calls, call{say: say, do: func(d decider, now time.Time) { d.ResumeStorm(now, id, storms[id]) }})
 	}
 	h.anyOrder(calls)
 
@@ -328,7 +337,7 @@ func (h *history) step() {
 		{1, h.carryOutLate},
 		{4, h.lateWriteLands},
 		{2, h.treatmentFails},
-		{2, h.treatmentEnds},
+		{3, h.treatmentEnds},
 		{2, h.nodeGoes},
 		{1, h.nodeIsRecreated},
 		{2, h.replacementArrives},
@@ -336,8 +345,12 @@ func (h *history) step() {
 		{2, h.dryRunTurns},
 		{5, h.effectTurns},
 		{6, h.mindChanges},
-		{2, h.abandon},
-		{2, h.settle},
+		{6, h.courseChanges},
+		{5, h.patientRecovers},
+		{4, h.weatherChanges},
+		{3, h.treatmentDeletes},
+		{5, h.abandon},
+		{3, h.settle},
 		{1, h.observeAgain},
 		{1, h.restart},
 	} {
@@ -436,7 +449,9 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised"}) {
+	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised", "confirmed"}) {
+	case "confirmed":
+		node.Confirmed = !node.Confirmed
 	case "labels":
 		node.Labels = h.drawLabels()
 	case "veto":
@@ -512,6 +527,9 @@ func (h *history) carry(plan triage.Plan) {
 			}
 			node.Treatments = append(node.Treatments, triage.Treatment{Rule: planned.Rule, Step: planned.Step, Since: since})
 		}
+		if !rare(h.t, 4) {
+			h.takeNote(node, *planned)
+		}
 	}
 	if done("memories") {
 		node.Memories = slices.Clone(plan.Remember)
@@ -547,8 +565,12 @@ func (h *history) treatmentEnds() {
 		h.carryOut()
 		return
 	}
+	several := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return len(h.nodes[name].Treatments) == 1 })
+	if len(several) > 0 && !rare(h.t, 3) {
+		names = several
+	}
 	node := h.nodes[pick(h.t, names)]
-	if rare(h.t, 3) {
+	if len(several) > 0 && rare(h.t, 2) {
 		node.Treatments = node.Treatments[:len(node.Treatments)-1]
 	} else {
 		node.Treatments = nil
@@ -667,7 +689,8 @@ func (h *history) abandon() {
 	node, rule := "", triage.RuleID{}
 	var unseen []triage.Grant
 	for _, g := range h.core().Grants() {
-		if n := h.nodes[g.Node]; n != nil && !takesPlace(*n, g.Rule) {
+		n := h.nodes[g.Node]
+		if n != nil && (!takesPlace(*n, g.Rule) || g.Rule.Kind != triage.ConditionSet && !shows(*n, g.Rule, g.Step)) {
 			unseen = append(unseen, g)
 		}
 	}
@@ -678,8 +701,8 @@ func (h *history) abandon() {
 		node, rule = g.Node, g.Rule
 	case len(h.nodes) > 0 && len(h.rules) > 0 && rare(h.t, 3):
 		node, rule = pick(h.t, h.names()), pick(h.t, h.ids())
-		if takesPlace(*h.nodes[node], rule) && !takesPlace(h.heard[node], rule) {
-			return // it is there, which the caller would know
+		if !slices.Equal(h.nodes[node].Taints, h.heard[node].Taints) || !slices.Equal(h.nodes[node].Treatments, h.heard[node].Treatments) {
+			return // something is there, which the caller would know
 		}
 	default:
 		h.carryOut()
@@ -715,6 +738,7 @@ func (h *history) restart() {
 			h.nodes[name].Memories = slices.Clone(plan.Remember)
 		}
 	}
+	storms := h.stormsNow()
 	h.now = h.now.Add(pick(h.t, moments))
 	h.tell("%s the controller starts again", at(h.now))
 	if names := h.names(); len(names) > 0 && rare(h.t, 3) {
@@ -730,7 +754,7 @@ func (h *history) restart() {
 	if id, ok := h.drawTurning(); ok && rare(h.t, 3) {
 		h.rules[id] = h.turned(h.rules[id])
 	}
-	h.start(grants)
+	h.start(grants, storms)
 }
 
 // ---- nodes
@@ -856,7 +880,9 @@ func (h *history) drawRule(id triage.RuleID) triage.Rule {
 // alterRule changes one thing about a rule, or nothing.
 func (h *history) alterRule(r triage.Rule) triage.Rule {
 	r.When.Signals = slices.Clone(r.When.Signals)
-	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "who", "when", "all", "order", "everything", "nothing"}) {
+	switch pick(h.t, []string{"for", "hold", "dry run", "bound", "response", "recovery", "who", "when", "all", "order", "everything", "nothing"}) {
+	case "recovery":
+		h.drawRecovery(&r)
 	case "for":
 		i := rapid.IntRange(0, len(r.When.Signals)-1).Draw(h.t, "")
 		r.When.Signals[i].For = pick(h.t, waits)
@@ -952,14 +978,25 @@ func (h *history) drawResponse(r *triage.Rule) {
 		}
 	}
 	h.drawBound(r)
+	h.drawRecovery(r)
+}
+
+func (h *history) drawRecovery(r *triage.Rule) {
+	r.Recovery = triage.Recovery{}
+	if r.Response.Taint == nil && rare(h.t, 2) {
+		r.Recovery = pick(h.t, []triage.Recovery{{Delay: 10 * time.Second}, {Delay: time.Minute}, {ByHand: true}})
+	}
 }
 
 func (h *history) drawBound(r *triage.Rule) {
 	r.Bound = triage.Bound{}
-	if r.Response.Taint == nil && rare(h.t, 3) {
+	if r.Response.Taint == nil && rare(h.t, 2) {
 		gate := h.drawLimit()
 		gate.Healthy = rare(h.t, 3)
 		r.Bound.Gate = &gate
+		if rare(h.t, 2) {
+			r.Bound.Cooldown = pick(h.t, []time.Duration{30 * time.Second, 5 * time.Minute})
+		}
 	}
 	if (r.Response.Taint == nil || r.Response.Taint.Effect == triage.NoExecute) && !rare(h.t, 4) {
 		limit := h.drawLimit()
@@ -989,6 +1026,9 @@ func describe(n triage.Node) string {
 	if n.Initialized {
 		b.WriteString(" initialised")
 	}
+	if n.Confirmed {
+		b.WriteString(" confirmed")
+	}
 	for _, c := range n.Conditions {
 		fmt.Fprintf(&b, " %s=%s", c.Type, c.Status)
 		if c.Reason != "" {
@@ -1006,6 +1046,12 @@ func describe(n triage.Node) string {
 		fmt.Fprintf(&b, " treatment:%s:%d@%s", t.Rule, t.Step, at(t.Since))
 		if t.Failed {
 			b.WriteString(":failed")
+		}
+		if t.Deletes {
+			b.WriteString(":deletes")
+		}
+		if !t.HealthySince.IsZero() {
+			b.WriteString(":healthy since " + at(t.HealthySince))
 		}
 	}
 	for _, m := range n.Memories {
@@ -1048,6 +1094,9 @@ func describeRule(r triage.Rule) string {
 		}
 	}
 	limit("gate", r.Bound.Gate)
+	if r.Bound.Cooldown > 0 {
+		fmt.Fprintf(&b, " cooldown %s", r.Bound.Cooldown)
+	}
 	limit("cap", r.Bound.Cap)
 	if taint := r.Response.Taint; taint != nil {
 		fmt.Fprintf(&b, " taint %s:%s", taint.Key, taint.Effect)
@@ -1063,6 +1112,12 @@ func describeRule(r triage.Rule) string {
 		if step.Timeout > 0 {
 			fmt.Fprintf(&b, " up to %s", step.Timeout)
 		}
+	}
+	switch {
+	case r.Recovery.ByHand:
+		b.WriteString(" until confirmed")
+	case r.Recovery.Delay > 0:
+		fmt.Fprintf(&b, " until healthy for %s", r.Recovery.Delay)
 	}
 	if r.Hold != "" {
 		b.WriteString(" on hold")
@@ -1085,6 +1140,7 @@ func same(a, b triage.Plan) bool {
 		slices.Equal(a.Taints, b.Taints) &&
 		(a.Treatment == nil) == (b.Treatment == nil) && (a.Treatment == nil || *a.Treatment == *b.Treatment) &&
 		slices.Equal(a.Release, b.Release) &&
+		slices.Equal(a.CallOff, b.CallOff) &&
 		slices.Equal(a.Findings, b.Findings) &&
 		slices.Equal(a.Remember, b.Remember) &&
 		a.Next.Equal(b.Next)
@@ -1097,8 +1153,8 @@ func sortGrants(grants []triage.Grant) {
 }
 
 func grantKey(g triage.Grant) string {
-	return fmt.Sprintf("%s on %s %s step %d since %s gone %s control plane %t replaced %t",
-		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced)
+	return fmt.Sprintf("%s on %s %s step %d since %s gone %s control plane %t replaced %t deletes %t",
+		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced, g.Deletes)
 }
 
 // agree ends the history unless another decider plans and counts the same as
@@ -1125,7 +1181,8 @@ func (h *history) agree(other decider, who string) {
 			h.tell("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
 			h.fail("a rule is counted by one and not by the other")
 		}
-		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || !maps.Equal(got.Zones, want.Zones) {
+		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || !maps.Equal(got.Zones, want.Zones) ||
+			got.Storm != want.Storm || !got.CalmSince.Equal(want.CalmSince) || !got.CalmUntil.Equal(want.CalmUntil) {
 			h.tell("population of %s (-%s +core):\n%s", id, who, diff(got, want))
 			h.fail("the populations of a rule differ")
 		}
@@ -1157,12 +1214,14 @@ type actions struct {
 	Action    triage.Action
 	Ref       string
 	Treatment bool
+	Note      time.Time
 	Release   []triage.RuleID
+	CallOff   []triage.RuleID
 }
 
 func (a actions) equal(b actions) bool {
 	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
-		a.Action == b.Action && a.Ref == b.Ref && slices.Equal(a.Release, b.Release)
+		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff)
 }
 
 func actionsOf(plan triage.Plan) actions {
@@ -1171,7 +1230,10 @@ func actionsOf(plan triage.Plan) actions {
 		a.Taints = append(a.Taints, taint.Taint)
 	}
 	if p := plan.Treatment; p != nil {
-		a.Treatment, a.Rule, a.Step, a.Action, a.Ref = true, p.Rule, p.Step, p.Action, p.Ref
+		a.Treatment, a.Rule, a.Step, a.Action, a.Ref, a.Note = true, p.Rule, p.Step, p.Action, p.Ref, p.HealthySince
+	}
+	for _, reason := range plan.CallOff {
+		a.CallOff = append(a.CallOff, reason.Rule)
 	}
 	for _, reason := range plan.Release {
 		a.Release = append(a.Release, reason.Rule)
@@ -1264,6 +1326,7 @@ func TestHistories(t *testing.T) {
 				wakes(c)
 				h.tally(saw)
 				h.tallyCallOffs()
+				h.tallyCourses()
 			}
 		})
 	})
@@ -1271,12 +1334,17 @@ func TestHistories(t *testing.T) {
 	wanted := []string{
 		"grants", "releases", "fallbacks", "supersessions", "escalations", "exhaustions", "vacancies", "replacements",
 		"unclear-kept", "memories", "memories of a later start than the stamp's", "remembered",
-		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it",
+		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "stamps of clocks that are wrong",
 		"not remembered: on dry run", "not remembered: nobody waits for it", "over", "abandoned", "resumed",
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
-	wanted = append(wanted, changesOfMind...)
+	wanted = slices.Concat(wanted, changesOfMind, coursesOfTreatment, []string{
+		"abandoned a later step", "later steps over", "storms under a rule that is edited", "storms resumed", "storms that came back", "storms calmed",
+		"storms over", "storms over with nobody sick", "gates closed by those who recover", "recoveries that were broken off",
+		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
+		"vacancies of treatments that delete, found after a restart",
+	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
 	}
@@ -1353,6 +1421,7 @@ func TestInvariants(t *testing.T) {
 		live(t, saw, func() []decider { return []decider{triage.New(), triage.New(), triage.New()} }, func(h *history) func(call) {
 			h.shuffle = true
 			bounds, rehearsals, places, heirs := h.bounds(saw), h.rehearsals(saw), h.places(), h.heirs(saw)
+			calms, recoveries := h.calms(), h.recoveries()
 			return func(c call) {
 				h.agree(h.each[1], "the core that heard the same")
 				h.agree(h.each[2], "the core that was told in another order")
@@ -1363,6 +1432,10 @@ func TestInvariants(t *testing.T) {
 				heirs()
 				h.beginsNothing()
 				h.tallyCallOffs()
+				calms()
+				recoveries()
+				h.treatedOrCalledOff()
+				h.tallyCourses()
 			}
 		})
 	})
@@ -1386,7 +1459,12 @@ func TestInvariants(t *testing.T) {
 		ways = append(ways, fmt.Sprintf("%d %s", saw[what], what))
 	}
 	t.Logf("saw %s", strings.Join(ways, ", "))
-	for _, what := range slices.Concat(inheritances, changesOfMind, []string{
+	var courses []string
+	for _, what := range slices.Concat(coursesOfTreatment, provenCourses) {
+		courses = append(courses, fmt.Sprintf("%s %d", what, saw[what]))
+	}
+	t.Logf("saw %s", strings.Join(courses, ", "))
+	for _, what := range slices.Concat(inheritances, changesOfMind, coursesOfTreatment, provenCourses, []string{
 		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
 		"effects weakened with something under way", "effects strengthened with something under way", "rules removed with something under way",
@@ -1462,15 +1540,16 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 		h.fail(what)
 	}
 	// Counted here, and not taken from the core's own counts.
-	var selected, sick int
+	var selected int
+	unwell := map[string]bool{}
 	treated := map[string]bool{}
 	fromCreation := slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation })
 	for name, node := range h.heard {
 		if selects(rule, node) {
 			selected++
 			// Whether a node was ever ready cannot be seen from what it says now.
-			if !fromCreation && complains(rule, node) {
-				sick++
+			if !fromCreation && complains(rule, node) || takesPlace(node, g.Rule) {
+				unwell[name] = true
 			}
 		}
 		if takesPlace(node, g.Rule) {
@@ -1480,6 +1559,9 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	for _, other := range grants {
 		if other.Rule == g.Rule {
 			treated[other.Node+"/"+other.UID] = true
+			if node, there := h.heard[other.Node]; there && node.UID == other.UID && other.Gone.IsZero() && selects(rule, node) {
+				unwell[other.Node] = true
+			}
 		}
 	}
 	if limit := allows(rule.Bound.Cap, selected); limit >= 0 {
@@ -1509,8 +1591,8 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	saw["treatments"]++
 	if limit := allows(rule.Bound.Gate, selected); limit >= 0 {
 		saw["gated"]++
-		if sick > limit {
-			h.tell("%d are sick, %d may be", sick, limit)
+		if len(unwell) > limit {
+			h.tell("%d are sick or in treatment, %d may be", len(unwell), limit)
 			bad("a treatment is begun while the gate is closed")
 		}
 	}

@@ -101,8 +101,13 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 			sick = ep.active || ep.present || r.overall(len(ep.clocks), 0) == holds
 		}
 	}
+	if ep.verdict != no && outcome == no {
+		ep.badUntil = c.now
+	}
 	ep.verdict, ep.eligible, ep.decider = outcome, eligible, decider
 	c.setSick(ep, sick)
+	c.setRecovering(ep, selected && !sick && ep.active && r.treats())
+	c.timeRecovery(ep, first)
 	c.consider(ep)
 	c.closeIfOver(ep)
 }

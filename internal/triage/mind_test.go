@@ -151,6 +151,9 @@ func (h *history) settle() {
 		todo = todo[1:]
 		h.asked = append(h.asked, name)
 		for {
+			if h.stepsBack(name) {
+				continue
+			}
 			p, ok := h.releasedUnseen(name)
 			if !ok {
 				break
@@ -178,8 +181,8 @@ func (h *history) settle() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.heard)) {
-		if p, ok := h.releasedUnseen(name); ok {
-			h.tell("%s", p)
+		if p, ok := h.releasedUnseen(name); ok || h.stepsBack(name) {
+			h.tell("%s %s", name, p)
 			h.fail("something is to be called off on a node that was not woken")
 		}
 	}

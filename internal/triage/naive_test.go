@@ -23,6 +23,9 @@ type twin struct {
 	// ladders are the lengths of all ladders that there are, and of those of rules
 	// that are gone and have left something behind.
 	ladders map[triage.RuleID]int
+	// storms are those that are on, by the rule whose gate they closed, each with the
+	// time since when it is calm again, zero while it is not.
+	storms map[triage.RuleID]time.Time
 
 	// saw counts what happened, so that a test can tell that it happened.
 	saw map[string]int
@@ -37,6 +40,7 @@ type patient struct {
 	initialized bool      // once
 	changed     map[string]time.Time
 	stale       map[string]bool
+	flapped     map[string]bool // between the last two observations, while that is looked at
 	charts      map[triage.RuleID]*chart
 }
 
@@ -46,6 +50,12 @@ type chart struct {
 	sick      bool
 	clocks    map[string]start
 	notBefore time.Time
+
+	// troubled says that the rule held or was unclear when it was last asked, and
+	// relieved is when it last ceased to.
+	troubled bool
+	relieved time.Time
+	well     time.Time // since when the node counts as healthy beside its treatment, zero if it does not
 
 	response
 }
@@ -71,7 +81,11 @@ type response struct {
 	// its steps were.
 	terminates bool
 	noted      int // the step that terminates is about, plus one
+	deletes    bool
 }
+
+// departs says that the node has to be replaced if it goes.
+func (r response) departs() bool { return r.active && (r.terminates || r.deletes) }
 
 type verdict int
 
@@ -82,7 +96,10 @@ const (
 )
 
 func newTwin(saw map[string]int) *twin {
-	return &twin{rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, ladders: map[triage.RuleID]int{}, saw: saw}
+	return &twin{
+		rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, ladders: map[triage.RuleID]int{},
+		storms: map[triage.RuleID]time.Time{}, saw: saw,
+	}
 }
 
 // ---- what the caller tells
@@ -99,6 +116,11 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 	}
 	t.rules[r.ID] = r
 	t.ladders[r.ID] = len(r.Response.Ladder)
+	if r.Bound.Cooldown == 0 {
+		delete(t.storms, r.ID)
+	} else if _, on := t.storms[r.ID]; on && known {
+		t.saw["storms under a rule that is edited"]++
+	}
 	for _, p := range t.nodes {
 		c := p.charts[r.ID]
 		if c == nil {
@@ -123,6 +145,7 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 func (t *twin) RemoveRule(now time.Time, id triage.RuleID) {
 	t.pass(now)
 	delete(t.rules, id)
+	delete(t.storms, id)
 	t.decide()
 }
 
@@ -134,6 +157,7 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 			t.forget(facts.Name)
 			p = nil
 		}
+		flapped := map[string]bool{}
 		honest := map[string]bool{} // whose transition time can be that of a change which is seen now
 		if p == nil {
 			p = &patient{
@@ -161,6 +185,12 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 				after, is := rowOf(facts, row.Type)
 				// Within two seconds two changes may have the same.
 				honest[row.Type] = after.Transition.After(before.Transition) || t.now.Sub(after.Transition) < 2*time.Second
+				// And a clock that is wrong tells nobody when that was.
+				if off := t.now.Sub(after.Transition).Abs(); honest[row.Type] && off > time.Minute {
+					honest[row.Type] = false
+					t.saw["stamps of clocks that are wrong"]++
+				}
+				flapped[row.Type] = was && is && before.Status == after.Status && after.Transition.After(before.Transition)
 				switch {
 				case before.Status != after.Status || was != is:
 					p.changed[row.Type], p.stale[row.Type] = t.now, !honest[row.Type]
@@ -172,7 +202,9 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 		p.facts = cloneNode(facts)
 		ready, _ := rowOf(facts, triage.Ready)
 		p.initialized = p.initialized || facts.Initialized || ready.Status == triage.True
+		p.flapped = flapped
 		t.examine(p, honest)
+		p.flapped = nil
 		for id, c := range p.charts {
 			c.note(t.rules[id])
 		}
@@ -197,13 +229,27 @@ func (t *twin) Forget(now time.Time, name string) {
 func (t *twin) Abandon(now time.Time, node string, id triage.RuleID, retry time.Duration) {
 	t.pass(now)
 	if p := t.nodes[node]; p != nil {
-		if c := p.charts[id]; c != nil && c.active && !takesPlace(p.facts, id) {
-			c.response = response{}
+		c := p.charts[id]
+		shown, there := t.shown(p, id)
+		gives := true
+		switch {
+		case c == nil || !c.active:
+			gives = false
+		case !takesPlace(p.facts, id):
+			c.response, c.well = response{}, time.Time{}
+			t.saw["abandoned"]++
+		case there && c.seen <= c.step: // that step is not there, but an earlier one is
+			c.step, c.seen, c.since, c.failed = shown.Step, shown.Step+1, shown.Since, shown.Failed
+			c.note(t.rules[id])
+			t.saw["abandoned a later step"]++
+		default:
+			gives = false
+		}
+		if gives {
 			c.notBefore = earlier(c.notBefore, t.now) // its turn is what it was
 			if retry > 0 {
 				c.notBefore = t.now.Add(retry)
 			}
-			t.saw["abandoned"]++
 		}
 	}
 	t.decide()
@@ -221,8 +267,11 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 	case !g.Gone.IsZero():
 		t.vacancy = append(t.vacancy, g)
 	case p == nil:
-		if ladder && !g.Replaced && rule.Response.Ladder[min(g.Step, len(rule.Response.Ladder)-1)].Action == triage.Terminate {
-			g.Gone = t.now
+		if ladder && !g.Replaced && (g.Deletes || rule.Response.Ladder[min(g.Step, len(rule.Response.Ladder)-1)].Action == triage.Terminate) {
+			if g.Deletes {
+				t.saw["vacancies of treatments that delete, found after a restart"]++
+			}
+			g.Gone, g.Deletes = t.now, false
 			t.vacancy = append(t.vacancy, g)
 			t.saw["vacancies"]++
 		}
@@ -239,9 +288,20 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 		} else if step := min(g.Step, max(len(rule.Response.Ladder)-1, 0)); known && step > c.step {
 			c.step, c.since, c.failed = step, g.Since, false
 		}
-		if ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate {
+		terminates := ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate
+		if terminates || deletes(p.facts, g.Rule) {
 			c.replaced = g.Replaced
 		}
+	}
+	t.decide()
+}
+
+func (t *twin) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time) {
+	t.pass(now)
+	rule, known := t.rules[id]
+	if _, on := t.storms[id]; known && rule.Bound.Cooldown > 0 && !on {
+		t.storms[id] = earlier(calm, t.now)
+		t.saw["storms resumed"]++
 	}
 	t.decide()
 }
@@ -279,12 +339,13 @@ func (t *twin) decide() {
 		t.examine(p, nil)
 	}
 	t.escalate()
+	t.weather()
 	t.grant()
 	for _, p := range t.nodes {
 		for id, c := range p.charts {
 			c.note(t.rules[id])
 			if !c.active && !c.sick && len(c.clocks) == 0 && !carries(p.facts, id) {
-				c.notBefore = time.Time{}
+				c.notBefore, c.troubled, c.relieved = time.Time{}, false, time.Time{}
 			}
 		}
 	}
@@ -292,6 +353,42 @@ func (t *twin) decide() {
 		_, known := t.rules[id]
 		return !known && !t.left(id)
 	})
+}
+
+// weather tells for every rule whether a storm is on now that everything is known.
+func (t *twin) weather() {
+	if !t.loaded {
+		return
+	}
+	for id, rule := range t.rules {
+		if rule.Bound.Cooldown == 0 {
+			continue
+		}
+		n := t.count(rule)
+		over := n.Sick+n.Recovering > allows(rule.Bound.Gate, n.Selected)
+		calm, on := t.storms[id]
+		switch {
+		case over:
+			if on && !calm.IsZero() {
+				t.saw["storms that came back"]++
+			}
+			t.storms[id] = time.Time{}
+			continue
+		case !on:
+			continue
+		case calm.IsZero():
+			calm = t.now
+			t.storms[id] = calm
+			t.saw["storms calmed"]++
+		}
+		if !calm.Add(rule.Bound.Cooldown).After(t.now) {
+			delete(t.storms, id)
+			t.saw["storms over"]++
+			if n.Sick+n.Recovering == 0 {
+				t.saw["storms over with nobody sick"]++
+			}
+		}
+	}
 }
 
 // left says whether anything of a rule is still around.
@@ -314,6 +411,7 @@ func (t *twin) examine(p *patient, honest map[string]bool) {
 
 		if !known || !selects(rule, p.facts) {
 			c.judged, c.sick, c.clocks = false, false, map[string]start{}
+			t.feel(p, rule, c, not)
 			continue
 		}
 		for _, condition := range groups(rule) {
@@ -329,8 +427,82 @@ func (t *twin) examine(p *patient, honest map[string]bool) {
 				c.sick = c.active || carries(p.facts, id) || t.allRun(rule, c)
 			}
 		}
+		t.feel(p, rule, c, t.verdict(p, rule))
 		c.judged = true
 	}
+}
+
+// feel keeps since when a node has been healthy whose treatment is still there.
+func (t *twin) feel(p *patient, rule triage.Rule, c *chart, v verdict) {
+	if c.troubled && v == not {
+		c.relieved = t.now
+	}
+	c.troubled = v != not
+	shown, there := t.shown(p, rule.ID)
+	waits := rule.Recovery.Delay > 0 || rule.Recovery.ByHand
+	if !there || !waits || rule.DryRun || c.troubled || c.sick || !selects(rule, p.facts) {
+		if !c.well.IsZero() && c.sick {
+			t.saw["recoveries that were broken off"]++
+		}
+		if !c.well.IsZero() && !c.sick && c.troubled {
+			t.saw["recoveries that became unclear"]++
+		}
+		c.well = time.Time{}
+		return
+	}
+	switch {
+	case !c.well.IsZero():
+	case c.judged || shown.HealthySince.IsZero():
+		c.well = t.now
+	default:
+		c.well = later(earlier(shown.HealthySince, t.now), c.relieved)
+		t.saw["recoveries taken up from a note"]++
+	}
+	for _, condition := range groups(rule) {
+		if _, is := rowOf(p.facts, condition); is && !c.judged {
+			c.well = later(c.well, p.changed[condition])
+		}
+		if p.flapped[condition] {
+			if c.well.Before(t.now) {
+				t.saw["recoveries begun anew by a stamp"]++
+			}
+			c.well = t.now
+		}
+	}
+}
+
+// shown is the latest step of a ladder that the facts show.
+func (t *twin) shown(p *patient, id triage.RuleID) (latest triage.Treatment, there bool) {
+	for _, treatment := range p.facts.Treatments {
+		if treatment.Rule == id && (!there || treatment.Step > latest.Step) {
+			latest, there = treatment, true
+		}
+	}
+	if steps := t.ladders[id]; there && steps > 0 {
+		latest.Step = min(latest.Step, steps-1)
+	}
+	return latest, there
+}
+
+// stays says whether the treatment stays on a node that is not sick any more, and
+// until when if time will end that.
+func (t *twin) stays(p *patient, rule triage.Rule) (until time.Time, stays bool) {
+	c := p.chart(rule.ID)
+	waits := rule.Recovery.Delay > 0 || rule.Recovery.ByHand
+	_, there := t.shown(p, rule.ID)
+	if c.sick || !waits || rule.DryRun || !there || !selects(rule, p.facts) {
+		return time.Time{}, false
+	}
+	switch {
+	case t.verdict(p, rule) == unclear:
+		return time.Time{}, true
+	case p.facts.Confirmed:
+		return time.Time{}, false
+	case rule.Recovery.ByHand:
+		return time.Time{}, true
+	}
+	until = c.well.Add(rule.Recovery.Delay)
+	return until, until.After(t.now)
 }
 
 // allRun says whether the clocks that run would have made the node sick.
@@ -403,15 +575,18 @@ func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
 		tainted = tainted || taint.Rule == id && taint.Effect == triage.NoExecute
 	}
 
+	defer func() { c.deletes = c.active && len(found) > 0 && deletes(p.facts, id) }()
 	switch {
 	case len(found) > 0:
 		if !c.active || !c.treatment {
 			c.response = response{active: true, treatment: true, since: t.now}
 		}
-		for _, treatment := range found {
-			c.step = max(c.step, treatment.Step)
-			c.seen = max(c.seen, treatment.Step+1)
+		top := found[len(found)-1].Step
+		if c.seen == c.step+1 && top < c.step {
+			c.step = top // somebody has ended the later one
+			t.saw["later steps over"]++
 		}
+		c.step, c.seen = max(c.step, top), top+1
 		for _, treatment := range found {
 			if treatment.Step == c.step {
 				c.since, c.failed = treatment.Since, treatment.Failed
@@ -423,7 +598,7 @@ func (t *twin) find(p *patient, id triage.RuleID, c *chart) {
 		}
 		c.seen = 1
 	case c.active && c.seen == c.step+1:
-		c.response = response{}
+		c.response, c.well = response{}, time.Time{}
 		c.notBefore = t.now
 		t.saw["over"]++
 	}
@@ -437,7 +612,7 @@ func (t *twin) escalate() {
 				continue
 			}
 			_, vetoed := vetoOf(p.facts, id.Kind)
-			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.spent(rule, c) {
+			if t.verdict(p, rule) == holds && rule.Hold == "" && !vetoed && t.spent(rule, c) && !c.notBefore.After(t.now) {
 				c.step, c.since, c.failed = c.step+1, t.now, false
 				c.note(rule)
 				t.saw["escalations"]++
@@ -452,7 +627,8 @@ func (t *twin) spent(rule triage.Rule, c *chart) bool {
 	return c.seen == c.step+1 && (c.failed || timeout > 0 && !c.since.Add(timeout).After(t.now))
 }
 
-// note keeps whether the step under way is a termination.
+// note keeps whether the step under way is a termination, or anything deletes the
+// node.
 func (c *chart) note(rule triage.Rule) {
 	if ladder := rule.Response.Ladder; c.active && len(ladder) > 0 {
 		terminates := ladder[c.step].Action == triage.Terminate
@@ -460,8 +636,8 @@ func (c *chart) note(rule triage.Rule) {
 			terminates = terminates || c.terminates
 		}
 		c.terminates, c.noted = terminates, c.step+1
-		c.replaced = c.replaced && c.terminates
 	}
+	c.replaced = c.replaced && c.departs()
 }
 
 func (t *twin) forget(name string) {
@@ -470,11 +646,14 @@ func (t *twin) forget(name string) {
 		return
 	}
 	for id, c := range p.charts {
-		if c.active && c.terminates && !c.replaced {
+		if c.departs() && !c.replaced {
 			t.vacancy = append(t.vacancy, triage.Grant{
 				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
 			})
 			t.saw["vacancies"]++
+			if !c.terminates {
+				t.saw["vacancies of treatments that delete"]++
+			}
 		}
 	}
 	delete(t.nodes, name)
@@ -495,7 +674,7 @@ func (t *twin) replace(p *patient) {
 			continue // nobody replaces itself
 		}
 		for id, c := range other.charts {
-			if c.active && c.terminates && !c.replaced {
+			if c.departs() && !c.replaced {
 				open = append(open, termination{c.since, name, id, func() { c.replaced = true }})
 			}
 		}
@@ -580,12 +759,28 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		if names := t.controlPlaneInTreatment(p); p.facts.ControlPlane && len(names) > 0 {
 			return triage.Reason{Code: triage.ControlPlaneBusy, Other: slices.Min(names)}, true
 		}
-		if gate := allows(rule.Bound.Gate, counts.Selected); gate >= 0 && counts.Sick > gate {
-			return triage.Reason{Code: triage.GateClosed, Have: counts.Sick, Limit: gate, Of: counts.Selected}, true
+		if reason, shut := t.shut(rule); shut {
+			return reason, true
 		}
 	}
 	if limit := allows(rule.Bound.Cap, counts.Selected); limit >= 0 && counts.Treated >= limit {
 		return triage.Reason{Code: triage.CapFull, Have: counts.Treated, Limit: limit, Of: counts.Selected}, true
+	}
+	return triage.Reason{}, false
+}
+
+// shut says what keeps the gate of a rule closed.
+func (t *twin) shut(rule triage.Rule) (triage.Reason, bool) {
+	n := t.count(rule)
+	unwell := n.Sick + n.Recovering
+	if gate := allows(rule.Bound.Gate, n.Selected); gate >= 0 && unwell > gate {
+		if n.Sick <= gate {
+			t.saw["gates closed by those who recover"]++
+		}
+		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Limit: gate, Of: n.Selected}, true
+	}
+	if calm, on := t.storms[rule.ID]; on {
+		return triage.Reason{Code: triage.CoolingDown, Calm: calm, Until: calm.Add(rule.Bound.Cooldown)}, true
 	}
 	return triage.Reason{}, false
 }
@@ -615,6 +810,7 @@ func (t *twin) count(rule triage.Rule) triage.Counts {
 		n.Selected += zone.Selected
 		n.Sick += zone.Sick
 		n.Treated += zone.Treated
+		n.Recovering += zone.Recovering
 	}
 	for _, v := range t.vacancy {
 		if v.Rule == rule.ID {
@@ -631,8 +827,11 @@ func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
 		c := p.chart(rule.ID)
 		if selects(rule, p.facts) {
 			n.Selected++
-			if c.sick {
+			switch {
+			case c.sick:
 				n.Sick++
+			case c.active && c.treatment:
+				n.Recovering++
 			}
 		}
 		if c.active {
@@ -653,12 +852,17 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 		return triage.Population{}, false
 	}
 	n := t.count(rule)
-	return triage.Population{
+	population := triage.Population{
 		Counts: n,
 		Zones:  t.zones(rule),
 		Gate:   allows(rule.Bound.Gate, n.Selected),
 		Cap:    allows(rule.Bound.Cap, n.Selected),
-	}, true
+	}
+	population.CalmSince, population.Storm = t.storms[id]
+	if !population.CalmSince.IsZero() {
+		population.CalmUntil = population.CalmSince.Add(rule.Bound.Cooldown)
+	}
+	return population, true
 }
 
 func (t *twin) Grants() []triage.Grant {
@@ -667,7 +871,7 @@ func (t *twin) Grants() []triage.Grant {
 		for id, c := range p.charts {
 			if c.active {
 				grants = append(grants, triage.Grant{
-					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced,
+					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes,
 				})
 			}
 		}
@@ -703,14 +907,21 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 				off.Other = "NoExecute is called off"
 			}
 			plan.Release = append(plan.Release, off)
+		case known && len(rule.Response.Ladder) > 0 && t.waitsUnseen(p, rule):
+			if p.chart(id).step == 0 {
+				plan.Release = append(plan.Release, reason)
+			} else {
+				plan.CallOff = append(plan.CallOff, reason)
+			}
+		}
+		if step, wanted := t.wanted(p, rule); known && wanted && plan.Treatment == nil {
+			c := p.chart(id)
+			plan.Treatment = &triage.PlannedTreatment{
+				Rule: id, Step: step.Step, Action: rule.Response.Ladder[step.Step].Action, Ref: rule.Response.Ladder[step.Step].Ref,
+				Since: step.Since, HealthySince: c.well, Reason: reason,
+			}
 		}
 		switch reason.Code {
-		case triage.Treating, triage.Exhausted:
-			if plan.Treatment == nil {
-				c := p.chart(id)
-				step := rule.Response.Ladder[c.step]
-				plan.Treatment = &triage.PlannedTreatment{Rule: id, Step: c.step, Action: step.Action, Ref: step.Ref, Since: c.since, Reason: reason}
-			}
 		case triage.Tainted, triage.FellBack:
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{
 				Taint:  triage.Taint{Rule: id, Key: rule.Response.Taint.Key, Effect: placed},
@@ -746,6 +957,62 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		}
 	}
 	return plan, true
+}
+
+// waitsUnseen says that the latest step was decided, was never seen, and may not
+// begin now, although the rule does not want everything back.
+func (t *twin) waitsUnseen(p *patient, rule triage.Rule) bool {
+	c := p.chart(rule.ID)
+	if !c.active || c.seen == c.step+1 || rule.DryRun {
+		return false
+	}
+	if !c.sick {
+		_, stays := t.stays(p, rule)
+		return stays
+	}
+	_, off := t.off(p, rule)
+	return off
+}
+
+// off says why the latest step may not begin on a sick node, which was decided and
+// has never been seen.
+func (t *twin) off(p *patient, rule triage.Rule) (triage.Reason, bool) {
+	c := p.chart(rule.ID)
+	veto, vetoed := vetoOf(p.facts, rule.ID.Kind)
+	eligible, _ := t.eligible(p, rule)
+	switch {
+	case t.verdict(p, rule) == unclear:
+		return t.unclear(p, rule), true
+	case c.step == 0 && eligible.After(t.now):
+		return triage.Reason{Code: triage.Pending, Until: eligible}, true
+	case rule.Hold != "":
+		return triage.Reason{Code: triage.OnHold, Other: rule.Hold}, true
+	case vetoed:
+		return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
+	case c.step == 0 && t.loaded:
+		return t.shut(rule)
+	}
+	return triage.Reason{}, false
+}
+
+// wanted is the step that a rule wants to be under way on a node.
+func (t *twin) wanted(p *patient, rule triage.Rule) (triage.Treatment, bool) {
+	c := p.chart(rule.ID)
+	if len(rule.Response.Ladder) == 0 || rule.DryRun || !c.active {
+		return triage.Treatment{}, false
+	}
+	_, stays := t.stays(p, rule)
+	shown, there := t.shown(p, rule.ID)
+	if shown.Step == c.step {
+		shown.Since = c.since
+	}
+	switch {
+	case !c.sick && !stays:
+		return triage.Treatment{}, false
+	case !c.sick || t.waitsUnseen(p, rule):
+		return shown, there
+	}
+	return triage.Treatment{Step: c.step, Since: c.since}, true
 }
 
 // mustOutlive says whether the start of a clock has to be written down.
@@ -791,11 +1058,22 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 		return triage.Reason{Code: triage.Deselected}, 0, true
 	case !selects(rule, p.facts):
 		return triage.Reason{}, 0, false
-	case !c.sick && there:
-		return triage.Reason{Code: triage.Recovered}, 0, true
 	}
 
 	v := t.verdict(p, rule)
+	if until, stays := t.stays(p, rule); stays {
+		if v == unclear {
+			return t.unclear(p, rule), 0, false
+		}
+		shown, _ := t.shown(p, id)
+		return triage.Reason{
+			Code: triage.Recovering, Since: c.well, Until: until,
+			Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
+		}, 0, false
+	}
+	if !c.sick && there {
+		return triage.Reason{Code: triage.Recovered}, 0, true
+	}
 	if !c.sick {
 		switch {
 		case v == unclear:
@@ -848,6 +1126,20 @@ func (t *twin) partial(p *patient, rule triage.Rule) triage.Reason {
 }
 
 func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triage.Reason {
+	if c.active && t.waitsUnseen(p, rule) {
+		shown, there := t.shown(p, rule.ID)
+		reason, _ := t.off(p, rule)
+		if c.step == 0 || !there {
+			return reason
+		}
+		if reason.Code == triage.Unclear { // which is nobody's word against it
+			reason.Other = ""
+		}
+		return triage.Reason{
+			Code: triage.Treating, Step: shown.Step + 1, Steps: len(rule.Response.Ladder), Action: rule.Response.Ladder[shown.Step].Action,
+			Other: reason.Other,
+		}
+	}
 	if c.active {
 		step := rule.Response.Ladder[c.step]
 		reason := triage.Reason{Code: triage.Treating, Step: c.step + 1, Steps: len(rule.Response.Ladder), Action: step.Action}
@@ -858,6 +1150,9 @@ func (t *twin) laddered(p *patient, rule triage.Rule, c *chart, v verdict) triag
 				reason.Code = triage.Exhausted
 			case v == holds:
 				reason.Other = cmp.Or(rule.Hold, veto.Reason)
+				if reason.Other == "" {
+					reason.Other, reason.Until = "it could not be carried out", c.notBefore
+				}
 			}
 		}
 		if until := c.since.Add(step.Timeout); c.seen == c.step+1 && !c.failed && step.Timeout > 0 && until.After(t.now) {
@@ -1197,6 +1492,11 @@ func strongest(node triage.Node, id triage.RuleID) (effect triage.Effect) {
 func carries(node triage.Node, id triage.RuleID) bool {
 	return slices.ContainsFunc(node.Taints, func(t triage.Taint) bool { return t.Rule == id }) ||
 		slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id })
+}
+
+// deletes says that a treatment of the rule is going to delete the node.
+func deletes(node triage.Node, id triage.RuleID) bool {
+	return slices.ContainsFunc(node.Treatments, func(t triage.Treatment) bool { return t.Rule == id && t.Deletes })
 }
 
 // takesPlace says whether the facts show a response that is counted.

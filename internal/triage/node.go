@@ -31,6 +31,10 @@ type Node struct {
 	Conditions []Condition
 	Vetoes     []Veto
 
+	// Confirmed says that somebody vouches for the node's health: a treatment need
+	// not stay on it any longer once it is not sick.
+	Confirmed bool
+
 	// Taints and Treatments are the responses found on the node that this
 	// system put there, each under the rule that decided it.
 	Taints     []Taint
@@ -93,6 +97,10 @@ type Treatment struct {
 	Since time.Time
 	// Failed says that whoever carries it out has given up.
 	Failed bool
+	// Deletes says that whoever carries it out is going to delete the node for good.
+	Deletes bool
+	// HealthySince is what an earlier plan asked to note with it, zero for nothing.
+	HealthySince time.Time
 }
 
 // Veto is somebody's word that a node must not be treated: an annotation, a

@@ -14,6 +14,7 @@ type node struct {
 
 	controlPlane bool
 	initialized  bool
+	confirmed    bool
 	wasReady     bool
 	isWoken      bool
 	forgotten    bool
@@ -50,6 +51,7 @@ type condition struct {
 	status       Status
 	current      bool // the transition time is of what this observation brought
 	tells        bool // the transition time tells when the status changed
+	restamped    bool // this observation brought a later transition time and the same status
 	transition   int64
 	changed      int64 // since when the status is what it is
 }
@@ -58,6 +60,11 @@ type condition struct {
 // although it did not move with it: it is written in whole seconds, and news of it
 // takes a moment.
 const stampGrain = 2 * time.Second
+
+// clockDrift is how far a transition time may be from when the change was seen and
+// still tell it: news takes a while, and clocks differ. One that is further away
+// would have a core that starts anew count from a time that nobody here has seen.
+const clockDrift = time.Minute
 
 // Observe takes in all that is known of some nodes now.
 func (c *Core) Observe(now time.Time, nodes ...Node) {
@@ -111,7 +118,7 @@ func (c *Core) observe(facts *Node) {
 		}
 	}
 	for i := range n.conditions {
-		n.conditions[i].current = false
+		n.conditions[i].current, n.conditions[i].restamped = false, false
 	}
 	if !n.wasReady && n.status(c.ready) == True {
 		n.wasReady = true
@@ -151,7 +158,9 @@ func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed 
 			continue
 		}
 		changed |= maskOf(row.kind)
-		row.current = transition > row.transition || later(transition, stampGrain) > c.now
+		row.restamped = row.status == told.Status && transition > row.transition
+		row.current = (transition > row.transition || later(transition, stampGrain) > c.now) &&
+			(isNew || later(transition, clockDrift) >= c.now && later(c.now, clockDrift) >= transition)
 		if row.status != told.Status {
 			row.changed, row.tells = c.now, row.current
 			if isNew && transition != 0 {
@@ -228,6 +237,10 @@ func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
 func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 	if !n.initialized && (facts.Initialized || n.status(c.ready) == True) {
 		n.initialized = true
+		changed = true
+	}
+	if n.confirmed != facts.Confirmed {
+		n.confirmed = facts.Confirmed
 		changed = true
 	}
 	if c.symbols.name(n.zone) != facts.Zone {

@@ -23,6 +23,11 @@ type Plan struct {
 	// of them, if anything, is to be there. Their code is that of the finding. The
 	// caller sees to it that nothing of it can still arrive, and calls Abandon.
 	Release []Reason
+	// CallOff lists the rules whose latest step was decided, has not been seen, and
+	// is not to begin now. Only that step is called off: the earlier ones stay, and
+	// Treatment names the last of them. The caller sees to it that the step cannot
+	// arrive any more, and calls Abandon.
+	CallOff []Reason
 
 	// Findings has one reason for each rule that has something to say about the
 	// node, in the order of the rules.
@@ -48,5 +53,8 @@ type PlannedTreatment struct {
 	Action Action
 	Ref    string
 	Since  time.Time // when it was decided, or began if the facts tell
-	Reason Reason
+	// HealthySince is to be noted with the treatment, in place of any earlier note;
+	// zero for no note.
+	HealthySince time.Time
+	Reason       Reason
 }

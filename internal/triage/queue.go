@@ -2,11 +2,12 @@ package triage
 
 import "strings"
 
-// ticket is a place in a queue: that of an episode, or of a vacancy that waits
-// for its end.
+// ticket is a place in a queue: that of an episode, of a vacancy that waits for its
+// end, or of a rule that waits for the end of a storm.
 type ticket struct {
 	episode   *episode
 	departure *departure
+	rule      *rule
 	in        *queue
 	index     int
 }

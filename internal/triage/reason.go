@@ -23,16 +23,24 @@ const (
 	// as long as it stands, because control-plane nodes are not included. A release
 	// has this code when NoExecute had been decided for one of them.
 	FellBack
+	// Recovering: the node is not sick any more; the treatment stays for a while, or
+	// until somebody confirms that the node is healthy.
+	Recovering
 	// Recovered: the signals have ended; the response is to be taken back.
 	Recovered
 	// Deselected: the rule no longer selects the node; likewise.
 	Deselected
 	// RuleGone: there is no such rule any more; likewise.
 	RuleGone
+	// NodeGone: what was done about a node outlives it, and is taken back.
+	NodeGone
 	// CapFull: as many nodes are in treatment as the rule allows.
 	CapFull
-	// GateClosed: more nodes are sick than the rule allows.
+	// GateClosed: more nodes are sick, or not sick and still in treatment, than the
+	// rule allows.
 	GateClosed
+	// CoolingDown: no longer, but not for long enough.
+	CoolingDown
 	// ControlPlaneBusy: another control-plane node is in treatment.
 	ControlPlaneBusy
 	// Busy: another rule treats the node.
@@ -61,8 +69,8 @@ const (
 )
 
 var codeNames = [...]string{
-	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovered", "Deselected", "RuleGone", "CapFull", "GateClosed",
-	"ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
+	"GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 func (c Code) String() string {
@@ -82,7 +90,7 @@ type Reason struct {
 	// eligible first; of several that must all stand, the one that is last.
 	Condition string
 	Status    Status
-	Since     time.Time // when its clock started
+	Since     time.Time // when its clock started; of a node that is recovering, since when it is healthy
 	// FromCreation says that this is when the node was created.
 	FromCreation bool
 
@@ -100,6 +108,10 @@ type Reason struct {
 	Other string
 	// Have of Of nodes, where at most Limit may be.
 	Have, Limit, Of int
+	// Recovering is how many of Have are not sick, but still in treatment.
+	Recovering int
+	// Calm is since when the storm is over.
+	Calm time.Time
 	// Until is when time alone will change this; zero when it will not.
 	Until time.Time
 }
@@ -132,7 +144,11 @@ func (r Reason) tail() string {
 	switch r.Code {
 	case Treating:
 		if r.Other != "" {
-			return r.step() + " did not help, and the next step is held back: " + r.Other
+			sentence := r.step() + " did not help, and the next step is held back: " + r.Other
+			if !r.Until.IsZero() {
+				sentence += ", tried again at " + stamp(r.Until)
+			}
+			return sentence
 		}
 		sentence := r.step() + " is under way"
 		if !r.Until.IsZero() {
@@ -153,18 +169,32 @@ func (r Reason) tail() string {
 		}
 		// Some of these may not have it yet, or not be selected any more.
 		return sentence + fmt.Sprintf("%d placed or under way, at most %d of %d selected nodes may have it", r.Have, r.Limit, r.Of)
+	case Recovering:
+		sentence := "the node is healthy since " + stamp(r.Since) + ", the treatment stays until "
+		if r.Until.IsZero() {
+			return sentence + "somebody confirms it"
+		}
+		return sentence + stamp(r.Until)
 	case Recovered:
 		return "the node has recovered, " + r.Rule.Kind.takenBack()
 	case Deselected:
 		return fmt.Sprintf("the %s no longer selects this node, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
 	case RuleGone:
 		return fmt.Sprintf("there is no such %s any more, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
+	case NodeGone:
+		return "the node is gone, " + r.Rule.Kind.takenBack()
 	case CapFull:
 		// A terminated node keeps its place for a while, so these need not be
 		// selected nodes.
 		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
 	case GateClosed:
-		return fmt.Sprintf("waits: %d of %d selected nodes are sick, at most %d may be", r.Have, r.Of, r.Limit)
+		are := "are sick"
+		if r.Recovering > 0 {
+			are = "are sick or in treatment"
+		}
+		return fmt.Sprintf("waits: %d of %d selected nodes %s, at most %d may be", r.Have, r.Of, are, r.Limit)
+	case CoolingDown:
+		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
 	case ControlPlaneBusy:
 		return fmt.Sprintf("waits: control-plane node %s is in treatment", r.Other)
 	case Busy:

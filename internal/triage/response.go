@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// departure is a termination, from its decision until its place is free again.
+// departure is a termination, or a treatment that deletes its node, until its place
+// is free again.
 type departure struct {
 	rule     *rule
 	node     string
@@ -53,17 +54,12 @@ func (c *Core) takeUpResponse(ep *episode) {
 			ep.stands = max(ep.stands, t.Effect)
 		}
 	}
-	var latest *Treatment
-	for i := range ep.node.found.treatments {
-		t := &ep.node.found.treatments[i]
-		if t.Rule == id && (latest == nil || t.Step > latest.Step) {
-			latest = t
-		}
-	}
-	treated := latest != nil && ep.rule.treats()
+	latest := ep.latest()
+	treated := latest != nil
 	tainted := ep.stands > 0 && !ep.rule.treats()
 	ep.present = treated || tainted
 	ep.placed = treated || tainted && ep.stands == NoExecute // whatever the rule wants now
+	ep.deletes = treated && slices.ContainsFunc(ep.node.found.treatments, func(t Treatment) bool { return t.Rule == id && t.Deletes })
 	switch {
 	case treated:
 		step := ep.rule.fit(latest.Step)
@@ -74,10 +70,11 @@ func (c *Core) takeUpResponse(ep *episode) {
 			}
 			c.activate(ep, step, since)
 		}
-		if step > ep.step {
+		// If it is below one that was seen, that one is over.
+		if step > ep.step || step < ep.seen && ep.seen == ep.step {
 			c.setStep(ep, step, c.now)
 		}
-		ep.seen = max(ep.seen, step)
+		ep.seen = step
 		if step == ep.step {
 			ep.failed = latest.Failed
 			if since := nanos(latest.Since); since != 0 {
@@ -93,6 +90,36 @@ func (c *Core) takeUpResponse(ep *episode) {
 		c.deactivate(ep)
 		ep.notBefore = c.now
 	}
+	if ep.active {
+		ep.fitDeparture()
+	}
+}
+
+// latest returns the highest step of the rule's ladder that the facts show, nil for
+// none.
+func (ep *episode) latest() (latest *Treatment) {
+	if !ep.rule.treats() {
+		return nil
+	}
+	for i := range ep.node.found.treatments {
+		t := &ep.node.found.treatments[i]
+		if t.Rule == ep.rule.spec.ID && (latest == nil || t.Step > latest.Step) {
+			latest = t
+		}
+	}
+	return latest
+}
+
+// unseen says that the step which was decided is not known to have begun.
+func (ep *episode) unseen() bool { return ep.active && ep.rule.treats() && ep.seen < ep.step }
+
+// stepBack returns to the step that the facts show, as if the one after it had not
+// been decided.
+func (c *Core) stepBack(ep *episode) {
+	step := ep.rule.fit(ep.latest().Step)
+	ep.seen = step
+	c.setStep(ep, step, ep.stepSince)
+	c.takeUpResponse(ep)
 }
 
 // fit brings a step into the rule's ladder, which may have become shorter.
@@ -108,7 +135,7 @@ func (r *rule) fit(step int) int {
 func (c *Core) refit(ep *episode) {
 	if r := ep.rule; ep.active && r.treats() && !r.gone {
 		// A termination that was decided stays one, whatever the step is now.
-		if step := r.fit(ep.step); step != ep.step || ep.departure == nil {
+		if step := r.fit(ep.step); step != ep.step || !ep.terminates {
 			failed := ep.failed && step == ep.step
 			ep.seen = min(ep.seen, step)
 			c.setStep(ep, step, ep.stepSince)
@@ -133,9 +160,10 @@ func (c *Core) activate(ep *episode, step int, since int64) {
 
 // deactivate frees the place, and for a treatment the node.
 func (c *Core) deactivate(ep *episode) {
-	ep.active = false
+	ep.active, ep.terminates, ep.healthySince = false, false, 0
 	ep.rule.total.Treated--
 	ep.rule.zone(ep.node.zone).Treated--
+	c.setRecovering(ep, false)
 	c.touch(ep.rule)
 	ep.dropDeparture()
 	if !ep.rule.treats() {
@@ -157,15 +185,22 @@ func (c *Core) deactivate(ep *episode) {
 // setStep moves the response to a step that is on its way from now on.
 func (c *Core) setStep(ep *episode, step int, since int64) {
 	ep.step, ep.stepSince, ep.failed = step, since, false
+	if !ep.rule.gone {
+		ep.terminates = ep.rule.terminates(step)
+	}
+	ep.fitDeparture()
+}
+
+// fitDeparture notes whether the node is to be replaced if it goes.
+func (ep *episode) fitDeparture() {
 	switch r := ep.rule; {
-	case r.gone:
-	case !r.terminates(step):
+	case !ep.terminates && !ep.deletes:
 		ep.dropDeparture()
 	case ep.departure == nil:
-		ep.departure = &departure{rule: r, node: ep.node.name, uid: ep.node.uid, step: step, episode: ep}
+		ep.departure = &departure{rule: r, node: ep.node.name, uid: ep.node.uid, step: ep.step, episode: ep}
 		r.departures = append(r.departures, ep.departure)
 	default:
-		ep.departure.step = step
+		ep.departure.step = ep.step
 	}
 }
 
@@ -210,7 +245,7 @@ func (d *departure) forget() {
 	d.rule.departures = slices.DeleteFunc(d.rule.departures, func(other *departure) bool { return other == d })
 }
 
-// decided is when the termination began.
+// decided is when what takes the node away began.
 func (d *departure) decided() int64 {
 	if d.episode != nil {
 		return d.episode.stepSince
@@ -219,7 +254,7 @@ func (d *departure) decided() int64 {
 }
 
 // countReplacement lets a node that has just become ready stand in for the
-// oldest termination that it can have been made for.
+// oldest departure that it can have been made for.
 func (c *Core) countReplacement(n *node) {
 	var oldest *departure
 	for _, r := range n.rules {

@@ -39,6 +39,18 @@ func (c *Core) consider(ep *episode) {
 	ep.place.leave()
 	takesPlaces := ep.rule.takesPlaces()
 	switch {
+	case c.keepsWhileRecovering(ep):
+		if at := ep.recovered(); at > c.now {
+			c.alarms.push(at, &ep.alarm)
+		}
+	case ep.unseen() && takesPlaces:
+		if ep.step > 0 || ep.verdict != holds {
+			break
+		}
+		if ep.eligible > c.now {
+			c.alarms.push(ep.eligible, &ep.alarm)
+		}
+		ep.rule.unseen.push(ep.eligible, &ep.place)
 	case ep.active && takesPlaces && ep.rule.treats():
 		c.escalate(ep)
 	case !ep.sick || ep.verdict != holds:
@@ -69,9 +81,6 @@ func nextAfter(now int64, times ...int64) (next int64) {
 // escalate takes the next step when the current one has failed or its time is
 // up, and otherwise waits for that time.
 func (c *Core) escalate(ep *episode) {
-	if ep.seen != ep.step {
-		return
-	}
 	due, at := ep.due(c.now)
 	if !due {
 		if at != 0 {
@@ -79,10 +88,43 @@ func (c *Core) escalate(ep *episode) {
 		}
 		return
 	}
-	if ep.sick && ep.verdict == holds && ep.rule.spec.Hold == "" && ep.veto() == nil && ep.step+1 < len(ep.rule.spec.Response.Ladder) {
-		c.setStep(ep, ep.step+1, c.now)
-		c.wake(ep.node)
+	if c.heldBack(ep) != 0 || ep.step+1 == len(ep.rule.spec.Response.Ladder) {
+		return
 	}
+	if ep.notBefore > c.now {
+		c.alarms.push(ep.notBefore, &ep.alarm)
+		return
+	}
+	c.setStep(ep, ep.step+1, c.now)
+	c.wake(ep.node)
+}
+
+// heldBack names what keeps a treatment from taking its next step, 0 for nothing.
+func (c *Core) heldBack(ep *episode) Code {
+	switch {
+	case ep.verdict != holds:
+		return Unclear
+	case ep.rule.spec.Hold != "":
+		return OnHold
+	case ep.veto() != nil:
+		return Vetoed
+	}
+	return 0
+}
+
+// calledOff names what keeps a step from beginning that was decided and was never
+// seen, 0 for nothing. Before everybody is known the gate has nothing to say.
+func (c *Core) calledOff(ep *episode) Code {
+	switch {
+	case ep.step > 0:
+		return c.heldBack(ep)
+	case ep.verdict == holds && ep.eligible > c.now:
+		return Pending
+	}
+	if code := c.heldBack(ep); code != 0 || !c.loaded {
+		return code
+	}
+	return ep.rule.shut()
 }
 
 // due says whether the current step is over without success, and if not, when it
@@ -108,6 +150,8 @@ func (c *Core) decide() {
 	}
 	for _, r := range c.touched {
 		r.isTouched = false
+		c.judgeStorm(r)
+		c.tellUnseen(r)
 		c.offer(r)
 	}
 	c.touched = c.touched[:0]
@@ -122,7 +166,7 @@ func (c *Core) decide() {
 			c.wake(ep.node)
 		case ControlPlaneBusy:
 			c.controlPlane.waiting.push(at, &ep.place)
-		case GateClosed:
+		case GateClosed, CoolingDown:
 			ep.rule.gate.push(at, &ep.place)
 		case CapFull:
 			ep.rule.full.push(at, &ep.place)
@@ -135,7 +179,7 @@ func (c *Core) decide() {
 // offer lets the first of those who wait for a rule's bounds try, where there is
 // room for it.
 func (c *Core) offer(r *rule) {
-	if r.gate.len() > 0 && r.gateOpen() {
+	if r.gate.len() > 0 && r.shut() == 0 {
 		c.move(&r.gate)
 	}
 	if r.full.len() > 0 && r.hasRoom() {
@@ -152,11 +196,6 @@ func (c *Core) offerControlPlane() {
 func (c *Core) move(from *queue) {
 	at := from.first().at
 	c.candidates.push(at, from.pop())
-}
-
-func (r *rule) gateOpen() bool {
-	gate := r.spec.Bound.Gate
-	return gate == nil || r.total.Sick <= gate.Of(r.total.Selected)
 }
 
 func (r *rule) hasRoom() bool {
@@ -180,9 +219,11 @@ func (c *Core) obstacle(ep *episode) Code {
 		return ControlPlaneBusy
 	case !treats && ep.spared():
 		return FellBack
-	case !r.gateOpen():
-		return GateClosed
-	case !r.hasRoom():
+	}
+	if code := r.shut(); code != 0 {
+		return code
+	}
+	if !r.hasRoom() {
 		return CapFull
 	}
 	return 0

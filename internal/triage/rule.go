@@ -20,6 +20,7 @@ type Rule struct {
 	When     When
 	Bound    Bound
 	Response Response
+	Recovery Recovery
 
 	// Hold, when not empty, says why nothing new may begin: what stands stays
 	// and is still taken back when the node recovers.
@@ -104,12 +105,25 @@ type Signal struct {
 
 // Bound is how much of the cluster a rule may touch.
 type Bound struct {
-	// Gate: while more of the selected nodes than this are sick, nothing new is
-	// begun. Nil means no gate.
+	// Gate: while more of the selected nodes than this are sick, or still in
+	// treatment, nothing new is begun. Nil means no gate.
 	Gate *Limit
 	// Cap: at most this many of the selected nodes are in treatment at once, or
 	// carry the rule's NoExecute taint. Nil means no cap.
 	Cap *Limit
+	// Cooldown is how long the gate stays closed after a storm: once it was closed,
+	// it opens when as few as it allows have been sick for so long without a break.
+	// Zero opens it at once. Only a gate has one.
+	Cooldown time.Duration
+}
+
+// Recovery is how long the treatment stays on a node that is not sick any more; its
+// zero value is not at all. Only a ladder has one.
+type Recovery struct {
+	// Delay is how long the node must have been not sick without a break.
+	Delay time.Duration
+	// ByHand waits until somebody confirms that the node is healthy, however long.
+	ByHand bool
 }
 
 // Response is what a rule does: a taint if it is a ConditionSet, a ladder if it is
@@ -267,8 +281,24 @@ func (r Rule) Validate() error {
 	if r.Bound.Cap != nil && r.Bound.Cap.Healthy {
 		return bad("bound.cap", r.Bound.Cap, "a cap counts nodes in treatment, not healthy ones")
 	}
+	switch {
+	case r.Bound.Cooldown < 0:
+		return bad("bound.cooldown", r.Bound.Cooldown, "a cooldown cannot be negative")
+	case r.Bound.Cooldown > 0 && r.Bound.Gate == nil:
+		return bad("bound.cooldown", r.Bound.Cooldown, "only a gate has a cooldown")
+	case r.Recovery.Delay < 0:
+		return bad("recovery.delay", r.Recovery.Delay, "a delay cannot be negative")
+	case r.Recovery.Delay > 0 && r.Recovery.ByHand:
+		return bad("recovery.delay", r.Recovery.Delay, "who waits for somebody's word has no delay")
+	case r.ID.Kind == ConditionSet && r.Recovery.Delay > 0:
+		return bad("recovery.delay", r.Recovery.Delay, onlyTreatmentsStay)
+	case r.ID.Kind == ConditionSet && r.Recovery.ByHand:
+		return bad("recovery.byHand", r.Recovery.ByHand, onlyTreatmentsStay)
+	}
 	return r.Response.validate(r.ID.Kind, r.Bound)
 }
+
+const onlyTreatmentsStay = "a taint goes when the node recovers; only a treatment stays"
 
 func (r Response) validate(kind Kind, bound Bound) error {
 	if kind == ConditionSet {

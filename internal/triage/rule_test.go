@@ -51,6 +51,13 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 		{"has a negative timeout", func(r *triage.Rule) { r.Response.Ladder[0].Timeout = -1 }, "response.ladder[0].timeout", "-1ns"},
 		{"has a taint without a key", func(r *triage.Rule) { set(r, &triage.TaintResponse{Effect: triage.NoExecute}) }, "response.taint.key", ""},
 		{"has an effect that is none", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
+		{"has a negative cooldown", func(r *triage.Rule) { r.Bound.Cooldown = -time.Second }, "bound.cooldown", "-1s"},
+		{"has a cooldown without a gate", func(r *triage.Rule) { r.Bound.Gate, r.Bound.Cooldown = nil, time.Minute }, "bound.cooldown", "1m0s"},
+		{"has a cooldown of a taint", func(r *triage.Rule) { set(r, evict); r.Bound.Cooldown = time.Minute }, "bound.cooldown", "1m0s"},
+		{"has a negative delay", func(r *triage.Rule) { r.Recovery.Delay = -time.Second }, "recovery.delay", "-1s"},
+		{"waits for time and for somebody", func(r *triage.Rule) { r.Recovery = triage.Recovery{Delay: time.Minute, ByHand: true} }, "recovery.delay", "1m0s"},
+		{"delays the end of a taint", func(r *triage.Rule) { set(r, evict); r.Recovery.Delay = time.Minute }, "recovery.delay", "1m0s"},
+		{"confirms the end of a taint", func(r *triage.Rule) { set(r, evict); r.Recovery.ByHand = true }, "recovery.byHand", "true"},
 		{"has a gate before a taint", func(r *triage.Rule) {
 			gate := r.Bound.Gate
 			set(r, evict)
@@ -82,8 +89,12 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 		})
 	}
 	t.Run("is none that is sound", func(t *testing.T) {
-		if err := triage.New().SetRule(time.Now(), soundRule()); err != nil {
-			t.Error(err)
+		r := soundRule()
+		r.Bound.Cooldown, r.Recovery.Delay = time.Minute, time.Minute
+		for _, r := range []triage.Rule{soundRule(), r} {
+			if err := triage.New().SetRule(time.Now(), r); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
@@ -124,12 +135,12 @@ func TestParseRuleID(t *testing.T) {
 
 func TestCodesAreSpelledAsTheyAreNamed(t *testing.T) {
 	names := []string{
-		"Treating", "Exhausted", "Tainted", "FellBack", "Recovered", "Deselected", "RuleGone", "CapFull", "GateClosed", "ControlPlaneBusy",
-		"Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+		"Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "GateClosed",
+		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 	}
 	codes := []triage.Code{
-		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovered, triage.Deselected, triage.RuleGone, triage.CapFull,
-		triage.GateClosed, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
+		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull,
+		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
 		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
 	}
 	for i, code := range codes {

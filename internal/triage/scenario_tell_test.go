@@ -23,11 +23,14 @@ func essenceOf(p triage.Plan) essence {
 		e.todo += fmt.Sprintln(taint.Taint)
 	}
 	if p.Treatment != nil {
-		e.todo += fmt.Sprintln(p.Treatment.Rule, p.Treatment.Step)
+		e.todo += fmt.Sprintln(p.Treatment.Rule, p.Treatment.Step, p.Treatment.HealthySince)
+	}
+	for _, off := range p.CallOff {
+		e.todo += fmt.Sprintln("call off a step of", off.Rule)
 	}
 	for _, release := range p.Release {
 		switch release.Code {
-		case triage.Tainted, triage.FellBack, triage.Unclear, triage.Pending, triage.OnHold: // the finding does not tell
+		case triage.Tainted, triage.FellBack, triage.Unclear, triage.Pending, triage.OnHold, triage.Vetoed, triage.GateClosed, triage.CoolingDown: // the finding does not tell
 			e.todo += fmt.Sprintln("call off", release.Rule)
 		}
 	}
@@ -36,7 +39,7 @@ func essenceOf(p triage.Plan) essence {
 	}
 	for _, reason := range append([]triage.Reason{p.Reason}, p.Findings...) {
 		if reason.Code != triage.Partial {
-			reason.Have, reason.Limit, reason.Of = 0, 0, 0
+			reason.Have, reason.Limit, reason.Of, reason.Recovering = 0, 0, 0, 0
 		}
 		e.why += fmt.Sprintf("%+v\n", reason)
 	}
@@ -148,11 +151,21 @@ func (s *story) todo(node *triage.Node, plan triage.Plan) string {
 		}
 	}
 	if want := plan.Treatment; want != nil {
-		verb := "begin"
-		if findTreatment(node, want.Rule, want.Step) >= 0 {
-			verb = "keep"
+		verb, note := "begin", time.Time{}
+		if at := findTreatment(node, want.Rule, want.Step); at >= 0 {
+			verb, note = "keep", node.Treatments[at].HealthySince
 		}
 		add("%s %s", verb, strings.TrimSpace(want.Action.String()+" "+want.Ref))
+		switch {
+		case want.HealthySince.Equal(note):
+		case want.HealthySince.IsZero():
+			add("forget that it was healthy")
+		default:
+			add("note that it is healthy since %s", want.HealthySince.Format(time.TimeOnly))
+		}
+	}
+	for _, off := range plan.CallOff {
+		add("call off the next step of %s", off.Rule)
 	}
 	for _, release := range plan.Release {
 		for _, have := range node.Treatments {

@@ -98,10 +98,12 @@ var commands = map[string]func(*story, *command){
 	"becomes":       (*story).becomes,
 	"veto":          (*story).veto,
 	"unveto":        (*story).unveto,
+	"confirm":       (*story).confirm,
 	"carry-out":     (*story).carryOut,
 	"abandon":       (*story).abandon,
 	"lands":         (*story).lands,
 	"failed":        (*story).failed,
+	"deletes":       (*story).deletes,
 	"removed":       (*story).removed,
 	"restart":       (*story).restart,
 	"loaded":        (*story).loaded,
@@ -216,6 +218,9 @@ func (s *story) healthcheck(c *command) {
 		MaxUnhealthy: c.value("max"),
 		MinHealthy:   c.value("min"),
 		Hold:         c.value("hold"),
+
+		StormCooldown: c.value("cooldown"),
+		HealthyDelay:  c.value("healthy-delay"),
 	}
 	for _, line := range c.takeLines() {
 		switch verb := line.word("when or then"); verb {
@@ -486,8 +491,16 @@ func (s *story) unveto(c *command) {
 	s.change(c, names, func(node *triage.Node) { node.Vetoes = nil })
 }
 
+// confirm tells that somebody vouches for the health of nodes.
+func (s *story) confirm(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) { node.Confirmed = true })
+}
+
 func (s *story) gone(c *command) {
 	names := c.nodes()
+	unnoticed := c.flag("unnoticed")
 	c.end()
 	for _, name := range names {
 		if s.nodes[name] == nil {
@@ -495,7 +508,9 @@ func (s *story) gone(c *command) {
 		}
 		delete(s.nodes, name)
 		delete(s.told, name)
-		s.core.Forget(s.now, name)
+		if !unnoticed {
+			s.core.Forget(s.now, name)
+		}
 		s.tell()
 	}
 }
@@ -533,8 +548,14 @@ func (s *story) carryOut(c *command) {
 		node.Treatments = slices.DeleteFunc(slices.Clone(node.Treatments), func(have triage.Treatment) bool {
 			return slices.ContainsFunc(plan.Release, func(r triage.Reason) bool { return r.Rule == have.Rule })
 		})
-		if want := plan.Treatment; want != nil && findTreatment(node, want.Rule, want.Step) < 0 {
-			node.Treatments = append(node.Treatments, triage.Treatment{Rule: want.Rule, Step: want.Step, Since: s.now})
+		if want := plan.Treatment; want != nil {
+			if findTreatment(node, want.Rule, want.Step) < 0 {
+				node.Treatments = append(node.Treatments, triage.Treatment{Rule: want.Rule, Step: want.Step, Since: s.now})
+			}
+			node.Treatments[findTreatment(node, want.Rule, want.Step)].HealthySince = want.HealthySince
+		}
+		for _, off := range plan.CallOff {
+			callOff = append(callOff, func() { s.core.Abandon(s.now, name, off.Rule, 0) })
 		}
 		node.Memories = slices.Clone(plan.Remember)
 		if !slices.Equal(before.Taints, node.Taints) || !slices.Equal(before.Treatments, node.Treatments) || !slices.Equal(before.Memories, node.Memories) {
@@ -600,6 +621,20 @@ func (s *story) failed(c *command) {
 	})
 }
 
+// deletes says that whoever carries out the latest treatment is going to delete the
+// node.
+func (s *story) deletes(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		if len(node.Treatments) == 0 {
+			c.fatalf("no treatment is under way on %s", node.Name)
+		}
+		node.Treatments = slices.Clone(node.Treatments)
+		node.Treatments[len(node.Treatments)-1].Deletes = true
+	})
+}
+
 // removed says that somebody else has removed all that was put on a node.
 func (s *story) removed(c *command) {
 	names := c.nodes()
@@ -612,14 +647,14 @@ func (s *story) removed(c *command) {
 	})
 }
 
-// restart builds a new core from the rules, the nodes and the grants.
+// restart builds a new core from the rules, the nodes, the grants and the storms.
 func (s *story) restart(c *command) {
 	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
 	if c.flag("backwards") {
 		slices.Reverse(names)
 	}
 	c.end()
-	grants := s.core.Grants()
+	grants, old := s.core.Grants(), s.core
 	s.core = triage.New()
 	for _, rule := range s.rules {
 		if err := s.core.SetRule(s.now, rule); err != nil {
@@ -631,6 +666,11 @@ func (s *story) restart(c *command) {
 	}
 	for _, grant := range grants {
 		s.core.Resume(s.now, grant)
+	}
+	for id := range s.rules {
+		if population, _ := old.Population(id); population.Storm {
+			s.core.ResumeStorm(s.now, id, population.CalmSince)
+		}
 	}
 	s.core.Loaded(s.now)
 	s.restarted()
@@ -673,6 +713,12 @@ func (s *story) population(c *command) {
 	if p.Cap >= 0 {
 		line += fmt.Sprintf("; at most %d may be in treatment", p.Cap)
 	}
+	switch {
+	case p.Storm && p.CalmSince.IsZero():
+		line += "; a storm"
+	case p.Storm:
+		line += fmt.Sprintf("; a storm that is over since %s, until %s", p.CalmSince.Format(time.TimeOnly), p.CalmUntil.Format(time.TimeOnly))
+	}
 	s.say("%s", line)
 	for _, zone := range slices.Sorted(maps.Keys(p.Zones)) {
 		if zone != "" {
@@ -682,5 +728,9 @@ func (s *story) population(c *command) {
 }
 
 func counts(c triage.Counts) string {
-	return fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Sick, c.Treated)
+	line := fmt.Sprintf("%d selected, %d sick, %d in treatment", c.Selected, c.Sick, c.Treated)
+	if c.Recovering > 0 {
+		line += fmt.Sprintf(" (%d not sick)", c.Recovering)
+	}
+	return line
 }

@@ -1,0 +1,136 @@
+package triage_test
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// surveyed is a rule that remediates nodes with Disk or Fan True.
+func surveyed(who triage.Selector) triage.Rule {
+	return triage.Rule{
+		ID:  triage.RuleID{Kind: triage.NodeHealthCheck, Name: "asked"},
+		Who: who,
+		When: triage.When{Signals: []triage.Signal{
+			{Condition: "Disk", Status: triage.True, For: time.Minute}, {Condition: "Fan", Status: triage.True},
+		}},
+		Bound:    triage.Bound{Gate: &triage.Limit{Number: 49, Percent: true, RoundUp: true}},
+		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Remediate, Ref: "template"}}},
+	}
+}
+
+// TestSurvey holds what a core finds against what is counted by hand.
+func TestSurvey(t *testing.T) {
+	saw := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		core := triage.New()
+		var nodes []triage.Node
+		for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
+			node := triage.Node{
+				Name: fmt.Sprintf("n%02d", i), UID: "u", ControlPlane: rapid.Bool().Draw(t, "control plane"),
+				Labels: map[string]string{"pool": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool"), "zone": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")},
+			}
+			for _, name := range []string{"Disk", "Fan"} {
+				node.Conditions = append(node.Conditions, triage.Condition{Type: name, Status: rapid.SampledFrom([]triage.Status{triage.True, triage.False, triage.Unknown}).Draw(t, name)})
+			}
+			nodes = append(nodes, node)
+		}
+		for _, i := range rapid.Permutation(indices(len(nodes))).Draw(t, "order") {
+			core.Observe(time.Unix(1, 0), nodes[i])
+		}
+		texts := rapid.SliceOfN(rapid.SampledFrom([]string{"", "pool=a", "zone=x", "pool=a,zone=y", "!pool", "unheard"}), 1, 4).Draw(t, "selectors")
+		selectors := make([]triage.Selector, len(texts))
+		for i, text := range texts {
+			var err error
+			if selectors[i], err = triage.ParseSelector(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chosen := func(n triage.Node, text string) bool {
+			return map[string]bool{
+				"": true, "pool=a": n.Labels["pool"] == "a", "zone=x": n.Labels["zone"] == "x", "pool=a,zone=y": n.Labels["pool"] == "a" && n.Labels["zone"] == "y",
+			}[text]
+		}
+		want := triage.Survey{Shared: make([]triage.Shared, len(texts)-1)}
+		for _, n := range nodes { // by name
+			if !chosen(n, texts[0]) {
+				continue
+			}
+			want.Selected++
+			if n.ControlPlane {
+				want.ControlPlane++
+			}
+			if slices.ContainsFunc(n.Conditions, func(c triage.Condition) bool { return c.Status == triage.True }) {
+				if want.Matching++; want.Matching <= 5 {
+					want.First = append(want.First, n.Name)
+				} else {
+					saw["more than are named"]++
+				}
+			}
+			for i, text := range texts[1:] {
+				if shared := &want.Shared[i]; chosen(n, text) {
+					if shared.Nodes++; shared.Nodes == 1 {
+						shared.First = n.Name
+					}
+					saw["shared"]++
+				}
+			}
+		}
+		work, symbols := core.Work(), core.Symbols()
+		got, err := core.Survey(surveyed(selectors[0]), selectors[1:]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("found %+v, want %+v", got, want)
+		}
+		if core.Work() != work || !reflect.DeepEqual(core.Symbols(), symbols) {
+			t.Fatal("who only asks has left a trace")
+		}
+	})
+	t.Logf("saw %v", saw)
+	for _, what := range []string{"shared", "more than are named"} {
+		if saw[what] == 0 {
+			t.Errorf("never saw %s", what)
+		}
+	}
+	if _, err := triage.New().Survey(triage.Rule{}); err == nil {
+		t.Error("what is no rule is followed")
+	}
+}
+
+func indices(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// BenchmarkSurvey asks what a health check would find among 10,000 nodes, beside
+// twenty others.
+func BenchmarkSurvey(b *testing.B) {
+	core := triage.New()
+	for i := range 10000 {
+		core.Observe(time.Unix(1, 0), triage.Node{
+			Name: fmt.Sprintf("node-%05d", i), UID: "u", Labels: map[string]string{"pool": strconv.Itoa(i % 20), "zone": strconv.Itoa(i % 3)},
+			Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}, {Type: "Fan", Status: triage.False}},
+		})
+	}
+	others := make([]triage.Selector, 20)
+	for i := range others {
+		others[i], _ = triage.ParseSelector(fmt.Sprintf("pool=%d", i))
+	}
+	for b.Loop() {
+		if found, err := core.Survey(surveyed(triage.Selector{}), others...); err != nil || found.Matching != 10000 || found.Shared[3].Nodes != 500 {
+			b.Fatal(found, err)
+		}
+	}
+}
