@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -19,32 +20,41 @@ import (
 
 const seed = "../api/autohealer/v1alpha1/testdata/seed.yaml"
 
-func (c cluster) servesCRD(t *testing.T) {
-	var crd struct {
-		Status struct {
-			Conditions []metav1.Condition
+func (c cluster) servesCRDs(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		known []string // the names that kubectl knows it by
+		field string   // one whose explanation says something
+		says  string
+	}{
+		{sets, []string{"conditionset", "cset", "autohealer"}, "conditionset.spec.conditions.status", "true, false or unknown"},
+		{checks, []string{"nodehealthcheck", "nhc"}, "nhc.spec.healthyDelay", "remediation.medik8s.io/manually-confirmed-healthy"},
+	} {
+		eventually(t, "the CRD "+test.name, func() error {
+			var crd struct {
+				Status struct {
+					Conditions []metav1.Condition
+				}
+			}
+			c.getJSON(t, &crd, "crd", test.name)
+			got := map[string]metav1.ConditionStatus{}
+			for _, condition := range crd.Status.Conditions {
+				got[condition.Type] = condition.Status
+			}
+			want := map[string]metav1.ConditionStatus{"NamesAccepted": "True", "Established": "True"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				return fmt.Errorf("conditions (-want +got):\n%s", diff)
+			}
+			return nil
+		})
+		for _, name := range test.known {
+			if _, err := c.Kubectl(t.Context(), "get", name); err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	eventually(t, "the CRD", func() error {
-		crd.Status.Conditions = nil
-		c.getJSON(t, &crd, "crd", "conditionsets.autohealer.resourcestack.com")
-		got := map[string]metav1.ConditionStatus{}
-		for _, condition := range crd.Status.Conditions {
-			got[condition.Type] = condition.Status
+		if out, err := c.Kubectl(t.Context(), "explain", test.field); err != nil || !strings.Contains(strings.Join(strings.Fields(out), " "), test.says) {
+			t.Errorf("%v:\n%s", err, out)
 		}
-		want := map[string]metav1.ConditionStatus{"NamesAccepted": "True", "Established": "True"}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("conditions (-want +got):\n%s", diff)
-		}
-		return nil
-	})
-	for _, name := range []string{"conditionset", "cset", "autohealer"} {
-		if _, err := c.Kubectl(t.Context(), "get", name); err != nil {
-			t.Error(err)
-		}
-	}
-	if out, err := c.Kubectl(t.Context(), "explain", "conditionset.spec.conditions.status"); err != nil || !strings.Contains(out, "true, false or unknown") {
-		t.Errorf("%v:\n%s", err, out)
 	}
 }
 
@@ -126,11 +136,11 @@ func (c cluster) versions(t *testing.T) map[string]string {
 	return found
 }
 
-// rawClient speaks JSON with the group of the sets.
-func (c cluster) rawClient(t *testing.T) rest.Interface {
+// rawClient speaks JSON with a group.
+func (c cluster) rawClient(t *testing.T, group schema.GroupVersion) rest.Interface {
 	t.Helper()
 	config := c.AdminConfig()
-	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	config.APIPath, config.GroupVersion = "/apis", &group
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
@@ -142,7 +152,7 @@ func (c cluster) rawClient(t *testing.T) rest.Interface {
 // list reads all sets as the controller does: all or none.
 func (c cluster) list(t *testing.T) *v1alpha1.ConditionSetList {
 	t.Helper()
-	data, err := c.rawClient(t).Get().Resource("conditionsets").Do(t.Context()).Raw()
+	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("conditionsets").Do(t.Context()).Raw()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +172,7 @@ func (c cluster) writeStatus(t *testing.T, name, patch string) {
 
 func (c cluster) patchStatus(t *testing.T, name, patch string) error {
 	t.Helper()
-	return c.rawClient(t).Patch(types.MergePatchType).Resource("conditionsets").Name(name).SubResource("status").
+	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("conditionsets").Name(name).SubResource("status").
 		Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
 }
 
@@ -192,7 +202,7 @@ func (c cluster) takesGoType(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client := c.rawClient(t)
+	client := c.rawClient(t, v1alpha1.GroupVersion)
 	send(client.Post())
 	set.Status.Matched = 3
 	send(client.Put().Name("typed").SubResource("status"))
@@ -284,7 +294,7 @@ func (c cluster) refusesBadSets(t *testing.T) {
 // hold. Whatever is taken must leave the list readable.
 func (c cluster) storesOnlyReadable(t *testing.T) {
 	create := func(name, spec string) error {
-		return c.rawClient(t).Post().Resource("conditionsets").Body([]byte(`{
+		return c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("conditionsets").Body([]byte(`{
 			"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "` + name + `"}, "spec": ` + spec + `}`)).
 			Do(t.Context()).Error()
 	}
@@ -407,22 +417,28 @@ func (c cluster) printsColumns(t *testing.T) {
 			"conditionset-2 KernelDeadlock NoExecute",
 		}},
 	} {
-		out, err := c.Kubectl(t.Context(), test.args...)
-		if err != nil {
-			t.Fatal(err)
+		c.prints(t, test.want, test.args...)
+	}
+}
+
+// prints compares what kubectl prints, but for the age at the end of each line.
+func (c cluster) prints(t *testing.T, want []string, args ...string) {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%d lines are printed:\n%s", len(lines), out)
+	}
+	for i, line := range lines {
+		words := strings.Fields(line)
+		if i > 0 {
+			words = words[:len(words)-1]
 		}
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if len(lines) != len(test.want) {
-			t.Fatalf("%d lines are printed:\n%s", len(lines), out)
-		}
-		for i, line := range lines {
-			words := strings.Fields(line)
-			if i > 0 {
-				words = words[:len(words)-1] // the age
-			}
-			if got := strings.Join(words, " "); got != test.want[i] {
-				t.Errorf("line %d is %q, want %q:\n%s", i, got, test.want[i], out)
-			}
+		if got := strings.Join(words, " "); got != want[i] {
+			t.Errorf("line %d is %q, want %q:\n%s", i, got, want[i], out)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestDeploy(t *testing.T) {
 		return // there is nothing to look at
 	}
 	t.Run("keeps out only what nobody has judged", c.guardsOnlyItsOwn)
-	t.Run("serves the CRD", c.servesCRD)
+	t.Run("serves the CRDs", c.servesCRDs)
 	t.Run("takes the seed as it is written", c.takesSeed)
 	t.Run("takes the default sets", c.takesDefaults)
 	t.Run("takes what the Go type writes", c.takesGoType)
@@ -50,8 +50,16 @@ func TestDeploy(t *testing.T) {
 	t.Run("keeps what was stored before it knew better", c.keepsWhatIsStored)
 	t.Run("stores nothing that hides the other sets", c.storesOnlyReadable)
 	t.Run("prints the columns that people look for", c.printsColumns)
+	t.Run("takes health checks as people have written them", c.takesHealthChecks)
+	t.Run("takes what the Go type writes of a health check", c.takesTypedHealthCheck)
+	t.Run("refuses bad health checks in words", c.refusesBadHealthChecks)
+	t.Run("refuses of health checks what does not compile and nothing else", c.agreesWithHealthCheckCompiler)
+	t.Run("works with the CRD that others installed", c.worksWithTheOtherCRD)
+	t.Run("stores nothing that hides the other health checks", c.storesOnlyReadableHealthChecks)
+	t.Run("prints the columns of health checks", c.printsHealthCheckColumns)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
 	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
+	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
 }
 
 // cluster is where everything is installed.
@@ -64,7 +72,7 @@ func (c cluster) installs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 14
+	const objects = 20
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}
@@ -102,22 +110,32 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	if err != nil {
 		t.Fatal(err)
 	}
+	asked := map[string]bool{}
 	for _, hook := range config.Webhooks {
 		for _, rule := range hook.Rules {
-			if len(rule.APIGroups) != 1 || rule.APIGroups[0] != "autohealer.resourcestack.com" {
-				t.Errorf("%s is asked about %v", hook.Name, rule.APIGroups)
+			switch about := fmt.Sprint(rule.Resources, rule.APIGroups); about {
+			case "[conditionsets] [autohealer.resourcestack.com]", "[nodehealthchecks] [remediation.medik8s.io]":
+				asked[about] = true
+			default:
+				t.Errorf("%s is asked about %s", hook.Name, about)
 			}
 		}
 		if *hook.SideEffects != "None" || *hook.TimeoutSeconds > 5 {
 			t.Errorf("%s has side effects %s, and %d seconds", hook.Name, *hook.SideEffects, *hook.TimeoutSeconds)
 		}
 	}
+	if len(asked) != 2 {
+		t.Errorf("it is asked only about %v", asked)
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedCheck, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodehealthchecks.autohealer.resourcestack.com"`) {
+		t.Errorf("a health check that nobody has judged: %v", err)
+	}
 	// A set that is there, by whatever way, can be labelled and deleted.
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the webhook being gone", func() error {
-		_, err := c.Kubectl(t.Context(), "create", "-f", set)
+		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck)
 		return err
 	})
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
@@ -138,6 +156,16 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			t.Errorf("with the webhook down: %v", err)
 		}
 	}
+	// So can a health check, and its status be written; but it does not go unasked.
+	if _, err := c.Kubectl(t.Context(), "label", "nodehealthcheck", "nodehealthcheck-sample", "a=b"); err != nil {
+		t.Errorf("with the webhook down: %v", err)
+	}
+	if err := c.patchCheckStatus(t, `{"status": {"phase": "Enabled"}}`); err != nil {
+		t.Errorf("with the webhook down: %v", err)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "nodehealthcheck", "nodehealthcheck-sample"); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+		t.Errorf("deleting a health check with the webhook down: %v", err)
+	}
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +173,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		_, err := c.Kubectl(t.Context(), "apply", "-f", set, "--dry-run=server")
 		return err
 	})
+	c.deleteChecks(t)
 }
 
 // Programs read the same manifests that kubectl does.

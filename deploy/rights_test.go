@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
@@ -41,6 +43,12 @@ func (r request) attributes() *authorizationv1.ResourceAttributes {
 
 const (
 	sets      = "conditionsets.autohealer.resourcestack.com"
+	checks    = "nodehealthchecks.remediation.medik8s.io"
+	leases    = "leases.coordination.k8s.io"
+	nodeLocks = "medik8s-leases" // the namespace where nodes are leased
+	peer      = leases + " e1f13584.medik8s.io"
+	template  = "rebootremediationtemplates.example.com"
+	remedy    = "rebootremediations.example.com"
 	hooks     = "validatingwebhookconfigurations.admissionregistration.k8s.io"
 	cert      = "secrets autohealer-webhook-cert"
 	revisions = "controllerrevisions.apps"
@@ -50,6 +58,11 @@ var allowed = []request{
 	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""},
 	{"get", sets + " s1", ""}, {"list", sets, ""}, {"watch", sets, ""},
 	{"patch", sets + "/status s1", ""},
+	{"get", checks + " c1", ""}, {"list", checks, ""}, {"watch", checks, ""},
+	{"patch", checks + "/status c1", ""},
+	{"get", leases + " node-n1", nodeLocks}, {"list", leases, nodeLocks}, {"watch", leases, nodeLocks},
+	{"create", leases, nodeLocks}, {"update", leases + " node-n1", nodeLocks}, {"delete", leases + " node-n1", nodeLocks},
+	{"get", peer, "openshift-workload-availability"}, {"list", peer, ""}, {"watch", peer, ""},
 	{"create", "events.events.k8s.io", "default"},
 	{"create", "leases.coordination.k8s.io", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", namespace},
@@ -73,6 +86,15 @@ var forbidden = []request{
 	// Its own orders.
 	{"create", sets, ""}, {"update", sets + " s1", ""}, {"patch", sets + " s1", ""}, {"delete", sets + " s1", ""}, {"update", sets + "/status s1", ""},
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
+	{"create", checks, ""}, {"update", checks + " c1", ""}, {"patch", checks + " c1", ""}, {"delete", checks + " c1", ""},
+	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
+	// Who leads elsewhere is read, and not taken from them; and of all the other
+	// leases of the cluster nothing is known.
+	{"update", peer, "openshift-workload-availability"}, {"delete", peer, "openshift-workload-availability"}, {"create", leases, "openshift-workload-availability"},
+	{"list", leases, ""}, {"watch", leases, ""}, {"get", leases + " n1", "kube-node-lease"},
+	{"deletecollection", leases, nodeLocks}, {"patch", leases + " node-n1", nodeLocks}, {"list", "configmaps", nodeLocks},
+	// Templates and remediations, before somebody who serves them gives the right.
+	{"get", template + " t1", "default"}, {"create", remedy, "default"},
 	// Events elsewhere, and those that stand.
 	{"create", "events.events.k8s.io", ""}, {"create", "events.events.k8s.io", "kube-system"},
 	{"create", "events", "default"}, {"create", "events", namespace}, {"patch", "events.events.k8s.io e1", "default"}, {"delete", "events.events.k8s.io e1", "default"}, {"list", "events.events.k8s.io", "default"},
@@ -104,14 +126,8 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	controller := clientFor(t, config)
 	for answer, requests := range map[bool][]request{true: allowed, false: forbidden} {
 		for _, r := range requests {
-			review, err := controller.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
-				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: r.attributes()},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if review.Status.Allowed != answer {
-				t.Errorf("%s: allowed is %v, want %v", r, review.Status.Allowed, answer)
+			if may := mayDo(t, controller, r); may != answer {
+				t.Errorf("%s: allowed is %v, want %v", r, may, answer)
 			}
 		}
 	}
@@ -139,6 +155,11 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	if _, err := controller.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
 		t.Errorf("renewing the lease: %v", err)
 	}
+	// A list of the one name, in all namespaces at once, is what finds out who
+	// else is at work.
+	if _, err := controller.CoordinationV1().Leases("").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=e1f13584.medik8s.io"}); err != nil {
+		t.Errorf("looking for the lease of medik8s' controller: %v", err)
+	}
 	for name, mine := range map[string]bool{"autohealer-ledger": true, "other": false} {
 		page, err := controller.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if err != nil {
@@ -148,4 +169,71 @@ func (c cluster) givesLeastRights(t *testing.T) {
 			t.Errorf("updating ConfigMap %s: %v", name, err)
 		}
 	}
+}
+
+// mayDo asks the API server whether a client may do something.
+func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
+	t.Helper()
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: r.attributes()},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
+
+// gathersRights installs somebody who serves a kind of remediations, as those of
+// medik8s do it, and takes it away.
+func (c cluster) gathersRights(t *testing.T) {
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := clientFor(t, config)
+	role := file(t, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: reboot-ext-remediation
+  labels: {rbac.ext-remediation/aggregate-to-ext-remediation: "true"}
+rules:
+- {apiGroups: [example.com], resources: [rebootremediationtemplates], verbs: [get, list, watch]}
+- {apiGroups: [example.com], resources: [rebootremediations], verbs: [get, list, watch, create, update, patch, delete]}
+`)
+	requests := []request{{"watch", template, ""}, {"create", remedy, "default"}, {"patch", remedy + " n1", "default"}, {"delete", remedy + " n1", "default"}}
+	wait := func(may bool) {
+		t.Helper()
+		for _, r := range requests {
+			eventually(t, r.String(), func() error {
+				if mayDo(t, controller, r) != may {
+					return fmt.Errorf("allowed is %v", !may)
+				}
+				return nil
+			})
+		}
+	}
+	wait(false)
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", role); err != nil {
+		t.Fatal(err)
+	}
+	wait(true)
+	if mayDo(t, controller, request{"update", template + " t1", "default"}) {
+		t.Error("a template can be changed, which nobody has asked for")
+	}
+	// What was gathered is not undone by whoever installs once more.
+	for _, args := range [][]string{{"diff", "-f", "controller/2-rights.yaml"}, {"apply", "-f", "controller/2-rights.yaml"}, {"apply", "--server-side", "-f", "controller/2-rights.yaml"}} {
+		if out, err := c.Kubectl(t.Context(), args...); err != nil || args[0] == "diff" && out != "" {
+			t.Errorf("kubectl %v: %v\n%s", args, err, out)
+		}
+		for _, r := range requests {
+			if !mayDo(t, controller, r) {
+				t.Errorf("after kubectl %v: %s: no longer allowed", args, r)
+			}
+		}
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "-f", role); err != nil {
+		t.Fatal(err)
+	}
+	wait(false)
 }

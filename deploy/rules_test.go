@@ -59,7 +59,7 @@ func (c cluster) agreesWithCompiler(t *testing.T) {
 		}, false})
 	}
 
-	client := c.rawClient(t)
+	client := c.rawClient(t, v1alpha1.GroupVersion)
 	var taken, refused int
 	for _, test := range changes {
 		set := &v1alpha1.ConditionSet{
@@ -130,7 +130,7 @@ func (c cluster) keepsWhatIsStored(t *testing.T) {
 		{"old-condition", `{"type": "T", "effect": "NoSchedule", "taintKey": "example.com/a", "conditions": {"A=True": {"status": true}}}`, `{"conditions": {"A=True": null, "A": {"status": true}}}`},
 		{"old-bound", `{"type": "T", "effect": "NoSchedule", "taintKey": "example.com/a", "maxUnhealthy": "half", "conditions": {"A": {"status": true}}}`, `{"maxUnhealthy": "49%"}`},
 	}
-	client := c.rawClient(t)
+	client := c.rawClient(t, v1alpha1.GroupVersion)
 	create := func(name, spec, dryRun string) error {
 		request := client.Post().Resource("conditionsets")
 		if dryRun != "" {

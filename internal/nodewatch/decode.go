@@ -11,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-
-	"github.com/resourcestack/autohealer/internal/record"
 )
 
 // The numbers of the fields that are read, as Kubernetes' .proto files have them.
@@ -179,8 +177,10 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 		if err := fields(value, keep(entryKey, &key)); err != nil {
 			return err
 		}
-		if string(key) == record.Annotation {
-			p.notes = append(p.notes, value)
+		for _, one := range read {
+			if string(key) == one {
+				p.notes = append(p.notes, value)
+			}
 		}
 	}
 	return nil

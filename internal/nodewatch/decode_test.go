@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // frame writes an event as the API server does, with its own code.
@@ -68,6 +69,9 @@ func drawNode(t *rapid.T) *corev1.Node {
 			node.Annotations = map[string]string{}
 		}
 		node.Annotations[record.Annotation] = text.Draw(t, "note")
+		if rapid.Bool().Draw(t, "isConfirmed") {
+			node.Annotations[remediation.ConfirmedAnnotation] = text.Draw(t, "confirmed")
+		}
 	}
 	if rapid.Bool().Draw(t, "managed") {
 		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: text.Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}}
@@ -99,7 +103,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
 	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
-	switch rapid.IntRange(0, 10).Draw(t, "edit") {
+	switch rapid.IntRange(0, 11).Draw(t, "edit") {
 	case 0:
 		for i := range node.Status.Conditions {
 			node.Status.Conditions[i].LastHeartbeatTime = metav1.Unix(1<<32, 0)
@@ -108,6 +112,9 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"new"}})
 	case 2:
 		node.Annotations = map[string]string{record.Annotation: "another"}
+		return true
+	case 11:
+		node.Annotations = map[string]string{remediation.ConfirmedAnnotation: "another"}
 		return true
 	case 3:
 		node.UID += "+"

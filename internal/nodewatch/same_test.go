@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 func TestSameSeesEverythingThatIsKept(t *testing.T) {
@@ -32,6 +33,7 @@ func TestSameSeesEverythingThatIsKept(t *testing.T) {
 		"another node of the name": {func(n *corev1.Node) { n.UID = "v" }, false},
 		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
 		"the record":               {func(n *corev1.Node) { n.Annotations[record.Annotation] = "other" }, false},
+		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},
 		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
 		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},
 		"a taint's value":          {func(n *corev1.Node) { n.Spec.Taints[0].Value = "v" }, false},

@@ -5,7 +5,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
+
+// read are the annotations that somebody reads.
+var read = [...]string{record.Annotation, remediation.ConfirmedAnnotation}
 
 // Trim keeps of a node what is decided by and written back: no images, no
 // managed fields, no messages. A real node has 15 KB, of which 2 are left.
@@ -17,8 +21,13 @@ func Trim(n *corev1.Node) *corev1.Node {
 		},
 		Spec: corev1.NodeSpec{Taints: n.Spec.Taints},
 	}
-	if note, ok := n.Annotations[record.Annotation]; ok {
-		slim.Annotations = map[string]string{record.Annotation: note}
+	for _, key := range read {
+		if note, ok := n.Annotations[key]; ok {
+			if slim.Annotations == nil {
+				slim.Annotations = map[string]string{}
+			}
+			slim.Annotations[key] = note
+		}
 	}
 	if len(n.Status.Conditions) > 0 {
 		slim.Status.Conditions = make([]corev1.NodeCondition, len(n.Status.Conditions))

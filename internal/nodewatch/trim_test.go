@@ -8,13 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"},
-			Annotations:   map[string]string{record.Annotation: "note", "other": "long text"},
+			Annotations:   map[string]string{record.Annotation: "note", remediation.ConfirmedAnnotation: "", "other": "long text"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
 		},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute"}}, PodCIDR: "10.0.0.0/24"},
@@ -29,7 +30,7 @@ func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
 		slim.Status.Conditions[0].Reason != "KubeletReady" {
 		t.Errorf("something that is used is gone: %+v", slim)
 	}
-	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 1 || slim.Spec.PodCIDR != "" ||
+	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 2 || slim.Spec.PodCIDR != "" ||
 		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
 		t.Errorf("something that is not used is kept: %+v", slim)
 	}

@@ -168,6 +168,7 @@ func TestConditionSetMeansTheControlPlaneOnlyWhenItAsksForIt(t *testing.T) {
 	}{
 		{"without a selector", nil, false},
 		{"by a label", &metav1.LabelSelector{MatchLabels: map[string]string{role: ""}}, true},
+		{"by the label of old", &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/master": ""}}, true},
 		{"by the label's presence", expression(metav1.LabelSelectorOpExists), true},
 		{"by the label's values", expression(metav1.LabelSelectorOpIn, "", "true"), true},
 		{"by other values of the label", expression(metav1.LabelSelectorOpNotIn, "true"), false},

@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// controlPlaneLabel is how a node of the control plane is known.
+	// controlPlaneLabel is how a node of the control plane is known, and
+	// masterLabel how it was known until Kubernetes 1.24. Old clusters have the
+	// one, and some distributions still set both.
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	masterLabel       = "node-role.kubernetes.io/master"
 	// initializedLabel is how Karpenter marks a node that once was ready.
 	initializedLabel = "karpenter.sh/initialized"
 )
@@ -25,13 +28,14 @@ const (
 // same, but nothing on the node counts as ours.
 func Node(n *corev1.Node) (triage.Node, error) {
 	_, controlPlane := n.Labels[controlPlaneLabel]
+	_, master := n.Labels[masterLabel]
 	facts := triage.Node{
 		Name:         n.Name,
 		UID:          string(n.UID),
 		Zone:         n.Labels[corev1.LabelTopologyZone],
 		Labels:       n.Labels,
 		Created:      n.CreationTimestamp.Time,
-		ControlPlane: controlPlane,
+		ControlPlane: controlPlane || master,
 		Initialized:  n.Labels[initializedLabel] == "true",
 		Conditions:   make([]triage.Condition, 0, len(n.Status.Conditions)),
 	}

@@ -55,6 +55,11 @@ func TestNode(t *testing.T) {
 			},
 		},
 		{
+			name: "knows the control plane by the label of old",
+			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"node-role.kubernetes.io/master": ""}}},
+			want: triage.Node{ControlPlane: true, Labels: map[string]string{"node-role.kubernetes.io/master": ""}, Conditions: []triage.Condition{}},
+		},
+		{
 			name: "knows by Karpenter's label that a node once was ready",
 			node: corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/initialized": "true"}}},
 			want: triage.Node{Initialized: true, Labels: map[string]string{"karpenter.sh/initialized": "true"}, Conditions: []triage.Condition{}},

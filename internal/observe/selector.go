@@ -57,6 +57,6 @@ func nodeSelector(s *metav1.LabelSelector) (triage.Selector, error) {
 // merely does not rule it out is not enough.
 func asksForControlPlane(s triage.Selector) bool {
 	return slices.ContainsFunc(s.Requirements(), func(r triage.Requirement) bool {
-		return r.Key == controlPlaneLabel && (r.Op == triage.In || r.Op == triage.Exists)
+		return (r.Key == controlPlaneLabel || r.Key == masterLabel) && (r.Op == triage.In || r.Op == triage.Exists)
 	})
 }

@@ -51,7 +51,8 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if _, err := c.KubectlApply(ctx, string(secret)); err != nil {
 		return fmt.Errorf("installing the Secret of deploy/%s: %w", webhookManifest, err)
 	}
-	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com")
+	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s",
+		"crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io")
 	return err
 }
 

@@ -1,0 +1,17 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of everything here.
+var GroupVersion = schema.GroupVersion{Group: "remediation.medik8s.io", Version: "v1alpha1"}
+
+// AddToScheme makes a scheme know the types of this package.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &NodeHealthCheck{}, &NodeHealthCheckList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

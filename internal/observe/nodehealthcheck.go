@@ -1,0 +1,132 @@
+package observe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// NodeHealthCheck returns the rule that a health check asks for. The error is a
+// *[triage.FieldError] that names the field as it stands in the object. It takes
+// nothing for granted that a CRD would refuse or fill in: another one may be
+// installed in place of ours.
+func NodeHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, error) {
+	rule, err := nodeHealthCheck(check.Name, check.Spec)
+	return rule, briefly(err)
+}
+
+func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rule, error) {
+	switch {
+	case spec.Unreadable != "":
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + cut(spec.Unreadable, 3*longestValue) + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
+	case spec.UnhealthyConditions != nil && len(spec.UnhealthyConditions) == 0:
+		// Whoever took all of them away wanted no remediation, rather than the
+		// usual one.
+		return triage.Rule{}, &triage.FieldError{Field: "spec.unhealthyConditions", Problem: "want at least one condition; without the field it is Ready False or Unknown for 300s"}
+	}
+	who, err := nodeSelector(spec.Selector)
+	if err != nil {
+		return triage.Rule{}, err
+	}
+	steps, orders, err := remediationSteps(spec)
+	if err != nil {
+		return triage.Rule{}, err
+	}
+	words := dialect.NodeHealthCheck{
+		Name:          name,
+		Selector:      who,
+		MaxUnhealthy:  bound(spec.MaxUnhealthy),
+		MinHealthy:    bound(spec.MinHealthy),
+		StormCooldown: spec.StormCooldownDuration,
+		HealthyDelay:  spec.HealthyDelay,
+		Steps:         steps,
+	}
+	for _, c := range spec.UnhealthyConditions {
+		words.UnhealthyConditions = append(words.UnhealthyConditions, dialect.UnhealthyCondition{
+			Type: string(c.Type), Status: string(c.Status), Duration: c.Duration,
+		})
+	}
+	if len(spec.PauseRequests) > 0 {
+		words.Hold = "paused: " + strings.Join(spec.PauseRequests, ", ")
+	}
+	rule, err := words.Rule()
+	if err != nil {
+		return triage.Rule{}, err
+	}
+	// Only now, so that an error names a step by its place in the object.
+	rule.Response.Ladder = sorted(rule.Response.Ladder, orders)
+	return rule, nil
+}
+
+func bound(limit *intstr.IntOrString) string {
+	if limit == nil {
+		return ""
+	}
+	return limit.String()
+}
+
+// remediationSteps returns what is tried, as it stands in the object, and the
+// order of each.
+func remediationSteps(spec v1alpha1.NodeHealthCheckSpec) (steps []dialect.RemediationStep, orders []int64, err error) {
+	if spec.RemediationTemplate != nil {
+		const path = "spec.remediationTemplate"
+		if len(spec.EscalatingRemediations) > 0 {
+			return nil, nil, &triage.FieldError{Field: path, Value: spec.RemediationTemplate.Name, Problem: "give either remediationTemplate or escalatingRemediations, not both"}
+		}
+		template, err := templateText(path, *spec.RemediationTemplate)
+		return []dialect.RemediationStep{{Template: template}}, []int64{0}, err
+	}
+	for i, e := range spec.EscalatingRemediations {
+		path := fmt.Sprintf("spec.escalatingRemediations[%d].", i)
+		template, err := templateText(path+"remediationTemplate", e.RemediationTemplate)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case slices.ContainsFunc(steps, func(s dialect.RemediationStep) bool { return s.Template == template }):
+			return nil, nil, &triage.FieldError{Field: path + "remediationTemplate", Value: template, Problem: "is named twice, so nobody could tell which of the two a remediation belongs to; want another template of that kind"}
+		case slices.Contains(orders, e.Order):
+			return nil, nil, &triage.FieldError{Field: path + "order", Value: strconv.FormatInt(e.Order, 10), Problem: "another one has the same order: want every order once"}
+		case e.Timeout == "":
+			return nil, nil, &triage.FieldError{Field: path + "timeout", Problem: "want a duration such as 10m, of at least a minute"}
+		}
+		steps = append(steps, dialect.RemediationStep{Template: template, Timeout: e.Timeout})
+		orders = append(orders, e.Order)
+	}
+	return steps, orders, nil
+}
+
+// sorted returns the steps by their orders, the smallest first.
+func sorted(ladder []triage.Step, orders []int64) []triage.Step {
+	places := make([]int, len(ladder))
+	for i := range places {
+		places[i] = i
+	}
+	slices.SortFunc(places, func(a, b int) int { return cmp.Compare(orders[a], orders[b]) })
+	inTurn := make([]triage.Step, 0, len(ladder))
+	for _, place := range places {
+		inTurn = append(inTurn, ladder[place])
+	}
+	return inTurn
+}
+
+// templateText returns a reference to a template in one line, by which whoever
+// carries the step out finds it.
+func templateText(path string, ref corev1.ObjectReference) (string, error) {
+	template, err := remediation.TemplateOf(ref)
+	var bad *triage.FieldError
+	if errors.As(err, &bad) {
+		return "", &triage.FieldError{Field: path + "." + bad.Field, Value: bad.Value, Problem: bad.Problem}
+	}
+	return template.String(), err
+}

@@ -1,0 +1,332 @@
+package observe_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// reboot and replace are two templates, and their texts in a step.
+var (
+	reboot  = corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "healing", Name: "quick"}
+	replace = corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "ReplaceTemplate", Name: "all"}
+)
+
+const (
+	rebootText  = "example.com/v1/RebootTemplate healing/quick"
+	replaceText = "example.com/v1/ReplaceTemplate all"
+)
+
+// check returns a health check that compiles, after a change.
+func check(change func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
+	c := &v1alpha1.NodeHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{Name: "check"},
+		Spec: v1alpha1.NodeHealthCheckSpec{
+			EscalatingRemediations: []v1alpha1.EscalatingRemediation{
+				{RemediationTemplate: reboot, Order: 1, Timeout: "10m"},
+				{RemediationTemplate: replace, Order: 2, Timeout: "1h"},
+			},
+		},
+	}
+	change(&c.Spec)
+	return c
+}
+
+// notReady are the signs of sickness if nothing is said.
+var notReady = triage.When{Signals: []triage.Signal{
+	{Condition: "Ready", Status: triage.False, For: 5 * time.Minute},
+	{Condition: "Ready", Status: triage.Unknown, For: 5 * time.Minute},
+}}
+
+func share(number int) *triage.Limit {
+	return &triage.Limit{Number: number, Percent: true, RoundUp: true}
+}
+
+func TestNodeHealthCheckCompilesWhatPeopleHaveWritten(t *testing.T) {
+	id := triage.RuleID{Kind: triage.NodeHealthCheck, Name: "nodehealthcheck-sample"}
+	atLeast := share(51)
+	atLeast.Healthy = true
+	for file, want := range map[string]triage.Rule{
+		"seed.yaml": {
+			ID: id, When: notReady, Bound: triage.Bound{Gate: share(49)},
+			Response: triage.Response{Ladder: []triage.Step{
+				{Action: triage.Remediate, Ref: "medik8s.io/v1alpha1/ProviderXRemediationTemplate default/group-x"},
+			}},
+		},
+		"medik8s.yaml": {
+			ID: id, Who: selector(t, "node-role.kubernetes.io/worker"), When: notReady, Bound: triage.Bound{Gate: atLeast},
+			Response: triage.Response{Ladder: []triage.Step{{
+				Action: triage.Remediate,
+				Ref:    "self-node-remediation.medik8s.io/v1alpha1/SelfNodeRemediationTemplate openshift-operators/self-node-remediation-automatic-strategy-template",
+			}}},
+		},
+	} {
+		t.Run(file, func(t *testing.T) {
+			text, err := os.ReadFile("../../api/remediation/v1alpha1/testdata/" + file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var written v1alpha1.NodeHealthCheck
+			if err := yaml.UnmarshalStrict(text, &written); err != nil {
+				t.Fatal(err)
+			}
+			got, err := observe.NodeHealthCheck(&written)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
+				t.Errorf("rule (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeHealthCheckReadsEveryField(t *testing.T) {
+	base := triage.Rule{
+		ID: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "check"}, When: notReady, Bound: triage.Bound{Gate: share(49)},
+		Response: triage.Response{Ladder: []triage.Step{
+			{Action: triage.Remediate, Ref: rebootText, Timeout: 10 * time.Minute},
+			{Action: triage.Remediate, Ref: replaceText, Timeout: time.Hour},
+		}},
+	}
+	tests := []struct {
+		name   string
+		change func(*v1alpha1.NodeHealthCheckSpec)
+		want   func(*triage.Rule)
+	}{
+		{"nothing but steps", func(*v1alpha1.NodeHealthCheckSpec) {}, func(*triage.Rule) {}},
+		{"the selector", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}}
+		}, func(r *triage.Rule) { r.Who = selector(t, "pool=gpu") }},
+		{"an empty selector", func(s *v1alpha1.NodeHealthCheckSpec) { s.Selector = &metav1.LabelSelector{} }, func(*triage.Rule) {}},
+		{"conditions", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.UnhealthyConditions = []v1alpha1.UnhealthyCondition{{Type: "GPUBroken", Status: "true", Duration: "90s"}, {Type: "GPUBroken", Status: "Unknown", Duration: "0s"}}
+		}, func(r *triage.Rule) {
+			r.When = triage.When{Signals: []triage.Signal{
+				{Condition: "GPUBroken", Status: triage.True, For: 90 * time.Second}, {Condition: "GPUBroken", Status: triage.Unknown},
+			}}
+		}},
+		{"a number that may be sick", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
+			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{Number: 3} }},
+		{"nobody who may be sick", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{} }},
+		{"a number that must be healthy", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("2")) },
+			func(r *triage.Rule) { r.Bound.Gate = &triage.Limit{Number: 2, Healthy: true} }},
+		{"one template", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations, s.RemediationTemplate = nil, reboot.DeepCopy()
+		}, func(r *triage.Rule) { r.Response.Ladder = []triage.Step{{Action: triage.Remediate, Ref: rebootText}} }},
+		{"one template beside an empty list", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations, s.RemediationTemplate = []v1alpha1.EscalatingRemediation{}, reboot.DeepCopy()
+		}, func(r *triage.Rule) { r.Response.Ladder = []triage.Step{{Action: triage.Remediate, Ref: rebootText}} }},
+		{"steps that do not stand in their order", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations[0].Order = 7
+		}, func(r *triage.Rule) {
+			l := r.Response.Ladder
+			r.Response.Ladder = []triage.Step{l[1], l[0]}
+		}},
+		{"orders below zero", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations[0].Order, s.EscalatingRemediations[1].Order = 0, -5
+		}, func(r *triage.Rule) {
+			l := r.Response.Ladder
+			r.Response.Ladder = []triage.Step{l[1], l[0]}
+		}},
+		{"who has paused it", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"cluster upgrade", "anna"} },
+			func(r *triage.Rule) { r.Hold = "paused: cluster upgrade, anna" }},
+		{"a pause without a word", func(s *v1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{""} },
+			func(r *triage.Rule) { r.Hold = "paused: " }},
+		{"a wait after a storm", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "5m" },
+			func(r *triage.Rule) { r.Bound.Cooldown = 5 * time.Minute }},
+		{"a wait after the recovery", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "90s" },
+			func(r *triage.Rule) { r.Recovery.Delay = 90 * time.Second }},
+		{"a recovery that somebody confirms", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" },
+			func(r *triage.Rule) { r.Recovery.ByHand = true }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			want := base
+			test.want(&want)
+			got, err := observe.NodeHealthCheck(check(test.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, bySelectorText); diff != "" {
+				t.Errorf("rule (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeHealthCheckNamesTheFieldThatIsWrong(t *testing.T) {
+	conditions := func(list ...v1alpha1.UnhealthyCondition) func(*v1alpha1.NodeHealthCheckSpec) {
+		return func(s *v1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions = list }
+	}
+	template := func(change func(*corev1.ObjectReference)) func(*v1alpha1.NodeHealthCheckSpec) {
+		return func(s *v1alpha1.NodeHealthCheckSpec) { change(&s.EscalatingRemediations[1].RemediationTemplate) }
+	}
+	const second = "spec.escalatingRemediations[1]."
+	tests := []struct {
+		name   string
+		change func(*v1alpha1.NodeHealthCheckSpec)
+		field  string
+		value  string
+		says   string
+	}{
+		{"what does not fit", func(s *v1alpha1.NodeHealthCheckSpec) { s.Unreadable = "order: " + strings.Repeat("x", 1000) },
+			"spec", "", "kubectl explain nodehealthcheck.spec"},
+		{"an empty list", func(s *v1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions = []v1alpha1.UnhealthyCondition{} },
+			"spec.unhealthyConditions", "", "Ready False or Unknown for 300s"},
+		{"a condition without a type", conditions(v1alpha1.UnhealthyCondition{Status: "True", Duration: "1s"}), "spec.unhealthyConditions[0].type", "", "Ready"},
+		{"a status that is none", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "maybe", Duration: "1s"}), "spec.unhealthyConditions[0].status", "maybe", "True, False or Unknown"},
+		{"a condition without a duration", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True"}), "spec.unhealthyConditions[0].duration", "", "duration"},
+		{"a negative duration", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True", Duration: "-1s"}), "spec.unhealthyConditions[0].duration", "-1s", "negative"},
+		{"a condition twice", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: "True", Duration: "1s"}, v1alpha1.UnhealthyCondition{Type: "A", Status: "true", Duration: "2s"}),
+			"spec.unhealthyConditions[1].type", "A", "twice"},
+		{"both bounds", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.MinHealthy, s.MaxUnhealthy = new(intstr.FromInt32(1)), new(intstr.FromInt32(1))
+		}, "spec.minHealthy", "1", "not both"},
+		{"a negative bound", func(s *v1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.maxUnhealthy", "-1", "number of nodes"},
+		{"a bound of more than all", func(s *v1alpha1.NodeHealthCheckSpec) { s.MinHealthy = new(intstr.FromString("101%")) }, "spec.minHealthy", "101%", "100%"},
+		{"a cooldown in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "long" }, "spec.stormCooldownDuration", "long", "duration"},
+		{"a negative cooldown", func(s *v1alpha1.NodeHealthCheckSpec) { s.StormCooldownDuration = "-5m" }, "spec.stormCooldownDuration", "-5m", "negative"},
+		{"a delay in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "long" }, "spec.healthyDelay", "long", "duration"},
+		{"a selector that is none", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "? a"}}
+		}, "spec.selector.matchLabels", "? a", "label"},
+		{"no template", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations = nil }, "spec.remediationTemplate", "", "spec.escalatingRemediations"},
+		{"both forms", func(s *v1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate = &reboot }, "spec.remediationTemplate", "quick", "not both"},
+		{"one template that says nothing", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations, s.RemediationTemplate = nil, &corev1.ObjectReference{}
+		}, "spec.remediationTemplate.apiVersion", "", "group"},
+		{"a version without a group", template(func(r *corev1.ObjectReference) { r.APIVersion = "v1" }), second + "remediationTemplate.apiVersion", "v1", "group"},
+		{"a version of too many parts", template(func(r *corev1.ObjectReference) { r.APIVersion = "a/b/c" }), second + "remediationTemplate.apiVersion", "a/b/c", "group"},
+		{"a kind of something else", template(func(r *corev1.ObjectReference) { r.Kind = "Reboot" }), second + "remediationTemplate.kind", "Reboot", "ends in Template"},
+		{"a kind of nothing", template(func(r *corev1.ObjectReference) { r.Kind = "Template" }), second + "remediationTemplate.kind", "Template", "ends in Template"},
+		{"a name of two", template(func(r *corev1.ObjectReference) { r.Name = "a/b" }), second + "remediationTemplate.name", "a/b", "name of the template"},
+		{"no name", template(func(r *corev1.ObjectReference) { r.Name = "" }), second + "remediationTemplate.name", "", "name of the template"},
+		{"a namespace of two", template(func(r *corev1.ObjectReference) { r.Namespace = "a b" }), second + "remediationTemplate.namespace", "a b", "namespace"},
+		{"a template twice", template(func(r *corev1.ObjectReference) { *r = reboot }), second + "remediationTemplate", rebootText, "twice"},
+		{"an order twice", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Order = 1 }, second + "order", "1", "same order"},
+		{"a step without a timeout", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "" }, second + "timeout", "", "minute"},
+		// The step stands first by its order, and second in the object.
+		{"a timeout that is too short", func(s *v1alpha1.NodeHealthCheckSpec) {
+			s.EscalatingRemediations[1].Timeout, s.EscalatingRemediations[1].Order = "59s", 0
+		}, second + "timeout", "59s", ""},
+		{"a timeout in words", func(s *v1alpha1.NodeHealthCheckSpec) { s.EscalatingRemediations[1].Timeout = "long" }, second + "timeout", "long", "duration"},
+		{"a word that does not end", conditions(v1alpha1.UnhealthyCondition{Type: "A", Status: corev1.ConditionStatus(strings.Repeat("ä", 1000)), Duration: "1s"}),
+			"spec.unhealthyConditions[0].status", strings.Repeat("ä", 100) + "...", "True, False or Unknown"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			rule, err := observe.NodeHealthCheck(check(test.change))
+			var field *triage.FieldError
+			if !errors.As(err, &field) {
+				t.Fatalf("error is %v, want a FieldError", err)
+			}
+			if field.Field != test.field || field.Value != test.value {
+				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
+			}
+			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
+				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
+			}
+			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
+				t.Errorf("a refused rule is returned all the same:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNodeHealthCheckNeedsAName(t *testing.T) {
+	unnamed := check(func(*v1alpha1.NodeHealthCheckSpec) {})
+	unnamed.Name = ""
+	if _, err := observe.NodeHealthCheck(unnamed); err == nil || !strings.Contains(err.Error(), "metadata.name") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// Whatever is stored, under whosever CRD, is compiled or refused.
+func TestNodeHealthCheckCompilesOrRefusesAnything(t *testing.T) {
+	var compiled, refused int
+	rapid.Check(t, func(t *rapid.T) {
+		template := map[string]any{"apiVersion": "example.com/v1", "kind": "XTemplate", "namespace": "a", "name": "b"}
+		spec := map[string]any{
+			"selector":               map[string]any{"matchLabels": map[string]any{"a": "b"}},
+			"unhealthyConditions":    []any{map[string]any{"type": "A", "status": "True", "duration": "5m"}},
+			"maxUnhealthy":           "49%",
+			"stormCooldownDuration":  "5m",
+			"escalatingRemediations": []any{map[string]any{"remediationTemplate": template, "order": 1, "timeout": "10m"}},
+			"pauseRequests":          []any{"anna"},
+			"healthyDelay":           "5m",
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			spoil(t, spec)
+		}
+		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "any"}, "spec": spec})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored v1alpha1.NodeHealthCheck
+		if err := json.Unmarshal(text, &stored); err != nil {
+			t.Fatal(err)
+		}
+		rule, err := observe.NodeHealthCheck(&stored)
+		var field *triage.FieldError
+		switch {
+		case err == nil && rule.Validate() == nil && len(rule.Response.Ladder) > 0 && rule.Bound.Gate != nil:
+			compiled++
+		case errors.As(err, &field) && strings.HasPrefix(field.Field, "spec"):
+			refused++
+		default:
+			t.Fatalf("%s\ncompiles to %+v, with the error %v", text, rule, err)
+		}
+	})
+	t.Logf("saw %d that compile and %d that do not", compiled, refused)
+	if compiled == 0 || refused == 0 {
+		t.Error("one kind of health checks was never tried")
+	}
+}
+
+// spoil puts something odd somewhere into a map, or takes a field away.
+func spoil(t *rapid.T, value map[string]any) {
+	keys := slices.Sorted(maps.Keys(value))
+	if len(keys) == 0 {
+		return
+	}
+	key := rapid.SampledFrom(keys).Draw(t, "key")
+	deeper := rapid.Bool().Draw(t, "deeper")
+	switch inner := value[key].(type) {
+	case map[string]any:
+		if deeper {
+			spoil(t, inner)
+			return
+		}
+	case []any:
+		if first, ok := slices.Concat(inner, []any{nil})[0].(map[string]any); ok && deeper {
+			spoil(t, first)
+			return
+		}
+	}
+	if deeper {
+		delete(value, key)
+		return
+	}
+	value[key] = rapid.SampledFrom([]any{
+		nil, "", " ", "a", "5m", "-5m", "59s", "9999999999h", "101%", "v1", "Template", 0, -1, 1e30, true,
+		[]any{}, []any{nil}, []any{map[string]any{}}, map[string]any{}, map[string]any{"a": nil},
+	}).Draw(t, "odd")
+}

@@ -1,0 +1,102 @@
+package remediation
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// templateSuffix is what the kind of a template has and that of its objects has not.
+const templateSuffix = "Template"
+
+// exampleVersion shows people what is wanted of them.
+const exampleVersion = "self-node-remediation.medik8s.io/v1alpha1"
+
+// Template names a template. It is a plain value, and can be compared.
+type Template struct {
+	schema.GroupVersionKind
+	// Namespace is empty for a kind that has none.
+	Namespace, Name string
+}
+
+// TemplateOf reads a user's reference. The error is a *[triage.FieldError] that names
+// the field of the reference.
+func TemplateOf(ref corev1.ObjectReference) (Template, error) {
+	version, err := schema.ParseGroupVersion(ref.APIVersion)
+	if err != nil || version.Group == "" || version.Version == "" {
+		return Template{}, &triage.FieldError{Field: "apiVersion", Value: ref.APIVersion, Problem: "want a group and a version, such as " + exampleVersion}
+	}
+	t := Template{version.WithKind(ref.Kind), ref.Namespace, ref.Name}
+	if err := t.check(); err != nil {
+		return Template{}, err
+	}
+	return t, nil
+}
+
+// check says what keeps the template from being one. What passes can be written in
+// one text and be told apart in it again.
+func (t Template) check() error {
+	trimmed, named := strings.CutSuffix(t.Kind, templateSuffix)
+	for _, part := range []struct {
+		field, value, want string
+		wrong              bool
+	}{
+		{"apiVersion", t.GroupVersion().String(), "a group and a version, such as " + exampleVersion,
+			len(validation.IsDNS1123Subdomain(t.Group)) > 0 || len(validation.IsDNS1035Label(t.Version)) > 0},
+		{"kind", t.Kind, "a kind that ends in " + templateSuffix + ", such as SelfNodeRemediation" + templateSuffix,
+			!named || trimmed == "" || len(validation.IsDNS1035Label(strings.ToLower(t.Kind))) > 0},
+		{"namespace", t.Namespace, "the namespace of the template",
+			t.Namespace != "" && len(validation.IsDNS1123Label(t.Namespace)) > 0},
+		{"name", t.Name, "the name of the template", len(validation.IsDNS1123Subdomain(t.Name)) > 0},
+	} {
+		if part.wrong {
+			return &triage.FieldError{Field: part.field, Value: part.value, Problem: "want " + part.want}
+		}
+	}
+	return nil
+}
+
+// String returns the template in one line that ParseTemplate reads:
+// example.com/v1/RebootRemediationTemplate default/quick, without "default/" if
+// there is no namespace.
+func (t Template) String() string {
+	name := t.Name
+	if t.Namespace != "" {
+		name = t.Namespace + "/" + t.Name
+	}
+	return t.Group + "/" + t.Version + "/" + t.Kind + " " + name
+}
+
+// ParseTemplate reads what String wrote.
+func ParseTemplate(text string) (Template, error) {
+	kind, name, _ := strings.Cut(text, " ")
+	var t Template
+	parts := strings.Split(kind, "/")
+	if len(parts) != 3 {
+		return Template{}, fmt.Errorf("template %q: want group/version/Kind namespace/name", text)
+	}
+	t.GroupVersionKind = schema.GroupVersionKind{Group: parts[0], Version: parts[1], Kind: parts[2]}
+	t.Name = name
+	if namespace, rest, ok := strings.Cut(name, "/"); ok {
+		t.Namespace, t.Name = namespace, rest
+	}
+	err := t.check()
+	if err == nil && t.String() != text { // an empty namespace that is written
+		err = errors.New("want group/version/Kind namespace/name")
+	}
+	if err != nil {
+		return Template{}, fmt.Errorf("template %q: %w", text, err)
+	}
+	return t, nil
+}
+
+// ObjectKind returns the kind of the objects that are made from the template.
+func (t Template) ObjectKind() schema.GroupVersionKind {
+	return t.GroupVersion().WithKind(strings.TrimSuffix(t.Kind, templateSuffix))
+}
