@@ -50,3 +50,46 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	b.ReportMetric(float64(len(s.made)), "changes/op")
 }
+
+// BenchmarkCheckCare replays storms of two sizes in which a tenth of the nodes is
+// remediated and recovers, a second tenth waits before a closed gate, and every node
+// heartbeats: what a change costs must not depend on the number of nodes.
+func BenchmarkCheckCare(b *testing.B) {
+	for _, nodes := range []int{1000, 4000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			s := newHospital(b)
+			s.checkup("workers", with(workers, `"maxUnhealthy":"10%"`))
+			name := func(i int) string { return fmt.Sprintf("n%04d", i) }
+			for i := range nodes {
+				s.node(name(i))
+				s.edit(kubelet, name(i), func(n *corev1.Node) { n.Status.Phase = "Running" })
+			}
+			s.pass(time.Minute)
+			for i := range nodes / 10 {
+				s.condition(name(i), "Ready=False")
+			}
+			s.pass(time.Minute)
+			for i := range nodes / 10 {
+				s.remediate(name(i), "workers", "Reboot")
+			}
+			for i := range nodes / 10 {
+				s.condition(name(nodes-1-i), "Ready=False")
+			}
+			for i := range nodes / 10 {
+				s.condition(name(i), "Ready=True")
+				s.ends(us, name(i), "Reboot")
+				s.unlock(name(i))
+			}
+			cfg := careCfg
+			cfg.Unfinished = true
+			b.ReportAllocs()
+			for b.Loop() {
+				report := s.check(cfg)
+				if len(report.Violations) > 0 || report.Releases != nodes/10 {
+					b.Fatal(report)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(s.made)), "ns/change")
+		})
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -21,16 +22,25 @@ import (
 // Config.Lag says something else. Two busy cores take some time to pass word on.
 const DefaultLag = time.Second
 
-// SetsResource and ConfigMapsResource are what a run must have recorded beside
-// testbed.NodesResource.
+// SetsResource, ChecksResource and ConfigMapsResource are what a run must have
+// recorded beside testbed.NodesResource and testbed.LeasesResource.
 var (
 	SetsResource       = v1alpha1.GroupVersion.WithResource("conditionsets")
+	ChecksResource     = remediationv1alpha1.GroupVersion.WithResource("nodehealthchecks")
 	ConfigMapsResource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// Resources is what a cluster should record for this package.
-func Resources() []schema.GroupVersionResource {
-	return []schema.GroupVersionResource{testbed.NodesResource, SetsResource, ConfigMapsResource}
+// Resources is what a cluster should record for this package: the Leases within
+// Namespaces, and the remediation objects and their templates of whatever kinds a
+// test has.
+func Resources(remediation ...schema.GroupVersionResource) []schema.GroupVersionResource {
+	return append([]schema.GroupVersionResource{testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource}, remediation...)
+}
+
+// Namespaces is where a cluster should record Leases: those of nodes, and that of
+// medik8s' own controller, if it runs in one of these namespaces.
+func Namespaces(ofPeer ...string) map[schema.GroupVersionResource][]string {
+	return map[schema.GroupVersionResource][]string{testbed.LeasesResource: append([]string{leaseNamespace}, ofPeer...)}
 }
 
 // Config says whose history it is, and by what it is judged.
@@ -39,9 +49,13 @@ type Config struct {
 	// replicas are.
 	Us func(testbed.Author) bool
 
-	// FieldManager, if not empty, is the field manager of our writes to nodes. It
-	// decides where the audit log cannot name an author, which happens when an
-	// API server is killed: the node's own managedFields tell whose write it was.
+	// Remediation names the resources of remediation objects and of their templates,
+	// which end in Template. Without it nothing is said about health checks.
+	Remediation []schema.GroupVersionResource
+
+	// FieldManager, if not empty, is the field manager of our writes. It decides
+	// where the audit log cannot name an author, which happens when an API server is
+	// killed: the object's own managedFields tell whose write it was.
 	FieldManager string
 
 	// Lag is how old the writer's view of sets and of other nodes may be, and by
@@ -120,6 +134,12 @@ const (
 	OutOfTurn      Kind = "OutOfTurn"
 	WrongEnd       Kind = "WrongEnd"
 	UnknownAuthor  Kind = "UnknownAuthor"
+
+	GateIgnored  Kind = "GateIgnored"
+	TreatedTwice Kind = "TreatedTwice"
+	Malformed    Kind = "Malformed"
+	TooSoon      Kind = "TooSoon"
+	Fought       Kind = "Fought"
 )
 
 // Moment is a place in a recording: that of a change, or the end.
@@ -135,9 +155,9 @@ type Moment struct {
 type Violation struct {
 	Kind Kind
 	At   Moment
-	// Node and Set are whom it is about; either may be empty.
-	Node, Set string
-	Text      string
+	// Node, Set and Check are whom it is about; any may be empty.
+	Node, Set, Check string
+	Text             string
 }
 
 // String returns the violation on one line.
@@ -153,6 +173,9 @@ func (v Violation) String() string {
 	if v.Set != "" {
 		about += " set " + v.Set
 	}
+	if v.Check != "" {
+		about += " health check " + v.Check
+	}
 	return fmt.Sprintf("%s %s %s%s: %s", v.At.Time.UTC().Format("15:04:05.000"), v.Kind, where, about, v.Text)
 }
 
@@ -166,14 +189,24 @@ type Counts struct {
 	Removals   int // taints that we took away, once for each set
 	Fences     int // writes of ours that changed the record's fence
 	Statuses   int // writes of ours to sets
-	Unproved   int // changes of nodes whose author the audit log does not name
+	Unproved   int // changes whose author the audit log does not name
+
+	Remediations  int // remediation objects that we made
+	Escalations   int // of those, the ones of a later step
+	Releases      int // remediation objects that we began to delete
+	Notes         int // writes of ours to remediation objects
+	Leases        int // writes of ours to the Leases of nodes
+	CheckStatuses int // writes of ours to health checks
+	Confirmations int // confirmations that we took off nodes
 }
 
 // Report is what was found.
 type Report struct {
 	Counts
 	Violations []Violation
-	// Peak is, by set, how many of its nodes carried its NoExecute at once.
+	// Peak is, by set, how many of its nodes carried its NoExecute at once; and by
+	// NodeHealthCheck/<name>, how many of its nodes were not healthy at once when we
+	// made something for one of them.
 	Peak map[string]int
 }
 
@@ -193,6 +226,10 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d violations in %d moments: %d writes, %d taints placed (%d NoExecute, %d fell back), %d removed, %d fences, %d statuses, %d changes without proof of their author",
 		len(r.Violations), r.Moments, r.Writes, r.Placements, r.Evictions, r.Fallbacks, r.Removals, r.Fences, r.Statuses, r.Unproved)
+	if r.Remediations+r.Releases+r.CheckStatuses > 0 {
+		fmt.Fprintf(&b, "; %d remediation objects made (%d of later steps), %d deleted, %d notes on them, %d Leases written, %d statuses of health checks, %d confirmations taken",
+			r.Remediations, r.Escalations, r.Releases, r.Notes, r.Leases, r.CheckStatuses, r.Confirmations)
+	}
 	for _, v := range r.Violations {
 		b.WriteString("\n\t" + v.String())
 	}
@@ -209,6 +246,17 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		cfg.Lag = DefaultLag
 	}
 	r := newReplay(cfg)
+	judged := map[schema.GroupResource]func(testbed.Change){
+		testbed.NodesResource.GroupResource(): r.nodeChanged,
+		SetsResource.GroupResource():          r.setChanged,
+	}
+	if len(cfg.Remediation) > 0 {
+		judged[ChecksResource.GroupResource()] = r.checkChanged
+		judged[testbed.LeasesResource.GroupResource()] = r.leaseChanged
+	}
+	for _, resource := range cfg.Remediation {
+		judged[resource.GroupResource()] = r.remediationChanged
+	}
 	last, created := uint64(0), map[types.UID]bool{}
 	for i, change := range recording {
 		version, err := strconv.ParseUint(change.ResourceVersion, 10, 64)
@@ -222,7 +270,8 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		}
 		last = version
 		resource := change.GVR.GroupResource()
-		if judged := resource == testbed.NodesResource.GroupResource() || resource == SetsResource.GroupResource(); judged {
+		take, isJudged := judged[resource]
+		if isJudged {
 			created[change.UID] = created[change.UID] || change.Type == watch.Added
 			if !created[change.UID] {
 				return Report{}, fmt.Errorf("checking a history: change %d is of %s %s, whose creation was not recorded", i, resource, change.Name)
@@ -230,12 +279,10 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 		}
 		r.at = Moment{Index: i, ResourceVersion: change.ResourceVersion, Time: change.Time}
 		r.report.Moments++
-		switch resource {
-		case testbed.NodesResource.GroupResource():
-			r.nodeChanged(change)
-		case SetsResource.GroupResource():
-			r.setChanged(change)
-		case ConfigMapsResource.GroupResource():
+		switch {
+		case isJudged:
+			take(change)
+		case resource == ConfigMapsResource.GroupResource():
 			r.configMapChanged(change)
 		}
 	}

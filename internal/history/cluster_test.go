@@ -54,8 +54,7 @@ type hand struct {
 
 func TestRecordingsOfARealCluster(t *testing.T) {
 	h := newHand(t)
-	nodes, err := h.cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 5})
-	h.check(err)
+	nodes := h.createNodes(5)
 	h.apply(seedSets)
 	deadlocked := corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, Reason: "AUFSUmountHung"}
 	const evict, wait = "node.stakater.com/KernelDeadlock:NoExecute", "node.stakater.com/KernelDeadlock:NoSchedule"
@@ -72,7 +71,7 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 	h.check(h.cluster.SetCondition(t.Context(), nodes[0].Name, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}))
 	h.write(nodes[0].Name, "conditionset-2")
 	h.write(nodes[2].Name, "conditionset-2", evict)
-	_, err = h.dynamic.Resource(SetsResource).Patch(t.Context(), "conditionset-2", types.MergePatchType,
+	_, err := h.dynamic.Resource(SetsResource).Patch(t.Context(), "conditionset-2", types.MergePatchType,
 		[]byte(`{"status":{"matched":2}}`), metav1.PatchOptions{FieldManager: us.FieldManager}, "status")
 	h.check(err)
 
@@ -118,7 +117,7 @@ func TestRecordingsOfARealCluster(t *testing.T) {
 
 func newHand(t *testing.T) *hand {
 	t.Helper()
-	h := &hand{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources()})}
+	h := &hand{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources(careCfg.Remediation...), RecordIn: Namespaces("theirs")})}
 	h.kubectl("create", "namespace", ledgerName.Namespace)
 	h.kubectl("create", "clusterrolebinding", "hand", "--clusterrole=cluster-admin", "--serviceaccount="+ledgerName.Namespace+":hand")
 	h.kubectl("apply", "-f", "../../deploy/crds")
@@ -131,6 +130,13 @@ func newHand(t *testing.T) *hand {
 	h.dynamic, err = dynamic.NewForConfig(config)
 	h.check(err)
 	return h
+}
+
+func (h *hand) createNodes(count int) []*corev1.Node {
+	h.Helper()
+	nodes, err := h.cluster.CreateNodes(h.Context(), testbed.Nodes{Count: count})
+	h.check(err)
+	return nodes
 }
 
 func (h *hand) check(err error) {
@@ -148,9 +154,15 @@ func (h *hand) kubectl(args ...string) {
 
 func (h *hand) apply(manifests string) {
 	h.Helper()
-	file := filepath.Join(h.TempDir(), "sets.yaml")
+	h.kubectl("apply", "-f", h.file(manifests))
+}
+
+// file writes manifests down.
+func (h *hand) file(manifests string) string {
+	h.Helper()
+	file := filepath.Join(h.TempDir(), "manifests.yaml")
 	h.check(os.WriteFile(file, []byte(manifests), 0o600))
-	h.kubectl("apply", "-f", file)
+	return file
 }
 
 func (h *hand) recording() testbed.Recording {

@@ -3,9 +3,9 @@
 // it: after each change it knows the whole cluster as it was at that moment, and
 // judges what this system did by what stood there just before. It promises to
 // say how much it has looked at, so that nobody takes blindness for innocence;
-// and it refuses to ask the product. What a ConditionSet means is written down
-// here a second time, naively, and shares no deciding code with the rooms that
-// it judges.
+// and it refuses to ask the product. What a ConditionSet and a NodeHealthCheck mean
+// is written down here a second time, naively, and shares no deciding code with the
+// rooms that it judges.
 //
 // # What it finds
 //
@@ -33,6 +33,37 @@
 //   - [UnknownAuthor]: taints or the record of a node were changed, or a node was
 //     deleted, and nobody can be proved to have done it.
 //
+// Of health checks:
+//
+//   - [Unlawful]: a remediation object was made for a node that was not sick for long
+//     enough, not selected or excluded, on pause, without its template, or without
+//     the node's Lease; or one was deleted while its node was sick, or nobody knew,
+//     or while it means its node to go for good; or the Lease was given back during
+//     the treatment.
+//   - [GateIgnored]: something was begun while more of the selected nodes were sick,
+//     or still had an object of the health check, than its bound allows, or while a
+//     storm that the status tells of was cooling down.
+//   - [TreatedTwice]: something was made for a node that another health check treats,
+//     a second object was made from one template, or a node of the control plane was
+//     treated while another one had an object of ours.
+//   - [Malformed]: an object has not the form that the contract with remediators
+//     asks for (kind, namespace, name, annotations, labels, owner, the spec of its
+//     template), or a note or a Lease has not.
+//   - [TooSoon]: a later step was begun before the one before had failed, or had
+//     taken its time and was told so; or an object was deleted during healthyDelay.
+//   - [ForeignTouched]: an object that no health check owns, a template, somebody
+//     else's Lease, more of an object than our two annotations on it, or more of a
+//     health check than its status was written to; or a confirmation was taken off a
+//     node that still has an object.
+//   - [Fought]: we wrote about health checks while medik8s' own controller renewed
+//     its Lease. That we stand back may be said in the status.
+//   - [DoneTwice]: a write changed nothing, or told an object again that its time is
+//     up.
+//   - [WrongEnd]: a sick node has no object although nothing speaks against it, an
+//     object or a Lease is left over, or a status does not tell the truth.
+//   - [UnknownAuthor]: something was made or deleted that would be one of these if it
+//     was us, and nobody can prove that it was not.
+//
 // One wrong is told once: a taint that was taken away unlawfully may be placed
 // again without that being done twice.
 //
@@ -45,6 +76,13 @@
 // its set that were current within that time asked for it, and a bound is
 // exceeded only if it is exceeded by each that held within that time. Only the
 // bound may be old, never the number of nodes that carry the taint.
+//
+// A remediation object carries no version of its node, so of the node, too, what was
+// so within that time counts. Of the other nodes, those count as not healthy that have
+// been for that time; and those that fell sick before the node that is treated did,
+// however short ago: whoever knows of the one knows of the others. What a step was
+// given, and what a node had to wait for, is not judged across an edit of the health
+// check.
 //
 // Where the issue leaves two readings, both are lawful: a clock may have started
 // with the condition's own stamp or when the change was seen; what stands while
@@ -69,5 +107,7 @@
 //	}, history.Counts{Evictions: 98, Fallbacks: 102})
 //
 // The cluster must have recorded nodes and conditionsets, and ConfigMaps if the
-// ledger is to be judged ([Resources]).
+// ledger is to be judged ([Resources]). Health checks are judged if
+// [Config.Remediation] names the kinds that they make; then the Leases in [Namespaces]
+// must have been recorded as well.
 package history

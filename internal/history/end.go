@@ -18,6 +18,7 @@ func (r *replay) judgeEnd() {
 	for _, name := range r.names {
 		r.judgeRoom(r.sets[name])
 	}
+	r.judgeCareEnd()
 }
 
 // judgeRecord looks for leftovers in a record.

@@ -33,6 +33,9 @@ func (r *replay) judgeWrite(n *node, after facts) *writing {
 	if n.note.fence != after.note.fence {
 		r.report.Fences++
 	}
+	if takesConfirmation(n.object, after.object) {
+		r.judgeConfirmation(n)
+	}
 	r.judgeTaints(n, after)
 	for set, entries := range n.carried {
 		w.evicted[set] = n.carries(set, noExecute)
@@ -271,7 +274,7 @@ func (r *replay) judgeNeed(n *node, after facts, w *writing) {
 		return
 	}
 	if n.note.says(after.note) {
-		if len(notOurs(n.object, after.object)) == 0 {
+		if len(notOurs(n.object, after.object)) == 0 && !takesConfirmation(n.object, after.object) {
 			r.tell(DoneTwice, n.name, "", "we wrote to the node and changed nothing")
 		}
 		return

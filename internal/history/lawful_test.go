@@ -174,6 +174,12 @@ func TestLawful(t *testing.T) {
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("masters", "example.com/m:NoExecute"))
 		},
+		"a control plane of old that is selected": func(s *story) {
+			s.set("masters", `{"type":"M","effect":"NoExecute","taintKey":"example.com/m","selector":{"matchLabels":{"node-role.kubernetes.io/master":""}},"conditions":{"Other":{"status":true}}}`)
+			s.label("n1", masterLabel, "")
+			s.condition("n1", "Other=True")
+			s.we("n1", s.place("masters", "example.com/m:NoExecute"))
+		},
 		"a taint of somebody else's that serves": func(s *story) {
 			s.foreign("n1", out)
 			s.condition("n1", "KernelDeadlock=True")

@@ -17,6 +17,7 @@ import (
 
 const (
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+	masterLabel       = "node-role.kubernetes.io/master" // the same, in old clusters
 	agentSilent       = "AgentSilent"
 	defaultBound      = "49%"
 )
@@ -148,10 +149,10 @@ func (r *rule) readScope(s v1alpha1.ConditionSetSpec) error {
 			return err
 		}
 		r.selector = selector
-		_, r.controlPlane = s.Selector.MatchLabels[controlPlaneLabel]
+		r.controlPlane = onControlPlane(s.Selector.MatchLabels)
 		for _, e := range s.Selector.MatchExpressions {
 			asks := e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpExists
-			r.controlPlane = r.controlPlane || e.Key == controlPlaneLabel && asks
+			r.controlPlane = r.controlPlane || asks && (e.Key == controlPlaneLabel || e.Key == masterLabel)
 		}
 	}
 	bound := defaultBound
@@ -180,8 +181,14 @@ func (r *rule) selects(set map[string]string) bool {
 
 // spares says whether the set must keep its NoExecute off a node with such labels.
 func (r *rule) spares(set map[string]string) bool {
-	_, controlPlane := set[controlPlaneLabel]
-	return controlPlane && !r.controlPlane
+	return onControlPlane(set) && !r.controlPlane
+}
+
+// onControlPlane says whether such labels are those of the control plane.
+func onControlPlane(set map[string]string) bool {
+	_, now := set[controlPlaneLabel]
+	_, once := set[masterLabel]
+	return now || once
 }
 
 // bound is how many of so many selected nodes may carry the set's NoExecute:

@@ -303,6 +303,12 @@ func TestPlanted(t *testing.T) {
 			s.we("n1", s.place("deadlock", out))
 			s.we("n1", s.remove("deadlock", out), s.place("deadlock", back))
 		}},
+		"NoExecute on a control plane of old": {Unlawful, "control plane", func(s *story) {
+			s.label("n1", masterLabel, "")
+			s.condition("n1", "KernelDeadlock=True")
+			s.we("n1", s.place("deadlock", out))
+			s.we("n1", s.remove("deadlock", out), s.place("deadlock", back))
+		}},
 		"NoExecute on a control plane that is only not ruled out": {Unlawful, "control plane", func(s *story) {
 			s.set("all", `{"type":"A","effect":"NoExecute","taintKey":"example.com/all","selector":{"matchExpressions":[{"key":"node-role.kubernetes.io/control-plane","operator":"NotIn","values":["no"]}]},"conditions":{"A":{"status":true}}}`)
 			s.label("n1", controlPlaneLabel, "")

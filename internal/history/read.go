@@ -233,12 +233,17 @@ func moment(stamp string) time.Time {
 }
 
 // notOurs names the parts of a node that differ although they are not ours: all
-// but the taints and the record. What the API server keeps for itself is nobody's.
+// but the taints and the record, and the confirmation that has served. What the API
+// server keeps for itself is nobody's.
 func notOurs(before, after *unstructured.Unstructured) []string {
+	served := takesConfirmation(before, after)
 	return differences(before, after, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
 		delete(annotations, recordAnnotation)
+		if served {
+			delete(annotations, confirmedAnnotation)
+		}
 		parts["annotations"] = annotations
 		spec := copied(parts["spec"])
 		delete(spec, "taints")

@@ -28,6 +28,11 @@ type replay struct {
 	page   page
 	edits  int       // how often the spec of any set has changed
 	edited time.Time // when that was the last time
+
+	ward ward
+	// suspects is who made the change that is judged, if nobody can prove that it
+	// was not us.
+	suspects string
 }
 
 // node is one node under one UID.
@@ -37,6 +42,8 @@ type node struct {
 	uid     types.UID
 	clocks  map[string]*[looks]clock
 	courses map[string]*course
+	signs   map[string]*[allStatuses]clock
+	cares   map[string]*care
 
 	// What others have done to it, as far as it could be a cause for us: how
 	// often, and when the last time. And the taints that they have removed.
@@ -102,6 +109,7 @@ func newReplay(cfg Config) *replay {
 		nodes:  map[string]*node{},
 		sets:   map[string]*set{},
 		report: Report{Peak: map[string]int{}},
+		ward:   newWard(),
 	}
 }
 
@@ -158,7 +166,8 @@ func (r *replay) nodeChanged(change testbed.Change) {
 		if ours {
 			r.tell(ForeignTouched, change.Name, "", "we created the node")
 		}
-		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[looks]clock{}, courses: map[string]*course{}, took: map[taint]bool{}}
+		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[looks]clock{}, courses: map[string]*course{}, took: map[taint]bool{},
+			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}}
 		r.nodes[change.Name] = n
 		r.learn(n, after)
 	case ours:
@@ -199,6 +208,7 @@ func (r *replay) author(change testbed.Change, n *node, after facts) (ours, prov
 
 // learn makes these the facts of the node.
 func (r *replay) learn(n *node, after facts) {
+	r.beforeNode(n)
 	names := map[string]bool{}
 	for name := range n.conditions {
 		names[name] = true
@@ -217,6 +227,7 @@ func (r *replay) learn(n *node, after facts) {
 		for l := range looks {
 			n.clocks[name][l].wind(l.of(is, there), is.stamp, r.at.Time, r.cfg.Lag)
 		}
+		r.windSigns(n, name, is, there)
 	}
 	n.facts = after
 	for set := range after.carried {
@@ -225,10 +236,12 @@ func (r *replay) learn(n *node, after facts) {
 	for _, name := range r.names {
 		r.look(n, r.sets[name])
 	}
+	r.attend(n)
 }
 
 // forget takes a node that is gone out of all numbers.
 func (r *replay) forget(n *node) {
+	r.discharge(n)
 	n.facts = facts{}
 	for _, name := range r.names {
 		r.count(n, r.sets[name], false, false)

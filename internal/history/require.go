@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -11,9 +12,12 @@ import (
 // wrong has thousands of the same.
 const mostTold = 25
 
+// longestStory is how many lines of what happened a failing test prints.
+const longestStory = 60
+
 // Require fails a test whose history has a violation, or in which less happened
-// than the test meant to look at: every number in atLeast is a lower bound. It
-// returns the report.
+// than the test meant to look at: every number in atLeast is a lower bound. Of the
+// first violation it tells what led to it. It returns the report.
 func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Counts) Report {
 	tb.Helper()
 	report, err := Check(recording, cfg)
@@ -27,10 +31,25 @@ func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Cou
 		}
 		tb.Errorf("history: %s", v)
 	}
+	if len(report.Violations) > 0 {
+		tb.Logf("history: what led to the first of them:\n%s", upTo(recording, report.Violations[0]))
+	}
 	for _, missing := range report.short(atLeast) {
 		tb.Errorf("history: %s", missing)
 	}
 	return report
+}
+
+// upTo tells the end of what happened to whom a violation is about, until then.
+func upTo(recording testbed.Recording, v Violation) string {
+	var names []string
+	for _, name := range []string{v.Node, v.Set, v.Check} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	lines := strings.SplitAfter(Tell(recording[:min(v.At.Index+1, len(recording))], names...), "\n")
+	return strings.Join(lines[max(0, len(lines)-longestStory):], "")
 }
 
 // short says what there was less of than there should have been.
@@ -49,6 +68,13 @@ func (c Counts) short(atLeast Counts) []string {
 		{"fences", c.Fences, atLeast.Fences},
 		{"statuses", c.Statuses, atLeast.Statuses},
 		{"unproved changes", c.Unproved, atLeast.Unproved},
+		{"remediation objects", c.Remediations, atLeast.Remediations},
+		{"remediation objects of later steps", c.Escalations, atLeast.Escalations},
+		{"deletions of remediation objects", c.Releases, atLeast.Releases},
+		{"notes on remediation objects", c.Notes, atLeast.Notes},
+		{"writes to Leases", c.Leases, atLeast.Leases},
+		{"statuses of health checks", c.CheckStatuses, atLeast.CheckStatuses},
+		{"confirmations taken", c.Confirmations, atLeast.Confirmations},
 	} {
 		if n.got < n.want {
 			missing = append(missing, fmt.Sprintf("%d %s, want at least %d", n.got, n.what, n.want))

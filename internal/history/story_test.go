@@ -358,22 +358,4 @@ func (s *story) caught(cfg Config, kind Kind) Report {
 }
 
 // String tells the story, one line for each change.
-func (s *story) String() string {
-	var b strings.Builder
-	for i, c := range s.made {
-		fmt.Fprintf(&b, "%3d %s %s %s %s by %s", i, c.Time.Format("15:04:05.00"), c.ResourceVersion, c.Type, c.Name, c.Author.User)
-		if c.GVR == testbed.NodesResource {
-			f := readFacts(c.Object)
-			for _, name := range slices.Sorted(maps.Keys(f.conditions)) {
-				c := f.conditions[name]
-				fmt.Fprintf(&b, " %s=%s/%s@%s", name, c.status, c.reason, c.stamp.Format(time.TimeOnly))
-			}
-			fmt.Fprintf(&b, " labels=%v taints=%v carried=%v", f.labels, f.taints, f.carried)
-		} else {
-			text, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
-			fmt.Fprintf(&b, " %s", text)
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
-}
+func (s *story) String() string { return Tell(s.made) }

@@ -24,19 +24,32 @@ import (
 // the answers, since only these tell which resourceVersion a request has made.
 // The stage RequestReceived is wanted too: it tells of requests under way, and
 // of those that a killed server never answered.
-func auditPolicy(resources []schema.GroupVersionResource) ([]byte, error) {
-	recorded := make([]map[string]any, 0, len(resources))
+func auditPolicy(resources []schema.GroupVersionResource, within map[schema.GroupVersionResource][]string) ([]byte, error) {
+	everywhere := []map[string]any{}
+	rules := []map[string]any{}
+	writes := func(of []map[string]any) map[string]any {
+		return map[string]any{"level": "RequestResponse", "resources": of, "verbs": []string{"create", "update", "patch", "delete", "deletecollection"}}
+	}
 	for _, r := range resources {
-		recorded = append(recorded, map[string]any{"group": r.Group, "resources": []string{r.Resource, r.Resource + "/*"}})
+		resource := map[string]any{"group": r.Group, "resources": []string{r.Resource, r.Resource + "/*"}}
+		namespaces := within[r]
+		if namespaces == nil {
+			everywhere = append(everywhere, resource)
+			continue
+		}
+		rule := writes([]map[string]any{resource})
+		// A collection in all namespaces may be deleted as well.
+		rule["namespaces"] = append([]string{""}, namespaces...)
+		rules = append(rules, rule)
+	}
+	if len(everywhere) > 0 { // a rule that names no resource means all of them
+		rules = append(rules, writes(everywhere))
 	}
 	return json.Marshal(map[string]any{
 		"apiVersion":        "audit.k8s.io/v1",
 		"kind":              "Policy",
 		"omitManagedFields": true,
-		"rules": []map[string]any{
-			{"level": "RequestResponse", "resources": recorded, "verbs": []string{"create", "update", "patch", "delete", "deletecollection"}},
-			{"level": "None"},
-		},
+		"rules":             append(rules, map[string]any{"level": "None"}),
 	})
 }
 

@@ -107,7 +107,7 @@ func (c *Cluster) assemble() (err error) {
 	}
 	c.prober = newProber(c.ca, c.admin.BearerToken)
 	if len(c.cfg.Record) > 0 {
-		c.recorder = newRecorder(c.cfg.Record, c.etcdSocket(), c.folder.log("audit"))
+		c.recorder = newRecorder(c.cfg.Record, c.cfg.RecordIn, c.etcdSocket(), c.folder.log("audit"))
 	}
 	c.Etcd = c.etcdPart()
 	c.APIServer = c.apiServerPart(ports[0])

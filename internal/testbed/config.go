@@ -30,6 +30,10 @@ type Config struct {
 	// in which they are stored; whichever version is named here serves.
 	Record []schema.GroupVersionResource
 
+	// RecordIn limits the recording of a resource to some namespaces. The Leases
+	// of a few nodes may be wanted, and those of all are renewed all the time.
+	RecordIn map[schema.GroupVersionResource][]string
+
 	// Flags are added to the command lines of the parts. They come after the
 	// testbed's own and therefore win; those that take a list add to it.
 	Flags Flags
@@ -93,6 +97,14 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: events are stored as group \"\", version v1; name them so", field))
 		case slices.ContainsFunc(c.Record[:i], func(o schema.GroupVersionResource) bool { return o.GroupResource() == r.GroupResource() }):
 			errs = append(errs, fmt.Errorf("%s: %s is named twice", field, r.GroupResource()))
+		}
+	}
+	for r, namespaces := range c.RecordIn {
+		switch {
+		case !slices.Contains(c.Record, r):
+			errs = append(errs, fmt.Errorf("RecordIn: %s is not in Record", r.GroupResource()))
+		case len(namespaces) == 0 || slices.Contains(namespaces, ""):
+			errs = append(errs, fmt.Errorf("RecordIn: %s needs the names of namespaces", r.GroupResource()))
 		}
 	}
 	return errors.Join(errs...)

@@ -25,6 +25,9 @@ func TestConfig(t *testing.T) {
 			{Config{Record: []schema.GroupVersionResource{{Version: "v1", Resource: "nodes/status"}}}, `"nodes/status" is not a resource`},
 			{Config{Record: []schema.GroupVersionResource{{Group: "events.k8s.io", Version: "v1", Resource: "events"}}}, `stored as group ""`},
 			{Config{Record: []schema.GroupVersionResource{NodesResource, {Version: "v2", Resource: "nodes"}}}, "Record[1]: nodes is named twice"},
+			{Config{Record: []schema.GroupVersionResource{LeasesResource}, RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {"locks"}}}, ""},
+			{Config{Record: []schema.GroupVersionResource{NodesResource}, RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {"locks"}}}, "RecordIn: leases.coordination.k8s.io is not in Record"},
+			{Config{Record: []schema.GroupVersionResource{LeasesResource}, RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {}}}, "needs the names of namespaces"},
 		} {
 			err := test.cfg.Validate()
 			if test.want == "" && err != nil {

@@ -172,7 +172,7 @@ func (c *Cluster) writeConf() error {
 		"stages.yaml":         kwokStages,
 	}
 	if c.recorder != nil {
-		if files["audit-policy.json"], err = auditPolicy(c.cfg.Record); err != nil {
+		if files["audit-policy.json"], err = auditPolicy(c.cfg.Record, c.cfg.RecordIn); err != nil {
 			return fmt.Errorf("writing the audit policy: %w", err)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"sync"
@@ -63,6 +65,7 @@ func (c *Cluster) Recording(ctx context.Context) (Recording, error) {
 // the API server does. A resourceVersion is nothing but its revision.
 type recorder struct {
 	resources []schema.GroupVersionResource
+	within    map[schema.GroupVersionResource][]string
 	etcd      etcdClient
 	audit     *auditLog
 	cancel    context.CancelFunc
@@ -85,9 +88,10 @@ type write struct {
 	time     time.Time
 }
 
-func newRecorder(resources []schema.GroupVersionResource, etcdSocket, auditPath string) *recorder {
+func newRecorder(resources []schema.GroupVersionResource, within map[schema.GroupVersionResource][]string, etcdSocket, auditPath string) *recorder {
 	return &recorder{
 		resources: resources,
+		within:    within,
 		etcd:      newEtcdClient(etcdSocket),
 		audit:     newAuditLog(auditPath),
 		done:      make(chan struct{}),
@@ -152,13 +156,20 @@ func (r *recorder) record(events []etcdEvent) {
 		case event.KV.CreateRevision == event.KV.ModRevision:
 			w.kind = watch.Added
 		}
-		if resource, ok := matchResource(r.resources, event.KV.Key, w.value); ok {
+		if resource, ok := matchResource(r.resources, event.KV.Key, w.value); ok && r.isWithin(resource, event.KV.Key) {
 			w.resource = resource
 			r.writes = append(r.writes, w)
 		}
 	}
 	close(r.moved)
 	r.moved = make(chan struct{})
+}
+
+// isWithin says whether an object under a key is in a namespace that is recorded.
+// A key ends in the namespace and the name.
+func (r *recorder) isWithin(resource schema.GroupVersionResource, key []byte) bool {
+	namespaces := r.within[resource]
+	return namespaces == nil || slices.Contains(namespaces, path.Base(path.Dir(string(key))))
 }
 
 func (r *recorder) fail(err error) {

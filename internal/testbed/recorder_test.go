@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +47,10 @@ spec:
 
 func TestRecorder(t *testing.T) {
 	namespaces := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	c := New(t, Config{Record: []schema.GroupVersionResource{NodesResource, PodsResource, namespaces, oxen}})
+	c := New(t, Config{
+		Record:   []schema.GroupVersionResource{NodesResource, PodsResource, LeasesResource, namespaces, oxen},
+		RecordIn: map[schema.GroupVersionResource][]string{LeasesResource: {"locks", "elections"}},
+	})
 	if _, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", "friends", "--clusterrole=cluster-admin", "--group=system:serviceaccounts:default"); err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +64,28 @@ func TestRecorder(t *testing.T) {
 		changes := read(t).about("kube-system")
 		if len(changes) == 0 || changes[0].Type != watch.Added || changes[0].GVR != namespaces || changes[0].Author.User != "system:apiserver" {
 			t.Errorf("changes of kube-system: %v", changes)
+		}
+	})
+
+	t.Run("keeps to the namespaces that it is told", func(t *testing.T) {
+		for _, namespace := range []string{"locks", "locks-of-others"} {
+			must(c.Kubectl(t.Context(), "create", "namespace", namespace))(t)
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lock"}}
+			lease = must(alice.CoordinationV1().Leases(namespace).Create(t.Context(), lease, metav1.CreateOptions{}))(t)
+			lease.Spec.HolderIdentity = new("bob")
+			must(bob.CoordinationV1().Leases(namespace).Update(t.Context(), lease, metav1.UpdateOptions{}))(t)
+		}
+		if err := alice.CoordinationV1().Leases("locks").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		changes := read(t).about("lock")
+		if len(changes) != 3 {
+			t.Fatalf("%d changes, want those in one namespace: %v", len(changes), changes)
+		}
+		for i, by := range []string{"alice", "bob", "alice"} {
+			if c := changes[i]; c.GVR != LeasesResource || c.Namespace != "locks" || !strings.HasSuffix(c.Author.User, ":"+by) {
+				t.Errorf("change %d is of %s %s/%s by %s", i, c.GVR.Resource, c.Namespace, c.Name, c.Author)
+			}
 		}
 	})
 
@@ -283,7 +309,7 @@ func TestRecorderAlone(t *testing.T) {
 	defer etcd.http.CloseIdleConnections()
 
 	t.Run("goes on where its watch broke off", func(t *testing.T) {
-		r := newRecorder(c.cfg.Record, c.etcdSocket(), c.folder.log("nothing"))
+		r := newRecorder(c.cfg.Record, nil, c.etcdSocket(), c.folder.log("nothing"))
 		for i := range 3 {
 			// One write while it watches, and one while it does not.
 			r.start(t.Context())
@@ -315,7 +341,7 @@ func TestRecorderAlone(t *testing.T) {
 		for range many {
 			put(t, etcd, "/registry/minions/large", node)
 		}
-		r := newRecorder(c.cfg.Record, c.etcdSocket(), c.folder.log("nothing"))
+		r := newRecorder(c.cfg.Record, nil, c.etcdSocket(), c.folder.log("nothing"))
 		r.start(t.Context())
 		defer r.stop()
 		writes := must(r.upTo(within(t, limit), must(etcd.revision(t.Context()))(t)))(t)

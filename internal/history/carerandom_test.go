@@ -1,0 +1,664 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// order is a health check as the simulator draws it.
+type order struct {
+	signs  map[string]time.Duration // such as Ready=False
+	kinds  []string                 // what is tried, in this order
+	most   string                   // the bound, as it is written
+	least  string                   // likewise, from the other side
+	web    bool                     // only nodes of that pool
+	paused bool
+	delay  string
+	edited time.Time
+}
+
+const stepTimeout = time.Minute
+
+func (o order) spec() string {
+	var conditions, steps []string
+	for _, sign := range slices.Sorted(maps.Keys(o.signs)) {
+		kind, status, _ := strings.Cut(sign, "=")
+		conditions = append(conditions, fmt.Sprintf(`{"type":%q,"status":%q,"duration":%q}`, kind, status, o.signs[sign]))
+	}
+	for i, kind := range o.kinds {
+		ref := map[string]string{"Reboot": rebootRef, "Replace": replaceRef}[kind]
+		steps = append(steps, fmt.Sprintf(`{"order":%d,"timeout":%q,"remediationTemplate":%s}`, i, stepTimeout, ref))
+	}
+	spec := `{"escalatingRemediations":[` + strings.Join(steps, ",") + `],"unhealthyConditions":[` + strings.Join(conditions, ",") + `]}`
+	for field, value := range map[string]string{"maxUnhealthy": o.most, "minHealthy": o.least, "healthyDelay": o.delay} {
+		if value != "" {
+			text, _ := json.Marshal(value) // a text
+			spec = with(spec, fmt.Sprintf("%q:%s", field, text))
+		}
+	}
+	if o.web {
+		spec = with(spec, `"selector":{"matchLabels":{"pool":"web"}}`)
+	}
+	if o.paused {
+		spec = with(spec, `"pauseRequests":["somebody"]`)
+	}
+	return spec
+}
+
+// clinic makes up lawful histories of health checks: things happen to a cluster, and
+// a simple controller that sees everything at once does one thing at a time about it.
+// It knows the rules in its own words: those of the checker are what is tested.
+type clinic struct {
+	*hospital
+	t      *rapid.T
+	orders map[string]order
+	serial int
+	clear  bool // nothing is ever Unknown
+	peer   bool // it is at work
+	saw    map[string]int
+}
+
+func (s *clinic) live() {
+	s.clear = pick(s.t, false, true)
+	for range pick(s.t, 4, 5, 3, 6) {
+		s.happenNode()
+	}
+	for _, check := range []string{"x", "y"}[:pick(s.t, 1, 2)] {
+		s.happenOrder(check)
+	}
+	for range pick(s.t, 40, 60, 20) {
+		s.happen()
+		for range pick(s.t, 100, 0, 1, 2) {
+			if !s.step() {
+				break
+			}
+		}
+	}
+	if s.peer {
+		s.happenPeer()
+	}
+	for s.step() {
+	}
+	for _, check := range slices.Sorted(maps.Keys(s.orders)) {
+		s.tellTruth(check)
+	}
+}
+
+func (s *clinic) happenNode() {
+	s.serial++
+	name := fmt.Sprintf("n%d", s.serial)
+	s.node(name)
+	if pick(s.t, 1, 2, 3) == 3 {
+		s.label(name, controlPlaneLabel, "")
+	}
+}
+
+func (s *clinic) happenOrder(name string) {
+	o := order{
+		signs: map[string]time.Duration{pick(s.t, "Ready=False", "Disk=True"): pick(s.t, 0, 5*time.Second, 30*time.Second)},
+		kinds: pick(s.t, []string{"Reboot"}, []string{"Reboot", "Replace"}, []string{"Replace", "Reboot"}),
+		most:  pick(s.t, "", "2", "1", "60%", "0", "100%"), web: pick(s.t, false, false, true), paused: pick(s.t, false, false, false, true),
+		delay: pick(s.t, "", "", "10s", "-1s"), edited: s.now,
+	}
+	if pick(s.t, false, true) {
+		o.signs[pick(s.t, "Ready=Unknown", "Disk=True")] = pick(s.t, 0, 10*time.Second)
+	}
+	if o.most == "60%" && pick(s.t, false, true) {
+		o.most, o.least = "", "40%"
+	}
+	s.checkup(name, o.spec())
+	o.edited = s.now
+	s.orders[name] = o
+}
+
+func (s *clinic) happenPeer() {
+	s.peer = !s.peer
+	holder := ""
+	if s.peer {
+		holder = "peer-1"
+		s.saw["stood back"]++
+	}
+	s.lease(peer, "theirs", peerLease, holder)
+}
+
+func (s *clinic) happen() {
+	s.pass(pick(s.t, 3*time.Second, 50*time.Millisecond, 0, 20*time.Second, time.Minute))
+	if len(s.nodes) == 0 {
+		s.happenNode()
+	}
+	name := pick(s.t, slices.Sorted(maps.Keys(s.nodes))...)
+	switch what := pick(s.t, "condition", "condition", "condition", "condition", "condition", "answer", "answer", "answer",
+		"label", "exclude", "node", "gone", "again", "order", "order", "drop", "template", "lock", "confirm", "peer"); what {
+	case "condition":
+		status := pick(s.t, "False", "True", "False", "Unknown", "Unknown/AgentSilent")
+		if s.clear {
+			status = strings.ReplaceAll(strings.ReplaceAll(status, "/AgentSilent", ""), "Unknown", "True")
+		}
+		s.condition(name, pick(s.t, "Ready", "Disk")+"="+status)
+	case "answer":
+		s.happenAnswer()
+	case "label":
+		s.label(name, "pool", pick(s.t, "web", "lab"))
+	case "exclude":
+		s.label(name, excludeLabel, pick(s.t, "true", "false", "false"))
+	case "node":
+		s.happenNode()
+	case "gone":
+		s.deleteNode(admin, name)
+	case "again":
+		s.deleteNode(admin, name)
+		s.node(name)
+	case "order":
+		s.happenOrder(pick(s.t, "x", "y"))
+	case "drop":
+		if len(s.orders) > 0 && pick(s.t, false, true) {
+			check := pick(s.t, slices.Sorted(maps.Keys(s.orders))...)
+			s.dropCheckup(admin, check)
+			delete(s.orders, check)
+		}
+	case "template":
+		kind := pick(s.t, "Reboot", "Replace")
+		templates := map[string]string{"Reboot": "quick", "Replace": "all"}
+		if s.templates[kind+"RemediationTemplate"] != nil && pick(s.t, false, true) {
+			s.dropTemplate(kind)
+			s.pass(2 * DefaultLag)
+		} else {
+			s.template(kind, templates[kind], pick(s.t, `{"template":{"spec":{"size":42}}}`, `{"template":{"size":41}}`))
+		}
+	case "lock":
+		if !s.ours(name) {
+			s.lease(admin, leaseNamespace, leasePrefix+name, "maintenance")
+		}
+	case "confirm":
+		s.confirm(admin, name, true)
+	case "peer":
+		s.happenPeer()
+	}
+}
+
+// happenAnswer lets the remediator do something about one of its objects.
+func (s *clinic) happenAnswer() {
+	if len(s.objects) == 0 {
+		return
+	}
+	kind, node, _ := strings.Cut(pick(s.t, slices.Sorted(maps.Keys(s.objects))...), "Remediation ")
+	switch pick(s.t, "heals", "heals", "fails", "succeeds", "replaces", "deletes") {
+	case "heals":
+		if s.nodes[node] != nil {
+			s.condition(node, "Ready=True", "Disk=False")
+		}
+	case "fails":
+		s.answers(node, kind, "Succeeded=False")
+	case "succeeds":
+		s.answers(node, kind, "Succeeded=True", "PermanentNodeDeletionExpected=True")
+	case "replaces":
+		s.answers(node, kind, "PermanentNodeDeletionExpected=True")
+		if s.nodes[node] != nil {
+			s.deleteNode(remediator, node)
+		}
+	case "deletes":
+		s.ends(remediator, node, kind)
+	}
+}
+
+// ours says whether a health check holds the Lease of a node.
+func (s *clinic) ours(node string) bool {
+	l := s.leases[leaseNamespace+"/"+leasePrefix+node]
+	return l != nil && strings.HasPrefix(readLock(l).holder, holderPrefix)
+}
+
+// step makes one write that is due, and says whether there was one.
+func (s *clinic) step() bool {
+	if s.peer {
+		return false
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
+		kind, node, _ := strings.Cut(key, "Remediation ")
+		if s.isOver(node, kind) {
+			s.ends(us, node, kind)
+			return true
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.leases)) {
+		node := strings.TrimPrefix(key, leaseNamespace+"/"+leasePrefix)
+		if s.ours(node) && len(s.kindsOn(node)) == 0 {
+			s.unlock(node)
+			return true
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.nodes)) {
+		if _, confirmed := s.nodes[node].Annotations[confirmedAnnotation]; confirmed && len(s.kindsOn(node)) == 0 && pick(s.t, false, true) {
+			s.confirm(us, node, false)
+			return true
+		}
+		for _, check := range slices.Sorted(maps.Keys(s.orders)) {
+			if s.treat(node, check) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// kindsOn are the kinds of objects that are there for a node of that name.
+func (s *clinic) kindsOn(node string) []string {
+	var kinds []string
+	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
+		if kind, of, _ := strings.Cut(key, "Remediation "); of == node {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds
+}
+
+func (s *clinic) checkOf(node, kind string) (name string, isThere bool) {
+	owner := s.object(node, kind).GetOwnerReferences()[0]
+	check := s.checks[owner.Name]
+	return owner.Name, check != nil && check.GetUID() == owner.UID
+}
+
+func (s *clinic) says(node, kind, condition, status string) bool {
+	return slices.ContainsFunc(rows(s.object(node, kind), "status", "conditions"), func(row map[string]any) bool {
+		return text(row, "type") == condition && text(row, "status") == status
+	})
+}
+
+// isOver says whether an object should go.
+func (s *clinic) isOver(node, kind string) bool {
+	check, isThere := s.checkOf(node, kind)
+	n := s.nodes[node]
+	isSame := n != nil && s.object(node, kind).GetAnnotations()[nodeUIDAnnotation] == string(n.UID)
+	switch {
+	case !isThere:
+		return true
+	case !isSame:
+		return !s.says(node, kind, "PermanentNodeDeletionExpected", "True") || s.says(node, kind, "Succeeded", "True")
+	case s.orders[check].web && n.Labels["pool"] != "web":
+		return true
+	}
+	v, since := s.judge(n, check)
+	_, confirmed := n.Annotations[confirmedAnnotation]
+	delay, _ := time.ParseDuration(s.orders[check].delay) // none is 0
+	switch {
+	case v != not:
+		return false
+	case confirmed || delay == 0:
+		return true
+	case delay < 0:
+		return false
+	}
+	s.saw["delayed"]++
+	return !last(since, s.orders[check].edited).Add(delay).After(s.now)
+}
+
+// judge says whether a node is sick under a health check, and since when it is well,
+// or from when on it has been sick for long enough. It reads the whole history of the
+// node for that.
+func (s *clinic) judge(node *corev1.Node, check string) (verdict, time.Time) {
+	o := s.orders[check]
+	var v verdict
+	var wellSince, due time.Time
+	since := map[string]time.Time{} // by condition
+	for _, change := range s.made {
+		if change.UID != node.UID || change.GVR != testbed.NodesResource {
+			continue
+		}
+		v, due = not, time.Time{}
+		for _, kind := range []string{"Ready", "Disk"} {
+			is, wait := s.sign(o, change.Object, kind)
+			switch is {
+			case not:
+				delete(since, kind)
+			case unclear: // the clock runs on
+			case holds:
+				if since[kind].IsZero() {
+					since[kind] = change.Time
+				}
+				if at := since[kind].Add(wait); due.IsZero() || at.Before(due) {
+					due = at
+				}
+			}
+			v = max(v, is)
+		}
+		if o.web && change.Object.GetLabels()["pool"] != "web" {
+			v = not
+		}
+		switch {
+		case v != not:
+			wellSince = time.Time{}
+		case wellSince.IsZero():
+			wellSince = change.Time
+		}
+	}
+	if v == not {
+		return not, wellSince
+	}
+	return v, due
+}
+
+// sign judges one condition of a node.
+func (s *clinic) sign(o order, node *unstructured.Unstructured, kind string) (verdict, time.Duration) {
+	named := slices.ContainsFunc(slices.Collect(maps.Keys(o.signs)), func(sign string) bool { return strings.HasPrefix(sign, kind+"=") })
+	for _, row := range rows(node, "status", "conditions") {
+		if text(row, "type") != kind || !named {
+			continue
+		}
+		wait, is := o.signs[kind+"="+text(row, "status")]
+		switch {
+		case text(row, "status") == "Unknown" && (!is || text(row, "reason") == "AgentSilent"):
+			return unclear, 0
+		case is:
+			return holds, wait
+		}
+	}
+	return not, 0
+}
+
+// unwell counts the nodes of a health check that are not healthy.
+func (s *clinic) unwell(check string) (selected, unwell int) {
+	for name, n := range s.nodes {
+		if s.orders[check].web && n.Labels["pool"] != "web" {
+			continue
+		}
+		selected++
+		v, _ := s.judge(n, check)
+		isTreated := slices.ContainsFunc(s.kindsOn(name), func(kind string) bool {
+			by, _ := s.checkOf(name, kind)
+			return by == check && s.object(name, kind).GetAnnotations()[nodeUIDAnnotation] == string(n.UID)
+		})
+		unwell += one(v == holds || isTreated)
+	}
+	return selected, unwell
+}
+
+func (s *clinic) bound(check string, selected int) int {
+	o := s.orders[check]
+	share := func(text string) int {
+		digits, percent := strings.CutSuffix(text, "%")
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if percent {
+			n = (selected*n + 99) / 100
+		}
+		return n
+	}
+	switch {
+	case o.least != "":
+		return max(0, selected-share(o.least))
+	case o.most != "":
+		return share(o.most)
+	}
+	return share("49%")
+}
+
+// hasTemplates says whether everything that a health check names is there.
+func (s *clinic) hasTemplates(check string) bool {
+	return !slices.ContainsFunc(s.orders[check].kinds, func(kind string) bool { return s.templates[kind+"RemediationTemplate"] == nil })
+}
+
+// treat begins what is due about a sick node, or goes on with it.
+func (s *clinic) treat(node, check string) bool {
+	n, o := s.nodes[node], s.orders[check]
+	v, due := s.judge(n, check)
+	if v != holds || o.web && n.Labels["pool"] != "web" {
+		return false
+	}
+	lease := s.leases[leaseNamespace+"/"+leasePrefix+node]
+	isLocked := lease != nil && !s.ours(node) && readLock(lease).held(s.now)
+	isBarred := o.paused || n.Labels[excludeLabel] == "true" || !s.hasTemplates(check) || isLocked
+	there := s.kindsOn(node)
+	if len(there) > 0 {
+		return s.goOn(node, check, there, isBarred)
+	}
+	selected, unwell := s.unwell(check)
+	_, controlPlane := n.Labels[controlPlaneLabel]
+	switch {
+	case due.After(s.now):
+		s.saw["not yet"]++
+	case isBarred:
+		s.saw["barred"]++
+	case unwell > s.bound(check, selected):
+		s.saw["gate closed"]++
+	case controlPlane && s.isControlPlaneBusy():
+		s.saw["control plane busy"]++
+	default:
+		s.remediate(node, check, o.kinds[0])
+		return true
+	}
+	return false
+}
+
+func (s *clinic) isControlPlaneBusy() bool {
+	for _, object := range s.objects {
+		if _, is := object.GetLabels()[treatedAsControlPlane]; is {
+			return true
+		}
+	}
+	return false
+}
+
+// seen is when an object was made.
+func (s *clinic) seen(object *unstructured.Unstructured) time.Time {
+	at := slices.IndexFunc(s.made, func(c testbed.Change) bool { return c.UID == object.GetUID() })
+	return s.made[at].Time
+}
+
+// goOn takes the next step of a ladder if it is time.
+func (s *clinic) goOn(node, check string, there []string, isBarred bool) bool {
+	o := s.orders[check]
+	at := -1
+	for _, kind := range there {
+		by, isThere := s.checkOf(node, kind)
+		made := s.object(node, kind)
+		isOfNode := made.GetAnnotations()[nodeUIDAnnotation] == string(s.nodes[node].UID)
+		if by != check || !isThere || !isOfNode || !s.seen(made).After(o.edited) {
+			return false
+		}
+		at = max(at, slices.Index(o.kinds, kind))
+	}
+	object := s.object(node, o.kinds[at])
+	failed, succeeded := s.says(node, o.kinds[at], "Succeeded", "False"), s.says(node, o.kinds[at], "Succeeded", "True")
+	if !failed && object.GetCreationTimestamp().Add(stepTimeout).After(s.now) || at+1 == len(o.kinds) {
+		return false
+	}
+	if _, told := object.GetAnnotations()[timedOutAnnotation]; !told && !succeeded {
+		s.timeIsUp(node, o.kinds[at])
+		return true
+	}
+	if isBarred {
+		return false
+	}
+	s.remediate(node, check, o.kinds[at+1])
+	return true
+}
+
+// tellTruth writes the status of a health check, if that is not what it says.
+func (s *clinic) tellTruth(check string) {
+	selected, unwell := s.unwell(check)
+	treated := map[string]bool{}
+	for key := range s.objects {
+		kind, node, _ := strings.Cut(key, "Remediation ")
+		if by, _ := s.checkOf(node, kind); by == check {
+			treated[node] = true
+		}
+	}
+	switch o := s.orders[check]; {
+	case !s.hasTemplates(check):
+		s.tells(check, "Disabled", 0, 0, 0, "Disabled=True")
+	case o.paused:
+		s.tells(check, "Paused", selected, selected-unwell, len(treated))
+	case len(treated) > 0:
+		s.tells(check, "Remediating", selected, selected-unwell, len(treated))
+	default:
+		s.tells(check, "Enabled", selected, selected-unwell, 0)
+	}
+}
+
+// drawnCare runs a test on random histories, until it has seen what it should see.
+func drawnCare(t *testing.T, judge func(t *rapid.T, s *clinic), saw map[string]int, should ...string) {
+	t.Helper()
+	missing := func(what string) bool { return saw[what] == 0 }
+	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
+		rapid.Check(t, func(outer *rapid.T) {
+			rapid.Custom(func(inner *rapid.T) int {
+				s := &clinic{hospital: newHospital(t), t: inner, orders: map[string]order{}, saw: saw}
+				s.live()
+				judge(inner, s)
+				return 0
+			}).Draw(outer, "")
+		})
+	}
+	t.Logf("saw %v", saw)
+	for _, what := range should {
+		if missing(what) {
+			t.Errorf("nothing %s: this test looks at nothing", what)
+		}
+	}
+}
+
+func TestRandomLawfulCareHasNoViolation(t *testing.T) {
+	saw := map[string]int{}
+	drawnCare(t, func(t *rapid.T, s *clinic) {
+		cfg := careCfg
+		cfg.EndAt = s.now
+		report, err := Check(s.made, cfg)
+		if err != nil || len(report.Violations) > 0 {
+			t.Fatalf("%v %s\n%s", err, report, s)
+		}
+		saw["moments"] += report.Moments
+		saw["made"] += report.Remediations
+		saw["escalated"] += report.Escalations
+		saw["deleted"] += report.Releases
+		saw["noted"] += report.Notes
+		saw["leased"] += report.Leases
+		saw["told"] += report.CheckStatuses
+		saw["confirmed"] += report.Confirmations
+	}, saw, "made", "escalated", "deleted", "noted", "leased", "told", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back")
+}
+
+// One change of a lawful history is falsified; the checker must say of what kind.
+func TestRandomCareWithOneFalseChangeIsCaught(t *testing.T) {
+	saw := map[string]int{}
+	drawnCare(t, func(t *rapid.T, s *clinic) {
+		what, want := falsifyCare(t, s)
+		if what == "" {
+			return
+		}
+		saw[what]++
+		cfg := careCfg
+		cfg.EndAt = s.now
+		cfg.Unfinished = want.kind != WrongEnd
+		report, err := Check(s.made, cfg)
+		caught := slices.ContainsFunc(report.Violations, func(v Violation) bool {
+			return (want.kind == "" || v.Kind == want.kind) && (want.node == "" || v.Node == want.node) && strings.Contains(v.Text, want.text)
+		})
+		if err != nil || !caught {
+			t.Fatalf("%s: want %+v, got %v %s\n%s", what, want, err, report, s)
+		}
+	}, saw, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
+}
+
+type wanted struct {
+	kind       Kind
+	node, text string
+}
+
+// falsifyCare spoils one change and says how, and what must be found: nothing if it
+// spoiled none.
+func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
+	what = pick(t, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
+	var chances []int
+	lost := map[string]bool{}
+	for i, change := range s.made {
+		isObject := change.GVR.Group == healing.Group && strings.HasSuffix(change.Object.GetKind(), "Remediation")
+		made := isObject && change.Type == watch.Added && change.Author == us
+		ended := isObject && change.Type == watch.Deleted
+		if ended && change.Author != us {
+			lost[change.Name] = true
+		}
+		isLocked := i > 0 && s.made[i-1].GVR == testbed.LeasesResource && s.made[i-1].Type == watch.Added
+		switch {
+		case what == "blamed" && change.Author != us && change.GVR != testbed.NodesResource && change.GVR != testbed.LeasesResource && (!ended || s.clear),
+			what == "left over" && ended && change.Author == us,
+			what == "untreated" && made && s.clear && !lost[change.Name],
+			what == "ended" && made,
+			what == "misspelt" && made,
+			what == "unlocked" && made && isLocked,
+			what == "fought" && made:
+			chances = append(chances, i)
+		}
+	}
+	if len(chances) == 0 {
+		return "", wanted{}
+	}
+	for j := range s.made { // so that something fits in between
+		s.made[j].ResourceVersion += "0"
+	}
+	i := pick(t, chances...)
+	change := s.made[i]
+	want.node = change.Name
+	switch what {
+	case "blamed":
+		s.made[i].Author = us
+		want.node = ""
+	case "left over":
+		s.made = s.made[:i]
+		s.now = change.Time.Add(2 * time.Minute)
+		want.kind, want.text = WrongEnd, "is still there"
+	case "untreated":
+		s.made = s.made[:i]
+		s.now = change.Time.Add(2 * time.Minute)
+		want.kind = WrongEnd
+	case "ended":
+		gone := change
+		gone.Type, gone.ResourceVersion = watch.Deleted, strings.TrimSuffix(change.ResourceVersion, "0")+"1"
+		s.made = append(s.made[:i+1:i+1], gone)
+		want.kind, want.text = Unlawful, "but the node is sick"
+	case "misspelt":
+		object := change.Object.DeepCopy()
+		s.made[i].Object = object
+		pick(t,
+			annotation(templateNameAnnotation, "other"),
+			annotation(nodeUIDAnnotation, ""),
+			func(o *unstructured.Unstructured) { o.SetLabels(nil) },
+			func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) },
+			func(o *unstructured.Unstructured) { o.Object["spec"] = map[string]any{"size": int64(7)} },
+		)(object)
+		want.kind = Malformed
+		s.made = s.made[:i+1]
+	case "unlocked":
+		s.made = append(s.made[:i-1:i-1], change)
+		want.kind, want.text = Unlawful, "Lease"
+	case "fought":
+		s.made = append(s.made[:i:i], s.reign(i, change)...)
+		want.kind = Fought
+	}
+	return what, want
+}
+
+// reign lets the peer come long before a change, and renew its Lease just before.
+func (s *clinic) reign(i int, change testbed.Change) []testbed.Change {
+	come := s.fresh(testbed.LeasesResource.GroupVersion().WithKind("Lease"), "elsewhere", peerLease)
+	come.Object["spec"] = map[string]any{"holderIdentity": "peer-2", "leaseDurationSeconds": int64(60), "renewTime": "2026-03-01T12:00:00Z"}
+	lease := testbed.Change{
+		Type: watch.Added, GVR: testbed.LeasesResource, Namespace: "elsewhere", Name: peerLease, UID: come.GetUID(),
+		ResourceVersion: strings.TrimSuffix(s.made[i-1].ResourceVersion, "0") + "1", Object: come, Author: peer, Time: s.made[i-1].Time,
+	}
+	change.Time = last(change.Time, lease.Time.Add(2*DefaultLag))
+	return []testbed.Change{lease, change}
+}

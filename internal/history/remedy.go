@@ -1,0 +1,157 @@
+package history
+
+import (
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What the contract with remediators calls things, written down a second time.
+const (
+	checkKind       = "NodeHealthCheck"
+	checkGroup      = "remediation.medik8s.io"
+	checkAPIVersion = checkGroup + "/v1alpha1"
+
+	nodeNameAnnotation     = "remediation.medik8s.io/node-name"
+	templateNameAnnotation = "remediation.medik8s.io/template-name"
+	timedOutAnnotation     = "remediation.medik8s.io/nhc-timed-out"
+	healthyAnnotation      = "remediation.medik8s.io/healthy-delay"
+	severalAnnotation      = "remediation.medik8s.io/multiple-templates-support"
+	nodeUIDAnnotation      = "autohealer.resourcestack.com/node-uid"
+	confirmedAnnotation    = "remediation.medik8s.io/manually-confirmed-healthy"
+
+	partOfLabel           = "app.kubernetes.io/part-of"
+	partOf                = "node-healthcheck-controller"
+	treatedAsControlPlane = "remediation.medik8s.io/isControlPlaneNode"
+
+	leaseNamespace   = "medik8s-leases"
+	leasePrefix      = "node-"
+	holderPrefix     = checkKind + "-"
+	peerLease        = "e1f13584.medik8s.io"
+	peerLeaseLasts   = 15 * time.Second
+	farthestAhead    = 5 * time.Minute // of a holder's clock
+	chosenNameSuffix = 5
+)
+
+// remedy is a remediation object.
+type remedy struct {
+	object          *unstructured.Unstructured
+	uid             types.UID
+	kind            schema.GroupKind
+	namespace, name string
+
+	check    string // that owns it, empty if none does
+	checkUID types.UID
+	node     string
+	nodeUID  types.UID // empty if it does not tell
+	template string    // its name, empty if it does not tell
+
+	created      time.Time // by the API server's clock, whole seconds
+	controlPlane bool
+	deleting     bool
+
+	succeeded, failed, deletesNode bool
+	timedOut                       bool
+
+	// What the object does not tell: whether we made it, and when that was seen.
+	ours bool
+	seen time.Time
+}
+
+func readRemedy(object *unstructured.Unstructured) *remedy {
+	annotations := object.GetAnnotations()
+	o := &remedy{
+		object: object, uid: object.GetUID(), kind: object.GroupVersionKind().GroupKind(),
+		namespace: object.GetNamespace(), name: object.GetName(),
+		node: annotations[nodeNameAnnotation], nodeUID: types.UID(annotations[nodeUIDAnnotation]), template: annotations[templateNameAnnotation],
+		created: object.GetCreationTimestamp().Time, deleting: object.GetDeletionTimestamp() != nil,
+	}
+	if o.node == "" {
+		o.node = o.name
+	}
+	_, o.timedOut = annotations[timedOutAnnotation]
+	_, o.controlPlane = object.GetLabels()[treatedAsControlPlane]
+	for _, row := range rows(object, "metadata", "ownerReferences") {
+		if group, _, _ := strings.Cut(text(row, "apiVersion"), "/"); text(row, "kind") == checkKind && group == checkGroup {
+			o.check, o.checkUID = text(row, "name"), types.UID(text(row, "uid"))
+			break
+		}
+	}
+	for _, row := range rows(object, "status", "conditions") {
+		switch status := text(row, "status"); text(row, "type") {
+		case "Succeeded":
+			o.succeeded, o.failed = status == "True", status == "False"
+		case "PermanentNodeDeletionExpected":
+			o.deletesNode = status == "True"
+		}
+	}
+	return o
+}
+
+func (o *remedy) String() string { return o.kind.Kind + " " + o.namespace + "/" + o.name }
+
+// isOf says whether the object is about this very node, and not about an earlier
+// one of that name.
+func (o *remedy) isOf(n *node) bool {
+	switch {
+	case o.node != n.name:
+		return false
+	case o.nodeUID != "":
+		return o.nodeUID == n.uid
+	}
+	return !o.created.Before(n.object.GetCreationTimestamp().Truncate(time.Second))
+}
+
+// bodyOf returns what a template has for the spec of an object: what is under
+// spec.template.spec, or all that is under spec.template.
+func bodyOf(template *unstructured.Unstructured) (body map[string]any, ok bool) {
+	whole, ok, _ := unstructured.NestedMap(template.Object, "spec", "template")
+	if !ok {
+		return nil, false
+	}
+	inner, given := whole["spec"]
+	if !given {
+		return whole, true
+	}
+	if inner == nil {
+		return map[string]any{}, true
+	}
+	body, ok = inner.(map[string]any)
+	return body, ok
+}
+
+// sameBody says whether the object has this spec. One that is empty may be missing.
+func (o *remedy) sameBody(body map[string]any) bool {
+	spec, _ := o.object.Object["spec"].(map[string]any)
+	return len(spec)+len(body) == 0 || reflect.DeepEqual(spec, body)
+}
+
+// lock is a Lease, whosever it is.
+type lock struct {
+	object  *unstructured.Unstructured
+	holder  string
+	renewed time.Time
+	lasts   time.Duration
+}
+
+func readLock(object *unstructured.Unstructured) lock {
+	l := lock{object: object}
+	l.holder, _, _ = unstructured.NestedString(object.Object, "spec", "holderIdentity")
+	renewed, _, _ := unstructured.NestedString(object.Object, "spec", "renewTime")
+	l.renewed = moment(renewed)
+	seconds, _, _ := unstructured.NestedInt64(object.Object, "spec", "leaseDurationSeconds")
+	l.lasts = time.Duration(seconds) * time.Second
+	return l
+}
+
+// held says whether somebody has it at a moment.
+func (l lock) held(at time.Time) bool {
+	return l.object != nil && !l.renewed.IsZero() && l.lasts > 0 && !l.renewed.After(at.Add(farthestAhead)) && !l.renewed.Add(l.lasts).Before(at)
+}
+
+// ofCheck says whether it is one that a health check holds or held.
+func (l lock) ofCheck() bool { return l.object != nil && strings.HasPrefix(l.holder, holderPrefix) }

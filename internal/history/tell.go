@@ -1,0 +1,103 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// Tell tells what happened in a recording, one line for each change. With names it
+// tells of those alone: nodes with their remediation objects and Leases, sets, health
+// checks. What says the same as the change of the object before, such as a heartbeat,
+// is left out.
+func Tell(recording testbed.Recording, names ...string) string {
+	var b strings.Builder
+	said := map[types.UID]string{}
+	for i, c := range recording {
+		if len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return isAbout(c, name) }) {
+			continue
+		}
+		words := describe(c)
+		if c.Type == watch.Modified && said[c.UID] == words {
+			continue
+		}
+		said[c.UID] = words
+		by := c.Author.User
+		if !c.Author.Known() {
+			by = c.Author.String()
+		}
+		fmt.Fprintf(&b, "%3d %s %s %s %s by %s %s\n", i, c.Time.UTC().Format("15:04:05.00"), c.ResourceVersion, c.Type, c.Name, by, words)
+	}
+	return b.String()
+}
+
+// isAbout says whether a change is of the thing of that name, or of what belongs to
+// the node of that name.
+func isAbout(c testbed.Change, name string) bool {
+	return c.Name == name || c.Name == leasePrefix+name || c.Name == peerLease || c.Object.GetAnnotations()[nodeNameAnnotation] == name
+}
+
+// describe says what matters of an object after a change.
+func describe(c testbed.Change) string {
+	switch c.GVR.GroupResource() {
+	case testbed.NodesResource.GroupResource():
+		return describeNode(c)
+	case testbed.LeasesResource.GroupResource():
+		l := readLock(c.Object)
+		return fmt.Sprintf("Lease of %q renewed at %s for %s", l.holder, l.renewed.UTC().Format(time.TimeOnly), l.lasts)
+	case ChecksResource.GroupResource():
+		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
+		status := copied(c.Object.Object["status"])
+		delete(status, "lastUpdateTime")
+		told, _ := json.Marshal(status) // likewise
+		return fmt.Sprintf("NodeHealthCheck %s status=%s", spec, told)
+	case SetsResource.GroupResource(), ConfigMapsResource.GroupResource():
+		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
+		return string(spec)
+	}
+	spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
+	if strings.HasSuffix(c.Object.GetKind(), "Template") {
+		return fmt.Sprintf("%s %s", c.Object.GetKind(), spec)
+	}
+	o := readRemedy(c.Object)
+	words := []string{fmt.Sprintf("%s of health check %q for node %s (%s) from %q, made at %s, spec=%s",
+		o.kind.Kind, o.check, o.node, o.nodeUID, o.template, o.created.UTC().Format(time.TimeOnly), spec)}
+	for _, state := range []struct {
+		is   bool
+		word string
+	}{
+		{o.controlPlane, "on the control plane"}, {o.succeeded, "succeeded"}, {o.failed, "failed"}, {o.deletesNode, "replaces the node"},
+		{o.timedOut, "timed out"}, {o.deleting, "is being deleted, kept by " + strings.Join(c.Object.GetFinalizers(), ", ")},
+	} {
+		if state.is {
+			words = append(words, state.word)
+		}
+	}
+	if since := c.Object.GetAnnotations()[healthyAnnotation]; since != "" {
+		words = append(words, "healthy since "+since)
+	}
+	return strings.Join(words, ", ")
+}
+
+func describeNode(c testbed.Change) string {
+	var b strings.Builder
+	f := readFacts(c.Object)
+	fmt.Fprintf(&b, "(%s)", c.UID)
+	for _, name := range slices.Sorted(maps.Keys(f.conditions)) {
+		c := f.conditions[name]
+		fmt.Fprintf(&b, " %s=%s/%s@%s", name, c.status, c.reason, c.stamp.UTC().Format(time.TimeOnly))
+	}
+	fmt.Fprintf(&b, " labels=%v taints=%v carried=%v", f.labels, f.taints, f.carried)
+	if _, confirmed := c.Object.GetAnnotations()[confirmedAnnotation]; confirmed {
+		b.WriteString(" confirmed healthy")
+	}
+	return b.String()
+}
