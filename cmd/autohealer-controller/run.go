@@ -23,6 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/controller"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
@@ -46,8 +47,10 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return err
 	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return err
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
 	}
 	self := identity()
 	// A lock of our own making: the usual one writes Events that need one more

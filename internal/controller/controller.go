@@ -8,14 +8,20 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -91,27 +97,54 @@ func (c *Controller) Start(ctx context.Context) error {
 	signal := make(chan struct{}, 1)
 	nodes, sets := newMailbox(signal, nodewatch.Same), newMailbox[*v1alpha1.ConditionSet](signal, nil)
 	watches.Go(func() { nodes.fill(ctx, &corev1.Node{}, c.cfg.Nodes, c.cfg.Logger) })
-	watches.Go(func() { sets.fill(ctx, &v1alpha1.ConditionSet{}, setsFrom(c.cfg.Client), c.cfg.Logger) })
+	watches.Go(func() {
+		sets.fill(ctx, &v1alpha1.ConditionSet{}, from(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
+	})
 	pinned := newSheets(c.cfg, signal)
 	watches.Go(func() { pinned.readKept(ctx, c.cfg.Logger) })
 	watches.Go(func() {
 		pinned.mail.fill(ctx, &corev1.ConfigMap{}, sheetsFrom(c.cfg.Client, c.cfg.Namespace, pinned.tell), c.cfg.Logger)
 	})
+	leases := newInquiry(signal, &coordinationv1.Lease{}, from(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
+	watches.Go(func() { leases.ask(ctx) })
+	peers := newInquiry(signal, &coordinationv1.Lease{}, peerFrom(c.cfg.Client))
+	peers.spread = true
+	watches.Go(func() { peers.ask(ctx) })
+	healthChecks := newInquiry(signal, &remediationv1alpha1.NodeHealthCheck{}, from(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
+	watches.Go(func() { healthChecks.ask(ctx) })
 	l := &loop{
-		cfg:       c.cfg,
-		core:      triage.New(),
-		write:     treat.NewWriter(c.cfg.Client),
-		signal:    signal,
-		nodes:     nodes,
-		sets:      sets,
-		patients:  map[string]*patient{},
-		policies:  map[string]*policy{},
-		outcomes:  make(chan outcome, writers),
-		statuses:  make(chan statusOutcome, statusWriters),
-		sheets:    pinned,
-		pulse:     &c.pulse,
-		pages:     pages{book: book, inherited: inherited, done: make(chan error, 1)},
-		startedAt: time.Now(),
+		cfg:      c.cfg,
+		core:     triage.New(),
+		write:    treat.NewWriter(c.cfg.Client),
+		signal:   signal,
+		nodes:    nodes,
+		sets:     sets,
+		patients: map[string]*patient{},
+		policies: map[string]*policy{},
+		outcomes: make(chan outcome, writers),
+		statuses: make(chan statusOutcome, statusWriters),
+		sheets:   pinned,
+		leases:   leases,
+		checks: checks{
+			mail:      healthChecks,
+			peer:      peer{mail: peers, leases: map[string]tenure{}},
+			known:     map[string]*check{},
+			templates: map[remediation.Template]*unstructured.Unstructured{},
+			kinds: kinds{
+				client: c.cfg.Client, signal: signal, known: map[schema.GroupVersionKind]*kind{},
+				watch: func(work func(context.Context)) context.CancelFunc {
+					ctx, stop := context.WithCancel(ctx)
+					watches.Go(func() { work(ctx) })
+					return stop
+				},
+			},
+		},
+		beds:          map[string]*bed{},
+		reports:       make(chan *errandReport, nurses),
+		checkStatuses: make(chan checkStatusOutcome, statusWriters),
+		pulse:         &c.pulse,
+		pages:         pages{book: book, inherited: inherited, done: make(chan error, 1)},
+		startedAt:     time.Now(),
 	}
 	return l.run(ctx)
 }

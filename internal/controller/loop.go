@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -41,13 +42,23 @@ type loop struct {
 	policies map[string]*policy
 	vetting  vetting
 
-	queue    fifo       // patients with something to do
-	delayed  []*patient // likewise, but not now
+	checks   checks
+	leases   *inquiry[*coordinationv1.Lease] // of nodes
+	beds     map[string]*bed
+	remains  remains
+	bedAlarm time.Time  // when a bed is to be looked at, zero for never
+	errands  fifo[*bed] // with something to do
+	nursing  int        // errands that are being run
+	reports  chan *errandReport
+
+	queue    fifo[*patient] // with something to do
+	delayed  []*patient     // likewise, but not now
 	writing  int
 	outcomes chan outcome
 
 	statusWriting int
 	statuses      chan statusOutcome
+	checkStatuses chan checkStatusOutcome
 
 	statusAt   time.Time // when statuses are to be looked at, zero for never
 	statusLast time.Time
@@ -57,7 +68,7 @@ type loop struct {
 	pulse     *pulse
 	putOffs   teller
 	refusals  teller
-	retired   map[string]time.Time // sets that are gone: when their counts may go
+	retired   map[triage.RuleID]time.Time // policies that are gone: when their counts may go
 	startedAt time.Time
 }
 
@@ -80,6 +91,10 @@ func (l *loop) run(ctx context.Context) error {
 			l.heed(o)
 		case o := <-l.statuses:
 			l.heedStatus(o)
+		case o := <-l.checkStatuses:
+			l.heedCheckStatus(o)
+		case r := <-l.reports:
+			l.heedErrand(r)
 		case o := <-l.sheets.done:
 			l.heedShelf(time.Now(), o)
 		case a := <-l.sheets.access:
@@ -102,7 +117,7 @@ func (l *loop) run(ctx context.Context) error {
 // with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && len(l.sheets.denied) == 0) {
+	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && len(l.sheets.denied) == 0 || !l.knowsChecks(now)) {
 		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)
@@ -113,31 +128,42 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.vetSets(now, true)
 	l.takeSheets(now) // which are held against the sets that are followed
 	l.vetSets(now, true)
+	l.takeChecks(now)
+	l.takeObjects(now) // of nodes that are known, and for rules that are not yet
+	l.followChecks(now)
 	if !l.loaded {
 		l.loaded = true
 		if l.cfg.Census != nil {
 			l.cfg.Census.Take()
 		}
 		l.takeInheritance(now)
+		l.lookAtRemains(now)
 		l.core.Loaded(now)
+		for node := range l.beds {
+			l.tend(now, node)
+		}
 		l.cfg.Metrics.leading.Set(1)
-		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "after", time.Since(l.startedAt).String())
+		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "nodeHealthChecks", len(l.checks.known), "after", time.Since(l.startedAt).String())
 	}
+	l.lookAtRemains(now)
 	judging := l.judgeWaiting(now)
 	l.core.Advance(now)
 	l.considerWoken(now)
 	l.retry(now)
+	waking := l.wakeBeds(now)
+	l.considerWoken(now)
 	l.dispatch(ctx, now)
+	l.dispatchErrands(ctx, now)
 	l.considerWoken(now)
 	due := earliest(l.retry(now), l.writePage(ctx, now))
-	if l.queue.len() > 0 && l.writing < writers { // a last look changed a plan
+	if l.queue.len() > 0 && l.writing < writers || l.errands.len() > 0 && l.nursing < nurses { // a last look changed a plan
 		due = now
 	}
 	due = earliest(earliest(due, l.tendShelf(ctx, now)), l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
-	due = earliest(due, judging)
+	due = earliest(earliest(due, judging), earliest(earliest(waking, l.bedAlarm), l.checks.peer.until()))
 	return earliest(due, earliest(l.sumUp(now), l.forgetRetired(now)))
 }
 
@@ -210,6 +236,7 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	}
 	p.know(node, at)
 	facts, err := observe.Node(node)
+	l.addCare(at, p, &facts)
 	l.vetting.moved, l.sheets.moved = true, true
 	if l.cfg.Census != nil {
 		l.cfg.Census.Observe(facts)
@@ -239,6 +266,7 @@ func (l *loop) forget(now time.Time, p *patient) {
 	l.lookAtStatuses(now)
 	p.gone = true
 	delete(l.patients, name)
+	l.tend(now, name)
 }
 
 // takeSets takes in the policies that have changed.

@@ -10,11 +10,9 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/rewatch"
 )
 
@@ -23,12 +21,13 @@ import (
 const pageSize = 250
 
 // mailbox holds the newest version of every object that has changed since it
-// was last emptied. It is what a reflector writes to in place of a cache: the
-// loop keeps what it needs of each object, and nobody keeps it twice.
+// was last emptied, by its key. It is what a reflector writes to in place of a
+// cache: the loop keeps what it needs of each object, and nobody keeps it twice.
 type mailbox[T client.Object] struct {
 	signal chan<- struct{} // has room for one
 	open   func(brought any) (object T, ok bool)
 	same   func(before, after T) bool
+	spread bool // over several namespaces, so that a name does not tell which one it is
 
 	mu     sync.Mutex
 	letter letter[T]
@@ -60,11 +59,22 @@ func newMailbox[T client.Object](signal chan<- struct{}, same func(before, after
 	return &mailbox[T]{signal: signal, open: open, same: same, known: map[string]T{}, letter: letter[T]{latest: map[string]arrival[T]{}}}
 }
 
+// key tells the objects of the mailbox apart.
+func (m *mailbox[T]) key(object T) string {
+	if m.spread {
+		return object.GetNamespace() + "/" + object.GetName()
+	}
+	return object.GetName()
+}
+
 // take empties the mailbox.
 func (m *mailbox[T]) take() letter[T] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	taken := m.letter
+	if len(taken.latest) == 0 && taken.whole == "" {
+		return letter[T]{}
+	}
 	m.letter = letter[T]{latest: map[string]arrival[T]{}}
 	return taken
 }
@@ -101,12 +111,12 @@ func (m *mailbox[T]) Update(obj any) error {
 	}
 	forgetManagers(object)
 	m.change(func(now time.Time) bool {
-		m.letter.latest[object.GetName()] = arrival[T]{object: object, at: now}
+		m.letter.latest[m.key(object)] = arrival[T]{object: object, at: now}
 		if m.same == nil {
 			return true
 		}
-		before, found := m.known[object.GetName()]
-		m.known[object.GetName()] = object
+		before, found := m.known[m.key(object)]
+		m.known[m.key(object)] = object
 		return !found || !m.same(before, object)
 	})
 	return nil
@@ -127,8 +137,8 @@ func (m *mailbox[T]) Delete(obj any) error {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
 	m.change(func(now time.Time) bool {
-		m.letter.latest[object.GetName()] = arrival[T]{object: object, gone: true, at: now}
-		delete(m.known, object.GetName())
+		m.letter.latest[m.key(object)] = arrival[T]{object: object, gone: true, at: now}
+		delete(m.known, m.key(object))
 		return true
 	})
 	return nil
@@ -144,9 +154,9 @@ func (m *mailbox[T]) Replace(list []any, version string) error {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
 		forgetManagers(object)
-		latest[object.GetName()] = arrival[T]{object: object, at: now}
+		latest[m.key(object)] = arrival[T]{object: object, at: now}
 		if m.same != nil {
-			known[object.GetName()] = object
+			known[m.key(object)] = object
 		}
 	}
 	m.change(func(time.Time) bool {
@@ -164,7 +174,7 @@ func (m *mailbox[T]) fill(ctx context.Context, kind client.Object, source cache.
 	logger := logr.FromSlogHandler(log.Handler())
 	reflector := cache.NewReflectorWithOptions(afresh(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(ctx)
+	reflector.RunWithContext(logr.NewContext(ctx, logger)) // by which it tells of failures
 }
 
 // afresh never lists from a cache that may be behind: who takes over must see
@@ -178,19 +188,5 @@ func afresh(from cache.ListerWatcherWithContext) cache.ListerWatcher {
 			return from.ListWithContext(ctx, options)
 		},
 		WatchFuncWithContext: from.WatchWithContext,
-	}
-}
-
-// setsFrom is where ConditionSets come from.
-func setsFrom(c client.WithWatch) cache.ListerWatcherWithContext {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			page := &v1alpha1.ConditionSetList{}
-			err := c.List(ctx, page, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue})
-			return page, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return c.Watch(ctx, &v1alpha1.ConditionSetList{}, &client.ListOptions{Raw: &options})
-		},
 	}
 }

@@ -20,7 +20,14 @@ type Metrics struct {
 	leading  prometheus.Gauge
 	behind   *prometheus.GaugeVec
 
-	sheetsRead prometheus.Gauge
+	checkNodes    *prometheus.GaugeVec
+	checkWaiting  *prometheus.GaugeVec
+	checkDisabled *prometheus.GaugeVec
+	treatments    *prometheus.CounterVec
+	toRemediation *prometheus.HistogramVec
+	toRecovery    *prometheus.HistogramVec
+	isBack        prometheus.Gauge
+	sheetsRead    prometheus.Gauge
 }
 
 // NewMetrics returns metrics that are not registered yet.
@@ -71,6 +78,36 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_configmap_not_in_force",
 			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
 		}, []string{"configmap"}),
+		checkNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_nodehealthcheck_nodes",
+			Help: "Nodes of a NodeHealthCheck: selected by it, healthy, sick, recovering (not sick, but with a remediation still), in treatment.",
+		}, []string{"nodehealthcheck", "state"}),
+		checkWaiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_nodehealthcheck_waiting_nodes",
+			Help: "Sick nodes of a NodeHealthCheck that are not treated, by the reason.",
+		}, []string{"nodehealthcheck", "reason"}),
+		checkDisabled: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_nodehealthcheck_disabled",
+			Help: "Whether a NodeHealthCheck cannot be followed (1) or is (0).",
+		}, []string{"nodehealthcheck"}),
+		treatments: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "autohealer_remediations_total",
+			Help: "Remediations by what became of them: begun, escalated (a later one was begun), timed_out, recovered, deselected, check_gone, node_gone, called_off (it was no longer wanted when it came), lost (somebody else has deleted it).",
+		}, []string{"nodehealthcheck", "outcome"}),
+		toRemediation: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "autohealer_condition_to_remediation_seconds",
+			Help:    "Time from when a remediation was due to the answer that its object is stored.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
+		}, []string{"nodehealthcheck"}),
+		toRecovery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "autohealer_remediation_to_recovery_seconds",
+			Help:    "Time from when a remediation was begun to when it was removed because the node had recovered.",
+			Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200},
+		}, []string{"nodehealthcheck"}),
+		isBack: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "autohealer_nodehealthcheck_standing_back",
+			Help: "Whether NodeHealthChecks are left to another controller (1) or followed (0).",
+		}),
 	}
 }
 
@@ -92,7 +129,8 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead}
+	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead,
+		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack}
 }
 
 var fateNames = map[treat.Fate]string{
@@ -110,20 +148,12 @@ func (m *Metrics) population(set string, counts triage.Population, t tally, isFo
 	} {
 		m.nodes.WithLabelValues(set, state).Set(float64(n))
 	}
-	followed := 0.0
-	if isFollowed {
-		followed = 1
-	}
-	m.accepted.WithLabelValues(set).Set(followed)
+	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
 }
 
 // sheet tells whether a ConfigMap says something else than what is in force.
 func (m *Metrics) sheet(name string, isBehind bool) {
-	behind := 0.0
-	if isBehind {
-		behind = 1
-	}
-	m.behind.WithLabelValues(name).Set(behind)
+	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
 }
 
 func (m *Metrics) forgetSheet(name string) { m.behind.DeleteLabelValues(name) }
@@ -135,9 +165,59 @@ func (m *Metrics) forgetSet(set string) {
 	m.accepted.DeletePartialMatch(labels)
 }
 
-// forgetCounts drops what was counted for a set.
-func (m *Metrics) forgetCounts(set string) {
-	labels := prometheus.Labels{"conditionset": set}
+// forgetCounts drops what was counted for a policy.
+func (m *Metrics) forgetCounts(rule triage.RuleID) {
+	if rule.Kind == triage.NodeHealthCheck {
+		labels := prometheus.Labels{"nodehealthcheck": rule.Name}
+		m.treatments.DeletePartialMatch(labels)
+		m.toRemediation.DeletePartialMatch(labels)
+		m.toRecovery.DeletePartialMatch(labels)
+		return
+	}
+	labels := prometheus.Labels{"conditionset": rule.Name}
 	m.placed.DeletePartialMatch(labels)
 	m.removed.DeletePartialMatch(labels)
+}
+
+// treated counts what became of a remediation.
+func (m *Metrics) treated(check, outcome string) {
+	m.treatments.WithLabelValues(check, outcome).Inc()
+}
+
+// checked tells the counts of a health check.
+func (m *Metrics) checked(name string, counts triage.Population, c *check) {
+	for state, n := range map[string]int{
+		"selected": counts.Selected, "healthy": counts.Selected - counts.Sick - counts.Recovering,
+		"sick": counts.Sick, "recovering": counts.Recovering, "in_treatment": counts.Treated,
+	} {
+		m.checkNodes.WithLabelValues(name, state).Set(float64(n))
+	}
+	m.checkDisabled.WithLabelValues(name).Set(zeroOrOne(c.disabled != ""))
+	waiting := c.waiting(counts)
+	for code := range c.waits {
+		if _, still := waiting[code]; !still {
+			m.checkWaiting.DeleteLabelValues(name, code.String())
+		}
+	}
+	for code, n := range waiting {
+		m.checkWaiting.WithLabelValues(name, code.String()).Set(float64(n))
+	}
+	c.waits = waiting
+}
+
+// forgetCheck drops what is said of a health check while it is there.
+func (m *Metrics) forgetCheck(name string) {
+	labels := prometheus.Labels{"nodehealthcheck": name}
+	m.checkNodes.DeletePartialMatch(labels)
+	m.checkWaiting.DeletePartialMatch(labels)
+	m.checkDisabled.DeletePartialMatch(labels)
+}
+
+func (m *Metrics) standingBack(isBack bool) { m.isBack.Set(zeroOrOne(isBack)) }
+
+func zeroOrOne(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -25,8 +26,14 @@ type pages struct {
 	entering []*patient // on the next page
 	named    []*patient // on the page as it is, or as it is being written
 	asked    []*patient // those of named who wait for the page
-	busy     bool
-	done     chan error
+
+	// beginning and starting are the same as entering and asked for treatments that
+	// take a place. Those that are named are few: one node of the control plane at a
+	// time, and what the one before left.
+	beginning, starting []*bed
+	begun               []*bed
+	busy                bool
+	done                chan error
 
 	notBefore time.Time
 	trouble   trouble // of the last page
@@ -37,6 +44,10 @@ type pages struct {
 func (l *loop) takeInheritance(now time.Time) {
 	for _, e := range l.pages.inherited {
 		p := l.patients[e.Node]
+		if e.Object != "" {
+			l.inheritTreatment(now, p, e)
+			continue
+		}
 		if p == nil || string(p.node.UID) != e.UID || p.node.ResourceVersion != e.ResourceVersion {
 			continue
 		}
@@ -54,12 +65,34 @@ func (l *loop) takeInheritance(now time.Time) {
 	l.pages.inherited = nil
 }
 
+// inheritTreatment takes up a treatment that the one before may have sent. It may be
+// made for a while yet; where it has been, the object is known already.
+func (l *loop) inheritTreatment(now time.Time, p *patient, e ledger.Entry) {
+	if l.checks.isBack {
+		return
+	}
+	b := l.bedOf(e.Node)
+	if _, arrived := b.objects[e.Object]; arrived {
+		return
+	}
+	b.granted, b.sent = e, now
+	l.remains.note(e.Node)
+	l.pages.begun = append(l.pages.begun, b)
+	rule := triage.RuleID(e.Rule)
+	if !b.isGrantedTo(p) {
+		l.cfg.Logger.Info("treatment of a node that is gone inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
+		return
+	}
+	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
+	l.cfg.Logger.Info("treatment inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
+}
+
 // writePage begins the next page if somebody waits for it, and returns when to
 // try again if that must wait.
 func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 	pg := &l.pages
 	switch {
-	case pg.busy || len(pg.entering) == 0:
+	case pg.busy || len(pg.entering)+len(pg.beginning) == 0:
 		return time.Time{}
 	case now.Before(pg.notBefore):
 		return pg.notBefore
@@ -82,7 +115,16 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 			l.queue.push(p)
 		}
 	}
-	if len(pg.asked) == 0 {
+	pg.begun = slices.DeleteFunc(pg.begun, func(b *bed) bool { return b.granted.Object == "" })
+	pg.starting, pg.beginning = pg.beginning, nil
+	for _, b := range slices.Clone(pg.starting) {
+		if b.asks = l.asksToBegin(now, b); b.asks.Object == "" { // it no longer takes a place
+			pg.starting = slices.DeleteFunc(pg.starting, func(other *bed) bool { return other == b })
+			b.stage = queued
+			l.errands.push(b)
+		}
+	}
+	if len(pg.asked)+len(pg.starting) == 0 {
 		return time.Time{} // the page is full, or nobody needs it any more
 	}
 	entries := pg.entries()
@@ -104,6 +146,14 @@ func (pg *pages) entries() []ledger.Entry {
 	for _, p := range pg.named {
 		if p.asks.version != p.granted.version {
 			entries = p.granted.entries(entries, p)
+		}
+	}
+	for _, b := range pg.starting {
+		entries = append(entries, b.asks)
+	}
+	for _, b := range pg.begun {
+		if b.granted != b.asks {
+			entries = append(entries, b.granted)
 		}
 	}
 	return entries
@@ -129,6 +179,24 @@ func (l *loop) asks(p *patient, now time.Time) grant {
 		}
 	}
 	return g
+}
+
+// asksToBegin returns what is to be on the page before a treatment may begin, nothing
+// if none is to any more.
+func (l *loop) asksToBegin(now time.Time, b *bed) ledger.Entry {
+	e, _ := l.nextErrand(now, b)
+	if e == nil || e.task != begin {
+		return ledger.Entry{}
+	}
+	return e.entry()
+}
+
+// entry names an errand that makes an object.
+func (e *errand) entry() ledger.Entry {
+	return ledger.Entry{
+		Rule: record.Rule(e.rule), Node: e.node.Name, UID: string(e.node.UID),
+		Object: objectKey(remediation.Read(e.create)), Step: e.step,
+	}
 }
 
 func (g grant) entries(to []ledger.Entry, p *patient) []ledger.Entry {
@@ -161,7 +229,12 @@ func (l *loop) turnPage(err error) error {
 			p.asks = grant{}
 			l.restate(time.Now(), p)
 		}
+		for _, b := range pg.starting {
+			b.asks = ledger.Entry{}
+			l.restateBed(time.Now(), b)
+		}
 		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
+		pg.beginning, pg.starting = append(pg.starting, pg.beginning...), nil
 		return nil
 	}
 	if pg.trouble.tries > 0 {
@@ -181,6 +254,16 @@ func (l *loop) turnPage(err error) error {
 		l.queue.push(p)
 	}
 	pg.asked = nil
+	for _, b := range pg.starting {
+		if b.granted.Object == "" {
+			pg.begun = append(pg.begun, b)
+		}
+		b.granted, b.asks = b.asks, ledger.Entry{}
+		l.remains.note(b.node)
+		b.stage = queued
+		l.errands.push(b)
+	}
+	pg.starting = nil
 	return nil
 }
 

@@ -21,7 +21,7 @@ func TestAFullPageWaitsForAnAnswerAndDoesNotSpin(t *testing.T) {
 }
 
 func TestFifoKeepsItsOrderAndNoMoreThanItHolds(t *testing.T) {
-	var q fifo
+	var q fifo[*patient]
 	a, b := &patient{}, &patient{}
 	q.push(a)
 	for range 1000 { // there is always one waiting

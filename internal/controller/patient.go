@@ -65,6 +65,7 @@ type patient struct {
 	wanted     time.Time      // since when a taint is missing
 	ours       []triage.Taint // that are on the node
 	findings   []triage.Reason
+	told       map[triage.RuleID]triage.Code // what people know of it under health checks
 	unreadable bool
 	gone       bool
 }
@@ -124,6 +125,8 @@ func (l *loop) consider(now time.Time, p *patient) {
 		return
 	}
 	l.noteFindings(now, p, plan.Findings)
+	l.tellWaits(p, plan.Findings)
+	l.admit(now, p, plan)
 	if p.stage != idle {
 		return // it is looked at again before it goes on
 	}
@@ -166,7 +169,9 @@ func (l *loop) next(p *patient, plan triage.Plan, now time.Time) (change *treat.
 		return l.fence(p), nil
 	}
 	for _, reason := range plan.Release {
-		releases = append(releases, reason.Rule)
+		if reason.Rule.Kind == triage.ConditionSet { // what else there is stands elsewhere
+			releases = append(releases, reason.Rule)
+		}
 	}
 	return nil, releases
 }
@@ -459,7 +464,7 @@ func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
 		}
 		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
 		l.cfg.Logger.Info("taint placed", "node", p.node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
-		l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(placed.Rule), Reason: placed.Reason})
+		l.cfg.Announce(treat.Announcement{Node: p.node, Policy: treat.AboutSet(l.setOf(placed.Rule)), Reason: placed.Reason})
 	}
 	if len(change.Placed) > 0 && !p.wanted.IsZero() {
 		l.cfg.Metrics.latency.Observe(now.Sub(p.wanted).Seconds())
@@ -471,13 +476,13 @@ func (l *loop) tell(now time.Time, p *patient, change *treat.Change) {
 		}
 		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
 		if l.policies[removed.Rule.Name] == nil {
-			l.retire(now, removed.Rule.Name)
+			l.retire(now, removed.Rule)
 		}
 		l.cfg.Logger.Info("taint removed", "node", p.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
 		if told[removed.Rule] {
 			continue // it was exchanged, which has been told
 		}
-		word := treat.Announcement{Node: p.node, Set: l.setOf(removed.Rule), Reason: removed.Reason}
+		word := treat.Announcement{Node: p.node, Policy: treat.AboutSet(l.setOf(removed.Rule)), Reason: removed.Reason}
 		if pol := l.policies[removed.Rule.Name]; pol != nil && pol.err != nil {
 			word.Trouble = "its taint is removed, because the set is not accepted: " + pol.err.Error()
 		}
@@ -490,22 +495,22 @@ func unreadableRecord(err error) string {
 		"remove the annotation " + record.Annotation + " and the taints that are not wanted"
 }
 
-// fifo is a queue of patients.
-type fifo struct {
-	items []*patient
+// fifo is a queue.
+type fifo[T any] struct {
+	items []T
 	head  int
 }
 
-func (q *fifo) len() int { return len(q.items) - q.head }
+func (q *fifo[T]) len() int { return len(q.items) - q.head }
 
-func (q *fifo) push(p *patient) { q.items = append(q.items, p) }
+func (q *fifo[T]) push(item T) { q.items = append(q.items, item) }
 
-func (q *fifo) pop() *patient {
-	p := q.items[q.head]
-	q.items[q.head] = nil
+func (q *fifo[T]) pop() T {
+	item := q.items[q.head]
+	clear(q.items[q.head : q.head+1])
 	q.head++
 	if q.head > len(q.items)/2 {
 		q.items, q.head = q.items[:copy(q.items, q.items[q.head:])], 0
 	}
-	return p
+	return item
 }

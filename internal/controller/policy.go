@@ -35,9 +35,9 @@ const (
 
 // policy is a ConditionSet and what has come of it.
 type policy struct {
-	set   *v1alpha1.ConditionSet
-	rule  triage.Rule
-	nodes map[string]triage.Reason // that it has something to say about
+	findings
+	set  *v1alpha1.ConditionSet
+	rule triage.Rule
 
 	inForce     *v1alpha1.ConditionSet // the version that is followed; nil if none is
 	unjudged    bool                   // there is no verdict on this version yet
@@ -48,7 +48,6 @@ type policy struct {
 
 	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
 	version string                      // of the object that it was last stored in
-	stale   bool                        // the stored one may not be what it should be
 	writing bool
 	mayFrom time.Time // when it may be written next
 	trouble trouble   // of the last time
@@ -75,9 +74,9 @@ func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
 func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	pol := l.policies[set.Name]
 	if pol == nil {
-		pol = &policy{nodes: map[string]triage.Reason{}}
+		pol = &policy{findings: findings{nodes: map[string]triage.Reason{}}}
 		l.policies[set.Name] = pol
-		delete(l.retired, set.Name)
+		delete(l.retired, setRule(set.Name))
 	}
 	isSame := pol.set != nil && pol.set.UID == set.UID
 	// An annotation is no part of a generation.
@@ -104,7 +103,7 @@ func (l *loop) dropSet(now time.Time, name string) {
 	l.vetting.due = true
 	l.core.RemoveRule(now, setRule(name))
 	l.cfg.Metrics.forgetSet(name)
-	l.retire(now, name)
+	l.retire(now, setRule(name))
 	l.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 
@@ -113,42 +112,59 @@ func (l *loop) dropSet(now time.Time, name string) {
 // is asked of counters is how much they have grown, and everybody who looks has
 // seen the last of it. One that comes back later, because a taint was stuck on a
 // node, begins at zero and is counted from there.
-func (l *loop) retire(now time.Time, name string) {
+func (l *loop) retire(now time.Time, rule triage.RuleID) {
 	if l.retired == nil {
-		l.retired = map[string]time.Time{}
+		l.retired = map[triage.RuleID]time.Time{}
 	}
-	l.retired[name] = now.Add(countsStay)
+	l.retired[rule] = now.Add(countsStay)
 }
 
 // forgetRetired forgets what nobody counts any more, and returns when it will.
 func (l *loop) forgetRetired(now time.Time) (due time.Time) {
-	for name, at := range l.retired {
+	for rule, at := range l.retired {
 		if now.Before(at) {
 			due = earliest(due, at)
 			continue
 		}
-		l.cfg.Metrics.forgetCounts(name)
-		delete(l.retired, name)
+		l.cfg.Metrics.forgetCounts(rule)
+		delete(l.retired, rule)
 	}
 	return due
 }
 
-// noteFindings keeps for every set what it has to say about which node.
+// findings are what a policy has to say about which nodes.
+type findings struct {
+	nodes map[string]triage.Reason
+	stale bool // the status that is stored may not be what it should be
+}
+
+// findingsOf returns those of a rule, nil if there is no such policy any more.
+func (l *loop) findingsOf(rule triage.RuleID) *findings {
+	if pol := l.policies[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
+		return &pol.findings
+	}
+	if c := l.checkOf(rule); c != nil {
+		return &c.findings
+	}
+	return nil
+}
+
+// noteFindings keeps for every policy what it has to say about which node.
 func (l *loop) noteFindings(now time.Time, p *patient, findings []triage.Reason) {
 	if len(p.findings) == 0 && len(findings) == 0 {
 		return
 	}
 	name := p.node.Name
 	for _, was := range p.findings {
-		if pol := l.policies[was.Rule.Name]; pol != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
-			delete(pol.nodes, name)
-			pol.stale = true
+		if of := l.findingsOf(was.Rule); of != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
+			delete(of.nodes, name)
+			of.stale = true
 		}
 	}
 	for _, is := range findings {
-		if pol := l.policies[is.Rule.Name]; pol != nil && is.Rule.Kind == triage.ConditionSet && pol.nodes[name] != is {
-			pol.nodes[name] = is
-			pol.stale = true
+		if of := l.findingsOf(is.Rule); of != nil && of.nodes[name] != is {
+			of.nodes[name] = is
+			of.stale = true
 		}
 	}
 	p.findings = findings
@@ -159,21 +175,21 @@ func (l *loop) noteFindings(now time.Time, p *patient, findings []triage.Reason)
 // changed, but what is on the node or on its way there.
 func (l *loop) restate(now time.Time, p *patient) {
 	for _, finding := range p.findings {
-		if pol := l.policies[finding.Rule.Name]; pol != nil {
-			pol.stale = true
+		if of := l.findingsOf(finding.Rule); of != nil {
+			of.stale = true
 			l.lookAtStatuses(now)
 		}
 	}
 }
 
-// lookAtStatuses asks for a look at the statuses, now if the last one is long ago.
+// lookAtStatuses asks for a look at the statuses, now if the last one is long ago. One
+// that is due later anyway may be about something else.
 func (l *loop) lookAtStatuses(now time.Time) {
-	if l.statusAt.IsZero() {
-		l.statusAt = l.statusLast.Add(statusLook)
-		if l.statusAt.Before(now) {
-			l.statusAt = now
-		}
+	at := l.statusLast.Add(statusLook)
+	if at.Before(now) {
+		at = now
 	}
+	l.statusAt = earliest(l.statusAt, at)
 }
 
 // writeStatuses brings the statuses up to date, and returns when to look again.
@@ -203,6 +219,7 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 			l.sendStatus(ctx, name, pol, status)
 		}
 	}
+	l.writeCheckStatuses(ctx, now)
 	return l.statusAt
 }
 

@@ -8,9 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -24,10 +27,20 @@ func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
 		nodes:    newMailbox[*corev1.Node](nil, nil),
 		sets:     newMailbox[*v1alpha1.ConditionSet](nil, nil),
 		sheets:   &sheets{mail: newSheetMailbox(nil), known: map[string]*sheet{}, hasKept: true},
+		checks:   checks{mail: absent[*remediationv1alpha1.NodeHealthCheck](), peer: peer{mail: absent[*coordinationv1.Lease]()}},
+		leases:   absent[*coordinationv1.Lease](),
 		patients: map[string]*patient{},
 		policies: map[string]*policy{},
 		outcomes: make(chan outcome, 1),
 	}
+}
+
+// absent is what is asked for where there are no health checks.
+func absent[T client.Object]() *inquiry[T] {
+	var sample T
+	q := newInquiry(nil, sample, nil)
+	q.last = isAbsent
+	return q
 }
 
 // pass lets time pass for a loop in a bubble.

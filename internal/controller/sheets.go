@@ -117,20 +117,19 @@ func newSheetMailbox(signal chan<- struct{}) *mailbox[*reading] {
 // sheetsFrom is where ConfigMaps with sets come from. What is missing is told, and
 // waited for.
 func sheetsFrom(c client.WithWatch, namespace string, tell func(context.Context, access)) cache.ListerWatcherWithContext {
-	const selector = configmaps.Label + "=" + configmaps.LabelValue
+	source := from(c, func() client.ObjectList { return &corev1.ConfigMapList{} },
+		client.InNamespace(namespace), client.MatchingLabels{configmaps.Label: configmaps.LabelValue})
 	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.LabelSelector = selector
-			page := &corev1.ConfigMapList{}
-			err := untilAllowed(ctx, tell, func() error {
-				return c.List(ctx, page, &client.ListOptions{Namespace: namespace, Raw: &options, Limit: options.Limit, Continue: options.Continue})
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (page runtime.Object, err error) {
+			err = untilAllowed(ctx, tell, func() error {
+				page, err = source.ListWithContext(ctx, options)
+				return err
 			})
 			return page, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
-			options.LabelSelector = selector
 			err = untilAllowed(ctx, tell, func() error {
-				w, err = c.Watch(ctx, &corev1.ConfigMapList{}, &client.ListOptions{Namespace: namespace, Raw: &options})
+				w, err = source.WatchWithContext(ctx, options)
 				return err
 			})
 			return w, err

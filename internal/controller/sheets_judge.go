@@ -147,7 +147,7 @@ func (l *loop) acceptSheet(now time.Time, s *sheet, version *configmaps.Version)
 		// set asks for them now.
 		l.enforce(now, s, version)
 	case wasRefused && !s.isBehind(): // the last good version was brought back
-		l.cfg.Announce(treat.Announcement{ConfigMap: s.ConfigMap, Word: "back to the version that is in force"})
+		l.cfg.Announce(treat.Announcement{Policy: treat.AboutConfigMap(s.ConfigMap), What: treat.Accepted, Words: "back to the version that is in force"})
 	}
 	l.sheets.shelfAt = now
 }
@@ -181,5 +181,5 @@ func (l *loop) complainOf(now time.Time, s *sheet) {
 		words = lines.Within(treat.MaxNote - len(what) - min(len(more), treat.MaxNote/3))
 	}
 	s.toldAt = now
-	l.cfg.Announce(treat.Announcement{ConfigMap: s.ConfigMap, Trouble: what + words + more})
+	l.cfg.Announce(treat.Announcement{Policy: treat.AboutConfigMap(s.ConfigMap), Trouble: what + words + more})
 }

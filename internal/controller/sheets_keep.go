@@ -122,7 +122,7 @@ func (l *loop) heedShelf(now time.Time, o shelved) {
 		if isNews {
 			l.cfg.Logger.Warn("version not kept", "configMap", s.Name, "retryIn", wait.String(), "err", o.err)
 			if o.version != nil && s.good != nil {
-				l.cfg.Announce(treat.Announcement{ConfigMap: s.ConfigMap, Trouble: "not in force yet: " + o.err.Error()})
+				l.cfg.Announce(treat.Announcement{Policy: treat.AboutConfigMap(s.ConfigMap), Trouble: "not in force yet: " + o.err.Error()})
 			}
 		}
 		return
@@ -143,6 +143,6 @@ func (l *loop) heedShelf(now time.Time, o shelved) {
 	l.cfg.Logger.Info("version in force", "configMap", s.Name, "sets", len(o.version.Sets))
 	if !s.isBehind() {
 		word := fmt.Sprintf("accepted and in force; sets: %d", len(o.version.Sets))
-		l.cfg.Announce(treat.Announcement{ConfigMap: s.ConfigMap, Word: strings.Join(append([]string{word}, s.warnings...), "; ")})
+		l.cfg.Announce(treat.Announcement{Policy: treat.AboutConfigMap(s.ConfigMap), What: treat.Accepted, Words: strings.Join(append([]string{word}, s.warnings...), "; ")})
 	}
 }

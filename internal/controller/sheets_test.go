@@ -168,7 +168,7 @@ func (d *desk) keeps(want map[types.UID]string) {
 // told says how many announcements have these words.
 func (d *desk) told(words string) (times int) {
 	for _, e := range d.events {
-		if strings.Contains(e.Word+e.Trouble, words) {
+		if strings.Contains(e.Words+e.Trouble, words) {
 			times++
 		}
 	}

@@ -83,19 +83,22 @@ func (l *loop) sumUp(now time.Time) (due time.Time) {
 
 // tellOfPutOffs tells how many nodes are in trouble now.
 func (l *loop) tellOfPutOffs() {
-	var example *patient
-	troubled := 0
-	for _, p := range l.patients {
-		if p.trouble.tries > 0 {
-			example = p
-			troubled++
+	troubled := map[string]string{} // what the trouble is, by node
+	for name, b := range l.beds {
+		for _, s := range b.setbacks {
+			troubled[name] = s.text
 		}
 	}
-	if troubled == 0 {
-		l.cfg.Logger.Info("writes are made again")
-	} else {
-		l.cfg.Logger.Warn("writes are being put off", "nodes", troubled, "node", example.node.Name, "err", example.trouble.text)
+	for name, p := range l.patients {
+		if p.trouble.tries > 0 {
+			troubled[name] = p.trouble.text
+		}
 	}
+	for name, text := range troubled {
+		l.cfg.Logger.Warn("writes are being put off", "nodes", len(troubled), "node", name, "err", text)
+		return
+	}
+	l.cfg.Logger.Info("writes are made again")
 }
 
 // isOver notes that a node has no trouble any more.
@@ -125,5 +128,5 @@ func (l *loop) complain(now time.Time, p *patient, rule triage.RuleID, reason tr
 	if l.refusals.names(now) {
 		l.cfg.Logger.Error("write refused", "node", p.node.Name, "rule", rule.String(), "err", words)
 	}
-	l.cfg.Announce(treat.Announcement{Node: p.node, Set: l.setOf(rule), Reason: reason, Trouble: words})
+	l.cfg.Announce(treat.Announcement{Node: p.node, Policy: treat.AboutSet(l.setOf(rule)), Reason: reason, Trouble: words})
 }

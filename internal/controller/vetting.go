@@ -247,7 +247,7 @@ func (l *loop) refuse(now time.Time, pol *policy, problems []vet.Problem) {
 		return
 	}
 	l.core.RemoveRule(now, setRule(pol.set.Name))
-	l.cfg.Announce(treat.Announcement{Set: pol.set, Trouble: "not accepted: " + pol.err.Error()})
+	l.cfg.Announce(treat.Announcement{Policy: treat.AboutSet(pol.set), Trouble: "not accepted: " + pol.err.Error()})
 	l.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
 }
 

@@ -44,8 +44,12 @@ type Entry struct {
 	UID  string      `json:"uid"`
 	// ResourceVersion is the version of the node that the write carries as its
 	// precondition. Once the node has another, the write has been made or never
-	// will be.
-	ResourceVersion string `json:"resourceVersion"`
+	// will be. It is empty if the write makes an object.
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	// Object names what the write makes, and Step which step of the rule that is. No
+	// precondition can be given for it: it may be made until it is too old to be.
+	Object string `json:"object,omitempty"`
+	Step   int    `json:"step,omitempty"`
 }
 
 // page is what the ConfigMap holds.

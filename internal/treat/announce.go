@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -41,18 +42,103 @@ const (
 	eventNamespace = metav1.NamespaceDefault
 )
 
-// Announcement is word of a change to those who look at a node or at a set.
+// Announcement is word of something that happened, to those who look at a node or at
+// the policy that it happened for.
 type Announcement struct {
-	Node   *corev1.Node           // nil when it is about the set alone
-	Set    *v1alpha1.ConditionSet // nil when there is none any more
-	Reason triage.Reason
-	// Trouble, when not empty, says why the change could not be made.
-	Trouble string
+	Node   *corev1.Node            // nil when it is about the policy alone
+	Policy *corev1.ObjectReference // nil when there is none any more
 
-	// ConfigMap, when not nil, is what it is about in place of a node or a set. If
-	// there is no Trouble with it, Word is what there is to say.
-	ConfigMap *corev1.ConfigMap
-	Word      string
+	What   Happening
+	Reason triage.Reason // why, if a rule speaks
+	Words  string        // what else there is to say
+	// Trouble, when not empty, says why it could not be done.
+	Trouble string
+}
+
+// Happening is what an announcement is about.
+type Happening uint8
+
+// The happenings.
+const (
+	// TaintsChanged: the reason's code tells which way. About a policy alone it is
+	// never good news: there must be trouble with it.
+	TaintsChanged Happening = iota
+	// Accepted: what people wrote is in force.
+	Accepted
+
+	// The others are of health checks, and have the names that they have always had.
+
+	// DetectedUnhealthy: a node shows a condition that the check calls sick.
+	DetectedUnhealthy
+	// RemediationCreated: a remediator was asked to bring the node back.
+	RemediationCreated
+	// RemediationSkipped: a remediator should be asked, but something stands against it.
+	RemediationSkipped
+	// RemediationRemoved: the request was taken back.
+	RemediationRemoved
+	// NoTemplateLeft: every remediation was tried, and the node is sick still.
+	NoTemplateLeft
+	// InvalidNodeLabel: somebody marked the node in a way that means nothing.
+	InvalidNodeLabel
+	// Disabled: the check cannot be followed. Enabled: it can, again.
+	Disabled
+	Enabled
+	// StormRecoveryStarted: too many nodes are sick at once. When it is over, a
+	// cooldown starts, and after that has ended remediation goes on.
+	StormRecoveryStarted
+	StormRecoveryCooldownStarted
+	StormRecoveryEnded
+)
+
+// judge is the action of whoever has not touched anything.
+const judge = "Judge"
+
+// happenings are what Events say of them: the reason that programs look for, the
+// action, and whether somebody should be alarmed.
+var happenings = [...]struct{ reason, action, kind string }{
+	TaintsChanged:                {"", judge, corev1.EventTypeNormal},
+	Accepted:                     {"Accepted", judge, corev1.EventTypeNormal},
+	DetectedUnhealthy:            {"DetectedUnhealthy", judge, corev1.EventTypeNormal},
+	RemediationCreated:           {"RemediationCreated", "CreateRemediation", corev1.EventTypeNormal},
+	RemediationSkipped:           {"RemediationSkipped", "CreateRemediation", corev1.EventTypeWarning},
+	RemediationRemoved:           {"RemediationRemoved", "RemoveRemediation", corev1.EventTypeNormal},
+	NoTemplateLeft:               {"NoTemplateLeft", judge, corev1.EventTypeWarning},
+	InvalidNodeLabel:             {"InvalidNodeLabel", judge, corev1.EventTypeWarning},
+	Disabled:                     {"Disabled", judge, corev1.EventTypeWarning},
+	Enabled:                      {"Enabled", judge, corev1.EventTypeNormal},
+	StormRecoveryStarted:         {"StormRecoveryStarted", judge, corev1.EventTypeWarning},
+	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", judge, corev1.EventTypeWarning},
+	StormRecoveryEnded:           {"StormRecoveryEnded", judge, corev1.EventTypeNormal},
+}
+
+// AboutSet refers to a ConditionSet, where it is written; nil to none.
+func AboutSet(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
+	if set == nil {
+		return nil
+	}
+	if source := configmaps.IsWrittenIn(set); source != nil {
+		return source
+	}
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet",
+		Name: set.Name, UID: set.UID, ResourceVersion: set.ResourceVersion,
+	}
+}
+
+// AboutConfigMap refers to a ConfigMap in which sets are written.
+func AboutConfigMap(m *corev1.ConfigMap) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "ConfigMap",
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+	}
+}
+
+// AboutCheck refers to a NodeHealthCheck.
+func AboutCheck(check metav1.Object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind,
+		Name: check.GetName(), UID: check.GetUID(), ResourceVersion: check.GetResourceVersion(),
+	}
 }
 
 // Announcer writes Events, one for every change. The library that comes with
@@ -127,61 +213,53 @@ func (a *Announcer) create(ctx context.Context, event *eventsv1.Event) error {
 	return a.client.Create(ctx, event.DeepCopy())
 }
 
-// Announce queues an Event about the node, and one with the same words about
-// the set. It never blocks. One goroutine at a time may call it.
+// Announce queues an Event about the node, and one with the same words about the
+// policy. It never blocks. One goroutine at a time may call it.
 func (a *Announcer) Announce(word Announcement) {
+	what := happenings[word.What]
 	event := eventsv1.Event{
 		EventTime:           metav1.NowMicro(),
 		ReportingController: FieldManager,
 		ReportingInstance:   a.instance,
-		Type:                corev1.EventTypeNormal,
-		Action:              "RemoveTaint",
-		Reason:              word.Reason.Code.String(),
+		Type:                what.kind,
+		Action:              what.action,
+		Reason:              what.reason,
 	}
-	if code := word.Reason.Code; code == triage.Tainted || code == triage.FellBack {
-		event.Type, event.Action = corev1.EventTypeWarning, "PlaceTaint"
+	if word.What == TaintsChanged && word.Node != nil {
+		event.Action, event.Reason = "RemoveTaint", word.Reason.Code.String()
+		if code := word.Reason.Code; code == triage.Tainted || code == triage.FellBack {
+			event.Type, event.Action = corev1.EventTypeWarning, "PlaceTaint"
+		}
 	}
-	note := word.Reason.String()
 	if word.Trouble != "" {
-		event.Type, event.Reason, note = corev1.EventTypeWarning, "Trouble", word.Trouble
-		if word.Reason.Rule != (triage.RuleID{}) && word.Reason.Code != triage.RuleGone {
-			note = word.Reason.String() + ": " + word.Trouble
-		}
+		event.Type, event.Reason = corev1.EventTypeWarning, "Trouble"
 	}
-	if m := word.ConfigMap; m != nil {
-		event.Action = "Judge"
-		if word.Trouble == "" {
-			event.Reason, note = "Accepted", word.Word
-		}
-		a.queue(event, corev1.ObjectReference{
-			APIVersion: "v1", Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
-		}, nil, note)
-		return
-	}
-	set := word.set()
+	note := word.note()
 	if word.Node == nil {
-		event.Action = "Judge"
-		a.queue(event, *set, nil, note)
+		a.queue(event, *word.Policy, nil, note)
 		return
 	}
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: word.Node.Name, UID: word.Node.UID}
-	a.queue(event, node, set, note)
-	if set != nil {
-		a.queue(event, *set, &node, word.Node.Name+": "+note)
+	a.queue(event, node, word.Policy, note)
+	if word.Policy != nil {
+		a.queue(event, *word.Policy, &node, word.Node.Name+": "+note)
 	}
 }
 
-func (word Announcement) set() *corev1.ObjectReference {
-	if word.Set == nil {
-		return nil
+// note tells all that there is to say, what happened first and trouble last.
+func (word Announcement) note() string {
+	var parts []string
+	if word.Words != "" {
+		parts = append(parts, word.Words)
 	}
-	if source := configmaps.IsWrittenIn(word.Set); source != nil {
-		return source
+	// That a rule is gone is no reason for trouble.
+	if word.Reason.Rule != (triage.RuleID{}) && (word.Trouble == "" || word.Reason.Code != triage.RuleGone) {
+		parts = append(parts, word.Reason.String())
 	}
-	return &corev1.ObjectReference{
-		APIVersion: v1alpha1.GroupVersion.String(), Kind: "ConditionSet",
-		Name: word.Set.Name, UID: word.Set.UID, ResourceVersion: word.Set.ResourceVersion,
+	if word.Trouble != "" {
+		parts = append(parts, word.Trouble)
 	}
+	return strings.Join(parts, ": ")
 }
 
 func (a *Announcer) queue(event eventsv1.Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {

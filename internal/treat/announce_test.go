@@ -89,7 +89,7 @@ func TestAnnouncer(t *testing.T) {
 	word := func(node string) treat.Announcement {
 		return treat.Announcement{
 			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}},
-			Set:    &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "deadlock", UID: "set-uid"}},
+			Policy: treat.AboutSet(&v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "deadlock", UID: "set-uid"}}),
 			Reason: triage.Reason{Code: triage.Tainted, Rule: rule, Condition: "KernelDeadlock", Status: triage.True, Key: "example.com/k", Effect: triage.NoExecute},
 		}
 	}
@@ -117,10 +117,10 @@ conditionSets:
 			t.Fatal(err)
 		}
 		written := word("worker-9")
-		written.Set = version.Sets[0].ConditionSet
+		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
 		announce(t, c, "written", 4, func(a *treat.Announcer) {
-			a.Announce(treat.Announcement{ConfigMap: m, Word: "good"})
-			a.Announce(treat.Announcement{ConfigMap: m, Trouble: "bad"})
+			a.Announce(treat.Announcement{Policy: treat.AboutConfigMap(m), What: treat.Accepted, Words: "good"})
+			a.Announce(treat.Announcement{Policy: treat.AboutConfigMap(m), Trouble: "bad"})
 			a.Announce(written)
 		})
 		type line struct{ kind, reason, note, in string }
@@ -163,7 +163,7 @@ conditionSets:
 	})
 	t.Run("tells the node alone when the set is gone", func(t *testing.T) {
 		gone := word("worker-2")
-		gone.Set, gone.Reason = nil, triage.Reason{Code: triage.RuleGone, Rule: rule}
+		gone.Policy, gone.Reason = treat.AboutSet(nil), triage.Reason{Code: triage.RuleGone, Rule: rule}
 		announce(t, c, "written", 1, func(a *treat.Announcer) { a.Announce(gone) })
 		if got := about(t, "Node", "worker-2"); len(got) != 1 || got[0].Type != corev1.EventTypeNormal || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
@@ -183,6 +183,75 @@ conditionSets:
 		announce(t, c, "written", 2, func(a *treat.Announcer) { a.Announce(trouble) })
 		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Trouble" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
 			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("tells of health checks in the words that programs look for", func(t *testing.T) {
+		check := treat.AboutCheck(&metav1.ObjectMeta{Name: "workers", UID: "check-uid", ResourceVersion: "7"})
+		type line struct{ kind, reason, action string }
+		want := []line{
+			{"Normal", "Accepted", "Judge"},
+			{"Normal", "DetectedUnhealthy", "Judge"},
+			{"Normal", "RemediationCreated", "CreateRemediation"},
+			{"Warning", "RemediationSkipped", "CreateRemediation"},
+			{"Normal", "RemediationRemoved", "RemoveRemediation"},
+			{"Warning", "NoTemplateLeft", "Judge"},
+			{"Warning", "InvalidNodeLabel", "Judge"},
+			{"Warning", "Disabled", "Judge"},
+			{"Normal", "Enabled", "Judge"},
+			{"Warning", "StormRecoveryStarted", "Judge"},
+			{"Warning", "StormRecoveryCooldownStarted", "Judge"},
+			{"Normal", "StormRecoveryEnded", "Judge"},
+		}
+		announce(t, c, "written", len(want), func(a *treat.Announcer) {
+			for what := treat.Accepted; what <= treat.StormRecoveryEnded; what++ {
+				a.Announce(treat.Announcement{Policy: check, What: what, Words: want[what-treat.Accepted].reason})
+			}
+		})
+		found := map[string]line{} // by note
+		for _, e := range about(t, "NodeHealthCheck", "workers") {
+			found[e.Note] = line{e.Type, e.Reason, e.Action}
+			if e.Regarding.UID != "check-uid" || e.Regarding.APIVersion != "remediation.medik8s.io/v1alpha1" || e.Related != nil || e.Namespace != "default" {
+				t.Errorf("the Event is %+v", e)
+			}
+		}
+		for _, w := range want {
+			if got := found[w.reason]; got != w {
+				t.Errorf("the Event is %+v, want %+v", got, w)
+			}
+		}
+	})
+	t.Run("tells of a remediation to those who look at the node and at the check", func(t *testing.T) {
+		treated := treat.Announcement{
+			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-7", UID: "node-uid"}},
+			Policy: treat.AboutCheck(&metav1.ObjectMeta{Name: "one", UID: "check-uid"}),
+			What:   treat.RemediationCreated,
+			Words:  "RebootRemediation default/worker-7",
+			Reason: triage.Reason{
+				Code: triage.Treating, Rule: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "one"}, Condition: "Ready", Status: triage.Unknown,
+				Step: 1, Steps: 2, Action: triage.Remediate,
+			},
+		}
+		failed := treated
+		failed.Trouble = "forbidden"
+		announce(t, c, "written", 4, func(a *treat.Announcer) {
+			a.Announce(treated)
+			a.Announce(failed)
+		})
+		onNode, onCheck := about(t, "Node", "worker-7"), about(t, "NodeHealthCheck", "one")
+		if len(onNode) != 2 || len(onCheck) != 2 {
+			t.Fatalf("%d on the node and %d on the check, want 2 each", len(onNode), len(onCheck))
+		}
+		made := treated.Words + ": " + treated.Reason.String()
+		for i, want := range []struct{ kind, reason, note string }{
+			{"Normal", "RemediationCreated", made},
+			{"Warning", "Trouble", made + ": forbidden"},
+		} {
+			if got := onNode[i]; got.Type != want.kind || got.Reason != want.reason || got.Note != want.note || got.Related.Kind != "NodeHealthCheck" || got.Action != "CreateRemediation" {
+				t.Errorf("the node's Event is %+v, want %+v", got, want)
+			}
+			if got := onCheck[i]; got.Note != "worker-7: "+want.note || got.Related.Name != "worker-7" || got.Related.UID != "node-uid" {
+				t.Errorf("the check's Event is %+v, want %+v", got, want)
+			}
 		}
 	})
 	t.Run("fits names and words of any length", func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,6 +34,7 @@ func TestFateOf(t *testing.T) {
 		{"too many requests", apierrors.NewTooManyRequests("busy", 1), treat.Busy},
 		{"forbidden", apierrors.NewForbidden(nodes, "n", nil), treat.Refused},
 		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "n", nil), treat.Refused},
+		{"no such kind", &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "K"}}, treat.Refused},
 		{"a server that broke down over it", apierrors.NewInternalError(errors.New("etcd")), treat.Unsure},
 		{"a server that took too long", apierrors.NewTimeoutError("slow", 1), treat.Unsure},
 		{"a server that is going down", apierrors.NewServiceUnavailable("bye"), treat.Unsure},
@@ -100,6 +102,27 @@ func TestWriter(t *testing.T) {
 		}
 		if again := treat.Prepare(node, plan, time.Now()); again != nil {
 			t.Errorf("what the server stored is not what was wanted: %+v", again)
+		}
+	})
+	t.Run("sees by the version whether a node is what it was", func(t *testing.T) {
+		node := create(t, "still")
+		is := func(want bool) {
+			t.Helper()
+			if still, err := writer.IsStill(t.Context(), node); err != nil || still != want {
+				t.Errorf("it is still the same: %t, %v; want %t", still, err, want)
+			}
+		}
+		is(true)
+		label := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"new":"one"}}}`))
+		if err := c.Patch(t.Context(), node.DeepCopy(), label); err != nil {
+			t.Fatal(err)
+		}
+		is(false)
+		if err := c.Delete(t.Context(), node.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.IsStill(t.Context(), node); !apierrors.IsNotFound(err) {
+			t.Errorf("a node that is gone: %v", err)
 		}
 	})
 	t.Run("does not touch a node that has changed since", func(t *testing.T) {

@@ -1,0 +1,308 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// bed is where the node of a name is treated: what there is of treatments, and what
+// is being done about them. It outlives the node, for remediation objects do.
+type bed struct {
+	node    string
+	objects map[string]treatment  // by kind, namespace and name
+	lease   *coordinationv1.Lease // nil if nobody locks the node
+
+	stage stage
+	// ending is the object whose deletion was last sent. The watch may tell that it is
+	// gone before the answer comes, or the answer may be lost.
+	ending types.UID
+	// missed are objects that went while an errand was being run, which may have
+	// made them, and whether they were known.
+	missed map[types.UID]bool
+	// granted is what the ledger names, which takes a place; asks is what its next
+	// page will. They name no object where there is none.
+	granted, asks ledger.Entry
+	// sent is when something was last sent that the ledger names and that may have
+	// been made, or may be yet; zero if there is no such thing.
+	sent time.Time
+
+	setbacks  map[task]setback // by what was to be done
+	losses    int              // how often an object went that nobody here has ended
+	beginFrom time.Time        // when the next may be made, for that reason
+	alarm     time.Time        // when to look again, zero for never
+	wanted    time.Time        // since when a treatment is due
+	complaint complaint        // of the last write that was refused
+}
+
+// setback is why something was not done, and when it may be tried again. It keeps
+// nobody from doing something else.
+type setback struct {
+	trouble
+	notBefore time.Time
+}
+
+// treatment is a remediation object.
+type treatment struct {
+	remediation.Object
+	ended bool // somebody here has deleted it, whatever the watch says
+}
+
+// isEnding says whether the object is on its way out.
+func (t treatment) isEnding() bool { return t.ended || t.Deleting }
+
+// bedOf returns the bed of a node, made if there is none.
+func (l *loop) bedOf(node string) *bed {
+	b := l.beds[node]
+	if b == nil {
+		b = &bed{node: node, objects: map[string]treatment{}}
+		l.beds[node] = b
+	}
+	return b
+}
+
+// isEmpty says whether nothing is left to be done or known.
+func (b *bed) isEmpty() bool {
+	return b.stage == idle && len(b.objects) == 0 && b.lease == nil && b.granted.Object == "" && len(b.setbacks) == 0
+}
+
+// mayArrive says until when something may be made yet that takes a place, zero if
+// nothing may.
+func (b *bed) mayArrive(now time.Time) (until time.Time) {
+	if until = b.sent.Add(longestWay); b.granted.Object == "" || b.sent.IsZero() || !now.Before(until) {
+		return time.Time{}
+	}
+	return until
+}
+
+// misses notes that an object is gone that the errand may tell of which is being run.
+func (b *bed) misses(object types.UID, isKnown bool) {
+	if b.missed == nil {
+		b.missed = map[types.UID]bool{}
+	}
+	b.missed[object] = isKnown
+}
+
+// giveBack gives up the place that the ledger names.
+func (b *bed) giveBack() { b.granted, b.sent = ledger.Entry{}, time.Time{} }
+
+// of returns the objects of a rule, in the order of their keys.
+func (b *bed) of(rule triage.RuleID) []treatment {
+	var ours []treatment
+	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
+		if o := b.objects[key]; ruleOf(o.Object) == rule {
+			ours = append(ours, o)
+		}
+	}
+	return ours
+}
+
+// ruleOf returns the rule that an object was made for, zero if none of ours was.
+func ruleOf(o remediation.Object) triage.RuleID {
+	if o.Check == "" {
+		return triage.RuleID{}
+	}
+	return checkRule(o.Check)
+}
+
+func objectKey(o remediation.Object) string {
+	return o.GroupKind().String() + " " + o.Namespace + "/" + o.Name
+}
+
+// takeObjects takes in the remediation objects and the locks that have changed.
+func (l *loop) takeObjects(now time.Time) {
+	touched := map[string]bool{}
+	for of, k := range l.checks.kinds.known {
+		if isTemplates(of) {
+			continue
+		}
+		letter := k.take()
+		if letter.whole != "" {
+			for _, b := range l.beds {
+				for key, o := range b.objects {
+					// One that was made here may be younger than the list.
+					if _, there := letter.latest[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == of.GroupKind() && !olderVersion(letter.whole, o.ResourceVersion) {
+						l.loseObject(now, b, key)
+						touched[b.node] = true
+					}
+				}
+			}
+		}
+		for _, a := range letter.latest {
+			o := remediation.Read(a.object)
+			b := l.bedOf(o.Node)
+			touched[o.Node] = true
+			if !a.gone {
+				l.findObject(b, o)
+				continue
+			}
+			known := b.objects[objectKey(o)].UID == o.UID
+			if known {
+				l.loseObject(now, b, objectKey(o))
+			}
+			if b.stage == written {
+				b.misses(o.UID, known)
+			}
+		}
+	}
+	l.takeLeases(touched)
+	for _, node := range slices.Sorted(maps.Keys(touched)) {
+		l.attend(now, node)
+	}
+}
+
+// takeLeases takes in the locks that have changed, and notes whose.
+func (l *loop) takeLeases(touched map[string]bool) {
+	letter := l.leases.take()
+	if letter.whole != "" {
+		for name, b := range l.beds {
+			if _, there := letter.latest[nodelease.NameOf(name)]; !there && b.lease != nil && !olderVersion(letter.whole, b.lease.ResourceVersion) {
+				b.lease = nil
+				touched[name] = true
+			}
+		}
+	}
+	for _, a := range letter.latest {
+		node, ok := nodelease.NodeOf(a.object.Name)
+		if !ok {
+			continue
+		}
+		b := l.bedOf(node)
+		touched[node] = true
+		switch {
+		case !a.gone:
+			b.findLease(a.object)
+		case b.lease != nil && b.lease.UID == a.object.UID:
+			b.lease = nil
+		}
+	}
+}
+
+// findLease takes over a lock as it is now, unless it is known better.
+func (b *bed) findLease(lease *coordinationv1.Lease) {
+	if b.lease == nil || b.lease.UID != lease.UID || !olderVersion(lease.ResourceVersion, b.lease.ResourceVersion) {
+		b.lease = lease
+	}
+}
+
+// findObject takes over an object as it is now, unless it is known better: our own
+// write may tell of it before the watch does, or after.
+func (l *loop) findObject(b *bed, o remediation.Object) {
+	key := objectKey(o)
+	if o.ControlPlane {
+		l.remains.note(b.node)
+	}
+	if key == b.granted.Object { // it has arrived
+		b.giveBack()
+	}
+	before, isKnown := b.objects[key]
+	isSame := isKnown && before.UID == o.UID
+	if isSame && olderVersion(o.ResourceVersion, before.ResourceVersion) {
+		return
+	}
+	b.objects[key] = treatment{Object: o, ended: isSame && before.ended}
+	if l.checks.kinds.known[o.GroupVersionKind] == nil { // it was taken out of the ladder meanwhile
+		l.checks.moved = true
+	}
+}
+
+// loseObject notes that an object is gone. If nobody here has ended it, whoever did
+// may do the same with the next one, which is therefore not made at once.
+func (l *loop) loseObject(now time.Time, b *bed, key string) {
+	o := b.objects[key]
+	delete(b.objects, key)
+	rule := ruleOf(o.Object)
+	if rule == (triage.RuleID{}) {
+		return
+	}
+	l.restateCheck(now, rule)
+	c := l.checkOf(rule)
+	if o.ended || o.UID == b.ending || l.checks.isBack || c == nil || c.object.UID != o.CheckUID { // it went with its health check
+		return
+	}
+	b.losses++
+	b.beginFrom = now.Add(growing(b.losses, firstRefusedRetry, lastRefusedRetry))
+	l.cfg.Metrics.treated(rule.Name, "lost")
+	l.cfg.Logger.Warn("remediation lost", "node", b.node, "nodeHealthCheck", rule.Name, "object", key)
+}
+
+// attend tells the core what is known of a node now, and looks what is to be done.
+func (l *loop) attend(now time.Time, node string) {
+	if p := l.patients[node]; p != nil {
+		facts, _ := observe.Node(p.node) // what cannot be read has been told
+		l.addCare(now, p, &facts)
+		l.core.Observe(now, facts)
+	}
+	l.tend(now, node)
+}
+
+// attendAll does so for every node that has something of a health check.
+func (l *loop) attendAll(now time.Time, check string) {
+	for _, name := range slices.Sorted(maps.Keys(l.beds)) {
+		if len(l.beds[name].of(checkRule(check))) > 0 {
+			l.attend(now, name)
+		}
+	}
+}
+
+// addCare adds to the facts about a node what stands elsewhere than on the node:
+// its treatments, and what speaks against treating it.
+func (l *loop) addCare(now time.Time, p *patient, facts *triage.Node) {
+	if l.checks.isBack {
+		return
+	}
+	_, facts.Confirmed = p.node.Annotations[remediation.ConfirmedAnnotation]
+	veto := func(words string) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: words})
+	}
+	if p.node.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
+	}
+	if facts.ControlPlane && l.checks.unread != "" {
+		veto("nobody can tell whether another control-plane node is being treated: " + l.checks.unread)
+	}
+	if facts.ControlPlane && l.remains.words != "" {
+		veto("another control-plane node may be in treatment: " + l.remains.words)
+	}
+	b := l.beds[p.node.Name]
+	if b == nil {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
+		o := b.objects[key]
+		c := l.checks.known[o.Check]
+		switch {
+		case !o.IsOf(p.node):
+			veto(key + " is still there, for a node that had this name before")
+		case o.Check == "":
+			veto(key + ", which no health check has made, is there")
+		case c != nil && !c.isFollowed():
+			veto(key + " of health check " + o.Check + ", which cannot be followed, is there")
+		default:
+			step := 0
+			if c != nil {
+				step, _ = o.Step(c.ladder)
+			}
+			since := o.Created
+			if o.Deleting { // what is ending is given its time once more
+				since = o.DeletedAt
+			}
+			facts.Treatments = append(facts.Treatments, triage.Treatment{
+				Rule: ruleOf(o.Object), Step: step, Since: since, Failed: o.Failed, Deletes: o.DeletesNode, HealthySince: o.HealthySince,
+			})
+		}
+	}
+	if by, until, held := nodelease.Held(b.lease, now); held && !nodelease.IsHealthCheck(by) {
+		veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
+	}
+}

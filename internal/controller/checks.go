@@ -1,0 +1,406 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// checks are the health checks, and the kinds that they speak of.
+type checks struct {
+	mail  *inquiry[*remediationv1alpha1.NodeHealthCheck]
+	kinds kinds
+	peer  peer
+
+	known     map[string]*check
+	templates map[remediation.Template]*unstructured.Unstructured
+	// isBack says that another controller follows the health checks, and this one
+	// leaves them to it.
+	isBack bool
+	moved  bool   // something that a health check depends on
+	unread string // why nobody can tell what all health checks have under way, empty if somebody can
+}
+
+// check is a health check and what has come of it.
+type check struct {
+	findings
+	object *remediationv1alpha1.NodeHealthCheck
+	ladder []remediation.Template // of the version that is followed
+	rule   triage.Rule            // likewise; its ID is zero if none is
+	// problem is why nothing new is begun, pauses aside, empty for nothing; disabled
+	// is the reason of it in the status, empty if it will pass in a moment.
+	problem, disabled string
+	storm             storm
+	waits             map[triage.Code]int // as they were last told
+	skipped           triage.Code         // why nothing new is begun at all, as it was last told
+
+	status  remediationv1alpha1.NodeHealthCheckStatus
+	version string // of the object that the status was last stored in
+	writing bool
+	mayFrom time.Time // when it may be written next, at the earliest
+	trouble trouble
+}
+
+// storm is what was last told of one.
+type storm struct{ isOn, isCooling bool }
+
+func checkRule(name string) triage.RuleID {
+	return triage.RuleID{Kind: triage.NodeHealthCheck, Name: name}
+}
+
+// isFollowed says whether some version of the health check is followed.
+func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
+
+// checkOf returns the health check of a rule, nil if there is none any more.
+func (l *loop) checkOf(rule triage.RuleID) *check {
+	if rule.Kind != triage.NodeHealthCheck {
+		return nil
+	}
+	return l.checks.known[rule.Name]
+}
+
+// knowsChecks says whether everything is known that health checks depend on: they
+// themselves, who else follows them, and all objects of the kinds that they speak
+// of. A kind that is not there has none, and one that cannot be read keeps nobody
+// else waiting.
+func (l *loop) knowsChecks(now time.Time) bool {
+	checks, _ := l.checks.mail.said()
+	peers, _ := l.checks.peer.mail.said()
+	leases, _ := l.leases.said()
+	if checks == noAnswer || peers == noAnswer || leases == noAnswer {
+		return false
+	}
+	l.takeChecks(now)
+	for _, k := range l.checks.kinds.known {
+		if k.heard == noAnswer {
+			return false
+		}
+	}
+	return true
+}
+
+// takeChecks takes in the health checks that have changed, and what they depend on.
+func (l *loop) takeChecks(now time.Time) {
+	letter := l.checks.mail.take()
+	if letter.whole != "" {
+		for name := range l.checks.known {
+			if _, there := letter.latest[name]; !there {
+				l.dropCheck(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
+		if a := letter.latest[name]; a.gone {
+			l.dropCheck(now, name)
+		} else {
+			l.meetCheck(now, a.object)
+		}
+	}
+	if l.checks.moved {
+		l.meetKinds()
+	}
+	l.takeTemplates(now)
+	l.checks.peer.take(now)
+	if unread := l.checks.whatIsUnread(); unread != l.checks.unread {
+		l.checks.unread = unread
+		l.attendPlane(now)
+	}
+}
+
+// whatIsUnread names the kinds of remediation objects of which nobody can tell which
+// there are.
+func (c *checks) whatIsUnread() string {
+	var unread []string
+	for of, k := range c.kinds.known {
+		if !isTemplates(of) && k.heard != isThere && k.heard != isAbsent {
+			unread = append(unread, of.Kind)
+		}
+	}
+	if len(unread) == 0 {
+		return ""
+	}
+	slices.Sort(unread)
+	return "objects of kind " + strings.Join(unread, ", ") + " could not be read"
+}
+
+// template returns a template, nil if there is none. A kind without namespaces is
+// often referred to with one all the same.
+func (c *checks) template(t remediation.Template) *unstructured.Unstructured {
+	if template := c.templates[t]; template != nil {
+		return template
+	}
+	t.Namespace = ""
+	return c.templates[t]
+}
+
+// meetCheck takes over a health check that is new or has changed.
+func (l *loop) meetCheck(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
+	c := l.checks.known[object.Name]
+	if c == nil || c.object.UID != object.UID {
+		if c != nil {
+			l.dropCheck(now, object.Name)
+		}
+		c = &check{findings: findings{nodes: map[string]triage.Reason{}}}
+		l.checks.known[object.Name] = c
+		delete(l.retired, checkRule(object.Name))
+	}
+	// Of the version that was written here, the answer told. A CRD of somebody else may
+	// not keep all of it, and to write it once more would not help.
+	if c.object == nil || object.ResourceVersion != c.version && !olderVersion(object.ResourceVersion, c.version) {
+		c.status = object.Status
+	}
+	if c.object == nil || c.object.Generation != object.Generation {
+		l.checks.moved = true
+	}
+	c.object, c.stale = object, true
+	l.lookAtStatuses(now)
+}
+
+func (l *loop) dropCheck(now time.Time, name string) {
+	c := l.checks.known[name]
+	if c == nil {
+		return
+	}
+	delete(l.checks.known, name)
+	l.checks.moved = true
+	l.core.RemoveRule(now, checkRule(name))
+	l.cfg.Metrics.forgetCheck(name)
+	l.retire(now, checkRule(name))
+	l.attendAll(now, name)
+	l.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
+}
+
+// meetKinds watches the kinds that somebody speaks of, and no others. Those of
+// objects that are known stay, also if the template was taken out of the ladder.
+func (l *loop) meetKinds() {
+	spoken := map[schema.GroupVersionKind]bool{}
+	for _, c := range l.checks.known {
+		for _, ref := range references(c.object) {
+			if t, err := remediation.TemplateOf(ref); err == nil {
+				spoken[t.GroupVersionKind], spoken[t.ObjectKind()] = true, true
+			}
+		}
+		for _, node := range c.object.Status.UnhealthyNodes {
+			for _, r := range node.Remediations {
+				if of := r.Resource.GroupVersionKind(); of.Kind != "" && of.Group != "" {
+					spoken[of] = true
+				}
+			}
+		}
+	}
+	for _, bed := range l.beds {
+		for _, object := range bed.objects {
+			spoken[object.GroupVersionKind] = true
+		}
+	}
+	for of := range spoken {
+		l.checks.kinds.meet(of)
+	}
+	for of := range l.checks.kinds.known {
+		if !spoken[of] {
+			l.checks.kinds.leave(of)
+			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
+		}
+	}
+}
+
+// isTemplates says whether the objects of a kind are templates.
+func isTemplates(of schema.GroupVersionKind) bool { return strings.HasSuffix(of.Kind, "Template") }
+
+// takeTemplates takes in the templates that have changed.
+func (l *loop) takeTemplates(now time.Time) {
+	for of, k := range l.checks.kinds.known {
+		if k.listen(now) {
+			l.checks.moved = true
+			l.tellOfKind(k)
+		}
+		if !isTemplates(of) {
+			continue
+		}
+		letter := k.take()
+		if letter.whole != "" {
+			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
+			l.checks.moved = true
+		}
+		for _, a := range letter.latest {
+			t := remediation.Template{GroupVersionKind: of, Namespace: a.object.GetNamespace(), Name: a.object.GetName()}
+			l.checks.moved = true
+			if a.gone {
+				delete(l.checks.templates, t)
+			} else {
+				l.checks.templates[t] = a.object
+			}
+		}
+	}
+}
+
+func (l *loop) tellOfKind(k *kind) {
+	switch k.heard {
+	case isThere:
+		l.cfg.Logger.Info("kind watched", "kind", k.String())
+	case isAbsent, isBarred, isBroken:
+		l.cfg.Logger.Warn("kind not read", "kind", k.String(), "err", k.why)
+	case noAnswer:
+	}
+}
+
+// followChecks has the health checks followed as they and what they depend on are
+// now. It comes when all objects of theirs are known: a rule that is followed
+// before could begin what is under way already.
+func (l *loop) followChecks(now time.Time) {
+	if isBack := l.checks.peer.isActive(); isBack != l.checks.isBack {
+		l.standBack(now, isBack)
+	}
+	if !l.checks.moved {
+		return
+	}
+	l.checks.moved = false
+	for _, name := range slices.Sorted(maps.Keys(l.checks.known)) {
+		if !l.checks.isBack {
+			l.followCheck(now, l.checks.known[name])
+		}
+	}
+}
+
+// standBack leaves the health checks to another controller, or takes them over
+// from it. What either has under way the other goes on with.
+func (l *loop) standBack(now time.Time, isBack bool) {
+	l.checks.isBack, l.checks.moved = isBack, true
+	l.cfg.Metrics.standingBack(isBack)
+	if isBack {
+		l.cfg.Logger.Warn("standing back", "reason", l.checks.peer.words())
+	} else {
+		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
+	}
+	for name, c := range l.checks.known {
+		c.stale, c.mayFrom = true, time.Time{} // who follows it now is news
+		if isBack {
+			l.core.RemoveRule(now, checkRule(name))
+			c.rule, c.ladder = triage.Rule{}, nil
+		} else {
+			c.mayFrom = time.Time{} // nobody else writes the status any more
+		}
+	}
+	for name := range l.beds {
+		l.attend(now, name)
+	}
+	l.lookAtStatuses(now)
+}
+
+// followCheck has a health check followed as it is now. A version that cannot be
+// followed changes nothing about what is under way: the one before stays, if there
+// was one, and begins nothing new.
+func (l *loop) followCheck(now time.Time, c *check) {
+	name := c.object.Name
+	rule, err := observe.NodeHealthCheck(c.object)
+	ladder := make([]remediation.Template, 0, len(rule.Response.Ladder))
+	for _, step := range rule.Response.Ladder {
+		t, bad := remediation.ParseTemplate(step.Ref)
+		if err == nil && bad != nil {
+			err = bad
+		}
+		ladder = append(ladder, t)
+	}
+	problem, disabled := l.templateProblem(ladder)
+	if err != nil {
+		problem, disabled = err.Error(), remediationv1alpha1.ReasonInvalid
+		rule, ladder = c.rule, c.ladder
+	}
+	if disabled != c.disabled || disabled != "" && problem != c.problem {
+		l.tellOfCheck(now, c, problem, disabled)
+	}
+	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
+	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
+	if problem != "" {
+		rule.Hold = problem
+	}
+	if rule.ID == (triage.RuleID{}) {
+		l.attendAll(now, name)
+		return
+	}
+	if !wasFollowed {
+		l.attendAll(now, name) // so that what is under way is known first
+	}
+	if err := l.core.SetRule(now, rule); err != nil { // which was compiled, so it is valid
+		l.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
+		return
+	}
+	if wasFollowed && !isSame {
+		l.attendAll(now, name) // a step has another number now
+	}
+	if isOn, calmSince := stormOf(c.status); isOn && !wasFollowed {
+		l.core.ResumeStorm(now, rule.ID, calmSince)
+		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // which has been told
+	}
+	c.stale = true
+	l.lookAtStatuses(now)
+}
+
+// templateProblem says what is wrong with the templates of a ladder.
+func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled string) {
+	for _, t := range ladder {
+		for _, of := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
+			k := l.checks.kinds.known[of]
+			if k == nil {
+				continue
+			}
+			switch k.heard {
+			case isThere:
+			case isAbsent:
+				return fmt.Sprintf("there is no kind %s (%s); install its CRD, or name another template", of.Kind, of.GroupVersion()), remediationv1alpha1.ReasonTemplateNotFound
+			case isBarred:
+				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
+			case isBroken:
+				return fmt.Sprintf("kind %s (%s) could not be read: %v", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
+			case noAnswer:
+				return fmt.Sprintf("kind %s (%s) has not been read yet", of.Kind, of.GroupVersion()), ""
+			}
+		}
+		template := l.checks.template(t)
+		if template == nil {
+			return fmt.Sprintf("there is no template %s", t), remediationv1alpha1.ReasonTemplateNotFound
+		}
+		if err := remediation.Check(template); err != nil {
+			return err.Error(), remediationv1alpha1.ReasonTemplateInvalid
+		}
+	}
+	return "", ""
+}
+
+// tellOfCheck lets people know that a health check is disabled, or no longer.
+func (l *loop) tellOfCheck(now time.Time, c *check, problem, disabled string) {
+	name := c.object.Name
+	c.stale = true
+	l.lookAtStatuses(now)
+	if disabled == "" {
+		l.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
+		l.announce(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
+		return
+	}
+	l.cfg.Logger.Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
+	l.announce(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
+}
+
+// references returns the templates that a health check names, as it names them.
+func references(object *remediationv1alpha1.NodeHealthCheck) []corev1.ObjectReference {
+	var refs []corev1.ObjectReference
+	if object.Spec.RemediationTemplate != nil {
+		refs = append(refs, *object.Spec.RemediationTemplate)
+	}
+	for _, step := range object.Spec.EscalatingRemediations {
+		refs = append(refs, step.RemediationTemplate)
+	}
+	return refs
+}

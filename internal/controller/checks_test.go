@@ -1,0 +1,515 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// edited returns a later generation of the ward's health check.
+func edited(change func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alpha1.NodeHealthCheck {
+	return checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Generation = 2
+		change(c)
+	})
+}
+
+func (w *ward) told(what treat.Happening) (n int) {
+	for _, word := range w.events {
+		if word.What == what {
+			n++
+		}
+	}
+	return n
+}
+
+// status returns what would be written of the health check.
+func (w *ward) status() remediationv1alpha1.NodeHealthCheckStatus {
+	counts, _ := w.core.Population(checkRule("check"))
+	return w.checkStatus(w.checks.known["check"], counts)
+}
+
+func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.treats("a")
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.UnhealthyConditions[0].Duration = "soon" }))
+		w.rests("a")
+		w.node("b", corev1.ConditionTrue)
+		w.rests("b")
+		if w.finding("a") != triage.Treating || w.finding("b") != triage.OnHold {
+			t.Errorf("a is %s and b is %s", w.finding("a"), w.finding("b"))
+		}
+		status := w.status()
+		if status.Phase != remediationv1alpha1.PhaseDisabled || !strings.Contains(status.Reason, "duration") || *status.InTreatment != 1 {
+			t.Errorf("the status: %+v", status)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.wants("a", end) // by the last good version
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
+		w.wants("b", begin)
+		if w.told(treat.Disabled) != 1 || w.told(treat.Enabled) != 1 {
+			t.Errorf("told: %+v", w.events)
+		}
+	})
+}
+
+// Nobody followed the health check before, so nobody knows what it has under way.
+func TestObjectsOfAHealthCheckThatCannotBeFollowedStay(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.node("a", corev1.ConditionFalse)
+		w.finds(w.made("a", "quick"))
+		w.wants("a", lock) // and no more
+		rows := w.status().UnhealthyNodes
+		if len(rows) != 1 || rows[0].Reason != remediationv1alpha1.ReasonInvalid || strings.Contains(rows[0].Message, "gone") {
+			t.Errorf("the rows: %+v", rows)
+		}
+	}, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.UnhealthyConditions[0].Duration = "soon" })
+}
+
+func TestTemplates(t *testing.T) {
+	missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "reboots"}, "", errors.New("for a test"))
+	for name, test := range map[string]struct {
+		happens  func(w *ward)
+		disabled string
+		words    string
+	}{
+		"all is there": {func(*ward) {}, "", ""},
+		"no template": {func(w *ward) {
+			w.lists(rebootTemplateKind)
+			w.goesOn()
+		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template example.com/v1/RebootTemplate ns/quick"},
+		"a template without a body": {func(w *ward) {
+			u := &unstructured.Unstructured{Object: map[string]any{}}
+			u.SetGroupVersionKind(rebootTemplateKind)
+			u.SetNamespace("ns")
+			u.SetName("quick")
+			must(w.t, w.checks.kinds.known[rebootTemplateKind].Update(u))
+			w.goesOn()
+		}, remediationv1alpha1.ReasonTemplateInvalid, "it has no spec"},
+		"a template that was deleted": {func(w *ward) {
+			for _, u := range w.checks.templates {
+				must(w.t, w.checks.kinds.known[rebootTemplateKind].Delete(u))
+			}
+			w.goesOn()
+		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template"},
+		"no kind": {func(w *ward) {
+			w.checks.kinds.known[rebootKind].hear(missing)
+			w.goesOn()
+		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no kind Reboot (example.com/v1)"},
+		"no right": {func(w *ward) {
+			w.checks.kinds.known[rebootTemplateKind].hear(forbidden)
+			w.goesOn()
+		}, remediationv1alpha1.ReasonTemplateNotFound, "aggregate-to-ext-remediation"},
+		"a short break": {func(w *ward) {
+			w.checks.kinds.known[rebootKind].hear(errBroken)
+			w.goesOn()
+			w.passes(shortBreak - 1)
+		}, "", ""},
+		"a long one": {func(w *ward) {
+			w.checks.kinds.known[rebootKind].hear(errBroken)
+			w.goesOn()
+			w.passes(shortBreak)
+		}, remediationv1alpha1.ReasonTemplateNotFound, "could not be read: connection refused"},
+		"one short break after the other": {func(w *ward) {
+			for range 3 {
+				w.checks.kinds.known[rebootKind].hear(errBroken)
+				w.goesOn()
+				w.passes(shortBreak / 2)
+				w.checks.kinds.known[rebootKind].hear(nil)
+				w.goesOn()
+			}
+		}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openWard(t, func(w *ward) {
+				w.t = t
+				events := len(w.events)
+				test.happens(w)
+				c := w.checks.known["check"]
+				if c.disabled != test.disabled || !strings.Contains(c.problem, test.words) || test.words == "" && c.problem != "" {
+					t.Errorf("disabled for %q: %s", c.disabled, c.problem)
+				}
+				if isTold := len(w.events) > events; isTold != (test.disabled != "") {
+					t.Errorf("told: %+v", w.events[events:])
+				}
+				w.node("a", corev1.ConditionTrue)
+				if e, _ := w.next("a"); (e != nil) != (test.disabled == "") {
+					t.Errorf("to be done: %+v", e)
+				}
+			})
+		})
+	}
+}
+
+// The list of a kind's objects may come in between, when the objects of this round
+// have been taken in already.
+func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.node("a", corev1.ConditionTrue)
+		object := w.made("a", "quick")
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "x"))
+		}))
+		w.lists(otherTemplateKind)
+		w.template(otherTemplateKind, "x")
+		now := time.Now()
+		w.takeChecks(now)
+		w.takeObjects(now)
+		object.SetGroupVersionKind(otherKind)
+		w.lists(otherKind, object)
+		w.followChecks(now)
+		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
+			t.Errorf("it is followed without what it has under way: %q", c.problem)
+		}
+		w.goesOn()
+		if e, _ := w.next("a"); e == nil || e.task != lock {
+			t.Errorf("to be done: %+v", e)
+		}
+	})
+}
+
+func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
+	openWard(t, func(w *ward) {
+		watched := func(want ...schema.GroupVersionKind) {
+			t.Helper()
+			got := slices.Collect(maps.Keys(w.checks.kinds.known))
+			if len(got) != len(want) || slices.ContainsFunc(want, func(of schema.GroupVersionKind) bool { return w.checks.kinds.known[of] == nil }) {
+				t.Errorf("watched are %v, want %v", got, want)
+			}
+		}
+		watched(rebootKind, rebootTemplateKind)
+		object := w.treats("a")
+		other := func(generation int64) *remediationv1alpha1.NodeHealthCheck {
+			return edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+				c.Generation, c.Spec.RemediationTemplate = generation, new(referTo(otherTemplateKind, "x"))
+			})
+		}
+		w.brings(other(2))
+		watched(rebootKind, otherKind, otherTemplateKind) // for there is an object
+		if len(w.checks.templates) != 0 {
+			t.Errorf("templates are known of a kind that is not watched: %v", w.checks.templates)
+		}
+		w.loses(object)
+		w.brings(other(3))
+		watched(otherKind, otherTemplateKind)
+		if w.left != 2 {
+			t.Errorf("%d watches were stopped", w.left)
+		}
+		spoken := other(4) // somebody before us has written what there is
+		spoken.Status.UnhealthyNodes = []remediationv1alpha1.UnhealthyNode{{Name: "b", Remediations: []remediationv1alpha1.Remediation{
+			{Resource: corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Reboot", Name: "b"}},
+			{Resource: corev1.ObjectReference{Name: "b"}},
+		}}}
+		w.brings(spoken)
+		watched(rebootKind, otherKind, otherTemplateKind)
+		must(w.t, w.checks.mail.Delete(other(4)))
+		w.goesOn()
+		watched()
+	})
+}
+
+func TestWithAKindGoAllItsObjects(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.treats("a")
+		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
+		w.checks.kinds.known[rebootKind].hear(missing)
+		w.goesOn()
+		if n := len(w.beds["a"].objects); n != 0 {
+			t.Errorf("%d objects are believed to be there", n)
+		}
+		w.checks.kinds.known[rebootKind].hear(nil)
+		w.goesOn()
+		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
+			t.Errorf("the kind is back and was not listed: %q", c.problem)
+		}
+		w.checks.mail.hear(&meta.NoKindMatchError{})
+		w.goesOn()
+		if len(w.checks.known) > 0 {
+			t.Error("there are health checks without a kind")
+		}
+	})
+}
+
+func TestControlPlaneNodesWaitWhileAnythingIsUnread(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
+		}))
+		w.checks.kinds.known[otherKind].hear(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
+		w.goesOn()
+		w.node("a", corev1.ConditionTrue, inControl)
+		w.node("b", corev1.ConditionTrue)
+		w.rests("a")
+		w.wants("b", begin)
+		if message := w.status().UnhealthyNodes[1].Message; w.finding("a") != triage.Vetoed || !strings.Contains(message, "objects of kind Other could not be read") {
+			t.Errorf("a is %s: %s", w.finding("a"), message)
+		}
+		w.lists(otherKind)
+		w.goesOn()
+		w.wants("a", begin)
+	})
+}
+
+func TestStandingBack(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		w.node("b", corev1.ConditionTrue)
+		e := w.wants("b", begin)
+		r := w.setOut(time.Now(), w.beds["b"], e)
+		must(w.t, w.checks.peer.mail.Update(held("theirs", "them", time.Now(), 20)))
+		w.goesOn()
+		late := w.made("b", "quick")
+		w.makes(late)(r)
+		w.heedErrand(r) // it was on its way
+		w.goesOn()
+		w.rests("a")
+		w.rests("b")
+		w.node("a", corev1.ConditionFalse)
+		w.loses(object) // theirs to end
+		c := w.checks.known["check"]
+		status := w.backStatus(c)
+		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
+			t.Errorf("the condition: %+v", standing)
+		}
+		c.mayFrom = time.Now().Add(backEvery) // as after it was written
+		w.passes(20 * time.Second)
+		if w.checks.isBack || time.Now().Before(c.mayFrom) || !c.stale {
+			t.Errorf("back %t; the status may be written from %v", w.checks.isBack, c.mayFrom)
+		}
+		if w.finding("b") != triage.Treating || len(w.beds["b"].objects) != 1 {
+			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
+		}
+		if b := w.beds["a"]; b != nil && b.losses > 0 {
+			t.Error("what another has ended counts as a loss")
+		}
+		w.rests("b")
+	})
+}
+
+// storming has three of ten nodes sick where two may be, and a cooldown.
+func storming(c *remediationv1alpha1.NodeHealthCheck) {
+	c.Spec.MaxUnhealthy = new(intstr.FromInt32(2))
+	c.Spec.StormCooldownDuration = "1m"
+}
+
+func TestStormsAreToldOnce(t *testing.T) {
+	openWard(t, func(w *ward) {
+		tells := func(started, cooling, ended int) {
+			t.Helper()
+			w.goesOn()
+			if a, b, c := w.told(treat.StormRecoveryStarted), w.told(treat.StormRecoveryCooldownStarted), w.told(treat.StormRecoveryEnded); a != started || b != cooling || c != ended {
+				t.Errorf("told %d, %d, %d times; want %d, %d, %d", a, b, c, started, cooling, ended)
+			}
+		}
+		for i := range 10 {
+			w.node(fmt.Sprintf("n%d", i), corev1.ConditionFalse)
+		}
+		for i := range 3 {
+			w.node(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
+		}
+		pass(statusLook)
+		tells(1, 0, 0)
+		w.checks.known["check"].status = w.status()
+		w.standBack(time.Now(), true)
+		pass(statusLook)
+		w.writeStatuses(t.Context(), time.Now())
+		tells(1, 0, 0) // nobody has seen its end
+		w.standBack(time.Now(), false)
+		tells(1, 0, 0)
+		w.node("n0", corev1.ConditionFalse)
+		pass(statusLook)
+		tells(1, 1, 0)
+		w.node("n0", corev1.ConditionTrue)
+		pass(statusLook)
+		tells(2, 1, 0) // it is back
+		w.node("n0", corev1.ConditionFalse)
+		pass(statusLook)
+		tells(2, 2, 0)
+		status := w.status()
+		if !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive) || !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormCooldownActive) {
+			t.Errorf("the conditions: %+v", status.Conditions)
+		}
+		isOn, calmSince := stormOf(status)
+		if !isOn || calmSince.IsZero() {
+			t.Errorf("read back: %t since %v", isOn, calmSince)
+		}
+		w.passes(time.Minute)
+		pass(statusLook)
+		tells(2, 2, 1)
+	}, storming)
+}
+
+func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
+	openWard(t, func(w *ward) {
+		pass(statusLook)
+		w.goesOn()
+		if counts, _ := w.core.Population(checkRule("check")); !counts.Storm || w.told(treat.StormRecoveryStarted)+w.told(treat.StormRecoveryCooldownStarted) > 0 {
+			t.Errorf("a storm: %t; told: %+v", counts.Storm, w.events)
+		}
+	}, storming, func(c *remediationv1alpha1.NodeHealthCheck) {
+		c.Status.Conditions = []metav1.Condition{
+			{Type: remediationv1alpha1.StormActive, Status: metav1.ConditionTrue},
+			{Type: remediationv1alpha1.StormCooldownActive, Status: metav1.ConditionTrue, LastTransitionTime: metav1.Now()},
+		}
+	})
+}
+
+func TestWaitsAreToldOnceForEveryTime(t *testing.T) {
+	openWard(t, func(w *ward) {
+		tells := func(detected, skipped int) {
+			t.Helper()
+			pass(statusLook)
+			w.goesOn()
+			if a, b := w.told(treat.DetectedUnhealthy), w.told(treat.RemediationSkipped); a != detected || b != skipped {
+				t.Errorf("told %d and %d times, want %d and %d: %+v", a, b, detected, skipped, w.events)
+			}
+		}
+		for i := range 3 {
+			w.node(fmt.Sprintf("n%d", i), corev1.ConditionFalse)
+		}
+		gather := func(sick corev1.ConditionStatus) {
+			for i := range 3 {
+				w.node(fmt.Sprintf("n%d", i), sick)
+			}
+		}
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
+		gather(corev1.ConditionTrue)
+		tells(3, 1) // all wait for the same
+		gather(corev1.ConditionTrue)
+		tells(3, 1)
+		gather(corev1.ConditionFalse)
+		tells(3, 1)
+		gather(corev1.ConditionTrue)
+		tells(6, 2) // it is another time
+		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
+		gather(corev1.ConditionFalse)
+		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
+		if w.told(treat.InvalidNodeLabel) != 1 {
+			t.Errorf("a label that means nothing is told %d times", w.told(treat.InvalidNodeLabel))
+		}
+	})
+}
+
+func TestStatusRows(t *testing.T) {
+	openWard(t, func(w *ward) {
+		const nodes = 250
+		name := func(i int) string { return fmt.Sprintf("n%03d", i) }
+		for i := range nodes {
+			w.node(name(i), corev1.ConditionTrue)
+		}
+		for i := 240; i < nodes; i++ { // the last ones are treated
+			w.runs(w.wants(name(i), begin), name(i), treat.Made, w.makes(w.made(name(i), "quick")))
+		}
+		must(w.t, w.nodes.Delete(named(name(249), w.nextVersion())))
+		w.goesOn()
+		status := w.status()
+		rows := status.UnhealthyNodes
+		if len(rows) != remediationv1alpha1.MaxListedNodes || *status.InTreatment != 10 || *status.ObservedNodes != nodes-1 || *status.HealthyNodes != 0 {
+			t.Errorf("%d rows, %d treated, %d observed, %d healthy", len(rows), *status.InTreatment, *status.ObservedNodes, *status.HealthyNodes)
+		}
+		for i, row := range rows[:10] {
+			if len(row.Remediations) != 1 || row.Remediations[0].Resource.Name != row.Name {
+				t.Errorf("row %d is %+v, want those with a remediation first", i, row)
+			}
+		}
+		if rows[0].Name != name(249) || rows[0].Reason != "NodeGone" { // it has nothing to say, so it is first
+			t.Errorf("row 0 is %+v", rows[0])
+		}
+		if rows[1].Name != name(240) || rows[1].Reason != "Treating" || rows[10].Name != name(0) || len(rows[10].Remediations) != 0 {
+			t.Errorf("rows 1 and 10 are %+v and %+v", rows[1], rows[10])
+		}
+		if !strings.HasPrefix(status.Reason, "in treatment: 10") || status.Phase != remediationv1alpha1.PhaseRemediating {
+			t.Errorf("%s: %s", status.Phase, status.Reason)
+		}
+		w.runs(w.wants(name(0), begin), name(0), treat.Unsure)
+		if message := w.status().UnhealthyNodes[10].Message; !strings.Contains(message, "not written yet: for a test") {
+			t.Errorf("the row of a node in trouble says %q", message)
+		}
+	})
+}
+
+// medik8s' own CRD does not know all fields. What comes back of a status without them
+// is not written again.
+func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
+	openWard(t, func(w *ward) {
+		c := w.checks.known["check"]
+		version := w.nextVersion()
+		w.statusWriting, c.writing = w.statusWriting+1, true
+		w.heedCheckStatus(checkStatusOutcome{name: "check", check: c, status: w.status(), version: version})
+		cut := c.object.DeepCopy()
+		cut.Status, cut.ResourceVersion = w.status(), version
+		cut.Status.InTreatment, cut.Status.ObservedGeneration = nil, 0
+		must(w.t, w.checks.mail.Update(cut))
+		w.goesOn()
+		if c.status.InTreatment == nil {
+			t.Error("what was cut off is missed")
+		}
+		cut = cut.DeepCopy() // somebody else has written
+		cut.ResourceVersion = w.nextVersion()
+		must(w.t, w.checks.mail.Update(cut))
+		w.goesOn()
+		if c.status.InTreatment != nil {
+			t.Error("what somebody else has written is not known")
+		}
+	})
+}
+
+func TestNoSeriesIsLeftOfAHealthCheck(t *testing.T) {
+	openWard(t, func(w *ward) {
+		m := w.cfg.Metrics
+		now := func() int {
+			return testutil.CollectAndCount(m.checkNodes) + testutil.CollectAndCount(m.checkWaiting) + testutil.CollectAndCount(m.checkDisabled)
+		}
+		counts := func() int {
+			return testutil.CollectAndCount(m.treatments) + testutil.CollectAndCount(m.toRemediation) + testutil.CollectAndCount(m.toRecovery)
+		}
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
+		w.node("a", corev1.ConditionTrue)
+		pass(statusLook)
+		w.goesOn()
+		if n := testutil.ToFloat64(m.checkWaiting.WithLabelValues("check", "OnHold")); n != 1 {
+			t.Errorf("%v nodes wait", n)
+		}
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
+		object := w.made("a", "quick")
+		w.runs(w.wants("a", begin), "a", treat.Made, w.makes(object))
+		pass(statusLook)
+		w.goesOn()
+		if n := testutil.CollectAndCount(m.checkWaiting); n != 0 {
+			t.Errorf("%d reasons to wait are left", n)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.wants("a", end), "a", treat.Made)
+		if now() == 0 || counts() != 4 {
+			t.Errorf("%d series of now, %d counts", now(), counts())
+		}
+		must(w.t, w.checks.mail.Delete(checkNamed("check")))
+		w.goesOn()
+		w.loses(object)
+		pass(countsStay)
+		w.goesOn()
+		w.forgetRetired(time.Now())
+		if now() != 0 || counts() != 0 {
+			t.Errorf("%d series of now and %d counts are left", now(), counts())
+		}
+	})
+}

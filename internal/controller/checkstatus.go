@@ -1,0 +1,388 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// rowPause is how much longer a status rests for every node that it names: to store
+// such a row takes the API server a millisecond of a processor, changed or not, which
+// in a storm it needs for the treatments.
+const rowPause = 20 * time.Millisecond
+
+// backEvery is how often it is said again in the status of a health check that it is
+// left to another controller, which may have removed it: to insist would be a fight.
+const backEvery = 10 * time.Minute
+
+// writeCheckStatuses brings the statuses of health checks up to date.
+func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
+	for name, c := range l.checks.known {
+		counts, _ := l.core.Population(checkRule(name))
+		l.cfg.Metrics.checked(name, counts, c)
+		if c.waits[c.skipped] == 0 {
+			c.skipped = 0 // the next time it is told again
+		}
+		if counts.CalmUntil.After(now) { // the end of which no node may notice
+			l.statusAt = earliest(l.statusAt, counts.CalmUntil)
+		}
+		if !l.checks.isBack {
+			l.tellOfStorm(c, counts)
+		}
+		if !c.stale && (l.checks.isBack || c.status.ObservedNodes != nil && *c.status.ObservedNodes == counts.Selected) {
+			continue
+		}
+		switch {
+		case c.writing || l.statusWriting >= statusWriters: // whose turn comes with the next answer
+			continue
+		case now.Before(c.statusFrom()):
+			l.statusAt = earliest(l.statusAt, c.statusFrom())
+			continue
+		}
+		c.stale, c.mayFrom = false, now.Add(statusEvery)
+		var status remediationv1alpha1.NodeHealthCheckStatus
+		if l.checks.isBack {
+			status = l.backStatus(c)
+		} else {
+			status = l.checkStatus(c, counts)
+		}
+		if status.LastUpdateTime = c.status.LastUpdateTime; equality.Semantic.DeepEqual(status, c.status) {
+			continue
+		}
+		l.sendCheckStatus(ctx, now, c, status)
+	}
+}
+
+// statusFrom returns when the status may be written next. Only what it says of nodes
+// waits for longer the more they are, not what it says of the health check itself.
+func (c *check) statusFrom() time.Time {
+	isOn, calmSince := stormOf(c.status)
+	isDisabled := meta.IsStatusConditionTrue(c.status.Conditions, remediationv1alpha1.Disabled)
+	if c.status.ObservedGeneration != c.object.Generation || c.storm != (storm{isOn, !calmSince.IsZero()}) || isDisabled != (c.disabled != "") {
+		return c.mayFrom
+	}
+	return c.mayFrom.Add(time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause)
+}
+
+func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, status remediationv1alpha1.NodeHealthCheckStatus) {
+	c.writing = true
+	l.statusWriting++
+	name := c.object.Name
+	write := func(ctx context.Context) (string, error) { return l.write.HealthCheckStatus(ctx, name, status) }
+	if l.checks.isBack { // nothing else in it is ours to write
+		c.mayFrom = now.Add(backEvery)
+		condition := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
+		write = func(ctx context.Context) (string, error) { return l.write.HealthCheckCondition(ctx, name, condition) }
+	} else {
+		status.LastUpdateTime = new(metav1.NewTime(now.Truncate(time.Second)))
+	}
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		version, err := write(ctx)
+		l.checkStatuses <- checkStatusOutcome{name, c, status, version, err}
+	})
+}
+
+// backStatus says that a health check is left to another controller. The rest of it
+// is what that one has written.
+func (l *loop) backStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
+	status := *c.status.DeepCopy()
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
+		Message: l.checks.peer.words(), ObservedGeneration: c.object.Generation,
+	})
+	return status
+}
+
+// checkStatusOutcome is what became of the status of a health check.
+type checkStatusOutcome struct {
+	name    string
+	check   *check
+	status  remediationv1alpha1.NodeHealthCheckStatus
+	version string
+	err     error
+}
+
+func (l *loop) heedCheckStatus(o checkStatusOutcome) {
+	l.statusWriting--
+	o.check.writing = false
+	l.lookAtStatuses(time.Now())
+	l.cfg.Metrics.wrote("nodehealthchecks/status", treat.FateOf(o.err))
+	switch {
+	case o.err == nil:
+		o.check.status, o.check.version = o.status, o.version
+		o.check.trouble = trouble{}
+	case apierrors.IsNotFound(o.err): // the watch will tell
+	default:
+		o.check.stale, o.check.mayFrom = true, time.Now().Add(statusRetry)
+		if o.check.trouble.meets(treat.FateOf(o.err), o.err) {
+			l.cfg.Logger.Warn("status not written", "nodeHealthCheck", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		}
+	}
+}
+
+// checkStatus says what has come of a health check.
+func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alpha1.NodeHealthCheckStatus {
+	rows, treated := l.unhealthyNodes(c)
+	status := remediationv1alpha1.NodeHealthCheckStatus{
+		ObservedGeneration: c.object.Generation,
+		ObservedNodes:      new(counts.Selected),
+		HealthyNodes:       new(counts.Selected - counts.Sick - counts.Recovering),
+		InTreatment:        new(treated),
+		UnhealthyNodes:     rows,
+		Conditions:         slices.Clone(c.status.Conditions),
+	}
+	c.judge(&status, counts)
+	switch pauses := c.object.Spec.PauseRequests; {
+	case c.disabled != "":
+		status.Phase, status.Reason = remediationv1alpha1.PhaseDisabled, c.disabled+": "+c.problem
+	case len(pauses) > 0:
+		status.Phase, status.Reason = remediationv1alpha1.PhasePaused, "asked for by "+strings.Join(pauses, ", ")
+	case treated > 0:
+		status.Phase, status.Reason = remediationv1alpha1.PhaseRemediating, fmt.Sprintf("in treatment: %d", treated)
+	default:
+		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, "no node needs a remediation"
+	}
+	if waiting := c.waiting(counts); len(waiting) > 0 {
+		words := "waiting: " + listed(waiting)
+		if status.Phase == remediationv1alpha1.PhaseEnabled { // so it is not true that none needs one
+			status.Reason = words
+		} else {
+			status.Reason += "; " + words
+		}
+	}
+	return status
+}
+
+// judge sets the conditions of the health check itself.
+func (c *check) judge(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
+	set := func(kind string, is bool, reason, message string, since time.Time) {
+		condition := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: c.object.Generation,
+		}
+		if is {
+			condition.Status = metav1.ConditionTrue
+		}
+		if !since.IsZero() {
+			condition.LastTransitionTime = metav1.NewTime(since.Truncate(time.Second))
+		}
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StandingBack)
+	if c.disabled == "" {
+		set(remediationv1alpha1.Disabled, false, remediationv1alpha1.ReasonEnabled, "the health check is followed", time.Time{})
+	} else {
+		set(remediationv1alpha1.Disabled, true, c.disabled, c.problem, time.Time{})
+	}
+	if c.rule.Bound.Cooldown == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormActive)
+		meta.RemoveStatusCondition(&status.Conditions, remediationv1alpha1.StormCooldownActive)
+		return
+	}
+	const change = remediationv1alpha1.ReasonThresholdChange
+	storm, cooling := "no more nodes are sick than may be", "there is no storm, or it is not over"
+	if counts.Storm {
+		storm = "nothing new is begun until the storm has been over for " + c.rule.Bound.Cooldown.String()
+	}
+	isCooling := counts.Storm && !counts.CalmSince.IsZero()
+	if isCooling {
+		cooling = "nothing new is begun before " + counts.CalmUntil.UTC().Format(time.RFC3339)
+	}
+	set(remediationv1alpha1.StormActive, counts.Storm, change, storm, time.Time{})
+	set(remediationv1alpha1.StormCooldownActive, isCooling, change, cooling, counts.CalmSince)
+}
+
+// stormOf reads what an earlier reign has written of a storm.
+func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmSince time.Time) {
+	if meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormCooldownActive) {
+		calmSince = meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StormCooldownActive).LastTransitionTime.Time
+	}
+	return meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive), calmSince
+}
+
+// tellOfStorm lets people know when a storm begins, is over, and is forgotten.
+func (l *loop) tellOfStorm(c *check, counts triage.Population) {
+	is := storm{isOn: counts.Storm, isCooling: counts.Storm && !counts.CalmSince.IsZero()}
+	if is == c.storm {
+		return
+	}
+	was := c.storm
+	c.storm, c.stale = is, true
+	var event treat.Happening
+	var words string
+	switch {
+	case is.isCooling:
+		event, words = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
+	case is.isOn && !was.isOn:
+		event = treat.StormRecoveryStarted
+		words = fmt.Sprintf("a storm: %d of %d selected nodes are sick or in treatment, at most %d may be; nothing new is begun", counts.Sick+counts.Recovering, counts.Selected, counts.Gate)
+	case is.isOn: // it is back
+		event, words = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
+	default:
+		event, words = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
+	}
+	l.cfg.Logger.Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
+	l.announce(c, nil, event, triage.Reason{}, words)
+}
+
+// waiting counts the nodes that wait for something other than time. Whether it is the
+// storm or the time after it that keeps them changes for all of them at once, and is
+// not noted with each.
+func (c *check) waiting(counts triage.Population) map[triage.Code]int {
+	isCooling := counts.Storm && !counts.CalmSince.IsZero()
+	waiting := map[triage.Code]int{}
+	for _, reason := range c.nodes {
+		code := reason.Code
+		if code == triage.GateClosed && isCooling {
+			code = triage.CoolingDown
+		} else if code == triage.CoolingDown && !isCooling {
+			code = triage.GateClosed
+		}
+		if isWait(code) {
+			waiting[code]++
+		}
+	}
+	return waiting
+}
+
+// listed tells counts in one line.
+func listed(counts map[triage.Code]int) string {
+	parts := make([]string, 0, len(counts))
+	for _, code := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[code], code))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// isWait says whether a reason is one of a sick node that is not treated although its
+// time has come.
+func isWait(code triage.Code) bool {
+	switch code {
+	case triage.GateClosed, triage.CoolingDown, triage.CapFull, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying:
+		return true
+	default:
+		return false
+	}
+}
+
+// unhealthyNodes lists the nodes that are not healthy, and counts those with a
+// remediation.
+func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
+	objects := map[string][]treatment{}
+	for name, b := range l.beds {
+		if ours := b.of(checkRule(c.object.Name)); len(ours) > 0 {
+			objects[name] = ours
+		}
+	}
+	names := slices.Collect(maps.Keys(objects))
+	for name, reason := range c.nodes {
+		// That nobody knows a node to be sick does not make it so.
+		if _, isListed := objects[name]; !isListed && reason.Code != triage.Unclear {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		one, other := c.nodes[a], c.nodes[b]
+		return cmp.Or(cmp.Compare(min(len(objects[b]), 1), min(len(objects[a]), 1)),
+			cmp.Compare(one.Code, other.Code), one.Since.Compare(other.Since), cmp.Compare(a, b))
+	})
+	names = names[:min(len(names), remediationv1alpha1.MaxListedNodes)]
+	rows = make([]remediationv1alpha1.UnhealthyNode, 0, len(names))
+	for _, name := range names {
+		rows = append(rows, l.unhealthyNode(c, name, objects[name]))
+	}
+	return rows, len(objects)
+}
+
+func (l *loop) unhealthyNode(c *check, name string, objects []treatment) remediationv1alpha1.UnhealthyNode {
+	row := remediationv1alpha1.UnhealthyNode{Name: name}
+	slices.SortFunc(objects, func(a, b treatment) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(objectKey(a.Object), objectKey(b.Object)))
+	})
+	for _, o := range objects {
+		r := remediationv1alpha1.Remediation{
+			Resource: corev1.ObjectReference{
+				APIVersion: o.GroupVersion().String(), Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+			},
+			Started: metav1.NewTime(o.Created), TemplateName: o.Template,
+		}
+		if !o.TimedOutAt.IsZero() {
+			r.TimedOut = new(metav1.NewTime(o.TimedOutAt))
+		}
+		if !o.HealthySince.IsZero() {
+			row.ConditionsHealthyTimestamp = new(metav1.NewTime(o.HealthySince))
+		}
+		row.Remediations = append(row.Remediations, r)
+	}
+	reason, isKnown := c.nodes[name]
+	switch {
+	case !isKnown && l.patients[name] == nil:
+		row.Reason, row.Message = triage.NodeGone.String(), l.bedWords(name, "the node is gone")
+		return row
+	case !isKnown: // as the health check is not followed, or by the remediation of another node
+		row.Reason, row.Message = c.disabled, l.bedWords(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		return row
+	}
+	reason = l.today(name, reason)
+	row.Reason, row.Message = reason.Code.String(), l.bedWords(name, reason.String())
+	if reason.Code == triage.Recovering {
+		row.HealthyDelayed = new(true)
+	}
+	return row
+}
+
+// bedWords tells a reason, and what keeps it from being done.
+func (l *loop) bedWords(node, words string) string {
+	b := l.beds[node]
+	if b == nil {
+		return words
+	}
+	parts := []string{words}
+	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
+		if o := b.objects[key]; o.Deleting && len(o.Finalizers) > 0 {
+			parts = append(parts, key+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(b.setbacks)) {
+		parts = append(parts, "not written yet: "+b.setbacks[what].text)
+	}
+	switch {
+	case b.stage == entered && l.pages.trouble.tries > 0:
+		parts = append(parts, "not written yet: "+l.pages.trouble.text)
+	case !b.beginFrom.IsZero() && len(b.objects) == 0:
+		parts = append(parts, "somebody has deleted what was made for it, it is made again at "+b.beginFrom.UTC().Format(time.RFC3339))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// restateBed has the health checks tell anew what they have to say about a node.
+func (l *loop) restateBed(now time.Time, b *bed) {
+	for _, o := range b.objects {
+		l.restateCheck(now, ruleOf(o.Object))
+	}
+	if p := l.patients[b.node]; p != nil {
+		l.restate(now, p)
+	}
+}
+
+func (l *loop) restateCheck(now time.Time, rule triage.RuleID) {
+	if c := l.checkOf(rule); c != nil {
+		c.stale = true
+		l.lookAtStatuses(now)
+	}
+}

@@ -1,0 +1,158 @@
+package treat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+)
+
+// GetTemplate reads a template afresh.
+func (w *Writer) GetTemplate(ctx context.Context, t remediation.Template) (*unstructured.Unstructured, error) {
+	template := &unstructured.Unstructured{}
+	template.SetGroupVersionKind(t.GroupVersionKind)
+	namespaced, err := w.client.IsObjectNamespaced(template)
+	if err == nil && namespaced && t.Namespace == "" {
+		err = errors.New("the reference has no namespace, but templates of this kind are in one")
+	}
+	if err == nil {
+		err = w.client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: t.Name}, template)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading template %s: %w", t, err)
+	}
+	return template, nil
+}
+
+// CreateRemediation creates a remediation object and returns it as it is stored. If
+// there is one of its name already, it may be the one of an earlier try, or be
+// somebody else's: that is Stale, and the object that is there tells.
+func (w *Writer) CreateRemediation(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	created := object.DeepCopy()
+	if err := w.client.Create(ctx, created, client.FieldOwner(FieldManager)); err != nil {
+		return nil, fmt.Errorf("creating %s %s/%s: %w", object.GetKind(), object.GetNamespace(), object.GetName(), err)
+	}
+	return created, nil
+}
+
+// DeleteRemediation asks for the deletion of this very object, whatever its remediator
+// has written into it meanwhile. That it is gone already is no error; that it is still
+// there may be a matter of its finalizers.
+func (w *Writer) DeleteRemediation(ctx context.Context, o remediation.Object) error {
+	// Whole, since a client of metadata cannot read the answer about an object that
+	// its finalizers keep.
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(o.GroupVersionKind)
+	object.SetNamespace(o.Namespace)
+	object.SetName(o.Name)
+	err := w.client.Delete(ctx, object, client.Preconditions{UID: &o.UID})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting %s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+	}
+	return nil
+}
+
+// AnnotateRemediation sets annotations of this very version of the object, or removes
+// those that are nil, and returns the object's new version.
+func (w *Writer) AnnotateRemediation(ctx context.Context, o remediation.Object, set map[string]*string) (resourceVersion string, err error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": o.UID, "resourceVersion": o.ResourceVersion, "annotations": set,
+	}})
+	if err != nil {
+		return "", fmt.Errorf("encoding the annotations of %s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+	}
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+	answer.SetGroupVersionKind(o.GroupVersionKind)
+	if err := w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return "", fmt.Errorf("annotating %s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// RemoveConfirmation takes somebody's word that the node is healthy off this very
+// version of the node, once it has served: it is not meant for the next time.
+func (w *Writer) RemoveConfirmation(ctx context.Context, node *corev1.Node) (resourceVersion string, err error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "resourceVersion": node.ResourceVersion,
+		"annotations": map[string]any{remediation.ConfirmedAnnotation: nil},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("encoding the change of node %s: %w", node.Name, err)
+	}
+	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	if err := w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return "", fmt.Errorf("removing the confirmation from node %s: %w", node.Name, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// FetchLease reads the Lease of a node afresh, nil if there is none.
+func (w *Writer) FetchLease(ctx context.Context, node string) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{}
+	err := w.client.Get(ctx, client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(node)}, lease)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the Lease of node %s: %w", node, err)
+	}
+	return lease, nil
+}
+
+// ObtainLease writes a Lease that nodelease.Take has made, and returns it as it is
+// stored. It takes effect only if there still is none, or still that very version.
+func (w *Writer) ObtainLease(ctx context.Context, taken *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	stored := taken.DeepCopy()
+	var err error
+	if taken.ResourceVersion == "" {
+		err = w.client.Create(ctx, stored, client.FieldOwner(FieldManager))
+	} else {
+		err = w.client.Update(ctx, stored, client.FieldOwner(FieldManager))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("obtaining Lease %s/%s: %w", taken.Namespace, taken.Name, err)
+	}
+	return stored, nil
+}
+
+// ReleaseLease deletes this very version of a Lease: one that somebody else has taken
+// since is theirs. That it is gone already is no error.
+func (w *Writer) ReleaseLease(ctx context.Context, lease *coordinationv1.Lease) error {
+	err := w.client.Delete(ctx, lease.DeepCopy(), client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("releasing Lease %s/%s: %w", lease.Namespace, lease.Name, err)
+	}
+	return nil
+}
+
+// HealthCheckStatus writes the status of a NodeHealthCheck, all of it: what is absent
+// or null in it is to be absent. It returns the health check's new version.
+func (w *Writer) HealthCheckStatus(ctx context.Context, check string, status remediationv1alpha1.NodeHealthCheckStatus) (resourceVersion string, err error) {
+	// A merge would leave what another program has written and this one does not know.
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
+	if err != nil {
+		return "", fmt.Errorf("encoding the status of NodeHealthCheck %s: %w", check, err)
+	}
+	// Only the metadata come back: the status has a row for every sick node.
+	answer := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
+		ObjectMeta: metav1.ObjectMeta{Name: check},
+	}
+	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return "", fmt.Errorf("writing the status of NodeHealthCheck %s: %w", check, err)
+	}
+	return answer.ResourceVersion, nil
+}

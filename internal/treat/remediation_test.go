@@ -1,0 +1,451 @@
+package treat_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// clinic is a cluster in which a remediator is installed and health checks can be
+// written.
+type clinic struct {
+	client.Client
+	*treat.Writer
+	cluster *testbed.Cluster
+}
+
+func TestWriterForHealthChecks(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := clinic{c, treat.NewWriter(c), cluster}
+	k.knowsMissingKinds(t)
+	if err := remediator.Install(t.Context(), cluster); err != nil {
+		t.Fatal(err)
+	}
+	crd, err := deploy.Manifests.ReadFile("crds/remediation.medik8s.io_nodehealthchecks.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.KubectlApply(t.Context(), string(crd)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("reads a template", k.readsTemplates)
+	t.Run("creates a remediation object", k.creates)
+	t.Run("makes one object of a request whose answer was lost", k.createsOnce)
+	t.Run("deletes a remediation object", k.deletes)
+	t.Run("annotates a remediation object", k.annotates)
+	t.Run("takes a confirmation off a node", k.removesConfirmation)
+	t.Run("obtains and renews a Lease", k.obtains)
+	t.Run("takes no Lease from anybody", k.takesNoLease)
+	t.Run("releases a Lease", k.releases)
+	t.Run("writes the status of a health check", k.writesStatus)
+}
+
+// fate says what became of a write, and fails if it is not what is wanted.
+func fate(t *testing.T, err error, want treat.Fate) {
+	t.Helper()
+	if got := treat.FateOf(err); got != want {
+		t.Errorf("the fate of the write is %d, want %d: %v", got, want, err)
+	}
+}
+
+// mustMake makes an object for a node that nobody has stored.
+func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *unstructured.Unstructured {
+	t.Helper()
+	made, err := remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
+		&metav1.ObjectMeta{Name: "workers", UID: "check-uid"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func (k clinic) storeTemplate(t *testing.T, name string, annotations map[string]string) *unstructured.Unstructured {
+	t.Helper()
+	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace("default")
+	template.SetName(name)
+	template.SetAnnotations(annotations)
+	if err := k.Create(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+	return template
+}
+
+func (k clinic) storeRemediation(t *testing.T, node string) *unstructured.Unstructured {
+	t.Helper()
+	stored, err := k.CreateRemediation(t.Context(), mustMake(t, k.storeTemplate(t, "for-"+node, nil), node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+func (k clinic) patch(t *testing.T, object client.Object, patch string) {
+	t.Helper()
+	if err := k.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// again reads an object anew, nil if it is gone.
+func (k clinic) again(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	found := &unstructured.Unstructured{}
+	found.SetGroupVersionKind(object.GroupVersionKind())
+	err := k.Get(t.Context(), client.ObjectKeyFromObject(object), found)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// knowsMissingKinds tries a kind before it is installed.
+func (k clinic) knowsMissingKinds(t *testing.T) {
+	t.Helper()
+	early := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "early"}
+	_, err := k.GetTemplate(t.Context(), early)
+	fate(t, err, treat.Refused)
+	if err == nil || !strings.Contains(err.Error(), early.String()) {
+		t.Errorf("the error does not name the template: %v", err)
+	}
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(remediator.Kind)
+	object.SetNamespace("default")
+	object.SetName("early")
+	_, err = k.CreateRemediation(t.Context(), object)
+	fate(t, err, treat.Refused)
+}
+
+func (k clinic) readsTemplates(t *testing.T) {
+	stored := k.storeTemplate(t, "read", nil)
+	ref := remediation.Template{GroupVersionKind: remediator.TemplateKind, Namespace: "default", Name: "read"}
+	got, err := k.GetTemplate(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(stored.Object, got.Object); diff != "" {
+		t.Errorf("the template (-stored +read):\n%s", diff)
+	}
+	missing, nowhere := ref, ref
+	missing.Name, nowhere.Namespace = "missing", ""
+	if _, err := k.GetTemplate(t.Context(), missing); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), missing.String()) {
+		t.Errorf("a template that is not there: %v", err)
+	}
+	if _, err := k.GetTemplate(t.Context(), nowhere); err == nil || !strings.Contains(err.Error(), "the reference has no namespace") {
+		t.Errorf("a template that is nowhere: %v", err)
+	}
+}
+
+func (k clinic) creates(t *testing.T) {
+	asked := mustMake(t, k.storeTemplate(t, "create", nil), "create-1")
+	untouched := asked.DeepCopy()
+	created, err := k.CreateRemediation(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(untouched.Object, asked.Object); diff != "" {
+		t.Errorf("what was asked for has changed:\n%s", diff)
+	}
+	stored := k.again(t, asked)
+	if diff := cmp.Diff(stored.Object, created.Object); diff != "" {
+		t.Errorf("told is not what is stored (-stored +told):\n%s", diff)
+	}
+	want := remediation.Read(asked)
+	got := remediation.Read(stored)
+	want.UID, want.ResourceVersion, want.Created = got.UID, got.ResourceVersion, got.Created
+	if diff := cmp.Diff(want, got); diff != "" || got.UID == "" || got.Created.IsZero() {
+		t.Errorf("the server stored something else (-asked +stored):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]any{"size": int64(42)}, stored.Object["spec"]); diff != "" {
+		t.Errorf("the spec (-want +got):\n%s", diff)
+	}
+	managers := stored.GetManagedFields()
+	if len(managers) != 1 || managers[0].Manager != treat.FieldManager {
+		t.Errorf("it was written by %+v", managers)
+	}
+	_, err = k.CreateRemediation(t.Context(), asked)
+	fate(t, err, treat.Stale)
+}
+
+func (k clinic) createsOnce(t *testing.T) {
+	proxy, err := k.cluster.Proxy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	faulty, err := client.New(proxy.Config(k.cluster.AdminConfig()), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer := treat.NewWriter(faulty)
+	several := map[string]string{remediation.MultipleTemplatesAnnotation: ""}
+	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
+	lost := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.CutResponse(), 1)
+	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
+	fate(t, err, treat.Unsure)
+	lost.Lift()
+	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
+	fate(t, err, treat.Stale)
+	_, err = writer.CreateRemediation(t.Context(), mustMake(t, slow, "once-1"))
+	fate(t, err, treat.Made)
+
+	var list unstructured.UnstructuredList
+	list.SetGroupVersionKind(remediator.Kind)
+	if err := k.List(t.Context(), &list, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	templates := map[string]int{}
+	for i := range list.Items {
+		if object := remediation.Read(&list.Items[i]); object.Node == "once-1" {
+			templates[object.Template]++
+			if !strings.HasPrefix(object.Name, "once-1-") || list.Items[i].GetGenerateName() != "once-1-" {
+				t.Errorf("it is called %s (%s)", object.Name, list.Items[i].GetGenerateName())
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"quick": 1, "slow": 1}, templates); diff != "" {
+		t.Errorf("objects by template (-want +got):\n%s", diff)
+	}
+}
+
+func (k clinic) deletes(t *testing.T) {
+	stored := k.storeRemediation(t, "delete-1")
+	object := remediation.Read(stored)
+	k.patch(t, stored.DeepCopy(), `{"spec":{"size":43}}`) // which is not about who it is
+	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made)
+	if left := k.again(t, stored); left != nil {
+		t.Errorf("it is still there: %v", left)
+	}
+	fate(t, k.DeleteRemediation(t.Context(), object), treat.Made) // gone is gone
+
+	successor := stored.DeepCopy()
+	successor.SetResourceVersion("")
+	successor.SetUID("")
+	if err := k.Create(t.Context(), successor); err != nil {
+		t.Fatal(err)
+	}
+	fate(t, k.DeleteRemediation(t.Context(), object), treat.Stale)
+	if k.again(t, stored) == nil {
+		t.Error("another object of the same name was deleted")
+	}
+
+	held := k.storeRemediation(t, "delete-2")
+	k.patch(t, held.DeepCopy(), `{"metadata":{"finalizers":["example.com/wait"]}}`)
+	fate(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
+	fate(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)
+	if left := remediation.Read(k.again(t, held)); !left.Deleting || !cmp.Equal(left.Finalizers, []string{"example.com/wait"}) {
+		t.Errorf("what a finalizer keeps is read as %+v", left)
+	}
+}
+
+func (k clinic) annotates(t *testing.T) {
+	stored := k.storeRemediation(t, "annotate-1")
+	object := remediation.Read(stored)
+	at := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	version, err := k.AnnotateRemediation(t.Context(), object, map[string]*string{
+		remediation.TimedOutAnnotation: new(remediation.Stamp(at)), remediation.HealthyDelayAnnotation: new(remediation.Stamp(at.Add(time.Minute))),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := object
+	want.ResourceVersion, want.TimedOut, want.TimedOutAt, want.HealthySince = version, true, at, at.Add(time.Minute)
+	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
+		t.Errorf("annotated (-want +got):\n%s", diff)
+	}
+	_, err = k.AnnotateRemediation(t.Context(), object, map[string]*string{remediation.TimedOutAnnotation: nil})
+	fate(t, err, treat.Stale) // it has changed since
+	want.ResourceVersion, err = k.AnnotateRemediation(t.Context(), want, map[string]*string{remediation.HealthyDelayAnnotation: nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.HealthySince = time.Time{}
+	if diff := cmp.Diff(want, remediation.Read(k.again(t, stored))); diff != "" {
+		t.Errorf("with one annotation taken back (-want +got):\n%s", diff)
+	}
+	other := want
+	other.UID = "another"
+	if _, err = k.AnnotateRemediation(t.Context(), other, map[string]*string{remediation.TimedOutAnnotation: nil}); err == nil {
+		t.Error("another object of the same name was annotated")
+	}
+}
+
+func (k clinic) removesConfirmation(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "confirmed", Annotations: map[string]string{remediation.ConfirmedAnnotation: "by me", "other": "stays"}}}
+	if err := k.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	before := node.DeepCopy()
+	k.patch(t, node, `{"metadata":{"labels":{"new":"one"}}}`)
+	_, err := k.RemoveConfirmation(t.Context(), before)
+	fate(t, err, treat.Stale)
+	version, err := k.RemoveConfirmation(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := k.Fetch(t.Context(), "confirmed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"other": "stays"}, after.Annotations); diff != "" || after.ResourceVersion != version {
+		t.Errorf("version %s, annotations (-want +got):\n%s", after.ResourceVersion, diff)
+	}
+}
+
+func leaseNode(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid")}}
+}
+
+func (k clinic) mustFetchLease(t *testing.T, node string) *coordinationv1.Lease {
+	t.Helper()
+	lease, err := k.FetchLease(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// noteHolder has somebody write their name on a Lease.
+func (k clinic) noteHolder(t *testing.T, lease *coordinationv1.Lease, holder string) {
+	t.Helper()
+	k.patch(t, lease.DeepCopy(), `{"spec":{"holderIdentity":"`+holder+`"}}`)
+}
+
+func (k clinic) obtains(t *testing.T) {
+	node, us, now := leaseNode("obtain-1"), nodelease.HolderOf("workers"), time.Now()
+	if lease := k.mustFetchLease(t, node.Name); lease != nil {
+		t.Fatalf("there is a Lease: %+v", lease)
+	}
+	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := now.Add(30 * time.Second)
+	renewed, err := k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, later))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := k.mustFetchLease(t, node.Name)
+	if diff := cmp.Diff(stored, renewed); diff != "" {
+		t.Errorf("told is not what is stored (-stored +told):\n%s", diff)
+	}
+	if by, until, held := nodelease.Held(stored, later); by != us || !held || until.Sub(later).Abs() > time.Minute || until.Before(later.Add(59*time.Second)) {
+		t.Errorf("it is held by %q until %v: %v", by, until, held)
+	}
+	if !stored.Spec.AcquireTime.Equal(first.Spec.AcquireTime) || stored.OwnerReferences[0].UID != node.UID {
+		t.Errorf("stored is %+v", stored)
+	}
+}
+
+func (k clinic) takesNoLease(t *testing.T) {
+	node, us, now := leaseNode("refused-1"), nodelease.HolderOf("workers"), time.Now()
+	first, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = k.ObtainLease(t.Context(), nodelease.Take(nil, node, "other", time.Minute, now))
+	fate(t, err, treat.Stale) // somebody was faster
+	k.noteHolder(t, first, "maintenance")
+	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
+	fate(t, err, treat.Stale) // somebody took it since
+	if lease := k.mustFetchLease(t, node.Name); *lease.Spec.HolderIdentity != "maintenance" {
+		t.Errorf("it is held by %s", *lease.Spec.HolderIdentity)
+	}
+	if err := k.Delete(t.Context(), first.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = k.ObtainLease(t.Context(), nodelease.Take(first, node, us, time.Minute, now))
+	fate(t, err, treat.Stale) // to renew what is gone would make a new one
+	if lease := k.mustFetchLease(t, node.Name); lease != nil {
+		t.Errorf("there is a Lease again: %+v", lease)
+	}
+}
+
+func (k clinic) releases(t *testing.T) {
+	node, us, now := leaseNode("release-1"), nodelease.HolderOf("workers"), time.Now()
+	lease, err := k.ObtainLease(t.Context(), nodelease.Take(nil, node, us, time.Minute, now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.noteHolder(t, lease, "maintenance")
+	fate(t, k.ReleaseLease(t.Context(), lease), treat.Stale)
+	theirs := k.mustFetchLease(t, node.Name)
+	if theirs == nil {
+		t.Fatal("somebody else's Lease was released")
+	}
+	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made)
+	if left := k.mustFetchLease(t, node.Name); left != nil {
+		t.Errorf("it is still there: %+v", left)
+	}
+	fate(t, k.ReleaseLease(t.Context(), theirs), treat.Made) // gone is gone
+}
+
+func (k clinic) writesStatus(t *testing.T) {
+	check := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"remediationTemplate": map[string]any{
+		"apiVersion": remediator.GroupVersion.String(), "kind": remediator.TemplateKind.Kind, "namespace": "default", "name": "quick",
+	}}}}
+	check.SetAPIVersion(remediation.CheckAPIVersion)
+	check.SetKind(remediation.CheckKind)
+	check.SetName("workers")
+	if err := k.Create(t.Context(), check); err != nil {
+		t.Fatal(err)
+	}
+	type status = v1alpha1.NodeHealthCheckStatus
+	for _, test := range []struct {
+		name   string
+		status status
+		want   map[string]any
+	}{
+		{"the first one", status{ObservedNodes: new(10), HealthyNodes: new(9), Phase: "Enabled"}, map[string]any{"observedNodes": int64(10), "healthyNodes": int64(9), "phase": "Enabled", "reason": "", "observedGeneration": int64(0)}},
+		{"one that says less", status{Phase: "Disabled"}, map[string]any{"phase": "Disabled", "reason": "", "observedGeneration": int64(0)}},
+		{"one in place of what another program wrote", status{ObservedNodes: new(3), Phase: "Enabled"}, map[string]any{"observedNodes": int64(3), "phase": "Enabled", "reason": "", "observedGeneration": int64(0)}},
+	} {
+		version, err := k.HealthCheckStatus(t.Context(), "workers", test.status)
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		stored := k.again(t, check)
+		if diff := cmp.Diff(test.want, stored.Object["status"]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+		if stored.GetResourceVersion() != version {
+			t.Errorf("%s: the version is %s, told was %s", test.name, stored.GetResourceVersion(), version)
+		}
+		foreign := client.RawPatch(types.MergePatchType, []byte(`{"status":{"inFlightRemediations":{"worker-1":"2026-11-15T12:00:00Z"}}}`))
+		if err := k.Client.Status().Patch(t.Context(), stored, foreign); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := k.HealthCheckStatus(t.Context(), "gone", status{})
+	fate(t, err, treat.Stale)
+}
