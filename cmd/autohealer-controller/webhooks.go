@@ -30,7 +30,7 @@ const (
 
 // serveWebhooks adds the admission webhooks to the manager. Every replica serves
 // them, and nothing else waits for them.
-func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admission.Census, o options, log *slog.Logger) error {
+func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCensus, o options, log *slog.Logger) error {
 	keeper, err := certificate.New(certificate.Config{
 		Client:  direct,
 		Secret:  types.NamespacedName{Namespace: o.namespace, Name: webhookSecret},
@@ -66,8 +66,12 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census admissio
 	if err != nil {
 		return err
 	}
+	checks, err := healthChecks(mgr, direct, census, counts, log)
+	if err != nil {
+		return err
+	}
 	server, err := admission.NewServer(admission.Config{
-		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: []admission.Kind{sets},
+		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: []admission.Kind{sets, checks},
 	})
 	if err != nil {
 		return err

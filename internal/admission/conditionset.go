@@ -187,7 +187,7 @@ func (k *ConditionSets) changed(ctx context.Context, request admission.Request, 
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && k.known(ctx)
+	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && awaited(ctx, k.cfg.Census.Ready)
 	verdict, err := k.judge(ctx, vet.Case{Set: set, Before: before, OnlyAsked: onlyAsks(request)}, known)
 	if err != nil {
 		return unready(err.Error())
@@ -201,9 +201,9 @@ func (k *ConditionSets) changed(ctx context.Context, request admission.Request, 
 	return admission.Allowed("").WithWarnings(verdict.Warnings...)
 }
 
-// known waits for the nodes to be known, for a moment.
-func (k *ConditionSets) known(ctx context.Context) bool {
-	if k.cfg.Census.Ready() {
+// awaited waits for the nodes to be known, for a moment.
+func awaited(ctx context.Context, known func() bool) bool {
+	if known() {
 		return true
 	}
 	look := time.NewTicker(glance)
@@ -211,7 +211,7 @@ func (k *ConditionSets) known(ctx context.Context) bool {
 	for end := time.After(patience); ; {
 		select {
 		case <-look.C:
-			if k.cfg.Census.Ready() {
+			if known() {
 				return true
 			}
 		case <-end:

@@ -46,7 +46,9 @@ func (c cluster) impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact,
 			continue
 		}
 		found.Matching++
-		if _, is := n.labels["node-role.kubernetes.io/control-plane"]; is {
+		_, is := n.labels["node-role.kubernetes.io/control-plane"]
+		_, was := n.labels["node-role.kubernetes.io/master"]
+		if is || was {
 			found.ControlPlane++
 		}
 		if len(found.First) < triage.MostNamed {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 const taintKeyField = "spec.taintKey"
@@ -13,11 +14,15 @@ func compiles(s *study) (problems []Problem, _ []string) {
 	if s.wrong == nil || s.keyIsReserved() {
 		return nil, nil
 	}
-	text := s.wrong.Problem
-	if s.wrong.Value != "" {
-		text = fmt.Sprintf("%q: %s", s.wrong.Value, text)
+	return []Problem{invalid(s.wrong)}, nil
+}
+
+func invalid(wrong *triage.FieldError) Problem {
+	text := wrong.Problem
+	if wrong.Value != "" {
+		text = fmt.Sprintf("%q: %s", wrong.Value, text)
 	}
-	return []Problem{{s.wrong.Field, text, Invalid}}, nil
+	return Problem{wrong.Field, text, Invalid}
 }
 
 // reservedKey refuses the keys of those who keep their taints themselves.

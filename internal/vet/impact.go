@@ -79,15 +79,19 @@ func (s *study) impactLine(v Verdict) string {
 
 // annotation warns of those that look like a yes and are none.
 func annotation(s *study) (_ []Problem, warnings []string) {
-	for _, key := range slices.Sorted(maps.Keys(s.Set.Annotations)) {
-		switch value := s.Set.Annotations[key]; {
+	return nil, oddAcceptance(s.Set.Annotations)
+}
+
+func oddAcceptance(annotations map[string]string) (warnings []string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		switch value := annotations[key]; {
 		case key == v1alpha1.AcceptImpactAnnotation && value != "true":
 			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, brief(value)))
 		case key != v1alpha1.AcceptImpactAnnotation && bare(key) == bare(v1alpha1.AcceptImpactAnnotation):
 			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", brief(key), v1alpha1.AcceptImpactAnnotation))
 		}
 	}
-	return nil, warnings
+	return warnings
 }
 
 // bare returns the letters of a key, without its domain, capitals and separators.

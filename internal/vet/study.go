@@ -59,15 +59,16 @@ func compile(set *v1alpha1.ConditionSet) (triage.Rule, *triage.FieldError) {
 		set = &named
 	}
 	rule, err := observe.ConditionSet(set)
+	return rule, fieldError(err)
+}
+
+// fieldError returns what is wrong with which field, nil if nothing is.
+func fieldError(err error) *triage.FieldError {
 	var wrong *triage.FieldError
-	switch {
-	case err == nil:
-		return rule, nil
-	case errors.As(err, &wrong):
-		return triage.Rule{}, wrong
-	default:
-		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: err.Error()}
+	if err == nil || errors.As(err, &wrong) {
+		return wrong
 	}
+	return &triage.FieldError{Field: "spec", Problem: err.Error()}
 }
 
 // types returns the condition types of the set in a fixed order.

@@ -144,38 +144,48 @@ func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
 	return set
 }
 
-// The page for users quotes what is printed: a quotation that nobody prints any
+// The pages for users quote what is printed: a quotation that nobody prints any
 // more misleads.
-func TestThePageQuotesWhatIsPrinted(t *testing.T) {
-	page := text(t, "../../docs/condition-sets.md")
-	_, section, ok := strings.Cut(page, "\n## What is refused\n")
-	if !ok {
-		t.Fatal("the page has no such section")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	sources := []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}
-	transcripts, err := filepath.Glob("testdata/words/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var printed strings.Builder
-	for _, path := range append(sources, transcripts...) {
-		printed.WriteString(text(t, path))
-	}
-	quoted := 0
-	for i, part := range strings.Split(section, "```") {
-		if i%2 == 0 || !strings.HasPrefix(part, "\n") || strings.HasPrefix(part, "\nkubectl ") {
-			continue // prose, YAML and commands
-		}
-		for line := range strings.Lines(strings.TrimSpace(part)) {
-			quoted++
-			if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
-				t.Errorf("nobody prints: %s", line)
+func TestThePagesQuoteWhatIsPrinted(t *testing.T) {
+	for _, test := range []struct {
+		page        string
+		sources     []string
+		transcripts string
+		atLeast     int // quotations
+	}{
+		{"condition-sets.md", []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}, "testdata/words/*.txt", 8},
+		{"node-health-checks.md", nil, "testdata/health/*.txt", 6},
+	} {
+		t.Run(test.page, func(t *testing.T) {
+			_, section, ok := strings.Cut(text(t, "../../docs/"+test.page), "\n## What is refused\n")
+			if !ok {
+				t.Fatal("the page has no such section")
 			}
-		}
-	}
-	if quoted < 8 {
-		t.Errorf("%d lines are quoted: this test looks at nothing", quoted)
+			section, _, _ = strings.Cut(section, "\n## ")
+			transcripts, err := filepath.Glob(test.transcripts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var printed strings.Builder
+			for _, path := range append(test.sources, transcripts...) {
+				printed.WriteString(text(t, path))
+			}
+			quoted := 0
+			for i, part := range strings.Split(section, "```") {
+				if i%2 == 0 || !strings.HasPrefix(part, "\n") || strings.HasPrefix(part, "\nkubectl ") {
+					continue // prose, YAML and commands
+				}
+				for line := range strings.Lines(strings.TrimSpace(part)) {
+					quoted++
+					if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
+						t.Errorf("nobody prints: %s", line)
+					}
+				}
+			}
+			if quoted < test.atLeast {
+				t.Errorf("%d lines are quoted: this test looks at nothing", quoted)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,310 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// Survey finds ten nodes, three of which match, and shares them with everybody.
+func (p *people) Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error) {
+	found := triage.Survey{Selected: 10, Matching: 3, First: []string{"n0", "n1", "n2"}}
+	for range others {
+		found.Shared = append(found.Shared, triage.Shared{Nodes: 10, First: "n0"})
+	}
+	return found, rule.Validate()
+}
+
+// ambulance answers for health checks with what a test gives it.
+type ambulance struct {
+	people    people
+	checks    []*v1alpha1.NodeHealthCheck
+	checksErr error
+	templates map[string]error
+	found     metav1.Object // for every remediation
+	foundErr  error
+}
+
+func newAmbulance() *ambulance {
+	a := &ambulance{found: &metav1.ObjectMeta{UID: "u"}}
+	a.people.ready.Store(true)
+	return a
+}
+
+func (a *ambulance) kind(tb testing.TB) *HealthChecks {
+	tb.Helper()
+	k, err := NewHealthChecks(HealthCheckConfig{
+		Census: &a.people,
+		Checks: func(context.Context) ([]*v1alpha1.NodeHealthCheck, error) { return a.checks, a.checksErr },
+		Template: func(_ context.Context, template remediation.Template) (*unstructured.Unstructured, error) {
+			object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
+			object.SetGroupVersionKind(template.GroupVersionKind)
+			object.SetName(template.Name)
+			return object, a.templates[template.Name]
+		},
+		Remediation: func(context.Context, corev1.ObjectReference) (metav1.Object, error) { return a.found, a.foundErr },
+		Metrics:     NewMetrics(), Logger: discard,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+// check returns a health check without fault, changed.
+func check(changes ...func(*v1alpha1.NodeHealthCheck)) *v1alpha1.NodeHealthCheck {
+	c := &v1alpha1.NodeHealthCheck{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
+		ObjectMeta: metav1.ObjectMeta{Name: "check"},
+		Spec: v1alpha1.NodeHealthCheckSpec{
+			RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootRemediationTemplate", Name: "quick"},
+		},
+	}
+	for _, change := range changes {
+		change(c)
+	}
+	return c
+}
+
+func pausing(c *v1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }
+func bounded(c *v1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "5m" }
+func relabel(c *v1alpha1.NodeHealthCheck) { c.Labels = map[string]string{"a": "b"} }
+func going(c *v1alpha1.NodeHealthCheck)   { c.DeletionTimestamp = new(metav1.Now()) }
+func accepts(c *v1alpha1.NodeHealthCheck) {
+	c.Annotations = map[string]string{autohealer.AcceptImpactAnnotation: "true"}
+}
+func elsewhere(c *v1alpha1.NodeHealthCheck) {
+	c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "a"}}
+}
+func otherTemplate(c *v1alpha1.NodeHealthCheck) { c.Spec.RemediationTemplate.Name = "other" }
+func well(c *v1alpha1.NodeHealthCheck) {
+	c.Spec.UnhealthyConditions = []v1alpha1.UnhealthyCondition{{Type: "Ready", Status: "True", Duration: "5m"}}
+}
+func remediating(c *v1alpha1.NodeHealthCheck) {
+	c.Status.UnhealthyNodes = []v1alpha1.UnhealthyNode{{Name: "n0", Remediations: []v1alpha1.Remediation{
+		{Resource: corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootRemediation", Name: "n0", UID: "u"}},
+	}}}
+}
+
+func rawCheck(tb testing.TB, c *v1alpha1.NodeHealthCheck) runtime.RawExtension {
+	tb.Helper()
+	if c == nil {
+		return runtime.RawExtension{}
+	}
+	data, err := json.Marshal(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return runtime.RawExtension{Raw: data}
+}
+
+func askAbout(tb testing.TB, k *HealthChecks, operation admissionv1.Operation, old, object *v1alpha1.NodeHealthCheck, changes ...func(*admissionv1.AdmissionRequest)) admission.Response {
+	tb.Helper()
+	request := admissionv1.AdmissionRequest{Name: "check", Operation: operation, Object: rawCheck(tb, object), OldObject: rawCheck(tb, old)}
+	for _, change := range changes {
+		change(&request)
+	}
+	return k.Handle(tb.Context(), admission.Request{AdmissionRequest: request})
+}
+
+func TestHealthCheckAnswers(t *testing.T) {
+	const create, update, remove = admissionv1.Create, admissionv1.Update, admissionv1.Delete
+	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "r"}, "n0")
+	same := func(*ambulance) {}
+	for name, test := range map[string]struct {
+		operation  admissionv1.Operation
+		old, check *v1alpha1.NodeHealthCheck
+		change     func(*admissionv1.AdmissionRequest)
+		world      func(*ambulance)
+		refuses    string
+		warns      string
+	}{
+		"lets a new one in":   {operation: create, check: check(), warns: "3 of 10 selected nodes (30%) match now (n0, n1 and n2): the health check will remediate them"},
+		"refuses a new one":   {operation: create, check: check(well), refuses: "Ready=True"},
+		"refuses a change":    {operation: update, old: check(), check: check(well), refuses: "Ready=True"},
+		"takes a change":      {operation: update, old: check(), check: check(elsewhere), warns: "3 of 10"},
+		"warns of a template": {operation: create, check: check(), world: func(a *ambulance) { a.templates = map[string]error{"quick": notFound} }, warns: "there is no RebootRemediationTemplate quick"},
+		"warns of others": {operation: create, check: check(), world: func(a *ambulance) {
+			a.checks = []*v1alpha1.NodeHealthCheck{check(), {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: check(otherTemplate).Spec}}
+		}, warns: "other templates: b (10, the first is n0);"},
+		"does without others":                    {operation: create, check: check(), world: func(a *ambulance) { a.checksErr = errors.New("gone") }, warns: "could not be read (gone)"},
+		"takes small changes in the middle":      {operation: update, old: check(remediating), check: check(remediating, bounded), warns: "3 of 10"},
+		"takes a pause in the middle":            {operation: update, old: check(remediating), check: check(remediating, pausing), warns: "paused"},
+		"refuses others in the middle":           {operation: update, old: check(remediating), check: check(remediating, elsewhere), refuses: "spec.selector: a remediation of node n0"},
+		"refuses templates in the middle":        {operation: update, old: check(remediating), check: check(remediating, otherTemplate), refuses: "spec.remediationTemplate: a remediation of node n0"},
+		"goes by the status that is stored":      {operation: update, old: check(remediating), check: check(elsewhere), refuses: "a remediation of node n0"},
+		"believes no status that somebody sends": {operation: update, old: check(), check: check(remediating, elsewhere), warns: "3 of 10"},
+		"takes them with a yes":                  {operation: update, old: check(remediating), check: check(remediating, elsewhere, accepts), warns: "cut off by this change"},
+		"takes them when it is gone":             {operation: update, old: check(remediating), check: check(remediating, elsewhere), world: func(a *ambulance) { a.foundErr = notFound }, warns: "3 of 10"},
+		"lets metadata pass":                     {operation: update, old: check(well), check: check(well, relabel)},
+		"lets a bad one be paused":               {operation: update, old: check(well), check: check(well, pausing), warns: "Ready=True"},
+		"lets no bad one go on":                  {operation: update, old: check(well, pausing), check: check(well), refuses: "Ready=True"},
+		"tells who only wants to see":            {operation: update, old: check(well), check: check(well), change: onlyToSee, warns: "Ready=True"},
+		"refuses also only to see":               {operation: update, old: check(), check: check(well), change: onlyToSee, refuses: "Ready=True"},
+		"lets a status pass":                     {operation: update, old: check(), check: check(well), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
+
+		"lets an idle one go":               {operation: remove, old: check(well)},
+		"keeps one that remediates":         {operation: remove, old: check(remediating), refuses: "a remediation of node n0 is under way"},
+		"lets it go with a yes":             {operation: remove, old: check(remediating, accepts), warns: "cut off by the deletion"},
+		"lets it go when that is decided":   {operation: remove, old: check(remediating, going)},
+		"lets it go when nothing is there":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = notFound }},
+		"lets it go when its kind is gone":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = &meta.NoKindMatchError{} }},
+		"lets it go when all is on its way": {operation: remove, old: check(remediating), world: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "u", DeletionTimestamp: new(metav1.Now())} }},
+		"lets it go when another is there":  {operation: remove, old: check(remediating), world: func(a *ambulance) { a.found = &metav1.ObjectMeta{UID: "v"} }},
+		"keeps it when nobody knows":        {operation: remove, old: check(remediating), world: func(a *ambulance) { a.foundErr = errors.New("no answer") }, refuses: "under way"},
+		"lets what nobody can read go":      {operation: remove},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAmbulance()
+			if test.world == nil {
+				test.world = same
+			}
+			test.world(a)
+			if test.change == nil {
+				test.change = func(*admissionv1.AdmissionRequest) {}
+			}
+			answer := askAbout(t, a.kind(t), test.operation, test.old, test.check, test.change)
+			if answer.Allowed != (test.refuses == "") || !strings.Contains(answer.Result.Message, test.refuses) {
+				t.Errorf("allowed is %v: %s", answer.Allowed, answer.Result.Message)
+			}
+			if said := strings.Join(answer.Warnings, "\n"); !strings.Contains(said, test.warns) || test.warns == "" && test.refuses == "" && said != "" {
+				t.Errorf("it says %q", said)
+			}
+		})
+	}
+}
+
+func TestNoHealthCheckGetsInBeforeTheNodesAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAmbulance()
+		a.people.ready.Store(false)
+		k := a.kind(t)
+		if k.Ready() == nil {
+			t.Error("it calls itself ready")
+		}
+		begin := time.Now()
+		answer := askAbout(t, k, admissionv1.Create, nil, check())
+		if answer.Allowed || answer.Result.Code != http.StatusServiceUnavailable || answer.Result.Details.RetryAfterSeconds != retryAfter {
+			t.Errorf("one that does something: %+v", answer.Result)
+		}
+		if waited := time.Since(begin); waited != patience {
+			t.Errorf("it waited for %s", waited)
+		}
+		begin = time.Now()
+		for name, answer := range map[string]admission.Response{
+			"that is paused":      askAbout(t, k, admissionv1.Update, check(), check(pausing)),
+			"whose labels change": askAbout(t, k, admissionv1.Update, check(), check(relabel)),
+			"that goes":           askAbout(t, k, admissionv1.Delete, check(), nil),
+		} {
+			if !answer.Allowed {
+				t.Errorf("one %s: %+v", name, answer.Result)
+			}
+		}
+		if waited := time.Since(begin); waited != 0 {
+			t.Errorf("these waited for %s", waited)
+		}
+		if answer := askAbout(t, k, admissionv1.Create, nil, check(well)); answer.Allowed || answer.Result.Code != http.StatusForbidden {
+			t.Errorf("what is wrong anyway: %+v", answer.Result)
+		}
+		go func() {
+			<-time.After(patience / 2)
+			a.people.ready.Store(true)
+		}()
+		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || len(answer.Warnings) == 0 {
+			t.Errorf("known in time: %+v", answer)
+		}
+		if err := k.Ready(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Who looks around must be back before the API server has lost its patience.
+func TestLookingAroundEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newAmbulance().kind(t)
+		k.cfg.Template = func(ctx context.Context, _ remediation.Template) (*unstructured.Unstructured, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		k.cfg.Remediation = func(ctx context.Context, _ corev1.ObjectReference) (metav1.Object, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		begin := time.Now()
+		if answer := askAbout(t, k, admissionv1.Create, nil, check()); !answer.Allowed || !strings.Contains(strings.Join(answer.Warnings, ""), "deadline") {
+			t.Errorf("a template that nobody can read: %+v", answer)
+		}
+		if answer := askAbout(t, k, admissionv1.Delete, check(remediating), nil); answer.Allowed {
+			t.Error("a remediation that nobody can see is forgotten")
+		}
+		if waited := time.Since(begin); waited != 2*lookingAround {
+			t.Errorf("it took %s", waited)
+		}
+	})
+}
+
+func TestHealthCheckAnswersAreCounted(t *testing.T) {
+	k := newAmbulance().kind(t)
+	askAbout(t, k, admissionv1.Create, nil, check())     // warned
+	askAbout(t, k, admissionv1.Create, nil, check(well)) // refused
+	askAbout(t, k, admissionv1.Delete, check(), nil)     // allowed
+	if got := testutil.CollectAndCount(k.cfg.Metrics); got != 3 {
+		t.Errorf("%d kinds of answers were counted", got)
+	}
+	_, err := NewHealthChecks(HealthCheckConfig{})
+	for _, field := range []string{"Census", "Checks", "Template", "Remediation", "Metrics", "Logger"} {
+		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+// Whatever the API server sends, there is an answer, and what is refused is told why.
+func FuzzHealthCheckAnswers(f *testing.F) {
+	for _, c := range []*v1alpha1.NodeHealthCheck{check(), check(well), check(remediating), check(elsewhere, pausing)} {
+		data := rawCheck(f, c).Raw
+		f.Add(data, data)
+		f.Add(data, rawCheck(f, check()).Raw)
+	}
+	f.Add([]byte(`{"spec": 3}`), []byte(`{"spec": {"unhealthyConditions": {}}, "status": {"unhealthyNodes": 1}}`))
+	f.Add([]byte(`{"metadata": 1}`), []byte(`null`))
+	f.Fuzz(func(t *testing.T, old, object []byte) {
+		k := newAmbulance().kind(t)
+		for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update, admissionv1.Delete, "CONNECT"} {
+			answer := k.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+				Operation: operation, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},
+			}})
+			if !answer.Allowed && answer.Result.Message == "" {
+				t.Error("it is refused without a word")
+			}
+			if operation == admissionv1.Create && answer.Allowed {
+				read := &v1alpha1.NodeHealthCheck{}
+				if err := json.Unmarshal(object, read); err != nil || read.Spec.Unreadable != "" || read.Spec.RemediationTemplate == nil && len(read.Spec.EscalatingRemediations) == 0 {
+					t.Errorf("what nobody can read is let in: %s", object)
+				}
+			}
+		}
+	})
+}
