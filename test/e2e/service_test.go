@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // TestService asks the webhook through its Service, with the manifests as they are
@@ -22,7 +23,9 @@ import (
 // an EndpointSlice with an address of this machine in place of a pod's.
 func TestService(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t, "--enable-aggregator-routing=true").ward(t, "service")
+	w := newWorld(t, func(cfg *testbed.Config) {
+		cfg.Flags.APIServer = append(cfg.Flags.APIServer, "--enable-aggregator-routing=true")
+	}).ward(t, "service")
 	w.admit(healthyNodes(10))
 	manifests, err := fs.Glob(deploy.Manifests, "controller/*.yaml")
 	w.must(err)

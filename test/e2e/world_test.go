@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/rig"
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -56,19 +57,24 @@ type world struct {
 	said        atomic.Int64 // how often conditions were set
 }
 
-// newWorld makes a world. The flags are those of its API server.
-func newWorld(t *testing.T, flags ...string) *world {
+// newWorld makes a world, with a control plane that may be changed.
+func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
 	t.Helper()
-	w := &world{Cluster: testbed.New(t, testbed.Config{
-		Record: history.Resources(),
+	cfg := testbed.Config{
+		Record:   history.Resources(),
+		RecordIn: history.Namespaces(),
 		// One that is stopped would wait a minute for the watches to end.
-		Flags: testbed.Flags{APIServer: append(flags, "--shutdown-watch-termination-grace-period=1s")},
-	})}
+		Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}},
+	}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	w := &world{Cluster: testbed.New(t, cfg)}
 	if err := rig.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -493,7 +499,8 @@ func (w *ward) judge(cfg history.Config, atLeast history.Counts) history.Report 
 	return report
 }
 
-// recording returns everything that happened in the ward, and to the ledger.
+// recording returns everything that happened in the ward, to the Leases of its nodes,
+// to the ledger, and to the Lease of medik8s' own controller.
 func (w *ward) recording() testbed.Recording {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -503,7 +510,7 @@ func (w *ward) recording() testbed.Recording {
 		w.t.Fatal(err)
 	}
 	return slices.DeleteFunc(whole, func(c testbed.Change) bool {
-		return !strings.HasPrefix(c.Name, w.name+"-") && c.GVR != history.ConfigMapsResource
+		return !strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") && c.GVR != history.ConfigMapsResource && c.Name != peerLease
 	})
 }
 

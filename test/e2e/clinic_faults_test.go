@@ -1,0 +1,816 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// remedies are the resources of the remediator.
+var remedies = []schema.GroupVersionResource{
+	remediator.GroupVersion.WithResource("exampleremediations"),
+	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
+}
+
+// newClinic makes a world in which all that health checks do can be judged. Leases
+// of medik8s' own controller are recorded in these namespaces.
+func newClinic(t *testing.T, ofPeer ...string) *world {
+	t.Helper()
+	w := newWorld(t, withManager, func(cfg *testbed.Config) {
+		cfg.Record = history.Resources(remedies...)
+		cfg.RecordIn = history.Namespaces(ofPeer...)
+	})
+	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// judgeCare holds everything that happened in the ward against the laws of health
+// checks.
+func (w *ward) judgeCare(cfg history.Config, atLeast history.Counts) history.Report {
+	w.t.Helper()
+	cfg.Remediation = remedies
+	report := w.judge(cfg, atLeast)
+	w.t.Logf("ward %s: %d remediations, %d later steps, %d ended, %d notes, %d writes to Leases, %d statuses", w.name,
+		report.Remediations, report.Escalations, report.Releases, report.Notes, report.Leases, report.CheckStatuses)
+	return report
+}
+
+// TestHealthCheckFaults lets things go wrong while health checks are at work, and
+// holds every moment of it against the laws of the house. All of its parts share one
+// cluster; each has controllers and a ward of its own, and one ward is there all the
+// while, whoever is at work.
+func TestHealthCheckFaults(t *testing.T) {
+	t.Parallel() // much of it is waiting
+	w := newClinic(t)
+	silence := w.ward(t, "silence")
+	beginSilence(silence)
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"the controller is killed before and after every kind of write", "killed", testClinicKilled},
+		{"a node of the control plane in flight keeps the others waiting for the heir", "heir", testPlaneHeir},
+		{"a node of the control plane in flight keeps the others waiting for the heir's heir", "second", testPlaneHeirsHeir},
+		{"a node of the control plane in flight is treated by the heir", "still", testPlaneStillSick},
+		{"a node of the control plane in flight keeps the others waiting for its owner", "owner", testPlaneOwner},
+		{"a node of the control plane in flight goes, and the heir waits", "gone", testPlaneGoneHeir},
+		{"a node of the control plane in flight goes, and its owner waits", "left", testPlaneGoneOwner},
+		{"a node of the control plane in flight is made again under its name", "plane", testPlaneMadeAgain},
+		{"a node of the control plane goes, and its remediation hangs", "remains", testPlaneRemains},
+		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testPlaneHangs},
+		{"a remediation in flight is called off by the gate", "called", testCalledOff},
+		{"the leader is killed", "leader", testClinicLeaderKilled},
+		{"the leader is paused past its lease", "paused", testClinicLeaderPaused},
+		{"two lead without an election", "deposed", testClinicDeposed},
+		{"requests and answers are lost and refused", "weather", testClinicWeather},
+		{"the API server is killed and restarted", "outage", testClinicOutage},
+		{"the right to make remediations is withdrawn", "forbidden", testClinicForbidden},
+		{"the right to see remediations is withdrawn", "blind", testClinicBlind},
+		{"the right to lock nodes is withdrawn", "locks", testClinicNoLocks},
+		{"one remediation is refused, and the others are not", "refused", testClinicRefused},
+		{"another client changes and deletes the same objects and Leases", "neighbour", testClinicNeighbour},
+		{"somebody deletes every remediation", "deleter", testEagerDeleter},
+		{"conditions flap", "flapping", testClinicFlapping},
+		{"nodes are made again under their names", "recreated", testClinicRecreated},
+		{"nodes join and leave", "joining", testClinicJoining},
+		{"a wait survives that a Lease goes", "pending", testPendingWait},
+		{"the clocks of nodes are wrong", "skew", testSkew},
+		{"the clocks of nodes are wrong, and the controller is killed", "lapse", testSkewKilled},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			defer ward.discharge() // what is left of the control plane would keep the next part waiting
+			part.test(ward)
+		})
+	}
+	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.ward(t, silence.name)) })
+}
+
+// ---- the kinds of writes that are about health checks
+
+// sends matches the writes to a resource that are about the ward.
+func (w *ward) sends(method, resource string) func(*letter) bool {
+	is := about(method, resource)
+	return func(l *letter) bool {
+		return is(l) && (strings.Contains(l.path, w.name+"-") || bytes.Contains(l.body, []byte(w.name+"-")))
+	}
+}
+
+func (w *ward) makes() func(*letter) bool { return w.sends(http.MethodPost, "exampleremediations") }
+
+// makesForWorker leaves out what is for nodes of the control plane: if that is never
+// made, the next one waits for minutes.
+func (w *ward) makesForWorker() func(*letter) bool {
+	makes := w.makes()
+	return func(l *letter) bool { return makes(l) && !bytes.Contains(l.body, []byte("isControlPlaneNode")) }
+}
+
+func (w *ward) namesInLedger() func(*letter) bool {
+	return func(l *letter) bool { return names(l) && bytes.Contains(l.body, []byte(w.name+"-")) }
+}
+
+// ---- the controller is killed
+
+// testClinicKilled goes through one long storm. Each heir finds what the one before
+// has left, is given something new of everything to do, and is killed over it.
+func testClinicKilled(w *ward) {
+	const count, sick, news = 12, 6, 3
+	p := w.newPost(w.name)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: count, Labels: map[string]string{"pool": "workers"}})
+	plane := w.admit(testbed.Nodes{Count: 3, First: count + 1, Labels: map[string]string{"pool": "plane", controlPlaneLabel: ""}})
+	of := func(pool string) checkup {
+		return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = pool }
+	}
+	w.check("workers", of("workers"), atMost("8"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
+	w.check("plane", of("plane"), atMost("100%"))
+	w.vacate()
+	w.fallSick(append(nodes[:sick:sick], plane[:2]...))
+	// turnOver lets those who have been sick the longest recover, and others fall sick:
+	// there is something of every kind to be written.
+	turnOver := func() {
+		w.recover(nodes[:news])
+		w.fallSick(nodes[sick : sick+news])
+		nodes = append(nodes[news:], nodes[:news]...)
+		// One that the ledger names and that has no object yet would keep the others
+		// waiting for minutes if it recovered.
+		if there, err := w.objects(w.t.Context(), plane[0]); err == nil && len(there) > 0 {
+			w.recover(plane[:1])
+			w.fallSick(plane[2:])
+			plane = append(plane[1:], plane[0])
+		}
+	}
+	blows := []blow{
+		{"naming in the ledger", w.namesInLedger(), everyFate},
+		{"taking a Lease", w.sends(http.MethodPost, "leases"), everyFate},
+		{"making an object", w.makesForWorker(), everyFate},
+		{"noting a recovery", w.sends(http.MethodPatch, "exampleremediations"), everyFate},
+		{"deleting an object", w.sends(http.MethodDelete, "exampleremediations"), everyFate},
+		{"giving a Lease back", w.sends(http.MethodDelete, "leases"), everyFate},
+		{"telling a status", w.sends(http.MethodPatch, "nodehealthchecks"), []fate{after, late}},
+		{"telling an Event", w.sends(http.MethodPost, "events"), []fate{after, late}},
+	}
+	var controller *rig.Controller
+	launch := func() {
+		if controller == nil {
+			controller = w.start(rig.Options{Args: p.args(alone)})
+		} else {
+			w.restart(controller.Part)
+		}
+	}
+	var slow []*letter // to be delivered when the next heir is at work
+	kills := 0
+	for _, blow := range blows {
+		for _, fate := range blow.fates {
+			w.t.Logf("killed over %s, which %s", blow.name, fate)
+			box := p.keep(blow.match, 0)
+			launch()
+			for range looks(w.t.Context()) {
+				if len(box.all()) > 0 {
+					break
+				}
+				turnOver()
+			}
+			box.wait(w, 1)
+			w.arrives(slow, 0)
+			slow = nil
+			if fate == after {
+				w.arrives(box.all(), 0)
+			}
+			w.kill(controller)
+			kills++
+			box.close()
+			if fate == late {
+				slow = box.all()
+			}
+			turnOver()
+		}
+	}
+	w.arrives(slow, 0)
+	w.vacate() // nothing is on its way: the next one need not wait for what the page names
+	launch()
+	w.checkTold("workers", counted(count, count-sick, sick))
+	w.checkTold("plane", counted(3, 1, 1))
+	w.t.Logf("%d kills", kills)
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 20, Releases: 20, Notes: 10, Leases: 40})
+}
+
+// ---- the control plane
+
+// planeInFlight makes three nodes of the control plane. The remediation of the first
+// is on its way when it returns.
+func planeInFlight(w *ward) (controller *rig.Controller, kept []*letter) {
+	w.t.Helper()
+	p := w.newPost(w.name)
+	w.template("quick")
+	w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.check("check", atMost("100%"))
+	w.vacate()
+	box := p.keep(w.makes(), 1)
+	controller = w.start(rig.Options{Args: p.args(alone)})
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	return controller, box.wait(w, 1)
+}
+
+// queues says that the second node waits for the first, and has nothing.
+func (w *ward) queues() {
+	w.t.Helper()
+	w.checkTold("check", row(w.node(2), "ControlPlaneBusy", w.node(1)))
+	w.must(w.triesNow(w.node(2)))
+}
+
+// letsGo lets what is on its way arrive: it is taken back, and then it is the second
+// node's turn.
+func (w *ward) letsGo(kept []*letter) {
+	w.t.Helper()
+	w.arrives(kept, http.StatusCreated)
+	w.tries(w.node(2), "quick")
+	w.must(w.triesNow(w.node(1)))
+	w.says(w.node(2), "Sick", corev1.ConditionFalse)
+	w.tries(w.node(2))
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 2})
+}
+
+func testPlaneHeir(w *ward) {
+	first, kept := planeInFlight(w)
+	w.kill(first)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.start(rig.Options{Args: []string{alone}})
+	w.queues()
+	w.letsGo(kept)
+}
+
+// The first heir learns of what is in flight and dies; the second must learn of it
+// too.
+func testPlaneHeirsHeir(w *ward) {
+	first, kept := planeInFlight(w)
+	w.kill(first)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	heir := w.start(rig.Options{Args: []string{alone}})
+	w.queues()
+	w.kill(heir)
+	w.says(w.node(3), "Sick", corev1.ConditionTrue)
+	w.restart(heir.Part)
+	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.queues()
+	w.says(w.node(3), "Sick", corev1.ConditionFalse)
+	w.letsGo(kept)
+}
+
+func testPlaneStillSick(w *ward) {
+	first, kept := planeInFlight(w)
+	w.kill(first)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.start(rig.Options{Args: []string{alone}})
+	w.tries(w.node(1), "quick")
+	w.queues()
+	w.arrives(kept, http.StatusConflict)
+	w.queues()
+	w.must(w.triesNow(w.node(1), "quick"))
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.tries(w.node(2), "quick")
+	w.must(w.triesNow(w.node(1)))
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 2, Releases: 1})
+}
+
+func testPlaneOwner(w *ward) {
+	_, kept := planeInFlight(w)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.queues()
+	kept[0].lose() // the controller hears that nobody answers
+	w.says(w.node(3), "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.queues()
+	w.says(w.node(3), "Sick", corev1.ConditionFalse)
+	w.letsGo(kept)
+}
+
+// removeNode deletes a node.
+func (w *ward) removeNode(name string) {
+	w.t.Helper()
+	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+}
+
+// remainsOf says that the second node waits for what may come, or is left, of the
+// first, which is gone.
+func (w *ward) remainsOf() {
+	w.t.Helper()
+	w.checkTold("check", row(w.node(2), "Vetoed", w.node(1)))
+	w.must(w.triesNow(w.node(2)))
+}
+
+func testPlaneGoneHeir(w *ward) {
+	first, kept := planeInFlight(w)
+	w.kill(first)
+	w.removeNode(w.node(1))
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.start(rig.Options{Args: []string{alone}})
+	w.remainsOf()
+	w.letsGo(kept)
+}
+
+func testPlaneGoneOwner(w *ward) {
+	_, kept := planeInFlight(w)
+	w.removeNode(w.node(1))
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.remainsOf()
+	kept[0].lose()
+	w.remainsOf()
+	w.letsGo(kept)
+}
+
+func testPlaneMadeAgain(w *ward) {
+	first, kept := planeInFlight(w)
+	w.kill(first)
+	w.removeNode(w.node(1))
+	w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.start(rig.Options{Args: []string{alone}})
+	w.remainsOf()
+	w.letsGo(kept)
+}
+
+// hold has a remediator hold on to its object, and let go of it.
+func (w *ward) hold(object *unstructured.Unstructured, finalizers string) {
+	w.t.Helper()
+	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))))
+}
+
+// treatedPlane makes three nodes of the control plane, of which the first is treated by
+// a remediator that does not let go of its object.
+func treatedPlane(w *ward) (controller *rig.Controller, object *unstructured.Unstructured) {
+	w.t.Helper()
+	w.template("quick")
+	w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.check("check", atMost("100%"))
+	w.vacate()
+	controller = w.start(rig.Options{Args: []string{alone}})
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	object = w.tries(w.node(1), "quick")
+	w.hold(object, `["example.com/hangs"]`)
+	return controller, object
+}
+
+func testPlaneRemains(w *ward) {
+	controller, object := treatedPlane(w)
+	w.removeNode(w.node(1))
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.remainsOf()
+	w.kill(controller)
+	w.restart(controller.Part)
+	w.says(w.node(3), "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(w.node(3), "Vetoed", w.node(1)))
+	w.remainsOf()
+	w.hold(object, "null")
+	w.tries(w.node(2), "quick")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+}
+
+func testPlaneHangs(w *ward) {
+	controller, object := treatedPlane(w)
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.says(w.node(2), "Sick", corev1.ConditionTrue)
+	w.queues()
+	w.kill(controller)
+	w.restart(controller.Part)
+	w.says(w.node(3), "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
+	w.queues()
+	w.hold(object, "null")
+	w.tries(w.node(2), "quick")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+}
+
+// testCalledOff closes the gate after a remediation was decided, and before it was
+// made. What has been sent arrives, and is not asked for again.
+func testCalledOff(w *ward) {
+	p := w.newPost(w.name)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 6})
+	w.check("check", atMost("1"))
+	takes := p.keep(w.sends(http.MethodPost, "leases"), 1)
+	made := p.count(w.makes())
+	w.start(rig.Options{Args: p.args(alone)})
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	takes.wait(w, 1)
+	w.fallSick(nodes[1:4])
+	w.checkTold("check", row(nodes[1], "GateClosed", "4 of 6"))
+	takes.all()[0].lose() // nothing was made
+	w.checkTold("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
+	if got := made.Load(); got > 0 {
+		w.t.Errorf("%d were asked for after the gate had closed", got)
+	}
+	w.recover(nodes[1:4])
+	w.tries(nodes[0], "quick")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1})
+}
+
+// ---- several controllers
+
+func testClinicLeaderKilled(w *ward) {
+	const count = 20
+	p := w.newPost(w.name)
+	w.template("quick")
+	w.admit(sickFromBirth(count))
+	w.check("check", atMost("100%"))
+	makes, passed := w.makes(), 0
+	box := p.keep(func(l *letter) bool { // in the middle of things; a box asks one at a time
+		if makes(l) {
+			passed++
+		}
+		return passed > 8 && makes(l)
+	}, 0)
+	w.vacate()
+	leader := w.start(rig.Options{Args: p.args(short...)})
+	kept := box.wait(w, 10)
+	w.start(rig.Options{Args: short})
+	w.arrives(kept[:5], http.StatusCreated)
+	w.kill(leader)
+	box.close()
+	w.checkTold("check", counted(count, 0, count))
+	w.arrives(kept[5:], http.StatusConflict)
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count})
+}
+
+// testClinicLeaderPaused takes the lead away from one who does not notice. When it
+// wakes up it goes on with what it had decided, although the health check has been
+// edited and wants other nodes now.
+func testClinicLeaderPaused(w *ward) {
+	const count = 12
+	p := w.newPost(w.name)
+	w.template("quick")
+	w.admit(sickFromBirth(count))
+	w.admit(testbed.Nodes{Count: count, First: count + 1, Conditions: []corev1.NodeCondition{{Type: "Worse", Status: corev1.ConditionTrue}}})
+	w.check("check", atMost("100%"))
+	box := p.keep(w.makes(), 0)
+	w.vacate()
+	leader := w.start(rig.Options{Args: p.args(short...)})
+	kept := box.wait(w, 10)
+	w.must(leader.Pause())
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
+	w.start(rig.Options{Args: short})
+	w.checkTold("check", counted(2*count, count, count))
+	w.arrives(kept[:5], http.StatusCreated)
+	box.empty()
+	leader.Expect()
+	w.must(leader.Resume())
+	w.ended(leader)
+	w.checkTold("check", counted(2*count, count, count))
+	for number := 1; number <= count; number++ {
+		w.tries(w.node(number))
+		w.locked(w.node(number), "")
+	}
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count + 5, Releases: 5})
+}
+
+// testClinicDeposed has two at work who do not know of each other. Of nodes of the
+// control plane only one can take its turn: whoever writes the ledger learns of the
+// other.
+func testClinicDeposed(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 20})
+	plane := w.admit(testbed.Nodes{Count: 3, First: 21, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.check("check", atMost("100%"))
+	w.vacate()
+	first := w.start(rig.Options{Args: []string{alone}})
+	w.fallSick(nodes[:5])
+	w.checkTold("check", counted(23, 18, 5))
+	holder := w.holder()
+	first.Expect()
+	w.start(rig.Options{Args: []string{alone}})
+	w.eventually("another holder of the ledger", func() error {
+		if now := w.holder(); now == holder {
+			return fmt.Errorf("it is still %s", now)
+		}
+		return nil
+	})
+	w.fallSick(nodes[5:10])
+	w.fallSick(plane)
+	w.ended(first)
+	w.checkTold("check", counted(23, 10, 11))
+	w.recover(nodes[:3])
+	w.checkTold("check", counted(23, 13, 8))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 11, Releases: 3})
+}
+
+// pause lets time pass in which others go on.
+func pause(ctx context.Context, lasts time.Duration) {
+	select {
+	case <-time.After(lasts):
+	case <-ctx.Done():
+	}
+}
+
+// ---- bad weather
+
+func testClinicWeather(w *ward) {
+	const count = 40
+	w.vacate()
+	proxy, err := w.Proxy()
+	w.must(err)
+	var rules []*testbed.Rule
+	for _, storm := range []struct {
+		match  func(testbed.Request) bool
+		faults []testbed.Fault
+		among  int64
+	}{
+		{testbed.On("create", "exampleremediations"), []testbed.Fault{testbed.TooManyRequests(0), testbed.InternalError(), testbed.CutRequest(), testbed.CutResponse()}, 11},
+		{testbed.On("delete", "exampleremediations"), []testbed.Fault{testbed.Conflict(), testbed.CutResponse(), testbed.InternalError(), testbed.CutRequest()}, 11},
+		{testbed.On("patch", "exampleremediations"), []testbed.Fault{testbed.CutResponse(), testbed.Conflict(), testbed.CutRequest()}, 8},
+		{testbed.On("create", "leases"), []testbed.Fault{testbed.CutResponse(), testbed.TooManyRequests(0), testbed.InternalError()}, 9},
+		{testbed.On("delete", "leases"), []testbed.Fault{testbed.CutResponse(), testbed.Conflict(), testbed.InternalError()}, 9},
+		{testbed.On("update", "configmaps"), []testbed.Fault{testbed.CutResponse(), testbed.InternalError()}, 4},
+		{testbed.On("get", "nodes"), []testbed.Fault{testbed.InternalError(), testbed.CutResponse()}, 6},
+		{testbed.On("patch", "nodehealthchecks/status"), []testbed.Fault{testbed.CutResponse()}, 2},
+	} {
+		for i, fault := range storm.faults {
+			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 0))
+		}
+	}
+	w.template("quick")
+	nodes := w.admit(sickFromBirth(count))
+	plane := w.admit(testbed.Nodes{Count: 4, First: count + 1, Labels: map[string]string{controlPlaneLabel: ""}})
+	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.fallSick(plane)
+	for _, many := range []int{5, 20, 35} {
+		w.eventually(fmt.Sprintf("%d remediations", many), func() error {
+			if got := w.treated(); got < many {
+				return fmt.Errorf("there are %d", got)
+			}
+			return nil
+		})
+		w.eventually("watches to be dropped", func() error {
+			if proxy.DropWatches() == 0 {
+				return errors.New("there are none")
+			}
+			return nil
+		})
+	}
+	w.checkTold("check", counted(count+4, 0, count+1))
+	w.recover(append(nodes[:count/2:count/2], plane...))
+	w.checkTold("check", counted(count+4, count/2+4, count/2))
+	for i, rule := range rules {
+		if rule.Struck() == 0 {
+			w.t.Errorf("fault %d has struck nothing", i)
+		}
+	}
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count + 1, Releases: count/2 + 1, Notes: count / 2})
+}
+
+// treated counts the nodes of the ward that have a remediation.
+func (w *ward) treated() int {
+	w.t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(remediator.Kind)
+	w.must(w.api.List(w.t.Context(), list))
+	seen := map[string]bool{}
+	for _, o := range list.Items {
+		if node := o.GetAnnotations()[nodeNameAnnotation]; strings.HasPrefix(node, w.name+"-") {
+			seen[node] = true
+		}
+	}
+	return len(seen)
+}
+
+func testClinicOutage(w *ward) {
+	const count = 40
+	proxy, err := w.Proxy()
+	w.must(err)
+	var seen atomic.Int64
+	later := func(than int64) func(testbed.Request) bool {
+		return func(r testbed.Request) bool {
+			return testbed.On("create", "exampleremediations")(r) && seen.Add(1) > than
+		}
+	}
+	w.template("quick")
+	nodes := w.admit(sickFromBirth(count))
+	w.check("check", atMost("100%"))
+	held := proxy.Inject(later(8), testbed.Hold(), 0)
+	controller := w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
+		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+		defer cancel()
+		w.must(held.Wait(ctx, 5))
+		w.must(down())
+		w.answers(controller, "/healthz") // a restart would not bring the API server back
+		w.answers(controller, "/readyz")
+		seen.Store(0)
+		next := proxy.Inject(later(8), testbed.Hold(), 0)
+		held.Lift()
+		w.restart(w.APIServer)
+		held = next
+	}
+	held.Lift()
+	w.checkTold("check", counted(count, 0, count))
+	w.recover(nodes[:10])
+	w.checkTold("check", counted(count, 10, count-10))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: 10})
+}
+
+// ---- conditions and nodes
+
+func testClinicFlapping(w *ward) {
+	const count, flips = 30, 10
+	proxy, err := w.Proxy()
+	w.must(err)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: count})
+	w.check("check", atMost("60%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.HealthyDelay = "1s"
+		s.UnhealthyConditions = append(s.UnhealthyConditions, remediationv1alpha1.UnhealthyCondition{Type: "Tired", Status: corev1.ConditionUnknown, Duration: "1s"})
+	})
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		for range flips {
+			if err := w.try(ctx, node, []string{"Sick", "Tired"}[random.IntN(2)], statuses[random.IntN(len(statuses))]); err != nil {
+				return err
+			}
+			pause(ctx, time.Duration(random.IntN(300))*time.Millisecond)
+		}
+		if i%10 == 0 {
+			proxy.DropWatches()
+		}
+		return w.try(ctx, node, "Tired", corev1.ConditionFalse)
+	}))
+	w.recover(nodes)
+	w.checkTold("check", counted(count, count, 0))
+	w.fallSick(nodes[:10])
+	w.checkTold("check", counted(count, count-10, 10))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 15, Releases: 5})
+}
+
+func testClinicRecreated(w *ward) {
+	const count = 20
+	p := w.newPost(w.name)
+	w.template("quick")
+	w.admit(sickFromBirth(count))
+	w.check("check", atMost("100%"))
+	box := p.keep(w.makes(), 10)
+	w.start(rig.Options{Args: p.args(alone)})
+	// Those whose remediation is on its way go, and come back: some sick, some well.
+	kept := box.wait(w, 10)
+	for i, l := range kept {
+		var object unstructured.Unstructured
+		w.must(object.UnmarshalJSON(l.body))
+		w.removeNode(object.GetName())
+		var number int
+		_, err := fmt.Sscanf(object.GetName(), w.name+"-%d", &number)
+		w.must(err)
+		again := sickFromBirth(1)
+		if i%2 == 0 {
+			again = testbed.Nodes{Count: 1}
+		}
+		again.First = number
+		if i%5 != 0 { // the others do not come back
+			w.admit(again)
+		}
+	}
+	w.arrives(kept[:5], http.StatusCreated) // whoever sent them is not told
+	box.empty()
+	w.checkTold("check", counted(18, 4, 14)) // 2 are gone, 4 are well
+	w.eventually("remediations of nodes that are there", func() error {
+		nodes, err := w.all(w.t.Context())
+		if err != nil {
+			return err
+		}
+		for i := range nodes {
+			there, err := w.objects(w.t.Context(), nodes[i].Name)
+			if err != nil {
+				return err
+			}
+			for _, o := range there {
+				if o.GetAnnotations()["autohealer.resourcestack.com/node-uid"] != string(nodes[i].UID) {
+					return fmt.Errorf("that of %s is of another node", nodes[i].Name)
+				}
+			}
+		}
+		return nil
+	})
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count, Releases: 10})
+}
+
+func testClinicJoining(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.check("check", atMost("49%"))
+	w.start(rig.Options{Args: []string{alone}})
+	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
+	w.admit(testbed.Nodes{Count: 20, First: 11})
+	fallen()
+	w.checkTold("check", counted(30, 20, 10)) // of 30, 15 may be
+	for number := 11; number <= 30; number++ {
+		w.removeNode(w.node(number))
+	}
+	more := w.admit(testbed.Nodes{Count: 2, First: 31})
+	w.fallSick(more)
+	w.checkTold("check", counted(12, 0, 10), row(more[0], "GateClosed", "12 of 12")) // what is under way stays
+	w.recover(nodes[:8])
+	w.checkTold("check", counted(12, 8, 4))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 12, Releases: 8})
+}
+
+// testPendingWait takes away the Lease that a node is locked by while its sickness has
+// not lasted long enough. It is remediated when it has, and not when something else
+// happens to be looked at.
+func testPendingWait(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "6s" })
+	w.start(rig.Options{Args: []string{alone}})
+	w.checkTold("check", counted(4, 4, 0))
+	w.lock(nodes[0], "maintenance", time.Hour)
+	w.lock(nodes[1], "NodeHealthCheck-"+w.name+"-check", time.Hour) // of an earlier treatment
+	w.lock(nodes[2], "maintenance", 2*time.Second)
+	w.fallSick(nodes)
+	fell := time.Now()
+	w.checkTold("check", row(nodes[0], "Pending"))
+	for _, node := range nodes[:2] {
+		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})))
+	}
+	for _, node := range nodes {
+		w.tries(node, "quick")
+	}
+	if took := time.Since(fell); took < 5*time.Second || took > 20*time.Second {
+		w.t.Errorf("it took %s", took)
+	}
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
+}
+
+// made counts the remediation objects of a node that ever were.
+func (w *ward) made(node string) int {
+	w.t.Helper()
+	count := 0
+	for _, change := range w.recording() {
+		if change.GVR.GroupResource() == remedies[0].GroupResource() && change.Type == watch.Added && change.Object.GetAnnotations()[nodeNameAnnotation] == node {
+			count++
+		}
+	}
+	return count
+}
+
+// ---- a remediator that never answers
+
+// beginSilence makes a node sick whose remediator never answers, and has somebody
+// begin with the first of two templates of one kind.
+func beginSilence(w *ward) {
+	w.t.Helper()
+	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
+	w.template("first", several)
+	w.template("second", several)
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", w.steps("first", "second"))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.tries(nodes[0], "first")
+	w.kill(controller)
+}
+
+// endSilence sees that each step had its time, however often the controller was
+// killed meanwhile, and that there was an end of it.
+func endSilence(w *ward) {
+	w.start(rig.Options{Args: []string{alone}})
+	w.tries(w.node(1), "first", "second")
+	var due time.Time
+	objects, err := w.objects(w.t.Context(), w.node(1))
+	w.must(err)
+	for _, o := range objects {
+		due = o.GetCreationTimestamp().Add(time.Minute)
+	}
+	pause(w.t.Context(), time.Until(due)) // a step has a minute at least
+	w.checkTold("check", row(w.node(1), "Exhausted", "nothing is left to try"))
+	w.heard("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", w.node(1))
+	w.locked(w.node(1), "")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Escalations: 1, Notes: 2})
+	w.says(w.node(1), "Sick", corev1.ConditionFalse)
+	w.tries(w.node(1))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Releases: 2})
+}

@@ -1,0 +1,423 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// ---- rights
+
+// withdrawRemedies takes rights to remediations away, as their vendor would, until
+// they are given back.
+func (w *ward) withdrawRemedies(verbs ...string) (giveBack func()) {
+	w.t.Helper()
+	role := &rbacv1.ClusterRole{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: remediator.GroupVersion.Group + "-ext-remediation"}, role))
+	return w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
+		Group: remediator.GroupVersion.Group, Resource: "exampleremediations", Namespace: metav1.NamespaceDefault,
+	}, verbs)
+}
+
+// withdrawLocks takes rights to the Leases of nodes away.
+func (w *ward) withdrawLocks(verbs ...string) (giveBack func()) {
+	w.t.Helper()
+	role := &rbacv1.Role{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: rig.Account}, role))
+	return w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
+		Group: coordinationv1.GroupName, Resource: "leases", Namespace: leaseNamespace,
+	}, verbs)
+}
+
+func (w *ward) withdrawEach(role client.Object, rules *[]rbacv1.PolicyRule, right authorizationv1.ResourceAttributes, verbs []string) (giveBack func()) {
+	w.t.Helper()
+	giveBack = func() {}
+	for _, verb := range verbs {
+		right.Verb = verb
+		restore, before := w.withdraw(role, rules, right), giveBack
+		giveBack = func() {
+			restore()
+			before()
+		}
+	}
+	return giveBack
+}
+
+func testClinicForbidden(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.start(rig.Options{Args: []string{alone}})
+	w.checkTold("check", counted(4, 4, 0))
+	giveBack := w.withdrawRemedies("create")
+	w.fallSick(nodes[:2])
+	for _, node := range nodes[:2] {
+		w.heard("Node", node, "RemediationSkipped", "could not be begun", "forbidden")
+		w.checkTold("check", row(node, "Retrying", "forbidden"), counted(4, 2, 0))
+	}
+	w.says(nodes[1], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", counted(4, 3, 0))
+	w.locked(nodes[1], "") // which was taken for it
+	giveBack()
+	w.tries(nodes[0], "quick")
+
+	giveBack = w.withdrawRemedies("delete")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", row(nodes[0], "Recovered", "forbidden"), counted(4, 3, 1))
+	w.heard("Node", nodes[0], "RemediationSkipped", "could not be ended", "forbidden")
+	w.says(nodes[2], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	w.tries(nodes[2], "quick")
+	giveBack()
+	w.tries(nodes[0])
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 1})
+}
+
+// What cannot be seen may be there: nothing is begun meanwhile, and what is known to
+// be under way goes on.
+func testClinicBlind(w *ward) {
+	proxy, err := w.Proxy()
+	w.must(err)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 6})
+	w.check("check", atMost("100%"))
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.fallSick(nodes[:2])
+	w.checkTold("check", counted(6, 4, 2))
+	giveBack := w.withdrawRemedies("list", "watch")
+	w.eventually("a kind that may not be read", func() error {
+		proxy.DropWatches()
+		check := &remediationv1alpha1.NodeHealthCheck{}
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-check"}, check); err != nil {
+			return err
+		}
+		return phase(remediationv1alpha1.PhaseDisabled, "may not be read", "aggregate-to-ext-remediation")(check.Status)
+	})
+	w.says(nodes[2], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[2], "OnHold", "may not be read"), counted(6, 3, 2))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.must(w.triesNow(nodes[2]))
+	giveBack()
+	w.tries(nodes[2], "quick")
+	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating), counted(6, 4, 2))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 1})
+}
+
+func testClinicNoLocks(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.start(rig.Options{Args: []string{alone}})
+	w.checkTold("check", counted(4, 4, 0))
+	giveBack := w.withdrawLocks("create")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.heard("Node", nodes[0], "RemediationSkipped", "could not be begun", "leases", "forbidden")
+	w.checkTold("check", row(nodes[0], "Retrying", "forbidden"), counted(4, 3, 0))
+	w.must(w.triesNow(nodes[0]))
+	giveBack()
+	w.tries(nodes[0], "quick")
+	giveBack = w.withdrawLocks("delete")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.heard("Node", nodes[0], "RemediationSkipped", "Lease could not be written", "forbidden")
+	giveBack()
+	w.locked(nodes[0], "")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Releases: 1, Leases: 2})
+}
+
+// testClinicRefused has a policy refuse the remediation of one node. Neither do the
+// others wait for it, nor is it asked for again and again.
+func testClinicRefused(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 6})
+	p := w.newPost(w.name)
+	meta := metav1.ObjectMeta{Name: w.name + "-spares"}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{remediator.GroupVersion.Group}, APIVersions: []string{"*"}, Resources: []string{"exampleremediations"}},
+			},
+		}}},
+		Validations: []admissionv1.Validation{{Expression: "object.metadata.name != '" + nodes[0] + "'", Message: "hands off " + nodes[0]}},
+	}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}
+	attempt := func() error {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(remediator.Kind)
+		object.SetNamespace(metav1.NamespaceDefault)
+		object.SetName(nodes[0])
+		return w.api.Create(w.t.Context(), object, client.DryRunAll)
+	}
+	w.must(w.api.Create(w.t.Context(), policy))
+	w.must(w.api.Create(w.t.Context(), binding))
+	w.eventually("a policy to be followed", func() error {
+		if attempt() == nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	w.check("check", atMost("100%"))
+	tries, since := p.count(func(l *letter) bool { return w.makes()(l) && isAbout(l, nodes[0]) }), time.Now()
+	w.start(rig.Options{Args: p.args(alone)})
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.heard("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
+	w.fallSick(nodes[1:])
+	w.checkTold("check", counted(6, 0, 5), row(nodes[0], "Retrying", "hands off"))
+	w.patiently(tries, 1, since)
+	w.must(w.api.Delete(w.t.Context(), binding))
+	w.must(w.api.Delete(w.t.Context(), policy))
+	w.eventually("a policy to be gone", attempt)
+	w.tries(nodes[0], "quick")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 6})
+}
+
+// isAbout says whether a letter that makes an object makes it for a node.
+func isAbout(l *letter, node string) bool {
+	var object unstructured.Unstructured
+	return object.UnmarshalJSON(l.body) == nil && object.GetAnnotations()[nodeNameAnnotation] == node
+}
+
+// ---- somebody else
+
+// testClinicNeighbour has somebody else change and delete remediations and Leases all
+// the while.
+func testClinicNeighbour(w *ward) {
+	const count, rounds = 16, 12
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: count})
+	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
+	w.start(rig.Options{Args: []string{alone}})
+	gone := client.IgnoreNotFound
+	patch := func(ctx context.Context, node, body string) error {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(remediator.Kind)
+		object.SetNamespace(metav1.NamespaceDefault)
+		object.SetName(node)
+		return gone(w.api.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(body))))
+	}
+	deeds := []func(ctx context.Context, node string) error{
+		func(ctx context.Context, node string) error {
+			return patch(ctx, node, `{"metadata":{"annotations":{"neighbour.example.com/was":"here"},"labels":{"neighbour":"yes"}}}`)
+		},
+		func(ctx context.Context, node string) error {
+			return patch(ctx, node, `{"spec":{"strategy":"theirs"}}`)
+		},
+		func(ctx context.Context, node string) error {
+			return patch(ctx, node, `{"metadata":{"annotations":{"remediation.medik8s.io/healthy-delay":null,"neighbour.example.com/was":null}}}`)
+		},
+		func(ctx context.Context, node string) error {
+			return gone(w.api.Delete(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}}))
+		},
+		func(ctx context.Context, node string) error {
+			lease := &coordinationv1.Lease{}
+			if err := w.api.Get(ctx, client.ObjectKey{Namespace: leaseNamespace, Name: "node-" + node}, lease); err != nil {
+				return gone(err)
+			}
+			lease.Spec.LeaseDurationSeconds = new(int32(5))
+			if err := w.api.Update(ctx, lease); !apierrors.IsConflict(err) {
+				return gone(err)
+			}
+			return nil
+		},
+	}
+	neighbour := w.meanwhile(func() error {
+		return w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
+			random := rand.New(rand.NewPCG(2, uint64(i)))
+			for range rounds {
+				if err := deeds[random.IntN(len(deeds))](ctx, node); err != nil {
+					return err
+				}
+				pause(ctx, time.Duration(random.IntN(200))*time.Millisecond)
+			}
+			if i%4 == 0 { // once, and it is made again after a while
+				object := &unstructured.Unstructured{}
+				object.SetGroupVersionKind(remediator.Kind)
+				object.SetNamespace(metav1.NamespaceDefault)
+				object.SetName(node)
+				return gone(w.api.Delete(ctx, object))
+			}
+			return nil
+		})
+	})
+	w.fallSick(nodes)
+	w.recover(nodes[:4])
+	w.fallSick(nodes[:4])
+	neighbour()
+	w.checkTold("check", counted(count, 0, count))
+	// Somebody who takes the Lease from us has it.
+	lease := &coordinationv1.Lease{}
+	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
+	w.eventually("a Lease to be taken", func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: "node-" + nodes[0]}, lease); err != nil {
+			return err
+		}
+		now := metav1.NowMicro()
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("maintenance"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now}
+		return w.api.Update(w.t.Context(), lease)
+	})
+	w.recover(nodes)
+	w.checkTold("check", counted(count, count, 0))
+	for _, node := range nodes[1:] {
+		w.locked(node, "")
+	}
+	w.locked(nodes[0], "maintenance")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: count, Releases: count})
+	w.must(w.api.Delete(w.t.Context(), lease))
+}
+
+// testEagerDeleter has a remediator delete its object as soon as it is there. It is
+// made again, and less and less often.
+func testEagerDeleter(w *ward) {
+	const lasts = 16 * time.Second
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.start(rig.Options{Args: []string{alone}})
+	ctx, cancel := context.WithTimeout(w.t.Context(), lasts)
+	defer cancel()
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	for ctx.Err() == nil {
+		objects, err := w.objects(w.t.Context(), nodes[0])
+		w.must(err)
+		for i := range objects {
+			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &objects[i])))
+		}
+		pause(ctx, glance)
+	}
+	if made := w.made(nodes[0]); made < 2 || made > 4 { // after 5 seconds, after 10 more, after 20 more
+		w.t.Errorf("%d were made in %s", made, lasts)
+	}
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[1], "quick")
+	w.tries(nodes[0], "quick")
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 4})
+}
+
+// ---- clocks
+
+// skewed are the clocks of nodes that are wrong, and how.
+var skewed = []struct {
+	name string
+	by   time.Duration
+}{
+	{"behind", -5 * time.Minute}, {"ahead", 5 * time.Minute}, {"right", 0},
+}
+
+// stamped has a condition say that it changed just now, by a clock that is wrong.
+func stamped(by time.Duration) func(*corev1.NodeCondition) {
+	return func(c *corev1.NodeCondition) {
+		c.LastTransitionTime = metav1.NewTime(time.Now().Add(by))
+		c.LastHeartbeatTime = c.LastTransitionTime
+	}
+}
+
+const skewedWait = 6 * time.Second
+
+// takes says that something took as long as it must, and not much longer.
+func (w *ward) takes(what string, since time.Time, atLeast, atMost time.Duration) {
+	w.t.Helper()
+	if took := time.Since(since); took < atLeast || took > atMost {
+		w.t.Errorf("%s took %s, want from %s to %s", what, took.Round(time.Millisecond), atLeast, atMost)
+	}
+}
+
+// testSkew lets nodes fall sick and recover whose clocks are five minutes wrong. What
+// counts is what the controller itself has seen.
+func testSkew(w *ward) {
+	const slack = 8 * time.Second
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: len(skewed)})
+	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.UnhealthyConditions[0].Duration = skewedWait.String()
+		s.HealthyDelay = skewedWait.String()
+	})
+	w.start(rig.Options{Args: []string{alone}})
+	for i, clock := range skewed {
+		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
+	}
+	w.checkTold("check", counted(3, 3, 0))
+	for i, clock := range skewed {
+		w.part("a clock that is "+clock.name, func(w *ward) {
+			fell := time.Now()
+			w.says(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
+			w.tries(nodes[i], "quick")
+			w.takes("falling sick", fell, skewedWait-time.Second, skewedWait+slack)
+			well := time.Now()
+			w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
+			w.tries(nodes[i])
+			w.takes("recovering", well, skewedWait-time.Second, skewedWait+slack)
+		})
+	}
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
+}
+
+// testSkewKilled kills the controller in the middle of such waits. The next one goes by
+// what was remembered, not by stamps that are wrong.
+func testSkewKilled(w *ward) {
+	const wait, slack = 10 * time.Second, 12 * time.Second
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: len(skewed)})
+	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.UnhealthyConditions[0].Duration = wait.String()
+		s.HealthyDelay = wait.String()
+	})
+	for i, clock := range skewed {
+		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
+	}
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.checkTold("check", counted(3, 3, 0))
+	fell := time.Now()
+	for i, clock := range skewed {
+		w.says(nodes[i], "Sick", corev1.ConditionTrue, stamped(clock.by))
+	}
+	w.checkTold("check", row(nodes[0], "Pending"), row(nodes[1], "Pending"), row(nodes[2], "Pending"))
+	for _, node := range nodes[:2] {
+		w.eventually("what the stamp of "+node+" does not tell is remembered", func() error {
+			found, err := w.get(w.t.Context(), node)
+			if err == nil && !strings.Contains(found.Annotations[recordAnnotation], "memories") {
+				err = fmt.Errorf("the note is %q", found.Annotations[recordAnnotation])
+			}
+			return err
+		})
+	}
+	w.kill(controller)
+	w.restart(controller.Part)
+	for i := range nodes {
+		w.tries(nodes[i], "quick")
+		w.takes("falling sick by a clock that is "+skewed[i].name, fell, wait-time.Second, 2*wait+slack)
+	}
+	well := time.Now()
+	for i, clock := range skewed {
+		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by))
+	}
+	w.checkTold("check", row(nodes[0], "Recovering"), row(nodes[1], "Recovering"), row(nodes[2], "Recovering"))
+	w.kill(controller)
+	w.restart(controller.Part)
+	for i := range nodes {
+		w.tries(nodes[i])
+		w.takes("recovering by a clock that is "+skewed[i].name, well, wait-time.Second, 2*wait+slack)
+	}
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3, Releases: 3})
+}

@@ -1,0 +1,381 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	// peerLease is what the leader of medik8s' own controller holds.
+	peerLease     = "e1f13584.medik8s.io"
+	peerNamespace = "operators"
+	peerLasts     = 8 * time.Second
+)
+
+// TestStandingBack has medik8s' own controller at work, or what can be seen of it: its
+// Lease, and what it makes.
+func TestStandingBack(t *testing.T) {
+	t.Parallel()
+	w := newClinic(t, peerNamespace)
+	if err := w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: peerNamespace}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"nothing is written while the other is at work, and its Lease expires", "expires", testPeerExpires},
+		{"the other gives its Lease back, and comes back in mid-treatment", "returns", testPeerReturns},
+		{"the other's steps are gone on with", "steps", testPeerSteps},
+		{"a restart does not take over", "restart", testPeerRestart},
+		{"nobody can tell whether the other is at work", "unseen", testPeerUnseen},
+		{"the other's Lease cannot be read for a while", "broken", testPeerBroken},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			defer ward.discharge()
+			part.test(ward)
+		})
+	}
+}
+
+// peerWorks renews the Lease of medik8s' own controller until it is told how to end.
+func (w *ward) peerWorks() (end func(how func())) {
+	w.t.Helper()
+	renew := func() error {
+		now := metav1.NowMicro()
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: peerNamespace, Name: peerLease}}
+		is := coordinationv1.LeaseSpec{HolderIdentity: new("medik8s_1"), LeaseDurationSeconds: new(int32(peerLasts / time.Second)), AcquireTime: &now, RenewTime: &now}
+		err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(lease), lease)
+		lease.Spec = is
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		if err != nil {
+			return w.api.Create(w.t.Context(), lease)
+		}
+		return w.api.Update(w.t.Context(), lease)
+	}
+	w.must(renew())
+	stop := make(chan struct{})
+	ended := w.meanwhile(func() error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			case <-w.t.Context().Done():
+				return nil
+			case <-time.After(time.Second):
+				if err := renew(); err != nil {
+					return err
+				}
+			}
+		}
+	})
+	return func(how func()) {
+		w.t.Helper()
+		close(stop)
+		ended()
+		how()
+	}
+}
+
+// expires leaves the Lease as it is: its holder is dead.
+func expires() {}
+
+// peerGivesBack does what a leader does who ends in peace.
+func (w *ward) peerGivesBack() {
+	w.t.Helper()
+	lease := &coordinationv1.Lease{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: peerNamespace, Name: peerLease}, lease))
+	lease.Spec.HolderIdentity = new("")
+	w.must(w.api.Update(w.t.Context(), lease))
+}
+
+// stands waits until a health check says that it is left to another controller, or
+// no longer.
+func (w *ward) stands(name string, back bool, words ...string) {
+	w.t.Helper()
+	check := &remediationv1alpha1.NodeHealthCheck{}
+	w.eventually("who follows "+w.name+"-"+name, func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check); err != nil {
+			return err
+		}
+		err := condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, words...)(check.Status)
+		if back {
+			return err
+		}
+		if err == nil {
+			return fmt.Errorf("it is left to another: %+v", check.Status)
+		}
+		return nil
+	})
+}
+
+// isBack says what a controller tells of itself, in its metrics and its log.
+func (w *ward) isBack(c *rig.Controller, back bool, words string) {
+	w.t.Helper()
+	want := 0.0
+	if back {
+		want = 1
+	}
+	if got := value(w.t, w.scrape(c), "autohealer_nodehealthcheck_standing_back"); got != want {
+		w.t.Errorf("the metric is %v, want %v", got, want)
+	}
+	log, err := c.Log()
+	w.must(err)
+	if !strings.Contains(log, words) {
+		w.t.Errorf("the log says nothing of %q:\n%s", words, log)
+	}
+}
+
+// peerMakes makes a remediation as medik8s' own controller does: without the UID of the
+// node.
+func (w *ward) peerMakes(check *remediationv1alpha1.NodeHealthCheck, node, template string) *unstructured.Unstructured {
+	w.t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"strategy": template}}}
+	object.SetGroupVersionKind(remediator.Kind)
+	object.SetNamespace(metav1.NamespaceDefault)
+	object.SetName(node)
+	if w.isSeveral(template) {
+		object.SetName("")
+		object.SetGenerateName(node + "-")
+	}
+	object.SetAnnotations(map[string]string{nodeNameAnnotation: node, "remediation.medik8s.io/template-name": w.name + "-" + template})
+	object.SetLabels(map[string]string{"app.kubernetes.io/part-of": "node-healthcheck-controller"})
+	object.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: remediationv1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck", Name: check.Name, UID: check.UID, Controller: new(false),
+	}})
+	w.must(w.api.Create(w.t.Context(), object))
+	return object
+}
+
+func (w *ward) isSeveral(template string) bool {
+	w.t.Helper()
+	found := &unstructured.Unstructured{}
+	found.SetGroupVersionKind(remediator.TemplateKind)
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-" + template}, found))
+	_, several := found.GetAnnotations()[severalAnnotation]
+	return several
+}
+
+// untouched says that an object is as it was.
+func (w *ward) untouched(object *unstructured.Unstructured) {
+	w.t.Helper()
+	now := object.DeepCopy()
+	w.must(w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), now))
+	if now.GetResourceVersion() != object.GetResourceVersion() || now.GetDeletionTimestamp() != nil {
+		w.t.Errorf("%s was changed:\n%v\n%v", object.GetName(), object.Object, now.Object)
+	}
+}
+
+func testPeerExpires(w *ward) {
+	end := w.peerWorks()
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 6})
+	check := w.check("check", atMost("100%"))
+	w.fallSick(nodes[:3])
+	theirs := []*unstructured.Unstructured{w.peerMakes(check, nodes[0], "quick"), w.peerMakes(check, nodes[1], "quick")}
+	w.lock(nodes[0], "NodeHealthCheck-"+check.Name, time.Minute)
+	w.lock(nodes[1], "NodeHealthCheck-"+check.Name, time.Minute)
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.stands("check", true, "medik8s_1", peerNamespace+"/"+peerLease)
+	w.isBack(controller, true, "standing back")
+	// It has recovered, which the other will see; and one falls sick.
+	w.says(nodes[1], "Sick", corev1.ConditionFalse)
+	w.says(nodes[3], "Sick", corev1.ConditionTrue)
+	w.annotate(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
+	w.want("set") // sets are nobody else's
+	w.counts(w.key("set"), 0, 3)
+	for _, object := range theirs {
+		w.untouched(object)
+	}
+	report := w.judgeCare(history.Config{AnyTurn: true}, history.Counts{CheckStatuses: 1})
+	if report.Remediations+report.Releases+report.Notes+report.Leases+report.Confirmations > 0 || report.CheckStatuses > 1 {
+		w.t.Errorf("it wrote: %+v", report.Counts)
+	}
+
+	end(expires)
+	w.stands("check", false)
+	w.tries(nodes[2], "quick")
+	w.tries(nodes[3], "quick")
+	w.tries(nodes[1])
+	w.untouched(theirs[0]) // it serves
+	w.checkTold("check", counted(6, 3, 3))
+	w.isBack(controller, false, "following health checks")
+	w.locked(nodes[1], "")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 2, Releases: 2})
+}
+
+func testPeerReturns(w *ward) {
+	end := w.peerWorks()
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.fallSick(nodes[:2])
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.stands("check", true)
+	end(w.peerGivesBack)
+	first := w.tries(nodes[0], "quick")
+	w.tries(nodes[1], "quick")
+	w.checkTold("check", counted(4, 2, 2))
+	end = w.peerWorks()
+	w.stands("check", true)
+	w.isBack(controller, true, "standing back")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.says(nodes[2], "Sick", corev1.ConditionTrue)
+	w.want("set")
+	w.counts(w.key("set"), 0, 2) // by now it has heard of all of it
+	w.untouched(first)
+	w.must(w.triesNow(nodes[2]))
+	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
+	// The other does its work, and leaves.
+	w.must(w.api.Delete(w.t.Context(), first))
+	end(func() {
+		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: peerNamespace, Name: peerLease}}))
+	})
+	w.tries(nodes[2], "quick")
+	w.locked(nodes[0], "")
+	w.checkTold("check", counted(4, 2, 2))
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 3})
+}
+
+func testPeerSteps(w *ward) {
+	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
+	end := w.peerWorks()
+	w.template("first", several)
+	w.template("second", several)
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	check := w.check("check", atMost("100%"), w.steps("first", "second"))
+	w.fallSick(nodes[:2])
+	early := w.peerMakes(check, nodes[0], "first")
+	before := w.peerMakes(check, nodes[1], "first")
+	late := w.peerMakes(check, nodes[1], "second")
+	w.start(rig.Options{Args: []string{alone}})
+	w.stands("check", true)
+	w.replies(early, "Succeeded", metav1.ConditionFalse)
+	w.replies(before, "Succeeded", metav1.ConditionFalse)
+	w.replies(late, "Succeeded", metav1.ConditionFalse)
+	end(w.peerGivesBack)
+	w.tries(nodes[0], "first", "second")
+	w.checkTold("check", row(nodes[1], "Exhausted"), counted(4, 2, 2))
+	w.must(w.triesNow(nodes[1], "first", "second"))
+	w.recover(nodes[:2])
+	w.tries(nodes[0])
+	w.tries(nodes[1])
+	w.judgeCare(history.Config{AnyTurn: true}, history.Counts{Remediations: 1, Escalations: 1, Releases: 4})
+}
+
+// testPeerRestart kills a controller that stands back. The next one knows nothing of
+// the other but its Lease.
+func testPeerRestart(w *ward) {
+	end := w.peerWorks()
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.fallSick(nodes[:2])
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.stands("check", true)
+	for range 3 {
+		w.kill(controller)
+		w.restart(controller.Part)
+		w.eventually("the lead", func() error {
+			if value(w.t, w.scrape(controller), "autohealer_nodehealthcheck_standing_back") != 1 {
+				return errors.New("it does not stand back")
+			}
+			return nil
+		})
+	}
+	report := w.judgeCare(history.Config{AnyTurn: true}, history.Counts{})
+	if report.Remediations+report.Leases > 0 {
+		w.t.Errorf("it wrote: %+v", report.Counts)
+	}
+	end(w.peerGivesBack)
+	w.tries(nodes[0], "quick")
+	w.checkTold("check", counted(4, 2, 2))
+}
+
+// testPeerUnseen takes away the right to see the other's Lease.
+func testPeerUnseen(w *ward) {
+	role := &rbacv1.ClusterRole{}
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.Account}, role))
+	giveBack := w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
+		Group: coordinationv1.GroupName, Resource: "leases", Name: peerLease,
+	}, []string{"list", "watch"})
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.fallSick(nodes[:2])
+	controller := w.start(rig.Options{Args: []string{alone}})
+	w.stands("check", true, "nobody can tell", "forbidden")
+	w.isBack(controller, true, "nobody can tell")
+	w.want("set")
+	w.counts(w.key("set"), 0, 2)
+	w.must(w.triesNow(nodes[0]))
+	giveBack()
+	w.tries(nodes[0], "quick")
+	w.stands("check", false)
+	w.checkTold("check", counted(4, 2, 2))
+	w.isBack(controller, false, "following health checks")
+}
+
+// testPeerBroken keeps the controller from reading the other's Lease for longer than
+// that lasts, while the other renews it: that nothing was heard is not that nobody is
+// there.
+func testPeerBroken(w *ward) {
+	end := w.peerWorks()
+	proxy, err := w.Proxy()
+	w.must(err)
+	everywhere := func(r testbed.Request) bool {
+		return r.Resource == "leases" && r.Namespace == "" && (r.Verb == "list" || r.Verb == "watch")
+	}
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check", atMost("100%"))
+	w.fallSick(nodes[:2])
+	// From the beginning, and later.
+	for i := range 2 {
+		broken := proxy.Inject(everywhere, testbed.InternalError(), 0)
+		if i == 0 {
+			w.start(rig.Options{Through: proxy, Unready: true, Args: []string{alone}})
+		} else {
+			w.eventually("watches to be dropped", func() error {
+				if proxy.DropWatches() == 0 {
+					return errors.New("there are none")
+				}
+				return nil
+			})
+		}
+		struck := broken.Struck()
+		for deadline := time.Now().Add(peerLasts + 3*time.Second); time.Now().Before(deadline); pause(w.t.Context(), time.Second) {
+			w.must(w.triesNow(nodes[0]))
+		}
+		if broken.Struck() == struck {
+			w.t.Error("nobody has asked for the Lease")
+		}
+		broken.Lift()
+		w.stands("check", true)
+		w.must(w.triesNow(nodes[0]))
+	}
+	end(w.peerGivesBack)
+	w.tries(nodes[0], "quick")
+}

@@ -1,0 +1,338 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// What the contract with remediators calls things.
+const (
+	nodeNameAnnotation  = "remediation.medik8s.io/node-name"
+	timedOutAnnotation  = "remediation.medik8s.io/nhc-timed-out"
+	confirmedAnnotation = "remediation.medik8s.io/manually-confirmed-healthy"
+	severalAnnotation   = "remediation.medik8s.io/multiple-templates-support"
+	excludeLabel        = "remediation.medik8s.io/exclude-from-remediation"
+	controlPlaneLabel   = "node-role.kubernetes.io/control-plane"
+	leaseNamespace      = "medik8s-leases"
+)
+
+// withManager adds of the controller manager what health checks rely on: rights of
+// remediators are gathered, and what a health check owned goes with it.
+func withManager(cfg *testbed.Config) {
+	cfg.ControllerManager = true
+	cfg.Flags.ControllerManager = []string{"--controllers=serviceaccount-token-controller,serviceaccount-controller,clusterrole-aggregation-controller,garbage-collector-controller"}
+}
+
+// template makes a template of the ward, or changes it.
+func (w *ward) template(name string, changes ...func(*unstructured.Unstructured)) {
+	w.t.Helper()
+	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": name}}}}}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace(metav1.NamespaceDefault)
+	template.SetName(w.name + "-" + name)
+	for _, change := range changes {
+		change(template)
+	}
+	w.must(w.api.Create(w.t.Context(), template))
+}
+
+// reference names a template of the ward.
+func (w *ward) reference(name string) corev1.ObjectReference {
+	return corev1.ObjectReference{
+		APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: w.name + "-" + name,
+	}
+}
+
+// checkup changes a health check.
+type checkup = func(*remediationv1alpha1.NodeHealthCheckSpec)
+
+// check makes a health check for the ward's nodes: when Sick is True, for however
+// short a time, the template quick is used.
+func (w *ward) check(name string, changes ...checkup) *remediationv1alpha1.NodeHealthCheck {
+	w.t.Helper()
+	check := &remediationv1alpha1.NodeHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
+		Spec: remediationv1alpha1.NodeHealthCheckSpec{
+			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+			UnhealthyConditions: []remediationv1alpha1.UnhealthyCondition{{Type: "Sick", Status: corev1.ConditionTrue, Duration: "0s"}},
+			RemediationTemplate: new(w.reference("quick")),
+		},
+	}
+	for _, change := range changes {
+		change(&check.Spec)
+	}
+	w.must(w.api.Create(w.t.Context(), check))
+	return check
+}
+
+// atMost bounds how many nodes may be sick.
+func atMost(limit string) checkup {
+	return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.MaxUnhealthy = new(intstr.Parse(limit)) }
+}
+
+// steps has templates tried one after the other, each for a minute.
+func (w *ward) steps(names ...string) checkup {
+	return func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.RemediationTemplate = nil
+		for i, name := range names {
+			s.EscalatingRemediations = append(s.EscalatingRemediations, remediationv1alpha1.EscalatingRemediation{
+				RemediationTemplate: w.reference(name), Order: int64(i), Timeout: "1m",
+			})
+		}
+	}
+}
+
+// change edits the spec of a health check of the ward.
+func (w *ward) change(name string, change checkup) {
+	w.t.Helper()
+	check := &remediationv1alpha1.NodeHealthCheck{}
+	for {
+		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check))
+		change(&check.Spec)
+		err := w.api.Update(w.t.Context(), check)
+		if err == nil {
+			return
+		}
+		if !apierrors.IsConflict(err) { // else the status came in between
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// discharge deletes everything that health checks have in the ward, and the nodes.
+func (w *ward) discharge() {
+	w.t.Helper()
+	var list remediationv1alpha1.NodeHealthCheckList
+	w.must(w.api.List(w.t.Context(), &list))
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].Name, w.name+"-") {
+			w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), &list.Items[i])))
+		}
+	}
+	w.dismiss()
+}
+
+// objects returns the remediation objects of the ward that are about a node.
+func (w *ward) objects(ctx context.Context, node string) ([]unstructured.Unstructured, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(remediator.Kind)
+	err := w.api.List(ctx, list)
+	slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int {
+		one, other := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+		return one.Compare(other.Time)
+	})
+	return slices.DeleteFunc(list.Items, func(u unstructured.Unstructured) bool { return u.GetAnnotations()[nodeNameAnnotation] != node }), err
+}
+
+// strategies returns what is tried on a node.
+func (w *ward) strategies(node string) ([]string, error) {
+	objects, err := w.objects(w.t.Context(), node)
+	found := []string{}
+	for _, o := range objects {
+		strategy, _, _ := unstructured.NestedString(o.Object, "spec", "strategy")
+		found = append(found, strategy)
+	}
+	slices.Sort(found)
+	return found, err
+}
+
+// tries waits until exactly these are tried on a node, and returns the first object.
+func (w *ward) tries(node string, strategies ...string) *unstructured.Unstructured {
+	w.t.Helper()
+	w.eventually("remediations of "+node, func() error { return w.triesNow(node, strategies...) })
+	objects, err := w.objects(w.t.Context(), node)
+	w.must(err)
+	if len(objects) == 0 {
+		return nil
+	}
+	return &objects[0]
+}
+
+// triesNow says what is wrong about what is tried at this moment.
+func (w *ward) triesNow(node string, strategies ...string) error {
+	found, err := w.strategies(node)
+	if err == nil && !slices.Equal(found, slices.Sorted(slices.Values(strategies))) {
+		err = fmt.Errorf("%v are tried on %s, want %v", found, node, strategies)
+	}
+	return err
+}
+
+// replies has a remediator say something of an object.
+func (w *ward) replies(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) {
+	w.t.Helper()
+	w.must(w.report(object, condition, status))
+}
+
+func (w *ward) report(object *unstructured.Unstructured, condition string, status metav1.ConditionStatus) error {
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"TestSaysSo","message":"","lastTransitionTime":%q}]}}`,
+		condition, status, time.Now().UTC().Format(time.RFC3339))
+	return w.api.Status().Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// mark changes annotations of a node, or labels.
+func (w *ward) mark(node, patch string) {
+	w.t.Helper()
+	w.must(w.api.Patch(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+patch+`}`))))
+}
+
+// locked waits until a node is locked by somebody, or with "" by nobody.
+func (w *ward) locked(node, by string) {
+	w.t.Helper()
+	w.eventually("Lease of "+node, func() error {
+		lease := &coordinationv1.Lease{}
+		err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: "node-" + node}, lease)
+		switch {
+		case apierrors.IsNotFound(err) && by == "":
+			return nil
+		case err != nil:
+			return err
+		case by == "":
+			return errors.New("there is one")
+		case lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != by:
+			return fmt.Errorf("it is %+v", lease.Spec)
+		}
+		return nil
+	})
+}
+
+// lock has somebody lock a node.
+func (w *ward) lock(node, by string, lasts time.Duration) *coordinationv1.Lease {
+	w.t.Helper()
+	now := metav1.NowMicro()
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &by, LeaseDurationSeconds: new(int32(lasts / time.Second)), AcquireTime: &now, RenewTime: &now},
+	}
+	w.must(w.api.Create(w.t.Context(), lease))
+	return lease
+}
+
+// checkTold waits until the status of a health check, made for its latest
+// generation, is right.
+func (w *ward) checkTold(name string, wrongs ...func(remediationv1alpha1.NodeHealthCheckStatus) error) {
+	w.t.Helper()
+	check := &remediationv1alpha1.NodeHealthCheck{}
+	w.eventually("status of "+w.name+"-"+name, func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: w.name + "-" + name}, check); err != nil {
+			return err
+		}
+		if check.Status.ObservedNodes == nil || check.Status.ObservedGeneration != check.Generation {
+			return fmt.Errorf("it is about generation %d, not %d", check.Status.ObservedGeneration, check.Generation)
+		}
+		for _, wrong := range wrongs {
+			if err := wrong(check.Status); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// told returns why a status does not have a phase, for a reason with some words.
+func phase(is remediationv1alpha1.Phase, words ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
+	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		for _, part := range words {
+			if !strings.Contains(s.Reason, part) {
+				return fmt.Errorf("the reason is %q, nothing of %q", s.Reason, part)
+			}
+		}
+		if s.Phase != is {
+			return fmt.Errorf("the phase is %s (%s), not %s", s.Phase, s.Reason, is)
+		}
+		return nil
+	}
+}
+
+// counted returns why a status does not count right.
+func counted(observed, healthy, treated int) func(remediationv1alpha1.NodeHealthCheckStatus) error {
+	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		if *s.ObservedNodes != observed || *s.HealthyNodes != healthy || *s.InTreatment != treated {
+			return fmt.Errorf("%d observed, %d healthy, %d treated; want %d, %d, %d", *s.ObservedNodes, *s.HealthyNodes, *s.InTreatment, observed, healthy, treated)
+		}
+		return nil
+	}
+}
+
+// row returns why a status does not tell of a node with that reason.
+func row(node, reason string, parts ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
+	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		at := slices.IndexFunc(s.UnhealthyNodes, func(n remediationv1alpha1.UnhealthyNode) bool { return n.Name == node })
+		if at < 0 {
+			return fmt.Errorf("it does not name %s but %+v", node, s.UnhealthyNodes)
+		}
+		if s.UnhealthyNodes[at].Reason != reason {
+			return fmt.Errorf("%s is %s (%s), not %s", node, s.UnhealthyNodes[at].Reason, s.UnhealthyNodes[at].Message, reason)
+		}
+		for _, part := range parts {
+			if !strings.Contains(s.UnhealthyNodes[at].Message, part) {
+				return fmt.Errorf("of %s it says %q, nothing of %q", node, s.UnhealthyNodes[at].Message, part)
+			}
+		}
+		return nil
+	}
+}
+
+// condition returns why a condition of a health check is not so.
+func condition(kind string, status metav1.ConditionStatus, parts ...string) func(remediationv1alpha1.NodeHealthCheckStatus) error {
+	return func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		c := meta.FindStatusCondition(s.Conditions, kind)
+		if c == nil {
+			return fmt.Errorf("there is no condition %s", kind)
+		}
+		if c.Status != status {
+			return fmt.Errorf("%s is %s (%s: %s), not %s", kind, c.Status, c.Reason, c.Message, status)
+		}
+		for _, part := range parts {
+			if !strings.Contains(c.Reason+": "+c.Message, part) {
+				return fmt.Errorf("%s says %s: %q, nothing of %q", kind, c.Reason, c.Message, part)
+			}
+		}
+		return nil
+	}
+}
+
+// heard waits until there is an Event about an object, for a reason and with some
+// words in it.
+func (w *ward) heard(kind, name, reason string, words ...string) {
+	w.t.Helper()
+	w.eventually(reason+" about "+kind+" "+name, func() error {
+		var list eventsv1.EventList
+		if err := w.api.List(w.t.Context(), &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+			return err
+		}
+		var others []string
+		for _, e := range list.Items {
+			if e.Regarding.Kind != kind || e.Regarding.Name != name {
+				continue
+			}
+			isIt := e.Reason == reason
+			for _, part := range words {
+				isIt = isIt && strings.Contains(e.Note, part)
+			}
+			if isIt {
+				return nil
+			}
+			others = append(others, e.Reason+": "+e.Note)
+		}
+		return fmt.Errorf("there is only: %s", strings.Join(others, "; "))
+	})
+}

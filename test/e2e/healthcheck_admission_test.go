@@ -1,0 +1,566 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestHealthCheckAdmission writes health checks through the real webhook. Nobody
+// leads meanwhile: every replica answers, and no other hand writes a status.
+func TestHealthCheckAdmission(t *testing.T) {
+	t.Parallel() // much of it is waiting
+	w := newWorld(t, gatheringRights)
+	all := w.ward(t, "all")
+	all.must(remediator.Install(t.Context(), w.Cluster))
+	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
+	all.must(err)
+	all.eventually("the rights of the remediator being gathered", func() error {
+		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+rig.User, "-n", "default")
+		return err
+	})
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"every kind of verdict", "verdicts", testHealthVerdicts},
+		{"every way to write a health check", "ways", testWaysToWriteHealthChecks},
+		{"what is under way is not cut off", "underway", testNothingIsCutOff},
+		{"what came in before stays manageable", "before", testBadHealthChecks},
+		{"nobody is let in before the nodes are known", "early", testHealthChecksTooEarly},
+		{"the webhook is down", "down", testHealthWebhookDown},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			ward.vacate()
+			ward.leaderless()
+			part.test(ward)
+			ward.must(rig.StopAsking(t.Context(), w.Cluster))
+			ward.must(ward.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
+			ward.dismiss()
+		})
+	}
+}
+
+// gatheringRights adds of the controller manager who gathers the rights that
+// remediators give.
+func gatheringRights(cfg *testbed.Config) {
+	cfg.ControllerManager = true
+	cfg.Flags.ControllerManager = []string{"--controllers=serviceaccount-token-controller,serviceaccount-controller,clusterrole-aggregation-controller"}
+}
+
+// leaderless gives the leader's lease to nobody, for longer than any test.
+func (w *ward) leaderless() {
+	w.t.Helper()
+	now := metav1.NowMicro()
+	w.must(w.api.Create(w.t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-controller"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("nobody"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
+	}))
+}
+
+// exampleTemplate makes a template of the example remediator. The changes make something
+// else of it.
+func (w *ward) exampleTemplate(name string, changes ...func(*unstructured.Unstructured)) corev1.ObjectReference {
+	w.t.Helper()
+	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": int64(42)}}}}}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace("default")
+	template.SetName(w.name + "-" + name)
+	for _, change := range changes {
+		change(template)
+	}
+	w.must(w.api.Create(w.t.Context(), template))
+	return w.exampleReference(name)
+}
+
+// exampleReference names a template of the ward, whether there is one or not.
+func (w *ward) exampleReference(name string) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: "default", Name: w.name + "-" + name}
+}
+
+func takesSeveral(template *unstructured.Unstructured) {
+	template.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: "true"})
+}
+
+// healthCheck returns a health check of the ward without fault, changed.
+func (w *ward) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
+	check := &v1alpha1.NodeHealthCheck{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeHealthCheck"},
+		ObjectMeta: metav1.ObjectMeta{Name: w.name + "-" + name},
+		Spec: v1alpha1.NodeHealthCheckSpec{
+			RemediationTemplate: new(w.exampleReference("quick")),
+			UnhealthyConditions: []v1alpha1.UnhealthyCondition{{Type: "Sick", Status: "True", Duration: "5m"}},
+			Selector:            &metav1.LabelSelector{MatchLabels: map[string]string{wardLabel: w.name}},
+		},
+	}
+	for _, change := range changes {
+		change(&check.Spec)
+	}
+	return check
+}
+
+// onSign makes a health check wait for another sign, written as Type=Status.
+func onSign(sign, duration string) func(*v1alpha1.NodeHealthCheckSpec) {
+	return func(s *v1alpha1.NodeHealthCheckSpec) {
+		name, status, _ := strings.Cut(sign, "=")
+		s.UnhealthyConditions = []v1alpha1.UnhealthyCondition{{Type: corev1.NodeConditionType(name), Status: corev1.ConditionStatus(status), Duration: duration}}
+	}
+}
+
+// escalates makes a health check try several templates.
+func escalates(templates ...corev1.ObjectReference) func(*v1alpha1.NodeHealthCheckSpec) {
+	return func(s *v1alpha1.NodeHealthCheckSpec) {
+		s.RemediationTemplate, s.EscalatingRemediations = nil, nil
+		for i, template := range templates {
+			s.EscalatingRemediations = append(s.EscalatingRemediations, v1alpha1.EscalatingRemediation{RemediationTemplate: template, Order: int64(i + 1), Timeout: "10m"})
+		}
+	}
+}
+
+const byHealthWebhook = `admission webhook "nodehealthchecks.autohealer.resourcestack.com" denied the request`
+
+// refusedHealth says what is wrong with a refusal, as refused does for sets.
+func refusedHealth(err error, parts ...string) error {
+	if err == nil {
+		return errors.New("it was let in")
+	}
+	if len(parts) == 0 || parts[0] != bySchema {
+		parts = append(parts, byHealthWebhook)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			return fmt.Errorf("nothing of %q is said: %w", part, err)
+		}
+	}
+	return nil
+}
+
+// testHealthVerdicts has every check of vet answer once, through the API server:
+// what they say in full is vet's business.
+func testHealthVerdicts(w *ward) {
+	nodes := w.admit(healthyNodes(10))
+	quick := w.exampleTemplate("quick")
+	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", takesSeveral), w.exampleTemplate("two", takesSeveral)
+	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
+	w.guarded(rig.Options{})
+	d := w.desk()
+	w.must(w.turn(nodes[:3], corev1.ConditionTrue))
+	w.eventually("the webhook knowing the nodes", func() error {
+		d.warnings()
+		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
+			return err
+		}
+		return saying(d.warnings(), "3 of 10 selected nodes (30%) match now ("+w.node(1))
+	})
+	w.must(d.api.Create(w.t.Context(), w.healthCheck("first", onSign("KernelDeadlock=True", "5m"), escalates(plain))))
+	other := func(s *v1alpha1.NodeHealthCheckSpec) {
+		onSign("KernelDeadlock=True", "5m")(s)
+		*s.RemediationTemplate = plain
+	}
+	w.eventually("the webhook knowing the other health check", func() error {
+		d.warnings()
+		if err := d.api.Create(w.t.Context(), w.healthCheck("probe"), client.DryRunAll); err != nil {
+			return err
+		}
+		return saying(d.warnings(), "other templates: "+w.name+"-first (10, the first is "+w.node(1)+")")
+	})
+	d.warnings()
+	type spec = v1alpha1.NodeHealthCheckSpec
+	for _, test := range []struct {
+		name   string
+		change func(*spec)
+		says   []string // empty: it is let in
+		warns  []string
+	}{
+		{"nothing to say", other, nil, nil},
+		{"both bounds", func(s *spec) { s.MinHealthy, s.MaxUnhealthy = new(intstr.FromInt32(1)), new(intstr.FromInt32(1)) }, []string{bySchema, "minHealthy"}, nil},
+		{"a negative number", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, []string{bySchema, "maxUnhealthy"}, nil},
+		{"both forms", func(s *spec) { escalates(plain)(s); s.RemediationTemplate = &quick }, []string{bySchema, "not both"}, nil},
+		{"neither form", func(s *spec) { s.RemediationTemplate = nil }, []string{bySchema, "remediationTemplate"}, nil},
+		{"an order twice", func(s *spec) { escalates(one, two)(s); s.EscalatingRemediations[1].Order = 1 }, []string{bySchema, "order"}, nil},
+		{"a short timeout", func(s *spec) { escalates(one)(s); s.EscalatingRemediations[0].Timeout = "59s" }, []string{bySchema, "at least a minute"}, nil},
+		{"a template twice", escalates(one, one), []string{"spec.escalatingRemediations[1].remediationTemplate", "named twice"}, nil},
+		{"two of one kind", escalates(plain, one), []string{"spec.escalatingRemediations[1].remediationTemplate", w.name + "-plain", remediation.MultipleTemplatesAnnotation}, nil},
+		{"two that go together", escalates(one, two), nil, []string{"other templates"}},
+		{"two, one of them unknown", escalates(one, w.exampleReference("later")), nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-later", "nobody knows whether its remediator takes several"}},
+		{"a healthy status", onSign("Ready=True", "5m"), []string{"spec.unhealthyConditions[0].status", "Ready=True", "10 of 10 selected nodes"}, nil},
+		{"a label that is none", func(s *spec) { s.Selector.MatchLabels["a b"] = "c" }, []string{"spec.selector"}, nil},
+
+		{"sick nodes within the bound", func(s *spec) { *s.RemediationTemplate = plain }, nil, []string{"3 of 10 selected nodes (30%) match now", "will remediate them, once it has stood for 5m"}},
+		{"sick nodes beyond the bound", func(s *spec) { s.MaxUnhealthy = new(intstr.FromInt32(2)); *s.RemediationTemplate = plain }, nil, []string{"maxUnhealthy 2 allows 2: nothing is begun"}},
+		{"a pause", func(s *spec) { s.PauseRequests = []string{"upgrade"}; *s.RemediationTemplate = plain }, nil, []string{"nothing is begun while it is paused"}},
+		{"others with other templates", func(s *spec) { onSign("KernelDeadlock=True", "5m")(s) }, nil, []string{"other templates: " + w.name + "-first (10, the first is " + w.node(1) + ")"}},
+		{"no template", func(s *spec) { *s.RemediationTemplate = w.exampleReference("nowhere") }, nil, []string{"there is no ExampleRemediationTemplate default/" + w.name + "-nowhere"}},
+		{"no such kind", func(s *spec) { s.RemediationTemplate.Kind = "UnheardOfTemplate" }, nil, []string{"does not know the kind UnheardOfTemplate"}},
+		{"a template without rights", func(s *spec) { s.RemediationTemplate.APIVersion = "unheard.example.com/v1" }, nil, []string{"does not know the kind ExampleRemediationTemplate of unheard.example.com/v1"}},
+		{"a template without a place", func(s *spec) { s.RemediationTemplate.Namespace = "" }, nil, []string{"the reference has no namespace"}},
+		{"a template without a body", func(s *spec) { *s.RemediationTemplate = odd }, nil, []string{"nothing can be made from it", "it has no spec.template"}},
+		{"a bound that is never met", func(s *spec) { other(s); s.MinHealthy = new(intstr.FromInt32(10)) }, nil, []string{"spec.minHealthy: with 10, and 10 selected nodes now, nothing is ever begun"}},
+		{"a bound that is none", func(s *spec) { other(s); s.MaxUnhealthy = new(intstr.FromString("100%")) }, nil, []string{"spec.maxUnhealthy: 100% is no bound"}},
+		{"a selector of nobody", func(s *spec) { other(s); s.Selector.MatchLabels[wardLabel] = "nobody" }, nil, []string{"no node has these labels"}},
+		{"a near miss", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "KernelDeadlok" }, nil, []string{"did you mean KernelDeadlock?"}},
+		{"a condition that nobody knows", func(s *spec) { other(s); s.UnhealthyConditions[0].Type = "OurOwnThing" }, nil, []string{"no node reports OurOwnThing"}},
+		{"haste", func(s *spec) {
+			other(s)
+			s.UnhealthyConditions[0] = v1alpha1.UnhealthyCondition{Type: "Ready", Status: "False", Duration: "30s"}
+		}, nil, []string{"starts anew"}},
+	} {
+		err := d.api.Create(w.t.Context(), w.healthCheck("trial", test.change), client.DryRunAll)
+		said := d.warnings()
+		if len(test.says) > 0 {
+			err = refusedHealth(err, test.says...)
+		}
+		if len(test.warns) > 0 || len(test.says) == 0 {
+			err = errors.Join(err, saying(said, test.warns...))
+		}
+		if err != nil {
+			w.t.Errorf("%s: %v", test.name, err)
+		}
+		if total := len([]rune(strings.Join(said, ""))); total > untruncated {
+			w.t.Errorf("%s: of %d letters the API server cuts some off: %q", test.name, total, said)
+		}
+	}
+	// A kind that the controller may not read.
+	_, err := w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation-")
+	w.must(err)
+	w.eventually("the right being gone", func() error {
+		d.warnings()
+		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
+			return err
+		}
+		return saying(d.warnings(), "the controller may not read ExampleRemediationTemplate default/"+w.name+"-plain", "aggregate-to-ext-remediation")
+	})
+	_, err = w.Kubectl(w.t.Context(), "label", "clusterrole", "remediator.example.com-ext-remediation", "rbac.ext-remediation/aggregate-to-ext-remediation=true")
+	w.must(err)
+	w.eventually("the right being there again", func() error {
+		d.warnings()
+		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
+			return err
+		}
+		return saying(d.warnings())
+	})
+	// The control plane among the workers.
+	_, err = w.Kubectl(w.t.Context(), "label", "node", nodes[0], "node-role.kubernetes.io/control-plane=")
+	w.must(err)
+	w.eventually("the webhook knowing the control plane", func() error {
+		d.warnings()
+		if err := d.api.Create(w.t.Context(), w.healthCheck("trial", other), client.DryRunAll); err != nil {
+			return err
+		}
+		return saying(d.warnings(), "1 of 10 selected nodes are of the control plane")
+	})
+}
+
+// writeDown puts a health check into a file.
+func (w *ward) writeDown(check *v1alpha1.NodeHealthCheck) string {
+	w.t.Helper()
+	text, err := json.Marshal(map[string]any{"apiVersion": check.APIVersion, "kind": check.Kind, "metadata": map[string]any{"name": check.Name}, "spec": check.Spec})
+	w.must(err)
+	path := filepath.Join(w.t.TempDir(), "check.json")
+	w.must(os.WriteFile(path, text, 0o600))
+	return path
+}
+
+// kubectl runs it, and looks whether it fails with what is wanted; nothing means
+// that it must not fail.
+func (w *ward) kubectl(want string, args ...string) {
+	w.t.Helper()
+	out, err := w.Kubectl(w.t.Context(), args...)
+	switch {
+	case want == "" && err != nil:
+		w.t.Error(err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		w.t.Errorf("kubectl %s: nothing of %q is said: %s %v", strings.Join(args, " "), want, out, err)
+	}
+}
+
+// testWaysToWriteHealthChecks writes the same good and bad health checks in every
+// way that there is.
+func testWaysToWriteHealthChecks(w *ward) {
+	nodes := w.admit(healthyNodes(10))
+	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
+	w.exampleTemplate("quick")
+	w.guarded(rig.Options{})
+	good := w.writeDown(w.healthCheck("check"))
+	slower := w.writeDown(w.healthCheck("check", onSign("Sick=True", "10m")))
+	trap := w.writeDown(w.healthCheck("check", onSign("Ready=True", "5m")))
+	const denied, told = "denied the request: spec.unhealthyConditions[0].status", "Warning: 2 of 10 selected nodes (20%) match now"
+	name := w.name + "-check"
+	w.eventually("the webhook knowing the nodes", func() error {
+		_, err := w.Kubectl(w.t.Context(), "create", "-f", good, "--dry-run=server", "--warnings-as-errors")
+		if err == nil || !strings.Contains(err.Error(), told) {
+			return fmt.Errorf("a dry run says %w", err)
+		}
+		return nil
+	})
+	for _, apply := range [][]string{{"apply"}, {"apply", "--server-side"}} {
+		w.kubectl(denied, append(apply, "-f", trap)...)
+		w.kubectl(told, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+		w.kubectl("", append(apply, "-f", good)...)
+		if len(apply) > 1 { // the other does not ask when nothing changes
+			w.kubectl(told, append(apply, "-f", good, "--dry-run=server", "--warnings-as-errors")...)
+		}
+		w.kubectl(denied, append(apply, "-f", trap)...)
+		w.kubectl("", append(apply, "-f", slower)...)
+		w.kubectl("", "delete", "nhc", name)
+	}
+	w.kubectl(denied, "create", "-f", trap)
+	w.kubectl("", "create", "-f", good)
+	w.kubectl(denied, "replace", "-f", trap)
+	w.kubectl(denied, "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"unhealthyConditions": [{"type": "Ready", "status": "True", "duration": "5m"}]}}`)
+	w.kubectl(denied, "patch", "nhc", name, "--type=json", "-p", `[{"op": "replace", "path": "/spec/unhealthyConditions/0", "value": {"type": "Ready", "status": "True", "duration": "5m"}}]`)
+	w.kubectl("", "replace", "-f", slower)
+	w.kubectl("", "label", "nhc", name, "a=b")
+	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": ["upgrade"]}}`)
+	// That too many nodes match holds the health check, and nobody back.
+	w.must(w.turn(nodes, corev1.ConditionTrue))
+	w.eventually("the webhook knowing all of them", func() error {
+		_, err := w.Kubectl(w.t.Context(), "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`, "--dry-run=server", "--warnings-as-errors")
+		if err == nil || !strings.Contains(err.Error(), "10 of 10 selected nodes (100%) match now") {
+			return fmt.Errorf("a dry run says %w", err)
+		}
+		return nil
+	})
+	w.kubectl("", "patch", "nhc", name, "--type=merge", "-p", `{"spec": {"pauseRequests": null}}`)
+	// One that is named by the API server, as the seed has it and without a bound.
+	w.must(w.api.Create(w.t.Context(), &v1alpha1.NodeHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: w.name + "-"}, Spec: v1alpha1.NodeHealthCheckSpec{RemediationTemplate: new(w.exampleReference("quick"))},
+	}))
+	w.kubectl("", "delete", "nhc", "--all")
+}
+
+// testNothingIsCutOff tries to delete and to change health checks with remediations.
+func testNothingIsCutOff(w *ward) {
+	nodes := w.admit(healthyNodes(3))
+	w.exampleTemplate("quick")
+	other := w.exampleTemplate("slow")
+	w.guarded(rig.Options{})
+	d := w.desk()
+	check := w.healthCheck("check")
+	w.must(d.api.Create(w.t.Context(), check))
+	// remediate plays the controller: makes an object, and notes it in the status.
+	remediate := func(name string, finalizers ...string) *unstructured.Unstructured {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(remediator.Kind)
+		object.SetNamespace("default")
+		object.SetName(name)
+		object.SetFinalizers(finalizers)
+		w.must(w.api.Create(w.t.Context(), object))
+		noted := check.DeepCopy()
+		noted.Status.UnhealthyNodes = []v1alpha1.UnhealthyNode{{Name: name, Remediations: []v1alpha1.Remediation{{
+			Resource: corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.Kind.Kind, Namespace: "default", Name: name, UID: object.GetUID()},
+			Started:  metav1.Now(),
+		}}}}
+		status, err := json.Marshal(map[string]any{"status": noted.Status})
+		w.must(err)
+		w.must(w.api.Status().Patch(w.t.Context(), noted, client.RawPatch(types.MergePatchType, status)))
+		return object
+	}
+	patch := func(body string, how ...client.PatchOption) error {
+		return d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), how...)
+	}
+	const relabelled = `{"spec": {"selector": {"matchLabels": {"a": "b"}}}}`
+	retemplated := `{"spec": {"remediationTemplate": {"name": "` + other.Name + `"}}}`
+	remove := func(how ...client.DeleteOption) error { return d.api.Delete(w.t.Context(), check.DeepCopy(), how...) }
+	under := "a remediation of node " + nodes[0] + " is under way"
+
+	object := remediate(nodes[0], "example.com/hangs")
+	for what, refusal := range map[string]error{
+		"its deletion":       refusedHealth(remove(), "status.unhealthyNodes", under, autohealer.AcceptImpactAnnotation),
+		"another selector":   refusedHealth(patch(relabelled), "spec.selector", under, autohealer.AcceptImpactAnnotation),
+		"another template":   refusedHealth(patch(retemplated), "spec.remediationTemplate", under),
+		"a dry run of those": refusedHealth(remove(client.DryRunAll), under),
+	} {
+		if refusal != nil {
+			w.t.Errorf("%s: %v", what, refusal)
+		}
+	}
+	w.kubectl(under, "delete", "nhc", "--all")
+	for what, body := range map[string]string{
+		"a pause":                 `{"spec": {"pauseRequests": ["upgrade"]}}`,
+		"a bound":                 `{"spec": {"maxUnhealthy": 2}}`,
+		"a duration":              `{"spec": {"unhealthyConditions": [{"type": "Sick", "status": "True", "duration": "10m"}], "healthyDelay": "5m"}}`,
+		"a label":                 `{"metadata": {"labels": {"a": "b"}}}`,
+		"a finalizer, and none":   `{"metadata": {"finalizers": null}}`,
+		"the same in other words": `{"spec": {"selector": {"matchLabels": null, "matchExpressions": [{"key": "` + wardLabel + `", "operator": "In", "values": ["` + w.name + `"]}]}}}`,
+	} {
+		if err := patch(body); err != nil {
+			w.t.Errorf("%s: %v", what, err)
+		}
+	}
+	d.warnings()
+	// With a yes, which is given first for a deletion, and at once for a change.
+	const yes = `{"metadata": {"annotations": {"` + autohealer.AcceptImpactAnnotation + `": "true"}}}`
+	if err := patch(strings.TrimSuffix(yes, "}")+`, "spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpressions": null}}}`, client.DryRunAll); err != nil {
+		w.t.Error(err)
+	}
+	w.must(saying(d.warnings(), under+", and what no longer fits is cut off"))
+	w.must(patch(yes))
+	w.must(remove(client.DryRunAll))
+	w.must(saying(d.warnings(), under+", and cut off by the deletion"))
+	w.must(patch(`{"metadata": {"annotations": null}}`))
+	w.must(refusedHealth(remove(client.DryRunAll), under))
+	// One that is on its way out is not cut off, however long its finalizer hangs.
+	w.must(w.api.Delete(w.t.Context(), object.DeepCopy()))
+	w.must(remove(client.DryRunAll))
+	w.must(patch(relabelled, client.DryRunAll))
+	w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`))))
+	// The status still tells of it, but it is gone, also when there is another one.
+	w.must(remove(client.DryRunAll))
+	stranger := &unstructured.Unstructured{}
+	stranger.SetGroupVersionKind(remediator.Kind)
+	stranger.SetNamespace("default")
+	stranger.SetName(nodes[0])
+	w.must(w.api.Create(w.t.Context(), stranger))
+	w.must(remove(client.DryRunAll))
+	// So it is when the node is gone with it.
+	remediate(nodes[1])
+	w.must(refusedHealth(remove(), "a remediation of node "+nodes[1]))
+	for _, left := range []client.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}, func() client.Object {
+		object := stranger.DeepCopy()
+		object.SetName(nodes[1])
+		object.SetResourceVersion("")
+		object.SetUID("")
+		return object
+	}()} {
+		w.must(w.api.Delete(w.t.Context(), left))
+	}
+	w.must(remove(client.DryRunAll))
+	// Whose deletion is decided already is not asked about again.
+	w.must(patch(`{"metadata": {"finalizers": ["example.com/hangs"]}}`))
+	w.must(remove())
+	remediate(nodes[2])
+	w.must(remove())
+	w.must(patch(`{"metadata": {"finalizers": null}}`))
+	// Nor does a kind that is gone hold anybody up.
+	check.ResourceVersion, check.UID = "", ""
+	w.must(d.api.Create(w.t.Context(), check))
+	remediate(nodes[1])
+	w.must(refusedHealth(remove(), under[:len("a remediation of node ")]))
+	_, err := w.Kubectl(w.t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
+	w.must(err)
+	w.must(remove())
+	w.must(remediator.Install(w.t.Context(), w.Cluster))
+}
+
+// testBadHealthChecks writes what the webhook would have refused while nobody is asked.
+func testBadHealthChecks(w *ward) {
+	w.admit(healthyNodes(10))
+	w.exampleTemplate("quick")
+	controller := w.start(rig.Options{Webhook: true})
+	bad := w.healthCheck("bad", onSign("Ready=True", "5m"))
+	bad.Finalizers = []string{"example.com/wait"}
+	w.must(w.api.Create(w.t.Context(), bad))
+	w.ask(controller)
+	d := w.desk()
+	patch := func(body string, how ...client.PatchOption) error {
+		return d.api.Patch(w.t.Context(), bad.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), how...)
+	}
+	for name, body := range map[string]string{
+		"a label":               `{"metadata": {"labels": {"a": "b"}}}`,
+		"a further finalizer":   `{"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}}`,
+		"the spec as it stands": `{"spec": {"pauseRequests": null}}`,
+	} {
+		if err := patch(body); err != nil {
+			w.t.Errorf("%s: %v", name, err)
+		}
+	}
+	d.warnings()
+	w.must(patch(`{"metadata": {"labels": {"a": "c"}}}`, client.DryRunAll))
+	w.must(saying(d.warnings(), "Ready=True")) // only to see, one is told what is wrong all the same
+	if err := refusedHealth(patch(`{"spec": {"maxUnhealthy": 1}}`), "Ready=True"); err != nil {
+		w.t.Error(err)
+	}
+	if err := patch(`{"spec": {"pauseRequests": ["it hurts"]}}`); err != nil {
+		w.t.Errorf("it cannot be stopped: %v", err)
+	}
+	w.must(saying(d.warnings(), "Ready=True"))
+	if err := refusedHealth(patch(`{"spec": {"pauseRequests": null}}`), "Ready=True"); err != nil {
+		w.t.Error(err)
+	}
+	w.must(patch(`{"spec": {"unhealthyConditions": [{"type": "Ready", "status": "False", "duration": "5m"}]}}`))
+	w.must(d.api.Delete(w.t.Context(), bad.DeepCopy()))
+	w.must(patch(`{"metadata": {"finalizers": null}}`))
+}
+
+// testHealthChecksTooEarly starts a controller that does not get to see the nodes.
+func testHealthChecksTooEarly(w *ward) {
+	w.admit(healthyNodes(4))
+	w.exampleTemplate("quick")
+	stored := w.healthCheck("stored")
+	w.must(w.api.Create(w.t.Context(), stored))
+	proxy, err := w.Proxy()
+	w.must(err)
+	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
+	controller := w.start(rig.Options{Webhook: true, Unready: true, Through: proxy})
+	w.ask(controller)
+	d := w.desk()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	err = d.api.Create(ctx, w.healthCheck("trial"))
+	if err == nil || !strings.Contains(err.Error(), "does not know the nodes yet") && !errors.Is(err, context.DeadlineExceeded) {
+		w.t.Errorf("one that nobody can judge: %v", err)
+	}
+	if got := value(w.t, w.scrape(controller), `autohealer_admission_seconds_count{answer="unready",resource="nodehealthchecks"}`); got < 2 {
+		w.t.Errorf("the client has tried %v times", got)
+	}
+	if err := refusedHealth(d.api.Create(w.t.Context(), w.healthCheck("trap", onSign("Ready=True", "5m"))), "Ready=True"); err != nil {
+		w.t.Errorf("what is wrong whatever the nodes are: %v", err)
+	}
+	w.must(d.api.Patch(w.t.Context(), stored.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["stop"]}}`))))
+	w.must(d.api.Delete(w.t.Context(), stored))
+
+	// Clients try again by themselves.
+	done := w.meanwhile(func() error {
+		_, err := w.Kubectl(w.t.Context(), "apply", "-f", w.writeDown(w.healthCheck("patient")))
+		return err
+	})
+	blind.Lift()
+	done()
+}
+
+// testHealthWebhookDown kills the replica that is asked.
+func testHealthWebhookDown(w *ward) {
+	w.admit(healthyNodes(4))
+	w.exampleTemplate("quick")
+	asked := w.guarded(rig.Options{})
+	d := w.desk()
+	check := w.healthCheck("check")
+	w.must(d.api.Create(w.t.Context(), check))
+	w.kill(asked)
+	for what, err := range map[string]error{
+		"a new one":    d.api.Create(w.t.Context(), w.healthCheck("new")),
+		"a change":     d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"maxUnhealthy": 1}}`))),
+		"its deletion": d.api.Delete(w.t.Context(), check.DeepCopy()),
+	} {
+		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "failed calling webhook") {
+			w.t.Errorf("%s: %v", what, err)
+		}
+	}
+	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
+	w.restart(asked.Part)
+	w.eventually("health checks being taken again", func() error { return d.api.Delete(w.t.Context(), check.DeepCopy()) })
+}

@@ -1,0 +1,726 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestHealthChecks plays the life of health checks. One controller serves all parts,
+// each of which has a ward of its own.
+func TestHealthChecks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withManager)
+	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	w.ward(t, "all").start(rig.Options{Args: []string{alone}})
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"a sick node is remediated and recovers", "cycle", testCycle},
+		{"the seed applies, and its kinds come later", "seed", testSeedCheck},
+		{"too many sick nodes close the gate", "gate", testGate},
+		{"a bound above the number of nodes allows all", "wide", testWideBound},
+		{"a failed remediation is followed by the next", "failed", testFailedStep},
+		{"a remediation that takes too long is followed by the next", "slow", testSlowStep},
+		{"a node must be healthy for a while, and a flap begins it anew", "delay", testHealthyDelay},
+		{"a node waits for somebody's word", "word", testByHand},
+		{"after a storm nothing is begun for a while", "storm", testStormCooldown},
+		{"a pause keeps what is new and nothing else", "pause", testPause},
+		{"an excluded node is left alone", "exclude", testExcluded},
+		{"a node that others work on is left alone", "lease", testForeignLease},
+		{"one node of the control plane at a time", "plane", testCheckedControlPlane},
+		{"two health checks treat a node once", "twice", testTwoChecks},
+		{"a node leaves the selector", "leaver", testLeaver},
+		{"a node is deleted", "deleted", testDeletedNode},
+		{"a node is meant to be deleted", "replaced", testReplacedNode},
+		{"a node is made again in mid-treatment", "again", testNodeMadeAgain},
+		{"a health check is deleted", "dropped", testDroppedCheck},
+		{"an invalid edit leaves what is under way", "invalid", testInvalidEdit},
+		{"a remediator deletes its object", "deleter", testDeleter},
+		{"a finalizer hangs", "hanging", testHangingFinalizer},
+		{"a template is edited, deleted, and made again", "edited", testTemplateEdited},
+		{"somebody else's object is theirs", "theirs", testForeignObject},
+		{"several templates of one kind", "several", testSeveralTemplates},
+		{"a change from one sick status to another does not restart the clock", "flip", testFlip},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			t.Parallel()
+			ward := w.ward(t, part.ward)
+			part.test(ward)
+			ward.discharge()
+		})
+	}
+}
+
+func testCycle(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 5})
+	check := w.check("check")
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0), condition(remediationv1alpha1.Disabled, metav1.ConditionFalse))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	w.locked(nodes[0], "NodeHealthCheck-"+check.Name)
+	node, err := w.get(w.t.Context(), nodes[0])
+	w.must(err)
+	for what, pair := range map[string][2]any{
+		"name":          {object.GetName(), nodes[0]},
+		"namespace":     {object.GetNamespace(), metav1.NamespaceDefault},
+		"part of":       {object.GetLabels()["app.kubernetes.io/part-of"], "node-healthcheck-controller"},
+		"control plane": {len(object.GetLabels()), 1},
+		"node":          {object.GetAnnotations()[nodeNameAnnotation], nodes[0]},
+		"node's UID":    {object.GetAnnotations()["autohealer.resourcestack.com/node-uid"], string(node.UID)},
+		"template":      {object.GetAnnotations()["remediation.medik8s.io/template-name"], w.name + "-quick"},
+		"owner":         {object.GetOwnerReferences()[0].Kind + "/" + object.GetOwnerReferences()[0].Name, "NodeHealthCheck/" + check.Name},
+		"owner's UID":   {object.GetOwnerReferences()[0].UID, check.UID},
+	} {
+		if pair[0] != pair[1] {
+			w.t.Errorf("%s is %v, want %v", what, pair[0], pair[1])
+		}
+	}
+	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "Remediate is under way"))
+	table, err := w.Kubectl(w.t.Context(), "get", "nhc", check.Name)
+	w.must(err)
+	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
+		if !strings.Contains(table, word) {
+			w.t.Errorf("nothing of %s in\n%s", word, table)
+		}
+	}
+	w.heard("NodeHealthCheck", check.Name, "DetectedUnhealthy", nodes[0])
+	w.heard("NodeHealthCheck", check.Name, "RemediationCreated", nodes[0])
+	w.heard("Node", nodes[0], "RemediationCreated", "Sick=True")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.locked(nodes[0], "")
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(5, 5, 0))
+	w.heard("Node", nodes[0], "RemediationRemoved", "recovered")
+}
+
+// testSeedCheck applies the seed's health check before there is such a kind of template,
+// and then its template.
+func testSeedCheck(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{"seed": "yes"}})
+	apply := func(yaml string) {
+		w.t.Helper()
+		_, err := w.KubectlApply(w.t.Context(), yaml)
+		w.must(err)
+	}
+	apply(`
+apiVersion: remediation.medik8s.io/v1alpha1
+kind: NodeHealthCheck
+metadata:
+  name: seed-sample
+spec:
+# mandatory
+  remediationTemplate:
+    kind: ProviderXRemediationTemplate
+    apiVersion: medik8s.io/v1alpha1
+    name: group-x
+    namespace: default
+  selector:
+    matchLabels:
+      seed: "yes"
+  unhealthyConditions:
+    - type: Sick
+      status: "True"
+      duration: 1s
+`)
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.checkTold("sample", phase(remediationv1alpha1.PhaseDisabled, "ProviderXRemediationTemplate", "medik8s.io/v1alpha1"),
+		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateNotFound"), row(nodes[0], "OnHold"))
+	w.heard("NodeHealthCheck", "seed-sample", "Disabled", "ProviderXRemediationTemplate")
+	for _, kind := range []string{"ProviderXRemediation", "ProviderXRemediationTemplate"} {
+		plural := strings.ToLower(kind) + "s"
+		apply(fmt.Sprintf(`
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.medik8s.io}
+spec:
+  group: medik8s.io
+  scope: Namespaced
+  names: {kind: %[1]s, listKind: %[1]sList, plural: %[2]s, singular: %[3]s}
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: %[2]s-ext-remediation
+  labels: {rbac.ext-remediation/aggregate-to-ext-remediation: "true"}
+rules:
+- {apiGroups: [medik8s.io], resources: [%[2]s], verbs: [get, list, watch, create, update, patch, delete]}
+`, kind, plural, strings.ToLower(kind)))
+	}
+	w.checkTold("sample", phase(remediationv1alpha1.PhaseDisabled, "there is no template", "default/group-x"))
+	apply(`
+apiVersion: medik8s.io/v1alpha1
+kind: ProviderXRemediationTemplate
+metadata:
+  name: group-x
+  namespace: default
+spec:
+  template:
+    # whatever
+    size: 42
+`)
+	w.eventually("the seed's object", func() error {
+		object := &unstructured.Unstructured{}
+		object.SetAPIVersion("medik8s.io/v1alpha1")
+		object.SetKind("ProviderXRemediation")
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Namespace: "default", Name: nodes[0]}, object); err != nil {
+			return err
+		}
+		size, _, err := unstructured.NestedInt64(object.Object, "spec", "size")
+		if err == nil && size != 42 {
+			err = fmt.Errorf("the size is %d", size)
+		}
+		return err
+	})
+	w.checkTold("sample", phase(remediationv1alpha1.PhaseRemediating), counted(3, 2, 1))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("sample", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+}
+
+func testGate(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.check("check", atMost("40%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "2s" })
+	w.fallSick(nodes[:5])
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled, "5 GateClosed"), counted(10, 5, 0),
+		row(nodes[0], "GateClosed", "5 of 10 selected nodes are sick, at most 4 may be"))
+	for _, node := range nodes[:5] {
+		w.must(w.triesNow(node))
+	}
+	w.heard("NodeHealthCheck", w.name+"-check", "RemediationSkipped", "at most 4 may be")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	for _, node := range nodes[1:5] {
+		w.tries(node, "quick")
+	}
+	w.checkTold("check", counted(10, 6, 4))
+	// A breach neither ends what is under way nor begins anything.
+	w.fallSick(nodes[5:7])
+	w.checkTold("check", row(nodes[5], "GateClosed", "6 of 10"), counted(10, 4, 4))
+	w.recover(nodes)
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(10, 10, 0))
+}
+
+func testWideBound(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 2})
+	w.check("check", atMost("7"))
+	w.fallSick(nodes)
+	for _, node := range nodes {
+		w.tries(node, "quick")
+	}
+}
+
+func testFailedStep(w *ward) {
+	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
+	w.template("first", several)
+	w.template("second", several)
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", w.steps("first", "second"))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	first := w.tries(nodes[0], "first")
+	w.replies(first, "Succeeded", metav1.ConditionFalse)
+	w.tries(nodes[0], "first", "second")
+	w.eventually("the word that the first is over", func() error {
+		objects, err := w.objects(w.t.Context(), nodes[0])
+		if err != nil {
+			return err
+		}
+		if _, said := objects[0].GetAnnotations()[timedOutAnnotation]; !said {
+			return fmt.Errorf("annotations are %v", objects[0].GetAnnotations())
+		}
+		return nil
+	})
+	objects, err := w.objects(w.t.Context(), nodes[0])
+	w.must(err)
+	at := slices.IndexFunc(objects, func(u unstructured.Unstructured) bool {
+		return u.GetAnnotations()["remediation.medik8s.io/template-name"] == w.name+"-second"
+	})
+	w.replies(&objects[at], "Succeeded", metav1.ConditionFalse)
+	w.checkTold("check", row(nodes[0], "Exhausted", "nothing is left to try"))
+	w.heard("NodeHealthCheck", w.name+"-check", "NoTemplateLeft", nodes[0])
+	w.locked(nodes[0], "")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+}
+
+func testSlowStep(w *ward) {
+	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
+	w.template("first", several)
+	w.template("second", several)
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", w.steps("first", "second"), atMost("1"))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	began := time.Now()
+	w.tries(nodes[0], "first")
+	w.fallSick(nodes[1:]) // which closes the gate, and stops no clock
+	w.checkTold("check", row(nodes[1], "GateClosed"))
+	w.eventually("the second step", func() error { return w.triesNow(nodes[0], "first", "second") })
+	if took := time.Since(began); took < 59*time.Second {
+		w.t.Errorf("the second step came after %s", took)
+	}
+}
+
+func testHealthyDelay(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "6s" })
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", row(nodes[0], "Recovering"), counted(3, 2, 1), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		if s.UnhealthyNodes[0].HealthyDelayed == nil || !*s.UnhealthyNodes[0].HealthyDelayed || s.UnhealthyNodes[0].ConditionsHealthyTimestamp == nil {
+			return fmt.Errorf("its row is %+v", s.UnhealthyNodes[0])
+		}
+		return nil
+	})
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[0], "Treating"))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	again := time.Now()
+	w.tries(nodes[0])
+	if took := time.Since(again); took < 5*time.Second {
+		w.t.Errorf("after a flap the remediation was removed within %s", took)
+	}
+	if object == nil {
+		w.t.Error("there was none")
+	}
+}
+
+func testByHand(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "-1s" })
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", row(nodes[0], "Recovering", "confirm"))
+	w.must(w.triesNow(nodes[0], "quick"))
+	w.mark(nodes[0], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
+	w.tries(nodes[0])
+	w.eventually("the word is taken off the node", func() error {
+		node, err := w.get(w.t.Context(), nodes[0])
+		if _, there := node.Annotations[confirmedAnnotation]; err == nil && there {
+			err = fmt.Errorf("annotations are %v", node.Annotations)
+		}
+		return err
+	})
+}
+
+func testStormCooldown(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.check("check", atMost("2"), func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.StormCooldownDuration = "4s"
+		s.UnhealthyConditions[0].Duration = "1s"
+	})
+	w.fallSick(nodes[:4])
+	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
+	w.heard("NodeHealthCheck", w.name+"-check", "StormRecoveryStarted", "4 of 10")
+	w.recover(nodes[:2])
+	calm := time.Now()
+	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionTrue), row(nodes[2], "CoolingDown"),
+		phase(remediationv1alpha1.PhaseEnabled, "waiting: 2 CoolingDown"))
+	w.tries(nodes[2], "quick")
+	if took := time.Since(calm); took < 3*time.Second {
+		w.t.Errorf("after the storm it took %s until something was begun", took)
+	}
+	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), condition(remediationv1alpha1.StormCooldownActive, metav1.ConditionFalse))
+	w.heard("NodeHealthCheck", w.name+"-check", "StormRecoveryEnded")
+	// A storm that is over is over also if nobody is sick any more.
+	w.fallSick(nodes[4:8])
+	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionTrue))
+	w.recover(nodes)
+	w.checkTold("check", condition(remediationv1alpha1.StormActive, metav1.ConditionFalse), counted(10, 10, 0))
+}
+
+func testPause(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 5})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = []string{"an upgrade"} })
+	w.checkTold("check", phase(remediationv1alpha1.PhasePaused, "an upgrade"))
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[1], "OnHold", "an upgrade"), counted(5, 3, 1))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.checkTold("check", counted(5, 4, 0))
+	w.must(w.triesNow(nodes[1]))
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.PauseRequests = nil })
+	w.tries(nodes[1], "quick")
+}
+
+func testExcluded(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 5})
+	w.check("check")
+	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":"true"}}`)
+	w.mark(nodes[1], `{"labels":{"`+excludeLabel+`":""}}`)
+	w.fallSick(nodes[:2])
+	w.tries(nodes[1], "quick")
+	w.checkTold("check", row(nodes[0], "Vetoed", excludeLabel))
+	w.must(w.triesNow(nodes[0]))
+	w.heard("NodeHealthCheck", w.name+"-check", "RemediationSkipped", nodes[0], excludeLabel)
+	w.heard("Node", nodes[1], "InvalidNodeLabel", excludeLabel)
+	w.mark(nodes[0], `{"labels":{"`+excludeLabel+`":null}}`)
+	w.tries(nodes[0], "quick")
+}
+
+func testForeignLease(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 5})
+	w.check("check")
+	w.lock(nodes[0], "maintenance", time.Hour)
+	w.lock(nodes[1], "maintenance", 5*time.Second)
+	w.fallSick(nodes[:2])
+	w.checkTold("check", row(nodes[0], "Vetoed", "maintenance", "Lease"))
+	w.tries(nodes[1], "quick") // once the lease is over
+	w.must(w.triesNow(nodes[0]))
+	w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + nodes[0]}}))
+	w.tries(nodes[0], "quick")
+	w.locked(nodes[0], "NodeHealthCheck-"+w.name+"-check")
+}
+
+func testCheckedControlPlane(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 6, Labels: map[string]string{controlPlaneLabel: ""}})
+	half := func(value string) checkup {
+		return func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["half"] = value }
+	}
+	for i, node := range nodes {
+		w.mark(node, fmt.Sprintf(`{"labels":{"half":"%d"}}`, i%2))
+	}
+	w.check("even", half("0"), atMost("100%"))
+	w.check("odd", half("1"), atMost("100%"))
+	w.fallSick(nodes)
+	treated := func() []string {
+		w.t.Helper()
+		var names []string
+		for _, node := range nodes {
+			found, err := w.strategies(node)
+			w.must(err)
+			if len(found) > 0 {
+				names = append(names, node)
+			}
+		}
+		return names
+	}
+	for range nodes { // one after the other
+		var now []string
+		w.eventually("one node in treatment", func() error {
+			if now = treated(); len(now) != 1 {
+				return fmt.Errorf("%v are", now)
+			}
+			return nil
+		})
+		object, err := w.objects(w.t.Context(), now[0])
+		w.must(err)
+		if _, labelled := object[0].GetLabels()["remediation.medik8s.io/isControlPlaneNode"]; !labelled {
+			w.t.Errorf("labels are %v", object[0].GetLabels())
+		}
+		w.says(now[0], "Sick", corev1.ConditionFalse)
+		w.eventually("the end of it", func() error { return w.triesNow(now[0]) })
+	}
+	w.checkTold("even", counted(3, 3, 0))
+	w.checkTold("odd", counted(3, 3, 0))
+}
+
+func testTwoChecks(w *ward) {
+	w.template("quick")
+	w.template("other")
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("one")
+	w.check("two", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.RemediationTemplate = new(w.reference("other")) })
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick") // the first by name
+	w.checkTold("two", row(nodes[0], "Busy", "NodeHealthCheck/"+w.name+"-one"))
+	w.must(w.triesNow(nodes[0], "quick"))
+}
+
+func testLeaver(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4, Labels: map[string]string{"pool": "a"}})
+	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchLabels["pool"] = "a" })
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.mark(nodes[0], `{"labels":{"pool":"b"}}`)
+	w.tries(nodes[0])
+	w.locked(nodes[0], "")
+	w.checkTold("check", counted(3, 3, 0))
+}
+
+func testDeletedNode(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	w.tries(nodes[0])
+	w.locked(nodes[0], "")
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(3, 3, 0))
+	// And so it is if both go at once.
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[1], "quick")
+	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[1]}}))
+	w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), object)))
+	w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(2, 2, 0))
+}
+
+func testReplacedNode(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
+	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	w.checkTold("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
+	w.must(w.triesNow(nodes[0], "quick"))
+	w.must(w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
+	w.tries(nodes[0])
+	w.checkTold("check", counted(3, 3, 0))
+}
+
+func testNodeMadeAgain(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	before := w.tries(nodes[0], "quick")
+	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	w.admit(testbed.Nodes{Count: 1})
+	w.eventually("the end of the old remediation", func() error {
+		objects, err := w.objects(w.t.Context(), nodes[0])
+		if err == nil && len(objects) > 0 && objects[0].GetUID() == before.GetUID() {
+			err = fmt.Errorf("it is there")
+		}
+		return err
+	})
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	after := w.tries(nodes[0], "quick")
+	if before.GetUID() == after.GetUID() {
+		w.t.Error("the new node has the old one's remediation")
+	}
+}
+
+func testDroppedCheck(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	check := w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.must(w.api.Delete(w.t.Context(), check))
+	w.tries(nodes[0])
+	w.locked(nodes[0], "")
+}
+
+func testInvalidEdit(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[0], "quick")
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
+	})
+	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "Near"), counted(4, 3, 1))
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[1], "OnHold"))
+	w.must(w.triesNow(nodes[0], "quick"))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0])
+	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.Selector.MatchExpressions = nil })
+	w.tries(nodes[1], "quick")
+}
+
+func testDeleter(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	first := w.tries(nodes[0], "quick")
+	w.must(w.api.Delete(w.t.Context(), first))
+	gone := time.Now()
+	w.checkTold("check", row(nodes[0], "Treating", "somebody has deleted"))
+	second := w.tries(nodes[0], "quick")
+	if took := time.Since(gone); took < 2*time.Second {
+		w.t.Errorf("it was made again after %s", took)
+	}
+	if first.GetUID() == second.GetUID() {
+		w.t.Error("it was never gone")
+	}
+	w.says(nodes[1], "Sick", corev1.ConditionTrue) // nobody else is kept waiting
+	w.tries(nodes[1], "quick")
+}
+
+func testHangingFinalizer(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	finalizers := func(list string) {
+		w.t.Helper()
+		w.must(w.api.Patch(w.t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":`+list+`}}`))))
+	}
+	finalizers(`["example.com/hangs"]`)
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", row(nodes[0], "Recovered", "example.com/hangs"), counted(4, 3, 1))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[0], "Treating", "is being deleted"))
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[1], "quick")
+	finalizers(`null`)
+	w.eventually("a remediation of its own", func() error {
+		objects, err := w.objects(w.t.Context(), nodes[0])
+		if err == nil && (len(objects) != 1 || objects[0].GetUID() == object.GetUID()) {
+			err = fmt.Errorf("there are %d", len(objects))
+		}
+		return err
+	})
+}
+
+func testTemplateEdited(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	template := &unstructured.Unstructured{}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace(metav1.NamespaceDefault)
+	template.SetName(w.name + "-quick")
+	w.must(w.api.Patch(w.t.Context(), template.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"template":{"spec":{"strategy":"changed"}}}}`))))
+	w.eventually("the next one as the template is now", func() error {
+		w.says(nodes[1], "Sick", corev1.ConditionTrue)
+		found, err := w.strategies(nodes[1])
+		if err == nil && !slices.Equal(found, []string{"changed"}) {
+			w.says(nodes[1], "Sick", corev1.ConditionFalse) // the watch was behind
+			w.tries(nodes[1])
+			err = fmt.Errorf("it is %v", found)
+		}
+		return err
+	})
+	if now := w.tries(nodes[0], "quick"); now.GetUID() != object.GetUID() {
+		w.t.Error("what was under way was begun anew")
+	}
+	w.must(w.api.Delete(w.t.Context(), template))
+	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "there is no template"), counted(4, 2, 2))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.tries(nodes[0]) // which needs no template
+	w.says(nodes[2], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[2], "OnHold", "there is no template"))
+	w.template("quick")
+	w.tries(nodes[2], "quick")
+}
+
+func testForeignObject(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	theirs := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"strategy": "theirs"}}}
+	theirs.SetGroupVersionKind(remediator.Kind)
+	theirs.SetNamespace(metav1.NamespaceDefault)
+	theirs.SetName(nodes[0])
+	theirs.SetAnnotations(map[string]string{nodeNameAnnotation: nodes[0]})
+	w.must(w.api.Create(w.t.Context(), theirs))
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", row(nodes[0], "Vetoed", "which no health check has made"), counted(4, 3, 0))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.checkTold("check", counted(4, 4, 0))
+	w.must(w.triesNow(nodes[0], "theirs"))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.must(w.api.Delete(w.t.Context(), theirs))
+	w.tries(nodes[0], "quick")
+}
+
+func testSeveralTemplates(w *ward) {
+	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
+	w.template("first", several)
+	w.template("second", several)
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", w.steps("first", "second"))
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "first")
+	if object.GetGenerateName() != nodes[0]+"-" || !strings.HasPrefix(object.GetName(), nodes[0]+"-") {
+		w.t.Errorf("its name is %s, made from %s", object.GetName(), object.GetGenerateName())
+	}
+	w.replies(object, "Succeeded", metav1.ConditionFalse)
+	w.tries(nodes[0], "first", "second")
+}
+
+// testFlip changes one sick status for the other, again and again, for longer than
+// either must stand.
+func testFlip(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) {
+		s.UnhealthyConditions = []remediationv1alpha1.UnhealthyCondition{
+			{Type: "Well", Status: corev1.ConditionFalse, Duration: "6s"}, {Type: "Well", Status: corev1.ConditionUnknown, Duration: "6s"},
+		}
+	})
+	w.says(nodes[0], "Well", corev1.ConditionTrue)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	end := w.meanwhile(func() error {
+		for i := 0; ctx.Err() == nil; i++ {
+			status := []corev1.ConditionStatus{corev1.ConditionUnknown, corev1.ConditionFalse}[i%2]
+			if err := w.try(ctx, nodes[0], "Well", status); err != nil && ctx.Err() == nil {
+				return err
+			}
+			select {
+			case <-time.After(2 * time.Second):
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	w.tries(nodes[0], "quick")
+	cancel()
+	end()
+}
+
+// reports has a remediator say several things of an object at once.
+func (w *ward) reports(object *unstructured.Unstructured, conditions map[string]metav1.ConditionStatus) error {
+	current := object.DeepCopy()
+	if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), current); err != nil {
+		return err
+	}
+	var list []metav1.Condition
+	for kind, status := range conditions {
+		meta.SetStatusCondition(&list, metav1.Condition{Type: kind, Status: status, Reason: "TestSaysSo"})
+	}
+	var rows []any
+	for _, c := range list {
+		rows = append(rows, map[string]any{"type": c.Type, "status": string(c.Status), "reason": c.Reason, "message": "", "lastTransitionTime": c.LastTransitionTime.UTC().Format(time.RFC3339)})
+	}
+	if err := unstructured.SetNestedSlice(current.Object, rows, "status", "conditions"); err != nil {
+		return err
+	}
+	return w.api.Status().Update(w.t.Context(), current)
+}

@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestLastLook has a node recover while its lock is on the way: it must not be
+// remediated, and must be unlocked again.
+func TestLastLook(t *testing.T) {
+	t.Parallel()
+	world := newWorld(t, withManager)
+	if err := remediator.Install(t.Context(), world.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	w := world.ward(t, "look")
+	proxy, err := w.Proxy()
+	w.must(err)
+	lock := func(r testbed.Request) bool {
+		return testbed.On("create", "leases")(r) && r.Namespace == leaseNamespace
+	}
+	slow := proxy.Inject(lock, testbed.Hold(), 1)
+	begun := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.Delay(0), 0)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	check := w.check("check")
+	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.must(slow.Wait(t.Context(), 1))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	unlocked := proxy.Inject(testbed.On("delete", "leases"), testbed.Delay(0), 0)
+	slow.Lift()
+	w.must(unlocked.Wait(t.Context(), 1))
+	w.locked(nodes[0], "")
+	if made := begun.Struck(); made > 0 {
+		t.Errorf("%d remediations were asked for, of a node that had recovered", made)
+	}
+	// The one that is sick all along is remediated.
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.tries(nodes[1], "quick")
+	w.locked(nodes[1], "NodeHealthCheck-"+check.Name)
+}

@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestQuietHealthChecks plays one part after the other: what goes on in one ward has
+// the controller look at all health checks, and hides whom it forgets.
+func TestQuietHealthChecks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withManager)
+	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := w.Proxy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := w.ward(t, "all").start(rig.Options{Through: proxy, Args: []string{alone}})
+	for _, part := range []struct {
+		name, ward string
+		test       func(*ward)
+	}{
+		{"a storm ends although nothing else happens", "storm", testStormCooldown},
+		{"the other controller comes and goes", "peer", testStandingBack},
+		{"the end of a remediation is not answered", "ends", func(w *ward) { testUnansweredEnd(w, proxy, controller) }},
+	} {
+		t.Run(part.name, func(t *testing.T) {
+			ward := w.ward(t, part.ward)
+			part.test(ward)
+			ward.discharge()
+		})
+	}
+}
+
+// testStandingBack has medik8s' own controller lead for a while.
+func testStandingBack(w *ward) {
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.check("check")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	object := w.tries(nodes[0], "quick")
+	w.checkTold("check", counted(4, 3, 1))
+
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "e1f13584.medik8s.io"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("operator-1"), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro())},
+	}
+	w.must(w.api.Create(w.t.Context(), lease))
+	w.checkTold("check", condition(remediationv1alpha1.StandingBack, metav1.ConditionTrue, "operator-1 holds Lease default/e1f13584.medik8s.io"))
+	w.says(nodes[0], "Sick", corev1.ConditionFalse)
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.want("set") // of which the other one knows nothing
+	w.told("set", func(s v1alpha1.ConditionSetStatus) error {
+		if s.Selected != 4 || s.Matched != 1 {
+			return fmt.Errorf("%d selected, %d matched", s.Selected, s.Matched)
+		}
+		return nil
+	})
+	if err := errors.Join(w.triesNow(nodes[0], "quick"), w.triesNow(nodes[1])); err != nil {
+		w.t.Errorf("it meddles: %v", err)
+	}
+
+	w.must(w.api.Delete(w.t.Context(), lease))
+	w.tries(nodes[0])
+	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating), counted(4, 3, 1), row(nodes[1], "Treating"), func(s remediationv1alpha1.NodeHealthCheckStatus) error {
+		if meta.FindStatusCondition(s.Conditions, remediationv1alpha1.StandingBack) != nil {
+			return errors.New("it says that it stands back")
+		}
+		return nil
+	})
+	if now := w.tries(nodes[1], "quick"); now.GetUID() == object.GetUID() {
+		w.t.Error("the remediation of one node is now that of another")
+	}
+	w.drop("set")
+}
+
+// testUnansweredEnd has the answer to every deletion of a remediation be lost, so that
+// the watch tells first that it is gone. It was ended here all the same, and the next
+// one is not put off as it is where somebody else deletes them.
+func testUnansweredEnd(w *ward, proxy *testbed.Proxy, controller *rig.Controller) {
+	cut := proxy.Inject(testbed.On("delete", "exampleremediations"), testbed.CutResponse(), 0)
+	defer cut.Lift()
+	w.template("quick")
+	node := w.admit(testbed.Nodes{Count: 4})[0]
+	check := w.check("check")
+	const rounds = 3
+	for range rounds {
+		w.says(node, "Sick", corev1.ConditionTrue)
+		w.tries(node, "quick")
+		w.says(node, "Sick", corev1.ConditionFalse)
+		w.tries(node)
+		w.checkTold("check", phase(remediationv1alpha1.PhaseEnabled), counted(4, 4, 0))
+	}
+	if cut.Struck() < rounds {
+		w.t.Errorf("%d answers were lost: the test has shown nothing", cut.Struck())
+	}
+	if lost := value(w.t, w.scrape(controller), `autohealer_remediations_total{nodehealthcheck="`+check.Name+`",outcome="lost"}`); lost != 0 {
+		w.t.Errorf("%v remediations are called lost, which were ended here", lost)
+	}
+}
