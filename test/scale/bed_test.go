@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// problem is the condition that the benchmarks make true.
+	// problem is the condition that the benchmarks of taints make true.
 	problem = "KernelDeadlock"
 	// setName and taintKey are of the set that reads it.
 	setName  = "kernel-deadlock"
@@ -309,8 +309,8 @@ type condition struct {
 	Transition *metav1.Time           `json:"lastTransitionTime,omitempty"`
 }
 
-// setProblem writes the condition as an agent on the node would.
-func (d *bed) setProblem(ctx context.Context, node string, status corev1.ConditionStatus) error {
+// setProblem writes a condition as an agent on the node would.
+func (d *bed) setProblem(ctx context.Context, node, problem string, status corev1.ConditionStatus) error {
 	now := metav1.Now()
 	return d.patch(ctx, node, condition{
 		Type: problem, Status: status, Reason: "Benchmark", Message: "this is a benchmark", Heartbeat: now, Transition: &now,
@@ -356,10 +356,10 @@ func (d *bed) send(ctx context.Context, node string, kind types.PatchType, body 
 	return nil
 }
 
-// setProblems writes the condition of many nodes, some at a time, and returns
-// when the last was answered.
-func (d *bed) setProblems(ctx context.Context, names []string, status corev1.ConditionStatus, atATime int) error {
-	return each(ctx, names, atATime, func(ctx context.Context, name string) error { return d.setProblem(ctx, name, status) })
+// setProblems writes a condition of many nodes, some at a time, and returns when
+// the last was answered.
+func (d *bed) setProblems(ctx context.Context, names []string, problem string, status corev1.ConditionStatus, atATime int) error {
+	return each(ctx, names, atATime, func(ctx context.Context, name string) error { return d.setProblem(ctx, name, problem, status) })
 }
 
 // each does something for every node, some at a time.

@@ -4,10 +4,14 @@ import (
 	"os"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/resourcestack/autohealer/internal/rig"
 )
 
 func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard()) // or it complains in the middle of the figures
 	code := m.Run()
 	if err := standing.clear(); err != nil {
 		code = 1

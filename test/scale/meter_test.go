@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -32,8 +33,13 @@ func scrape(ctx context.Context, address string) (measured, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
+	return parse(response.Body)
+}
+
+// parse reads a page of metrics.
+func parse(text io.Reader) (measured, error) {
 	page := measured{}
-	lines := bufio.NewScanner(response.Body)
+	lines := bufio.NewScanner(text)
 	for lines.Scan() {
 		line := lines.Text()
 		at := strings.LastIndexByte(line, ' ')
@@ -65,8 +71,9 @@ type work struct {
 	nodes    int // writes to nodes that were made
 	wasted   int // writes to nodes that were not
 	ledger   int // pages of the ledger
-	statuses int // of ConditionSets
-	events   int
+	statuses int // of policies
+	events   int // and what else is created: treatments and the locks on their nodes
+	deleted  int // of those
 	reads    int // among them the node that a lost race made it read again
 	renewals int // of the leader's lease
 }
@@ -76,8 +83,9 @@ func (m measured) work() work {
 	w := work{
 		nodes:    m.sum(writes, `resource="nodes"`, `outcome="made"`),
 		ledger:   m.sum(writes, `resource="ledger"`),
-		statuses: m.sum(writes, `resource="conditionsets/status"`),
+		statuses: m.sum(writes, `resource="conditionsets/status"`) + m.sum(writes, `resource="nodehealthchecks/status"`),
 		events:   m.sum(calls, `method="POST"`),
+		deleted:  m.sum(calls, `method="DELETE"`),
 		reads:    m.sum(calls, `method="GET"`),
 	}
 	w.wasted = m.sum(writes, `resource="nodes"`) - w.nodes
@@ -90,13 +98,13 @@ func (m measured) work() work {
 func (w work) minus(before work) work {
 	return work{
 		nodes: w.nodes - before.nodes, wasted: w.wasted - before.wasted, ledger: w.ledger - before.ledger,
-		statuses: w.statuses - before.statuses, events: w.events - before.events, reads: w.reads - before.reads,
-		renewals: w.renewals - before.renewals,
+		statuses: w.statuses - before.statuses, events: w.events - before.events, deleted: w.deleted - before.deleted,
+		reads: w.reads - before.reads, renewals: w.renewals - before.renewals,
 	}
 }
 
 // writes are all but the renewals of the lease, which the passing of time asks for.
-func (w work) writes() int { return w.nodes + w.wasted + w.ledger + w.statuses + w.events }
+func (w work) writes() int { return w.nodes + w.wasted + w.ledger + w.statuses + w.events + w.deleted }
 
 // calls are the writes and the reads.
 func (w work) calls() int { return w.writes() + w.reads }

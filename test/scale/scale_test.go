@@ -47,7 +47,7 @@ func BenchmarkStorm(b *testing.B) {
 			seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
 			b.StartTimer()
 			begin := time.Now()
-			err := d.setProblems(b.Context(), names, corev1.ConditionTrue, atATime)
+			err := d.setProblems(b.Context(), names, problem, corev1.ConditionTrue, atATime)
 			answered := time.Now()
 			if err == nil {
 				err = d.watcher.allTainted(b.Context(), sick)
@@ -111,8 +111,12 @@ func BenchmarkConditionToTaint(b *testing.B) {
 				names := d.pick(failures)
 				seen, before, used := d.watcher.changes(), d.work(b, controller), use(b, controller)
 				b.StartTimer()
-				sent, acknowledged := d.failOneByOne(b, names, pace)
+				sent, acknowledged := d.failOneByOne(b, names, problem, pace)
+				err := d.watcher.allTainted(b.Context(), failures)
 				b.StopTimer()
+				if err != nil {
+					b.Fatal(err)
+				}
 				for i, name := range names {
 					at := d.watcher.since(name)
 					strict, answered = append(strict, at.Sub(sent[i])), append(answered, at.Sub(acknowledged[i]))
@@ -146,6 +150,7 @@ func BenchmarkConditionToTaint(b *testing.B) {
 // drawn with seed (1, 2), get new heartbeats in all of their ten conditions.
 // That the controller writes nothing but its lease is asserted. With the webhook it
 // also serves that, and so keeps what it needs for a verdict; nobody asks for one.
+// With a health check there is one that selects every node, beside the sets.
 func BenchmarkSteadyState(b *testing.B) {
 	const (
 		nodes = 10000
@@ -153,10 +158,10 @@ func BenchmarkSteadyState(b *testing.B) {
 		span  = time.Minute
 		beats = int(nodes * span / every)
 	)
-	steady := func(b *testing.B, o rig.Options) {
+	steady := func(b *testing.B, start func(d *bed) *rig.Controller) {
 		b.Helper()
 		d := bedOf(b, nodes)
-		controller := d.startWith(b, o)
+		controller := start(d)
 		var share, perBeat float64
 		var done work
 		b.ResetTimer()
@@ -196,8 +201,15 @@ func BenchmarkSteadyState(b *testing.B) {
 		b.ReportMetric(float64(done.renewals), "lease-renewals")
 		d.report(b, controller)
 	}
-	b.Run("nodes=10000", func(b *testing.B) { steady(b, rig.Options{}) })
-	b.Run("nodes=10000,webhook", func(b *testing.B) { steady(b, rig.Options{Webhook: true}) })
+	b.Run("nodes=10000", func(b *testing.B) {
+		steady(b, func(d *bed) *rig.Controller { return d.start(b) })
+	})
+	b.Run("nodes=10000,webhook", func(b *testing.B) {
+		steady(b, func(d *bed) *rig.Controller { return d.startWith(b, rig.Options{Webhook: true}) })
+	})
+	b.Run("nodes=10000,healthcheck", func(b *testing.B) {
+		steady(b, func(d *bed) *rig.Controller { return clinicIn(b, d).start(b) })
+	})
 }
 
 // pace begins something at an even pace, whether or not what was begun before
@@ -224,20 +236,16 @@ func pace(b *testing.B, count int, every time.Duration, do func(ctx context.Cont
 }
 
 // failOneByOne makes nodes fall sick one after the other, and returns for each
-// when the write of the condition was sent and when it was answered. By then
-// all have their taint.
-func (d *bed) failOneByOne(b *testing.B, names []string, every time.Duration) (sent, answered []time.Time) {
+// when the write of the condition was sent and when it was answered.
+func (d *bed) failOneByOne(b *testing.B, names []string, problem string, every time.Duration) (sent, answered []time.Time) {
 	b.Helper()
 	sent, answered = make([]time.Time, len(names)), make([]time.Time, len(names))
 	pace(b, len(names), every, func(ctx context.Context, i int) error {
 		sent[i] = time.Now()
-		err := d.setProblem(ctx, names[i], corev1.ConditionTrue)
+		err := d.setProblem(ctx, names[i], problem, corev1.ConditionTrue)
 		answered[i] = time.Now()
 		return err
 	})
-	if err := d.watcher.allTainted(b.Context(), len(names)); err != nil {
-		b.Fatal(err)
-	}
 	return sent, answered
 }
 
@@ -245,7 +253,7 @@ func (d *bed) failOneByOne(b *testing.B, names []string, every time.Duration) (s
 func (d *bed) recover(b *testing.B, names []string) time.Duration {
 	b.Helper()
 	begin := time.Now()
-	err := d.setProblems(b.Context(), names, corev1.ConditionFalse, 16)
+	err := d.setProblems(b.Context(), names, problem, corev1.ConditionFalse, 16)
 	if err == nil {
 		err = d.watcher.allTainted(b.Context(), 0)
 	}
@@ -262,7 +270,7 @@ func (d *bed) stormWithoutController(b *testing.B, names []string, atATime int) 
 	b.Helper()
 	begin := time.Now()
 	err := each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
-		if err := d.setProblem(ctx, name, corev1.ConditionTrue); err != nil {
+		if err := d.setProblem(ctx, name, problem, corev1.ConditionTrue); err != nil {
 			return err
 		}
 		return d.setTaint(ctx, name, `[{"key":"`+taintKey+`","effect":"NoExecute"}]`)
@@ -275,7 +283,7 @@ func (d *bed) stormWithoutController(b *testing.B, names []string, atATime int) 
 	}
 	took := d.watcher.latest(names).Sub(begin)
 	if err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
-		if err := d.setProblem(ctx, name, corev1.ConditionFalse); err != nil {
+		if err := d.setProblem(ctx, name, problem, corev1.ConditionFalse); err != nil {
 			return err
 		}
 		return d.setTaint(ctx, name, "null")
@@ -329,12 +337,17 @@ func (d *bed) versions(b *testing.B) map[string]string {
 		b.Fatal(err)
 	}
 	versions["the ledger"] = page.ResourceVersion
-	all, err := client.Resource(schema.GroupVersionResource{Group: "autohealer.resourcestack.com", Version: "v1alpha1", Resource: "conditionsets"}).List(b.Context(), metav1.ListOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, set := range all.Items {
-		versions["ConditionSet "+set.Name] = set.ResourceVersion
+	for kind, resource := range map[string]schema.GroupVersionResource{
+		"ConditionSet":    {Group: "autohealer.resourcestack.com", Version: "v1alpha1", Resource: "conditionsets"},
+		"NodeHealthCheck": {Group: "remediation.medik8s.io", Version: "v1alpha1", Resource: "nodehealthchecks"},
+	} {
+		all, err := client.Resource(resource).List(b.Context(), metav1.ListOptions{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, policy := range all.Items {
+			versions[kind+" "+policy.Name] = policy.ResourceVersion
+		}
 	}
 	if len(versions) < 2 {
 		b.Fatal("there is no ConditionSet: this looks at nothing")

@@ -1,0 +1,353 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+const (
+	// ailment is the condition that the benchmarks of health checks make true. No
+	// set reads it.
+	ailment = "CorruptDockerOverlay2"
+	// checkName is of the health check that reads it.
+	checkName = "overlay"
+	// resource is what the API server calls its remediation objects.
+	resource = "exampleremediations"
+)
+
+// healthCheck selects every node, and asks for a remediation as soon as one is sick.
+const healthCheck = `
+apiVersion: remediator.example.com/v1
+kind: ExampleRemediationTemplate
+metadata: {name: overlay, namespace: default}
+spec: {template: {spec: {strategy: reboot}}}
+---
+apiVersion: remediation.medik8s.io/v1alpha1
+kind: NodeHealthCheck
+metadata: {name: overlay}
+spec:
+  maxUnhealthy: 49%
+  unhealthyConditions:
+  - {type: CorruptDockerOverlay2, status: "True", duration: 0s}
+  remediationTemplate:
+    apiVersion: remediator.example.com/v1
+    kind: ExampleRemediationTemplate
+    name: overlay
+    namespace: default
+`
+
+// clinic is a bed with a health check, and with a remediator that only looks on.
+type clinic struct {
+	*bed
+	objects *onlooker
+	server  kubernetes.Interface
+}
+
+// clinicIn puts a health check into a bed until the benchmark is over.
+func clinicIn(b *testing.B, d *bed) *clinic {
+	b.Helper()
+	if err := remediator.Install(b.Context(), d.cluster); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := d.cluster.KubectlApply(b.Context(), healthCheck); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if _, err := d.cluster.Kubectl(context.WithoutCancel(b.Context()), "delete", "nodehealthcheck", checkName); err != nil {
+			b.Error(err)
+		}
+	})
+	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &clinic{bed: d, objects: lookOn(b, d), server: server}
+}
+
+// start runs a controller until the benchmark is over, and returns when it follows
+// the health check for every node.
+func (c *clinic) start(b *testing.B) *rig.Controller {
+	b.Helper()
+	controller := c.bed.start(b)
+	selected := sample(`autohealer_nodehealthcheck_nodes{nodehealthcheck="` + checkName + `",state="selected"}`)
+	disabled := sample(`autohealer_nodehealthcheck_disabled{nodehealthcheck="` + checkName + `"}`)
+	await(b, controller, "the health check to be followed", quiet, func(m measured) bool {
+		return int(m[selected]) == len(c.nodes) && m[disabled] == 0
+	})
+	return controller
+}
+
+// asked is what the API server was asked about everything that belongs to a
+// treatment, by whomever, and whatever its answer was.
+type asked struct {
+	looks    int // at single nodes
+	locked   int // leases created
+	relocked int // leases updated, the leaders' among them
+	begun    int // remediation objects created
+	noted    int // remediation objects changed
+	ended    int // remediation objects deleted
+	unlocked int // leases deleted
+	lists    int // of any of these, or of health checks
+}
+
+// asked returns what it was asked until now. It is the API server who counts: what
+// the controller thinks that it does would be no proof.
+func (c *clinic) asked(b *testing.B) asked {
+	b.Helper()
+	text, err := c.server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := parse(bytes.NewReader(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	count := func(verb, resource string) int {
+		return page.sum("apiserver_request_total", `verb="`+verb+`"`, `resource="`+resource+`"`)
+	}
+	a := asked{
+		looks:    count("GET", "nodes"),
+		locked:   count("POST", "leases"),
+		relocked: count("PUT", "leases"),
+		begun:    count("POST", resource),
+		noted:    count("PATCH", resource) + count("PUT", resource),
+		ended:    count("DELETE", resource),
+		unlocked: count("DELETE", "leases"),
+	}
+	for _, listed := range []string{"nodes", "leases", resource, "nodehealthchecks"} {
+		a.lists += count("LIST", listed)
+	}
+	return a
+}
+
+func (a asked) minus(before asked) asked {
+	return asked{
+		looks: a.looks - before.looks, locked: a.locked - before.locked, relocked: a.relocked - before.relocked,
+		begun: a.begun - before.begun, noted: a.noted - before.noted, ended: a.ended - before.ended,
+		unlocked: a.unlocked - before.unlocked, lists: a.lists - before.lists,
+	}
+}
+
+// writes are those of treatments. Leaders keep their leases by updates, so an update
+// of a node's lease is not told apart here; none is due before minutes have passed.
+func (a asked) writes() int { return a.locked + a.begun + a.noted + a.ended + a.unlocked }
+
+// heal heals nodes, returns how long the last object took to go, and what the API
+// server was asked in all since before. It waits until nothing comes any more.
+func (c *clinic) heal(b *testing.B, names []string, before asked) (took time.Duration, done asked) {
+	b.Helper()
+	begin := time.Now()
+	err := c.setProblems(b.Context(), names, ailment, corev1.ConditionFalse, 16)
+	if err == nil {
+		err = c.objects.count(b.Context(), 0)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	took = c.objects.latest(names).Sub(begin)
+	ticker := time.NewTicker(quiet / 4)
+	defer ticker.Stop()
+	since := time.Now()
+	for done.unlocked < len(names) || time.Since(since) < quiet {
+		<-ticker.C
+		now := c.asked(b).minus(before)
+		if now.writes() != done.writes() {
+			since = time.Now()
+		}
+		if done = now; time.Since(begin) > patience {
+			b.Fatalf("waiting for the nodes to be unlocked: the API server was asked for %+v", done)
+		}
+	}
+	return took, done
+}
+
+// assertTreated holds what was asked of the API server for the whole life of
+// treatments against what had to be: every node was looked at, locked, remediated,
+// and left alone again, each once, and nothing was listed.
+func (c *clinic) assertTreated(b *testing.B, changesBefore int, done asked, sick int) {
+	b.Helper()
+	done.relocked = 0 // the leaders'
+	if want := (asked{looks: sick, locked: sick, begun: sick, ended: sick, unlocked: sick}); done != want {
+		b.Errorf("%d nodes were treated, and the API server was asked for %+v, want %+v", sick, done, want)
+	}
+	if got := c.watcher.changes() - changesBefore; got != 2*sick {
+		b.Errorf("%d nodes were treated, and nodes were written to %d times: want two conditions each", sick, got)
+	}
+}
+
+// stormWithoutController has the clients write and read for every node what they and
+// the controller do, one after the other, and returns how long it took until the last
+// object was seen. It leaves the nodes as they were.
+func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime int) time.Duration {
+	b.Helper()
+	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	write := treat.NewWriter(api)
+	template, err := write.GetTemplate(b.Context(), remediation.Template{
+		GroupVersionKind: remediator.TemplateKind, Namespace: metav1.NamespaceDefault, Name: checkName,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	check := &metav1.PartialObjectMetadata{}
+	check.SetGroupVersionKind(schema.FromAPIVersionAndKind(remediation.CheckAPIVersion, remediation.CheckKind))
+	if err := api.Get(b.Context(), client.ObjectKey{Name: checkName}, check); err != nil {
+		b.Fatal(err)
+	}
+	begin := time.Now()
+	err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
+		if err := c.setProblem(ctx, name, ailment, corev1.ConditionTrue); err != nil {
+			return err
+		}
+		node, err := write.Fetch(ctx, name)
+		if err != nil {
+			return err
+		}
+		if _, err := write.ObtainLease(ctx, nodelease.Take(nil, node, nodelease.HolderOf(checkName), time.Minute, time.Now())); err != nil {
+			return err
+		}
+		object, err := remediation.Make(template, node, check)
+		if err != nil {
+			return err
+		}
+		_, err = write.CreateRemediation(ctx, object)
+		return err
+	})
+	if err == nil {
+		err = c.objects.count(b.Context(), len(names))
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	took := c.objects.latest(names).Sub(begin)
+	if err = each(b.Context(), names, atATime, func(ctx context.Context, name string) error {
+		if err := c.setProblem(ctx, name, ailment, corev1.ConditionFalse); err != nil {
+			return err
+		}
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(remediator.Kind)
+		object.SetNamespace(metav1.NamespaceDefault)
+		object.SetName(name)
+		if err := api.Delete(ctx, object); err != nil {
+			return err
+		}
+		lease, err := write.FetchLease(ctx, name)
+		if err != nil {
+			return err
+		}
+		return write.ReleaseLease(ctx, lease)
+	}); err == nil {
+		err = c.objects.count(b.Context(), 0)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
+// onlooker sees remediation objects as any remediator does, through an informer, and
+// keeps when it saw them come and go.
+type onlooker struct {
+	mu    sync.Mutex
+	since map[string]time.Time // by name: when the object came, or went
+	there int
+}
+
+// lookOn looks on until the benchmark is over.
+func lookOn(b *testing.B, d *bed) *onlooker {
+	b.Helper()
+	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := &onlooker{since: map[string]time.Time{}}
+	note := func(object any, by int) {
+		now := time.Now()
+		if last, unseen := object.(cache.DeletedFinalStateUnknown); unseen {
+			object = last.Obj
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.since[object.(*metav1.PartialObjectMetadata).Name] = now
+		o.there += by
+	}
+	informer := metadatainformer.NewFilteredMetadataInformer(api, remediator.GroupVersion.WithResource(resource), metav1.NamespaceAll, 0, nil, nil).Informer()
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { note(object, 1) },
+		DeleteFunc: func(object any) { note(object, -1) },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var looking sync.WaitGroup
+	looking.Go(func() { informer.RunWithContext(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		looking.Wait()
+	})
+	if !cache.WaitForCacheSync(b.Context().Done(), handler.HasSynced) {
+		b.Fatal(b.Context().Err())
+	}
+	return o
+}
+
+// count waits until exactly so many objects are there.
+func (o *onlooker) count(ctx context.Context, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for {
+		o.mu.Lock()
+		there := o.there
+		o.mu.Unlock()
+		if there == want {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d remediation objects: %w; there are %d", want, ctx.Err(), there)
+		}
+	}
+}
+
+// seen returns when the object for a node came, or went.
+func (o *onlooker) seen(name string) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.since[name]
+}
+
+// latest returns when the last of those for some nodes did.
+func (o *onlooker) latest(names []string) (at time.Time) {
+	for _, name := range names {
+		if seen := o.seen(name); seen.After(at) {
+			at = seen
+		}
+	}
+	return at
+}
