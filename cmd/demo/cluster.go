@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -22,6 +23,9 @@ const (
 
 	// pods is how many the workloads have at first.
 	pods = 24
+
+	// missedAfter is how long a kubelet says nothing before it is missed.
+	missedAfter = 6 * time.Second
 )
 
 // The condition sets are those of the first design of Autohealer, as written.
@@ -31,6 +35,12 @@ var conditionSets string
 
 //go:embed workloads.yaml
 var workloads string
+
+// The health check is shorter of patience than one in production should be: nobody
+// needs to watch a dead kubelet for five minutes.
+//
+//go:embed healthcheck.yaml
+var healthCheck string
 
 // The trap is the one that the same design warns of.
 //
@@ -48,6 +58,7 @@ type stage struct {
 	*testbed.Cluster
 	controller *rig.Controller
 	*onlooker
+	remediator *healer
 }
 
 // build starts the cluster, with workloads that run and a controller that leads.
@@ -55,7 +66,14 @@ type stage struct {
 func build(ctx context.Context, tell *teller, program string) (*stage, error) {
 	began := time.Now()
 	tell.say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
-	cluster, err := testbed.Start(ctx, testbed.Config{ControllerManager: true, Scheduler: true, Kwok: true})
+	cluster, err := testbed.Start(ctx, testbed.Config{
+		ControllerManager: true, Scheduler: true, Kwok: true,
+		// A kubelet that says nothing is missed sooner than after the usual 50 s.
+		Flags: testbed.Flags{
+			ControllerManager: []string{"--node-monitor-grace-period=" + missedAfter.String(), "--node-monitor-period=500ms"},
+			Kwok:              []string{"--node-lease-duration-seconds=4"}, // renewed every second
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +93,9 @@ func build(ctx context.Context, tell *teller, program string) (*stage, error) {
 func (s *stage) strike() error {
 	if s == nil {
 		return nil
+	}
+	if s.remediator != nil {
+		s.remediator.stop()
 	}
 	if s.onlooker != nil {
 		s.stop()
@@ -96,10 +117,14 @@ func (s *stage) populate(ctx context.Context, tell *teller) error {
 	if err := rig.Install(ctx, s.Cluster); err != nil { // what is watched must be defined
 		return err
 	}
+	if err := remediator.Install(ctx, s.Cluster); err != nil {
+		return err
+	}
 	var err error
 	if s.onlooker, err = watchCluster(ctx, s.AdminConfig(), tell); err != nil {
 		return err
 	}
+	s.remediator = startHealer(ctx, s.onlooker, s.Wake)
 	// Pods that come before the nodes are ready would be put off for seconds.
 	if err := s.await(ctx, onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()})); err != nil {
 		return err
@@ -110,10 +135,12 @@ func (s *stage) populate(ctx context.Context, tell *teller) error {
 	return s.await(ctx, podsRun(pods))
 }
 
-// install runs the controller, and returns when it follows the sets.
+// install runs the controller, and returns when it follows the policies.
 func (s *stage) install(ctx context.Context, program string) error {
-	if _, err := s.KubectlApply(ctx, conditionSets); err != nil {
-		return err
+	for _, policies := range []string{conditionSets, healthCheck} {
+		if _, err := s.KubectlApply(ctx, policies); err != nil {
+			return err
+		}
 	}
 	var err error
 	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{
@@ -129,7 +156,7 @@ func (s *stage) install(ctx context.Context, program string) error {
 	if err := rig.Ask(ctx, s.Cluster, s.controller); err != nil {
 		return err
 	}
-	return s.await(ctx, followed(pairSet), followed(kernelSet))
+	return s.await(ctx, followed(pairSet), followed(kernelSet), checked(workers+1, workers+1, 0))
 }
 
 // report writes a condition to nodes, all at once, as agents on them would. The
@@ -137,10 +164,29 @@ func (s *stage) install(ctx context.Context, program string) error {
 func (s *stage) report(ctx context.Context, condition corev1.NodeCondition, nodes ...string) error {
 	s.tell.begin()
 	s.tell.line(subject(nodes), "%s=%s (%s)", condition.Type, condition.Status, condition.Reason)
+	return atOnce(nodes, func(node string) error { return s.SetCondition(ctx, node, condition) })
+}
+
+// silence has the kubelets of nodes die, all at once, and wake has them heard again
+// without anybody's help.
+func (s *stage) silence(ctx context.Context, nodes ...string) error {
+	s.tell.begin()
+	s.tell.line(subject(nodes), "the kubelet dies: no heartbeat from now on")
+	return atOnce(nodes, func(node string) error { return s.Silence(ctx, node) })
+}
+
+func (s *stage) wake(ctx context.Context, nodes ...string) error {
+	s.tell.begin()
+	s.tell.line(subject(nodes), "the kubelet is heard again, by itself")
+	return atOnce(nodes, func(node string) error { return s.Wake(ctx, node) })
+}
+
+// atOnce does the same to several nodes.
+func atOnce(nodes []string, do func(node string) error) error {
 	errs := make([]error, len(nodes))
 	var all sync.WaitGroup
 	for i, node := range nodes {
-		all.Go(func() { errs[i] = s.SetCondition(ctx, node, condition) })
+		all.Go(func() { errs[i] = do(node) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
@@ -152,6 +198,23 @@ func (s *stage) kubectl(ctx context.Context, args ...string) error {
 	s.tell.line("somebody", "kubectl %s", strings.Join(args, " "))
 	_, err := s.Kubectl(ctx, args...)
 	return err
+}
+
+// show runs a command that only looks, and shows what it prints.
+func (s *stage) show(ctx context.Context, args ...string) error {
+	out, err := s.Kubectl(ctx, args...)
+	if err != nil {
+		return err
+	}
+	typed := make([]string, len(args))
+	for i, arg := range args {
+		if typed[i] = arg; strings.ContainsAny(arg, "{}[]") {
+			typed[i] = "'" + arg + "'"
+		}
+	}
+	s.tell.line("somebody", "kubectl %s", strings.Join(typed, " "))
+	s.tell.output(out)
+	return nil
 }
 
 // worker returns the name of a worker, counted from 1.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/record"
 )
 
@@ -120,12 +121,92 @@ func unmoved(had map[string][]types.UID, nodes ...string) look {
 	}
 }
 
-// told looks for an Event with a reason about each of the nodes.
-func told(reason string, nodes ...string) look {
+// told looks for an Event with a reason about each of the nodes, or policies.
+func told(reason string, about ...string) look {
 	return func(s *sight) string {
+		for _, name := range about {
+			if s.words[word{name, reason}] == 0 {
+				return "no Event has said " + reason + " of " + name
+			}
+		}
+		return ""
+	}
+}
+
+// heard looks for what the heartbeats of nodes come to.
+func heard(ready corev1.ConditionStatus, nodes ...string) look {
+	return func(s *sight) string {
+		for _, name := range nodes {
+			if is := readiness(s.nodes[name]); is != ready {
+				return fmt.Sprintf("Ready of %s is %q, want %s", name, is, ready)
+			}
+		}
+		return ""
+	}
+}
+
+func readiness(node *corev1.Node) corev1.ConditionStatus {
+	if node != nil {
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status
+			}
+		}
+	}
+	return ""
+}
+
+// treated looks for remediations of these nodes and of no other.
+func treated(nodes ...string) look {
+	want := slices.Sorted(slices.Values(nodes))
+	return func(s *sight) string {
+		if have := s.inTreatment(); !slices.Equal(have, want) {
+			return fmt.Sprintf("remediations are there for [%s], want them for [%s]", list(have), list(want))
+		}
+		return ""
+	}
+}
+
+// askedInAll looks for how often the remediator was ever asked, for however short a
+// moment.
+func askedInAll(want int) look {
+	return func(s *sight) string {
+		if s.asks != want {
+			return fmt.Sprintf("the remediator was asked %d times, want %d", s.asks, want)
+		}
+		return ""
+	}
+}
+
+// checked looks for the counts of the health check, while it is followed.
+func checked(observed, healthy, treated int) look {
+	phase := remediationv1alpha1.PhaseEnabled
+	if treated > 0 {
+		phase = remediationv1alpha1.PhaseRemediating
+	}
+	want := fmt.Sprintf("%s: %d of %d nodes healthy, %d in treatment", phase, healthy, observed, treated)
+	return func(s *sight) string {
+		check := s.checks[kubeletCheck]
+		if check == nil {
+			return "NodeHealthCheck " + kubeletCheck + " is missing"
+		}
+		if is := health(check); is != want {
+			return fmt.Sprintf("NodeHealthCheck %s says %q (%s), want %q", kubeletCheck, is, check.Status.Reason, want)
+		}
+		return ""
+	}
+}
+
+// held looks for nodes of which the health check says that they are too many.
+func held(nodes ...string) look {
+	return func(s *sight) string {
+		check := s.checks[kubeletCheck]
+		if check == nil {
+			return "NodeHealthCheck " + kubeletCheck + " is missing"
+		}
 		for _, node := range nodes {
-			if s.words[word{node, reason}] == 0 {
-				return "no Event has said " + reason + " of " + node
+			if !names(check, remediationv1alpha1.UnhealthyNode{Name: node, Reason: "GateClosed"}) {
+				return fmt.Sprintf("NodeHealthCheck %s does not say GateClosed of %s", kubeletCheck, node)
 			}
 		}
 		return ""

@@ -20,6 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
 )
 
 // controllerName is who Events and taints of Autohealer are from.
@@ -42,7 +45,7 @@ type onlooker struct {
 // time until then; the watches last until stop.
 func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlooker, error) {
 	kinds := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds), remediationv1alpha1.AddToScheme(kinds)); err != nil {
 		return nil, err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
@@ -56,6 +59,8 @@ func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlo
 		follow(running, o, c, &corev1.PodList{}, o.seePod),
 		follow(running, o, c, &appsv1.DeploymentList{}, o.seeDeployment),
 		follow(running, o, c, &v1alpha1.ConditionSetList{}, o.seeSet),
+		follow(running, o, c, &remediationv1alpha1.NodeHealthCheckList{}, o.seeCheck),
+		follow(running, o, c, remediations(), o.seeRemediation),
 		follow(running, o, c, &eventsv1.EventList{}, o.seeEvent),
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
@@ -63,6 +68,14 @@ func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlo
 		return nil, fmt.Errorf("listing what is to be watched: %w", context.Cause(ctx))
 	}
 	return o, nil
+}
+
+// remediations is the list of what the remediator is asked. What it is asked in
+// particular is nobody else's concern.
+func remediations() client.ObjectList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(remediator.GroupVersion.WithKind(remediator.Kind.Kind + "List"))
+	return list
 }
 
 // stop ends the watches.
@@ -119,16 +132,28 @@ func (o *onlooker) seeNode(was, is *corev1.Node) {
 	if was == nil || is == nil {
 		return
 	}
-	if o.tell.others() {
-		for _, change := range conditionChanges(was, is) {
+	others := o.tell.others()
+	for _, change := range conditionChanges(was, is) {
+		switch {
+		case others:
 			o.tell.begin()
+			o.tell.line(is.Name, "%s", change)
+		case strings.HasPrefix(change, "Ready="): // the others are the story's own doing
 			o.tell.line(is.Name, "%s", change)
 		}
 	}
 	for _, change := range taintChanges(was.Spec.Taints, is.Spec.Taints) {
-		o.tell.line(is.Name, "%s", change)
+		if strings.Contains(change, kubernetesTaint) {
+			o.tell.once(is.Name, change)
+		} else {
+			o.tell.line(is.Name, "%s", change)
+		}
 	}
 }
+
+// kubernetesTaint begins the keys of taints that Kubernetes places by itself on a
+// node that is not ready.
+const kubernetesTaint = "node.kubernetes.io/"
 
 func (o *onlooker) seePod(was, is *corev1.Pod) {
 	o.sight.setPod(was, is)
@@ -149,7 +174,7 @@ func (o *onlooker) tellMoves() {
 
 func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
 	o.sight.setSet(was, is)
-	if change := setChange(was, is); change != "" && o.tell.others() {
+	if change := policyChange("set", was, is); change != "" && o.tell.others() {
 		o.tell.begin()
 		o.tell.line(cmp.Or(is, was).Name, "%s", change)
 	}
@@ -166,8 +191,41 @@ func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
 	}
 }
 
+func (o *onlooker) seeCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
+	o.sight.setCheck(was, is)
+	if change := policyChange("health check", was, is); change != "" && o.tell.others() {
+		o.tell.begin()
+		o.tell.line(cmp.Or(is, was).Name, "%s", change)
+	}
+	if was == nil || is == nil {
+		return
+	}
+	if before, after := health(was), health(is); before != after {
+		o.tell.line(is.Name, "%s", after)
+	}
+	for _, node := range is.Status.UnhealthyNodes {
+		if isQuiet(node.Reason) && !names(was, node) {
+			o.tell.quote(node.Name, node.Reason, node.Message)
+		}
+	}
+}
+
+func (o *onlooker) seeRemediation(was, is *metav1.PartialObjectMetadata) {
+	o.sight.setRemediation(was, is)
+	switch {
+	case was == nil:
+		o.tell.line("API server", "%s %s is there", remediator.Kind.Kind, is.Name)
+	case is == nil:
+		o.tell.line("API server", "%s %s is gone", remediator.Kind.Kind, was.Name)
+	}
+}
+
 func (o *onlooker) seeEvent(_, is *eventsv1.Event) {
-	if is == nil || is.ReportingController != controllerName || is.Regarding.Kind != "Node" {
+	if is == nil || is.ReportingController != controllerName {
+		return
+	}
+	// What is said of a node and its policy is said twice.
+	if is.Regarding.Kind != "Node" && (is.Regarding.Kind != remediation.CheckKind || is.Related != nil) {
 		return
 	}
 	o.sight.words[word{is.Regarding.Name, is.Reason}]++

@@ -10,9 +10,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // sight is what an onlooker knows of a cluster.
@@ -21,19 +24,23 @@ type sight struct {
 	pods        map[types.UID]*corev1.Pod // of the workloads
 	deployments map[string]*appsv1.Deployment
 	sets        map[string]*v1alpha1.ConditionSet
-	words       map[word]int // how often an Event has told it
+	checks      map[string]*remediationv1alpha1.NodeHealthCheck
+	asked       map[types.UID]*metav1.PartialObjectMetadata // of the remediator
+	words       map[word]int                                // how often an Event has told it
 
 	most          map[string]int // nodes at once with the NoExecute taint of a set
+	asks          int            // of the remediator, ever
 	left, arrived map[string]int // pods by node, since they were last told
 }
 
-// word is a reason that an Event has given about a node.
-type word struct{ node, reason string }
+// word is a reason that an Event has given about a node, or about a health check.
+type word struct{ about, reason string }
 
 func newSight() sight {
 	return sight{
 		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
 		deployments: map[string]*appsv1.Deployment{}, sets: map[string]*v1alpha1.ConditionSet{},
+		checks: map[string]*remediationv1alpha1.NodeHealthCheck{}, asked: map[types.UID]*metav1.PartialObjectMetadata{},
 		words: map[word]int{}, most: map[string]int{}, left: map[string]int{}, arrived: map[string]int{},
 	}
 }
@@ -60,6 +67,40 @@ func (s *sight) setSet(was, is *v1alpha1.ConditionSet) {
 		return
 	}
 	s.sets[is.Name] = is
+}
+
+func (s *sight) setCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
+	if is == nil {
+		delete(s.checks, was.Name)
+		return
+	}
+	s.checks[is.Name] = is
+}
+
+func (s *sight) setRemediation(was, is *metav1.PartialObjectMetadata) {
+	if is == nil {
+		delete(s.asked, was.UID)
+		return
+	}
+	if s.asked[is.UID] == nil {
+		s.asks++
+	}
+	s.asked[is.UID] = is
+}
+
+// inTreatment returns the nodes that the remediator is asked about, sorted.
+func (s *sight) inTreatment() []string {
+	nodes := make([]string, 0, len(s.asked))
+	for _, object := range s.asked {
+		nodes = append(nodes, nodeOf(object))
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// nodeOf returns the node that a remediation is about.
+func nodeOf(object *metav1.PartialObjectMetadata) string {
+	return object.Annotations[remediation.NodeNameAnnotation]
 }
 
 // setPod keeps where a pod is, and where it goes.
@@ -226,15 +267,19 @@ func conditionChanges(was, is *corev1.Node) (changes []string) {
 	return changes
 }
 
-// setChange tells what somebody has done to a set.
-func setChange(was, is *v1alpha1.ConditionSet) string {
+// policyChange tells what somebody has done to a policy.
+func policyChange[T interface {
+	comparable
+	metav1.Object
+}](noun string, was, is T) string {
+	var none T
 	switch {
-	case was == nil:
-		return "the set is new"
-	case is == nil:
-		return "the set is gone"
-	case was.Generation != is.Generation:
-		return "the set was changed"
+	case was == none:
+		return "the " + noun + " is new"
+	case is == none:
+		return "the " + noun + " is gone"
+	case was.GetGeneration() != is.GetGeneration():
+		return "the " + noun + " was changed"
 	}
 	return ""
 }
@@ -250,6 +295,25 @@ func counts(set *v1alpha1.ConditionSet) string {
 		text += fmt.Sprintf(", %d held back", status.HeldBack)
 	}
 	return text
+}
+
+// health tells what has come of a health check, as its status has it.
+func health(check *remediationv1alpha1.NodeHealthCheck) string {
+	status := check.Status
+	if status.ObservedNodes == nil || status.HealthyNodes == nil || status.InTreatment == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d of %d nodes healthy, %d in treatment", status.Phase, *status.HealthyNodes, *status.ObservedNodes, *status.InTreatment)
+}
+
+// isQuiet says whether what a health check says of a node is told by no Event.
+func isQuiet(reason string) bool { return reason == "Pending" || reason == "Recovering" }
+
+// names says whether a health check has said the same of a node before.
+func names(check *remediationv1alpha1.NodeHealthCheck, node remediationv1alpha1.UnhealthyNode) bool {
+	return slices.ContainsFunc(check.Status.UnhealthyNodes, func(n remediationv1alpha1.UnhealthyNode) bool {
+		return n.Name == node.Name && n.Reason == node.Reason
+	})
 }
 
 // hasEvent says whether a reason is told by an Event; the others stand in the

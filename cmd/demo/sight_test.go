@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 func taintedNode(name string, taints ...corev1.Taint) *corev1.Node {
@@ -29,6 +32,16 @@ func kernelPolicy(status v1alpha1.ConditionSetStatus) *v1alpha1.ConditionSet {
 		ObjectMeta: metav1.ObjectMeta{Name: kernelSet},
 		Spec:       v1alpha1.ConditionSetSpec{TaintKey: kernelKey}, Status: status,
 	}
+}
+
+func kubeletPolicy(status remediationv1alpha1.NodeHealthCheckStatus) *remediationv1alpha1.NodeHealthCheck {
+	return &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: kubeletCheck}, Status: status}
+}
+
+func remediationOf(node string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: node, UID: types.UID(node), Annotations: map[string]string{remediation.NodeNameAnnotation: node},
+	}}
 }
 
 func podOn(name, node string, phase corev1.PodPhase) *corev1.Pod {
@@ -100,6 +113,35 @@ func TestMovesAreToldWhenAllPodsHaveArrived(t *testing.T) {
 	}
 }
 
+func TestTheRemediatorIsAskedOnceForEveryObject(t *testing.T) {
+	s, first := newSight(), remediationOf("worker-0001")
+	s.setRemediation(nil, first)
+	s.setRemediation(first, first)
+	s.setRemediation(nil, remediationOf("worker-0002"))
+	if s.asks != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0001", "worker-0002"}) {
+		t.Errorf("it was asked %d times, and about %v", s.asks, s.inTreatment())
+	}
+	s.setRemediation(first, nil)
+	if s.asks != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0002"}) {
+		t.Errorf("one is gone; it was asked %d times, and about %v", s.asks, s.inTreatment())
+	}
+}
+
+func TestPolicyChange(t *testing.T) {
+	was, is := kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{}), kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{})
+	is.Generation++
+	for want, got := range map[string]string{
+		"the health check is new":      policyChange("health check", nil, is),
+		"the health check was changed": policyChange("health check", was, is),
+		"the health check is gone":     policyChange("health check", is, nil),
+		"":                             policyChange("health check", is, is),
+	} {
+		if got != want {
+			t.Errorf("it is told %q, want %q", got, want)
+		}
+	}
+}
+
 func TestABoundThatIsExceededForAMomentIsNotForgiven(t *testing.T) {
 	o := &onlooker{tell: newTeller(&strings.Builder{}), sight: newSight(), changed: make(chan struct{})}
 	o.seeSet(nil, kernelPolicy(v1alpha1.ConditionSetStatus{MaxTainted: new(int32(1))}))
@@ -148,10 +190,23 @@ func TestEveryLookCanMiss(t *testing.T) {
 		},
 	}))
 	had := map[string][]types.UID{"worker-0002": {"pod"}}
+	full.nodes["worker-0001"].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	full.setRemediation(nil, remediationOf("worker-0001"))
+	full.setCheck(nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
+		ObservedNodes: new(3), HealthyNodes: new(1), InTreatment: new(1), Phase: remediationv1alpha1.PhaseRemediating,
+		UnhealthyNodes: []remediationv1alpha1.UnhealthyNode{{Name: "worker-0002", Reason: "GateClosed"}},
+	}))
 
 	other := newSight()
 	other.setNode(nil, taintedNode("worker-0003", kernelTaint(noExecute)))
 	other.nodes["worker-0003"].Annotations = map[string]string{record.Annotation: "{}"}
+	other.nodes["worker-0003"].Status.Conditions = full.nodes["worker-0001"].Status.Conditions
+	other.setRemediation(nil, remediationOf("worker-0002"))
+	other.setRemediation(nil, remediationOf("worker-0003"))
+	other.setCheck(nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
+		ObservedNodes: new(3), HealthyNodes: new(1), InTreatment: new(1), Phase: remediationv1alpha1.PhasePaused,
+		UnhealthyNodes: []remediationv1alpha1.UnhealthyNode{{Name: "worker-0002", Reason: "Pending"}},
+	}))
 	other.setPod(nil, podOn("elsewhere", "worker-0001", corev1.PodPending))
 
 	for name, l := range map[string]look{
@@ -168,6 +223,11 @@ func TestEveryLookCanMiss(t *testing.T) {
 		"explained":  explained(kernelSet, "at most 1 may"),
 		"listed":     listed(kernelSet, "worker-0001", "Tainted"),
 		"followed":   followed(kernelSet),
+		"heard":      heard(corev1.ConditionUnknown, "worker-0001"),
+		"treated":    treated("worker-0001"),
+		"askedInAll": askedInAll(1),
+		"checked":    checked(3, 1, 1),
+		"held":       held("worker-0002"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if missing := l(&full); missing != "" {
@@ -175,6 +235,9 @@ func TestEveryLookCanMiss(t *testing.T) {
 			}
 			if l(&other) == "" {
 				t.Error("it is not there, and the look does not say so")
+			}
+			if nothing := newSight(); l(&nothing) == "" && !slices.Contains([]string{"noRecords", "empty"}, name) {
+				t.Error("nothing is there, and the look does not say so")
 			}
 		})
 	}

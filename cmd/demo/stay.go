@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // introduce shows what the controller was told, and how to read what follows.
@@ -15,9 +17,14 @@ func (s *stage) introduce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.tell.print("\n" + table + `
-What follows is what anybody sees who watches this cluster: taints, pods, the status of the sets,
-and why, in the words of the controller's Events. Times count from the last thing that was done.`)
+	checks, err := s.Kubectl(ctx, "get", "nodehealthchecks")
+	if err != nil {
+		return err
+	}
+	s.tell.print("\n" + table + "\n" + checks + `
+What follows is what anybody sees who watches this cluster: taints, pods, remediations, the
+status of the policies, and why, in the words of the controller's Events. Times count from the last
+thing that was done.`)
 	return nil
 }
 
@@ -42,7 +49,12 @@ The cluster stays until Ctrl-C. In another terminal:
   # Let fewer nodes be emptied, or only look on.
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"maxUnhealthy":1}}'
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"dryRun":true}}'
-`, s.Kubeconfig(), programs(), worker(2), kernelSet))
+
+  # Let a kubelet die. The remediator is at work.
+  kubectl label node %[3]s %[5]s=true
+  kubectl get nhc
+  kubectl get exampleremediations
+`, s.Kubeconfig(), programs(), worker(2), kernelSet, testbed.SilentLabel))
 	for ctx.Err() == nil {
 		s.controller.Expect() // its end is told here, and is no failure of the demo
 		select {

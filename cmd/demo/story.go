@@ -12,13 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The sets, by what the story needs of them.
+// The policies, by what the story needs of them.
 const (
 	pairSet   = "conditionset-1"
 	pairKey   = "node.stakater.com/KubeletContainerRuntimeUnhealthy"
 	kernelSet = "conditionset-2"
 	kernelKey = "node.stakater.com/KernelDeadlock"
 	trapSet   = "out-of-disk"
+
+	kubeletCheck = "silent-kubelet"
 
 	noExecute  = corev1.TaintEffectNoExecute
 	noSchedule = corev1.TaintEffectNoSchedule
@@ -37,6 +39,9 @@ func (s *stage) story() []scene {
 		{"Somebody writes a policy that would hurt: OutOfDisk=False is what every healthy node says. It never gets in.", s.trap},
 		{"A combination: one of its two conditions alone does nothing, both do.", s.pair},
 		{"Somebody has put up a taint with the same key. Ours comes and goes, theirs stays.", s.foreign},
+		{"A kubelet dies. Kubernetes misses it, the health check waits whether it comes back, and then has the node started anew.", s.silentKubelet},
+		{"Five kubelets die at once. The fault is hardly in the nodes, and at most 2 may be sick: nothing is begun.", s.silentKubelets},
+		{"Three of them are heard again by themselves. The two that are left are within the bound, and are helped.", s.lastSilentKubelets},
 		{"kill -9 to the controller in the middle of a storm, which goes on while nobody leads.", s.crash},
 		{"All is well again: nothing is left on any node.", s.clean},
 	}
@@ -211,6 +216,60 @@ func (s *stage) foreign(ctx context.Context) error {
 	return s.kubectl(ctx, "taint", "node", node, taint+"-")
 }
 
+// quiet is the node whose kubelet dies alone.
+const quiet = "worker-0003"
+
+func (s *stage) silentKubelet(ctx context.Context) error {
+	begin := s.remediator.hold() // so that there is time to look at what it is asked
+	defer begin()
+	if err := s.silence(ctx, quiet); err != nil {
+		return err
+	}
+	if err := s.await(ctx, heard(corev1.ConditionUnknown, quiet), treated(quiet), checked(workers+1, workers, 1),
+		told("DetectedUnhealthy", quiet), told("RemediationCreated", quiet)); err != nil {
+		return err
+	}
+	if err := s.show(ctx, "get", "nhc"); err != nil {
+		return err
+	}
+	if err := s.show(ctx, "get", "exampleremediation", quiet, "-o", "yaml"); err != nil {
+		return err
+	}
+	s.tell.begin()
+	begin()
+	if err := s.await(ctx, heard(corev1.ConditionTrue, quiet), treated(), checked(workers+1, workers+1, 0),
+		told("RemediationRemoved", quiet)); err != nil {
+		return err
+	}
+	return s.show(ctx, "events", "--for", "nhc/"+kubeletCheck)
+}
+
+func (s *stage) silentKubelets(ctx context.Context) error {
+	dead, before := workerRange(1, 5), s.asked()
+	if err := s.silence(ctx, dead...); err != nil {
+		return err
+	}
+	if err := s.await(ctx, heard(corev1.ConditionUnknown, dead...), held(dead...), askedInAll(before),
+		told("DetectedUnhealthy", dead...), told("RemediationSkipped", kubeletCheck), checked(workers+1, workers+1-len(dead), 0)); err != nil {
+		return err
+	}
+	if err := s.show(ctx, "get", "nhc"); err != nil {
+		return err
+	}
+	return s.show(ctx, "get", "nhc", kubeletCheck, "-o", "jsonpath={.status.unhealthyNodes[0].message}")
+}
+
+func (s *stage) lastSilentKubelets(ctx context.Context) error {
+	dead, before := workerRange(1, 5), s.asked()
+	back, left := dead[:3], dead[3:]
+	if err := s.wake(ctx, back...); err != nil {
+		return err
+	}
+	return s.await(ctx, told("RemediationCreated", left...), told("RemediationRemoved", left...), askedInAll(before+len(left)), treated(),
+		heard(corev1.ConditionTrue, dead...), checked(workers+1, workers+1, 0),
+		onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()}), podsRun(grown))
+}
+
 func (s *stage) crash(ctx context.Context) error {
 	before, after := workerRange(4, 6), workerRange(7, 9)
 	if err := s.report(ctx, deadlocked(), before...); err != nil {
@@ -242,7 +301,8 @@ func (s *stage) clean(ctx context.Context) error {
 		return err
 	}
 	return s.await(ctx, onlyTaints(map[string]string{controlPlane: controlPlaneTaint.ToString()}), noRecords, podsRun(grown),
-		told("Recovered", sick...), counted(kernelSet, 0, 0, 0), counted(pairSet, 0, 0, 0))
+		told("Recovered", sick...), counted(kernelSet, 0, 0, 0), counted(pairSet, 0, 0, 0),
+		treated(), checked(workers+1, workers+1, 0))
 }
 
 // emptied and heldBack are the nodes that have the kernel set's taint with its
@@ -253,6 +313,9 @@ func (s *stage) heldBack() []string { return s.carrying(noSchedule) }
 func (s *stage) carrying(effect corev1.TaintEffect) []string {
 	return ask(s.onlooker, func(s *sight) []string { return s.carriers(kernelKey, effect) })
 }
+
+// asked counts how often the remediator was asked.
+func (s *stage) asked() int { return ask(s.onlooker, func(s *sight) int { return s.asks }) }
 
 // podsOf returns the pods of nodes as they are now.
 func (s *stage) podsOf(nodes ...string) map[string][]types.UID {

@@ -24,7 +24,13 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 	for _, want := range []string{
 		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
-		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "11 scenes in", "never more than 4 nodes",
+		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
+		"silent-kubelet 10 10 0 Enabled no node needs a remediation",
+		"worker-0003 Ready=Unknown", "Pending: NodeHealthCheck/silent-kubelet", "RemediationCreated: made ExampleRemediation",
+		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator starts worker-0003 anew",
+		"ExampleRemediation worker-0003 is gone", "Normal RemediationRemoved NodeHealthCheck/silent-kubelet worker-0003: deleted",
+		"silent-kubelet 10 5 0 Enabled waiting: 5 GateClosed", "waits: 5 of 10 selected nodes are sick, at most 2 may be",
+		"remediator starts worker-0004 anew", "remediator starts worker-0005 anew", "14 scenes in",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("the story does not say %q:\n%s", want, out.String())
@@ -68,6 +74,11 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	out.await(ctx, t, "KernelDeadlock=False", "is gone")
+
+	if err := s.Silence(ctx, lone); err != nil {
+		t.Fatal(err)
+	}
+	out.await(ctx, t, "Ready=Unknown", "RemediationCreated: made", "starts "+lone+" anew", "Ready=True", "RemediationRemoved: deleted", "ExampleRemediation "+lone+" is gone")
 
 	pids := []int{s.Etcd.PID(), s.APIServer.PID(), s.ControllerManager.PID(), s.Scheduler.PID(), s.Kwok.PID(), s.controller.PID()}
 	cancel(errors.New("interrupt"))

@@ -12,6 +12,8 @@ const (
 	width     = 100
 	timeWidth = 9
 	whoWidth  = 14
+
+	outputIndent = "      "
 )
 
 // teller prints the story. Every line of a scene begins with the time since the
@@ -21,7 +23,7 @@ type teller struct {
 
 	mu    sync.Mutex
 	began time.Time         // of the time that lines tell
-	told  map[string]bool   // reasons, in this scene
+	told  map[string]bool   // reasons and the like, in this scene
 	last  map[string]string // words about each node
 	// silent keeps lines back while there is no scene.
 	silent bool
@@ -84,6 +86,37 @@ func (t *teller) line(who, format string, args ...any) {
 	}
 	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, span(time.Since(t.began)), whoWidth, who)
 	fmt.Fprintln(t.out, wrap(head, fmt.Sprintf(format, args...)))
+}
+
+// output shows what a command has printed, line by line. What is too long for a line
+// goes on in the next, further in.
+func (t *teller) output(text string) {
+	var b strings.Builder
+	for line := range strings.Lines(strings.TrimSpace(text) + "\n") {
+		indent := outputIndent
+		line = strings.TrimRight(line, " \n")
+		for len(indent)+len(line) > width {
+			at := strings.LastIndex(line[:width-len(indent)+1], " ")
+			if at < 0 { // there is nowhere to break it
+				break
+			}
+			b.WriteString(strings.TrimRight(indent+line[:at], " ") + "\n")
+			line, indent = line[at+1:], outputIndent+outputIndent
+		}
+		b.WriteString(strings.TrimRight(indent+line, " ") + "\n")
+	}
+	t.print("\n" + b.String())
+}
+
+// once tells of something that would be said of many nodes in a scene.
+func (t *teller) once(who, text string) {
+	t.mu.Lock()
+	known := t.told[text] && !t.free
+	t.told[text] = true
+	t.mu.Unlock()
+	if !known {
+		t.line(who, "%s", text)
+	}
 }
 
 // quote tells why, in the controller's words. In a scene that is once for each

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,36 @@ func TestTeller(t *testing.T) {
 		newTeller(&out).line("worker-0001", "taint")
 		if out.String() != "" {
 			t.Errorf("it said %q", out.String())
+		}
+	})
+	t.Run("says_of_many_nodes_once_what_they_have_in_common", func(t *testing.T) {
+		var out strings.Builder
+		tell := newTeller(&out)
+		for _, scene := range []string{"The first.", "The second."} {
+			tell.open(scene)
+			tell.once("worker-0001", "taint")
+			tell.once("worker-0002", "taint")
+		}
+		if got := strings.Count(out.String(), "taint"); got != 2 || strings.Contains(out.String(), "worker-0002") {
+			t.Errorf("it said so %d times:\n%s", got, out.String())
+		}
+		tell.letGo()
+		tell.once("worker-0002", "taint")
+		if !strings.Contains(out.String(), "worker-0002") {
+			t.Errorf("it does not say what others do:\n%s", out.String())
+		}
+	})
+	t.Run("shows_what_a_command_prints_and_breaks_only_what_is_too_long", func(t *testing.T) {
+		var out strings.Builder
+		newTeller(&out).output("NAME   AGE\na      1s   \n" + strings.Repeat("word ", 30) + "\n" + strings.Repeat("x", width) + "\n")
+		lines := strings.Split(out.String(), "\n")
+		want := []string{"", "      NAME   AGE", "      a      1s"}
+		if !slices.Equal(lines[:3], want) {
+			t.Errorf("the table is shown as %q, want %q", lines[:3], want)
+		}
+		if len(lines) != 8 || !strings.HasPrefix(lines[4], outputIndent+outputIndent+"word") || len(lines[3]) > width ||
+			strings.Count(lines[3]+lines[4], "word") != 30 || lines[5] != outputIndent+strings.Repeat("x", width) {
+			t.Errorf("it shows %q", lines[3:])
 		}
 	})
 	t.Run("gives_a_reason_once_in_a_scene", func(t *testing.T) {
