@@ -156,9 +156,7 @@ func (l *loop) takeObjects(now time.Time) {
 		}
 	}
 	l.takeLeases(touched)
-	for _, node := range slices.Sorted(maps.Keys(touched)) {
-		l.attend(now, node)
-	}
+	l.attend(now, slices.Sorted(maps.Keys(touched))...)
 }
 
 // takeLeases takes in the locks that have changed, and notes whose.
@@ -236,23 +234,36 @@ func (l *loop) loseObject(now time.Time, b *bed, key string) {
 	l.cfg.Logger.Warn("remediation lost", "node", b.node, "nodeHealthCheck", rule.Name, "object", key)
 }
 
-// attend tells the core what is known of a node now, and looks what is to be done.
-func (l *loop) attend(now time.Time, node string) {
-	if p := l.patients[node]; p != nil {
-		facts, _ := observe.Node(p.node) // what cannot be read has been told
-		l.addCare(now, p, &facts)
-		l.core.Observe(now, facts)
+// attend tells the core what is known of some nodes now, and looks what is to be done.
+// They are told together, so that those who have waited longest go first, and not
+// those who are told of first.
+func (l *loop) attend(now time.Time, nodes ...string) {
+	if len(nodes) == 0 {
+		return
 	}
-	l.tend(now, node)
+	facts := make([]triage.Node, 0, len(nodes))
+	for _, node := range nodes {
+		if p := l.patients[node]; p != nil {
+			known, _ := observe.Node(p.node) // what cannot be read has been told
+			l.addCare(now, p, &known)
+			facts = append(facts, known)
+		}
+	}
+	l.core.Observe(now, facts...)
+	for _, node := range nodes {
+		l.tend(now, node)
+	}
 }
 
 // attendAll does so for every node that has something of a health check.
 func (l *loop) attendAll(now time.Time, check string) {
+	var concerned []string
 	for _, name := range slices.Sorted(maps.Keys(l.beds)) {
 		if len(l.beds[name].of(checkRule(check))) > 0 {
-			l.attend(now, name)
+			concerned = append(concerned, name)
 		}
 	}
+	l.attend(now, concerned...)
 }
 
 // addCare adds to the facts about a node what stands elsewhere than on the node:

@@ -293,9 +293,7 @@ func (l *loop) standBack(now time.Time, isBack bool) {
 			c.mayFrom = time.Time{} // nobody else writes the status any more
 		}
 	}
-	for name := range l.beds {
-		l.attend(now, name)
-	}
+	l.attend(now, slices.Sorted(maps.Keys(l.beds))...)
 	l.lookAtStatuses(now)
 }
 

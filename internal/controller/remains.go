@@ -54,11 +54,14 @@ func (l *loop) lookAtRemains(now time.Time) {
 
 // attendPlane looks at every node of the control plane.
 func (l *loop) attendPlane(now time.Time) {
+	var plane []string
 	for name, p := range l.patients {
 		if remediation.IsControlPlane(p.node) {
-			l.attend(now, name)
+			plane = append(plane, name)
 		}
 	}
+	slices.Sort(plane)
+	l.attend(now, plane...)
 }
 
 // takesTurn says whether other nodes of the control plane wait for the object.

@@ -201,7 +201,7 @@ func testPeerExpires(w *ward) {
 	// It has recovered, which the other will see; and one falls sick.
 	w.says(nodes[1], "Sick", corev1.ConditionFalse)
 	w.says(nodes[3], "Sick", corev1.ConditionTrue)
-	w.annotate(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
+	w.mark(nodes[4], `{"annotations":{"`+confirmedAnnotation+`":""}}`)
 	w.want("set") // sets are nobody else's
 	w.counts(w.key("set"), 0, 3)
 	for _, object := range theirs {
