@@ -49,6 +49,7 @@ type bed struct {
 // nobody from doing something else.
 type setback struct {
 	trouble
+	refusals  int
 	notBefore time.Time
 }
 

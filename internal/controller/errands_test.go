@@ -298,6 +298,21 @@ func TestRefusedBeginningsAreTriedLessAndLess(t *testing.T) {
 	})
 }
 
+// An API server that comes back refuses everything for a moment, until it has read who
+// may do what.
+func TestARefusalAfterAnOutageIsTheFirstOne(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.node("a", corev1.ConditionTrue)
+		for range 20 {
+			w.runs(w.wants("a", begin), "a", treat.Unsure)
+			w.passes(time.Until(w.rests("a")))
+		}
+		w.runs(w.wants("a", begin), "a", treat.Refused)
+		w.passes(firstRefusedRetry)
+		w.wants("a", begin)
+	})
+}
+
 func TestNothingIsLeftOfASetback(t *testing.T) {
 	for name, happens := range map[string]func(w *ward){
 		"the node recovers":     func(w *ward) { w.node("a", corev1.ConditionFalse) },

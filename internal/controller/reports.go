@@ -180,14 +180,20 @@ func (l *loop) takeFresh(now time.Time, r *errandReport) {
 }
 
 // setBack notes that an errand has failed once more, for how long it is put off, and
-// whether that is news.
-func (b *bed) setBack(now time.Time, r *errandReport, waits func(tries int) time.Duration) (wait time.Duration, isNews bool) {
+// whether that is news. Refusals are counted by themselves: an API server that has just
+// come back refuses for a moment what it could not be asked before, many times over.
+func (b *bed) setBack(now time.Time, r *errandReport) (wait time.Duration, isNews bool) {
 	if b.setbacks == nil {
 		b.setbacks = map[task]setback{}
 	}
 	s := b.setbacks[r.errand.task]
 	isNews = s.meets(r.fate, r.err)
-	wait = waits(s.tries)
+	if r.fate == treat.Refused {
+		s.refusals++
+		wait = growing(s.refusals, firstRefusedRetry, lastRefusedRetry)
+	} else {
+		wait = backOff(s.tries)
+	}
 	s.notBefore = now.Add(wait)
 	b.setbacks[r.errand.task] = s
 	return wait, isNews
@@ -196,7 +202,7 @@ func (b *bed) setBack(now time.Time, r *errandReport, waits func(tries int) time
 // putOff has an errand tried again later, later with every failure.
 func (l *loop) putOff(now time.Time, r *errandReport) {
 	b := r.bed
-	wait, isNews := b.setBack(now, r, backOff)
+	wait, isNews := b.setBack(now, r)
 	if isNews && l.putOffs.names(now) {
 		l.cfg.Logger.Warn("treatment put off", "node", b.node, "task", r.errand.task.String(), "retryIn", wait.String(), "err", r.err)
 	}
@@ -206,7 +212,7 @@ func (l *loop) putOff(now time.Time, r *errandReport) {
 // says so. The others go on.
 func (l *loop) denied(now time.Time, r *errandReport) {
 	b, e := r.bed, r.errand
-	wait, _ := b.setBack(now, r, func(tries int) time.Duration { return growing(tries, firstRefusedRetry, lastRefusedRetry) })
+	wait, _ := b.setBack(now, r)
 	if e.task == begin && b.mayArrive(now).IsZero() { // else an earlier one may take the place yet
 		b.giveBack()
 		l.core.Abandon(now, b.node, e.rule, wait)
