@@ -338,6 +338,9 @@ func (r *replay) judgeTurn(n *node, s *set) {
 		if other == n || !settled(c.waitsSince, horizon) || !settled(c.holdsSince, horizon) || s.rule.spares(other.labels) {
 			continue
 		}
+		if other.foreign(s.rule.key, noExecute) {
+			continue // somebody else's serves there
+		}
 		f := other.find(s.rule)
 		waits := last(last(f.latest, c.lostPlace), c.selectedSince)
 		if !f.surely(r.at.Time, r.cfg.Lag) || !waits.Before(served) {

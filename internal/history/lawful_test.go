@@ -309,6 +309,14 @@ func TestLawful(t *testing.T) {
 			s.condition("n1", "KernelDeadlock=True")
 			sick(s, map[string]string{"n2": out, "n3": back}, "n2", "n3")
 		},
+		"a node where somebody else's taint serves does not wait": func(s *story) {
+			sick(s, twoOut, "n1", "n2", "n3", "n4")
+			s.foreign("n3", out)
+			s.pass(time.Minute)
+			s.condition("n1", "KernelDeadlock=False")
+			s.we("n1", s.remove("deadlock", out))
+			s.we("n4", s.remove("deadlock", back), s.place("deadlock", out))
+		},
 		"a node that lost its place to somebody's hand waits at the end": func(s *story) {
 			sick(s, twoOut, "n1", "n2", "n3")
 			s.pass(time.Minute)
