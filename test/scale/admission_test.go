@@ -21,9 +21,29 @@ import (
 	"github.com/resourcestack/autohealer/internal/rig"
 )
 
-// question is a set that is not stored: one that matches what is asked for.
-const question = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "question"},
-	"spec": {"type": "Question", "effect": "NoExecute", "taintKey": "example.com/question", "maxUnhealthy": "10%%", "conditions": {%s}}}`
+// question is a policy that is not stored, once such that no node matches it and it is
+// let in, and once such that all do and it is refused.
+type question struct {
+	path           string
+	harmless, trap string
+	refusal        string // what is said of the trap
+}
+
+func ask(path, format, harmless, trap, refusal string) question {
+	return question{path, fmt.Sprintf(format, harmless), fmt.Sprintf(format, trap), refusal}
+}
+
+var (
+	aboutSet = ask("/apis/autohealer.resourcestack.com/v1alpha1/conditionsets",
+		`{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "question"},
+	"spec": {"type": "Question", "effect": "NoExecute", "taintKey": "example.com/question", "maxUnhealthy": "10%%", "conditions": {%s}}}`,
+		`"NTPProblem": {"status": true}`, `"Ready": {"status": true}`, "10000 of 10000 selected nodes")
+	aboutCheck = ask("/apis/remediation.medik8s.io/v1alpha1/nodehealthchecks",
+		`{"apiVersion": "remediation.medik8s.io/v1alpha1", "kind": "NodeHealthCheck", "metadata": {"name": "question"},
+	"spec": {"selector": {}, "unhealthyConditions": [{%s, "duration": "0s"}],
+	"remediationTemplate": {"apiVersion": "example.com/v1", "kind": "NoSuchTemplate", "namespace": "default", "name": "none"}}}`,
+		`"type": "NTPProblem", "status": "True"`, `"type": "Ready", "status": "True"`, "10000 of 10000 selected nodes")
+)
 
 // BenchmarkAdmission measures how long the writer of a policy waits for the
 // verdict.
@@ -35,9 +55,9 @@ const question = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind"
 // does not lead and is the one that is asked. On the busy one 33 nodes a second get
 // new heartbeats meanwhile, as in a cluster whose kubelets report every five minutes.
 //
-// One operation is 200 creations of a set with --dry-run=server, one after the other:
-// half of them match no node and are let in, half match all 10,000 and are refused
-// with that number. p50-ms, p95-ms and max-ms are round trips through the API server,
+// One operation is 200 creations of a set, or of a health check, with --dry-run=server,
+// one after the other: half of them match no node and are let in, half match all 10,000
+// and are refused with that number. p50-ms, p95-ms and max-ms are round trips through the API server,
 // bare-p50-ms those of the same without a webhook. handler-ms is the mean that the
 // webhook itself counts, handler-max-ms the bound below which all of its answers
 // were, as its histogram tells, and over-50-ms how many took longer than that. That
@@ -46,12 +66,15 @@ func BenchmarkAdmission(b *testing.B) {
 	const nodes = 10000
 	for _, bench := range []struct {
 		name            string
+		question        question
 		crowd, follower bool
 		busy            bool
 	}{
-		{name: "nodes=10000"},
-		{name: "nodes=10000,crowd,follower", crowd: true, follower: true},
-		{name: "nodes=10000,crowd,busy", crowd: true, busy: true},
+		{name: "nodes=10000", question: aboutSet},
+		{name: "nodes=10000,crowd,follower", question: aboutSet, crowd: true, follower: true},
+		{name: "nodes=10000,crowd,busy", question: aboutSet, crowd: true, busy: true},
+		{name: "nodes=10000,healthcheck", question: aboutCheck},
+		{name: "nodes=10000,healthcheck,busy", question: aboutCheck, busy: true},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			d := bedOf(b, nodes)
@@ -65,10 +88,10 @@ func BenchmarkAdmission(b *testing.B) {
 					"--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h",
 				}})
 			}
-			askers := d.askers(b)
+			askers := d.askers(b, bench.question)
 			var bare []time.Duration
 			for range rounds {
-				took, err := askers.ask(b.Context(), harmless)
+				took, err := askers.ask(b.Context(), bench.question.harmless)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -121,16 +144,13 @@ func BenchmarkAdmission(b *testing.B) {
 // rounds is how often each question is asked in one operation.
 const rounds = 100
 
-// The questions: a set that matches no node, and one that matches all.
-var (
-	harmless = fmt.Sprintf(question, `"NTPProblem": {"status": true}`)
-	trap     = fmt.Sprintf(question, `"Ready": {"status": true}`)
-)
-
 // askers write policies that are not stored.
-type askers struct{ client kubernetes.Interface }
+type askers struct {
+	question
+	client kubernetes.Interface
+}
 
-func (d *bed) askers(b *testing.B) askers {
+func (d *bed) askers(b *testing.B, about question) askers {
 	b.Helper()
 	config := d.cluster.AdminConfig()
 	config.WarningHandlerWithContext = rest.NoWarnings{}
@@ -138,12 +158,12 @@ func (d *bed) askers(b *testing.B) askers {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return askers{client}
+	return askers{about, client}
 }
 
 func (a askers) ask(ctx context.Context, body string) (time.Duration, error) {
 	begin := time.Now()
-	err := a.client.CoreV1().RESTClient().Post().AbsPath("/apis/autohealer.resourcestack.com/v1alpha1/conditionsets").
+	err := a.client.CoreV1().RESTClient().Post().AbsPath(a.path).
 		Param("dryRun", metav1.DryRunAll).Body([]byte(body)).Do(ctx).Error()
 	return time.Since(begin), err
 }
@@ -152,13 +172,13 @@ func (a askers) ask(ctx context.Context, body string) (time.Duration, error) {
 func (a askers) round(b *testing.B) (took []time.Duration) {
 	b.Helper()
 	for range rounds {
-		in, err := a.ask(b.Context(), harmless)
+		in, err := a.ask(b.Context(), a.harmless)
 		if err != nil {
 			b.Fatal(err)
 		}
-		out, err := a.ask(b.Context(), trap)
-		if err == nil || !strings.Contains(err.Error(), "10000 of 10000 selected nodes") {
-			b.Fatalf("a set that empties the cluster: %v", err)
+		out, err := a.ask(b.Context(), a.trap)
+		if err == nil || !strings.Contains(err.Error(), a.refusal) {
+			b.Fatalf("a policy that empties the cluster: %v", err)
 		}
 		took = append(took, in, out)
 	}
