@@ -245,9 +245,9 @@ func (r Reason) rehearsal() string {
 // step names the step, by its place only where there are several.
 func (r Reason) step() string {
 	if r.Steps == 1 {
-		return r.Action.String()
+		return r.Action.noun()
 	}
-	return fmt.Sprintf("step %d of %d (%s)", r.Step, r.Steps, r.Action)
+	return fmt.Sprintf("step %d of %d (%s)", r.Step, r.Steps, r.Action.noun())
 }
 
 // whileUnknown says why a response stands although no signal does: only an

@@ -204,6 +204,16 @@ func (a Action) String() string {
 	return fmt.Sprintf("Action(%d)", uint8(a))
 }
 
+var actionNouns = [...]string{"", "remediation", "reboot", "drain", "termination"}
+
+// noun is how sentences speak of the action.
+func (a Action) noun() string {
+	if a > 0 && int(a) < len(actionNouns) {
+		return actionNouns[a]
+	}
+	return a.String()
+}
+
 // clone returns a rule that shares nothing with r.
 func (r Rule) clone() Rule {
 	r.Who.requirements = slices.Clone(r.Who.requirements)

@@ -95,7 +95,7 @@ func testCycle(w *ward) {
 			w.t.Errorf("%s is %v, want %v", what, pair[0], pair[1])
 		}
 	}
-	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "Remediate is under way"))
+	w.checkTold("check", phase(remediationv1alpha1.PhaseRemediating, "1"), counted(5, 4, 1), row(nodes[0], "Treating", "Sick=True since", "remediation is under way"))
 	table, err := w.Kubectl(w.t.Context(), "get", "nhc", check.Name)
 	w.must(err)
 	for _, word := range []string{"OBSERVED", "HEALTHY", "TREATED", "PHASE", "REASON", "Remediating"} {
