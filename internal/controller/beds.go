@@ -144,6 +144,9 @@ func (l *loop) takeObjects(now time.Time) {
 			b := l.bedOf(o.Node)
 			touched[o.Node] = true
 			if !a.gone {
+				if home := l.homes[objectKey(o)]; home != nil && home != b {
+					touched[home.node] = true
+				}
 				l.findObject(b, o)
 				continue
 			}
@@ -204,11 +207,17 @@ func (l *loop) findObject(b *bed, o remediation.Object) {
 	if key == b.granted.Object { // it has arrived
 		b.giveBack()
 	}
-	before, isKnown := b.objects[key]
+	home := l.homes[key]
+	if home == nil {
+		home = b
+	}
+	before, isKnown := home.objects[key]
 	isSame := isKnown && before.UID == o.UID
 	if isSame && olderVersion(o.ResourceVersion, before.ResourceVersion) {
 		return
 	}
+	delete(home.objects, key) // somebody may have changed whom it is about
+	l.homes[key] = b
 	b.objects[key] = treatment{Object: o, ended: isSame && before.ended}
 	if l.checks.kinds.known[o.GroupVersionKind] == nil { // it was taken out of the ladder meanwhile
 		l.checks.moved = true
@@ -220,6 +229,7 @@ func (l *loop) findObject(b *bed, o remediation.Object) {
 func (l *loop) loseObject(now time.Time, b *bed, key string) {
 	o := b.objects[key]
 	delete(b.objects, key)
+	delete(l.homes, key)
 	rule := ruleOf(o.Object)
 	if rule == (triage.RuleID{}) {
 		return

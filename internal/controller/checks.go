@@ -63,6 +63,9 @@ func checkRule(name string) triage.RuleID {
 // isFollowed says whether some version of the health check is followed.
 func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 
+// isNew says that nobody has looked yet whether its templates are there.
+func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
+
 // checkOf returns the health check of a rule, nil if there is none any more.
 func (l *loop) checkOf(rule triage.RuleID) *check {
 	if rule.Kind != triage.NodeHealthCheck {
@@ -289,8 +292,6 @@ func (l *loop) standBack(now time.Time, isBack bool) {
 		if isBack {
 			l.core.RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
-		} else {
-			c.mayFrom = time.Time{} // nobody else writes the status any more
 		}
 	}
 	l.attend(now, slices.Sorted(maps.Keys(l.beds))...)

@@ -140,6 +140,7 @@ func (c *Controller) Start(ctx context.Context) error {
 			},
 		},
 		beds:          map[string]*bed{},
+		homes:         map[string]*bed{},
 		reports:       make(chan *errandReport, nurses),
 		checkStatuses: make(chan checkStatusOutcome, statusWriters),
 		pulse:         &c.pulse,

@@ -405,17 +405,19 @@ func (l *loop) wakeBeds(now time.Time) (due time.Time) {
 		return l.bedAlarm
 	}
 	l.bedAlarm = time.Time{}
-	for _, node := range slices.Sorted(maps.Keys(l.beds)) {
-		b := l.beds[node]
+	var woken []string
+	for node, b := range l.beds {
 		switch {
 		case b.alarm.IsZero():
 		case now.Before(b.alarm):
 			l.bedAlarm = earliest(l.bedAlarm, b.alarm)
 		default:
 			b.alarm = time.Time{}
-			l.attend(now, node) // somebody's lock may have ended
+			woken = append(woken, node)
 		}
 	}
+	slices.Sort(woken)
+	l.attend(now, woken...) // somebody's lock may have ended
 	return l.bedAlarm
 }
 

@@ -313,6 +313,29 @@ func TestARefusalAfterAnOutageIsTheFirstOne(t *testing.T) {
 	})
 }
 
+// Somebody may write another node's name on an object. It is about one node only.
+func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		w.node("b", corev1.ConditionFalse)
+		moved := object.DeepCopy()
+		moved.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
+		moved.SetResourceVersion(w.nextVersion())
+		w.finds(moved)
+		if n := len(w.beds["a"].objects); n > 0 {
+			t.Errorf("%d objects are with the node that they are no longer about", n)
+		}
+		if b := w.beds["b"]; b == nil || len(b.objects) != 1 {
+			t.Errorf("the bed of the node that it is about: %+v", b)
+		}
+		w.node("a", corev1.ConditionFalse)
+		w.loses(moved)
+		if len(w.homes) > 0 {
+			t.Errorf("it is gone, and believed to be at %+v", w.homes)
+		}
+	})
+}
+
 func TestNothingIsLeftOfASetback(t *testing.T) {
 	for name, happens := range map[string]func(w *ward){
 		"the node recovers":     func(w *ward) { w.node("a", corev1.ConditionFalse) },

@@ -45,6 +45,7 @@ type loop struct {
 	checks   checks
 	leases   *inquiry[*coordinationv1.Lease] // of nodes
 	beds     map[string]*bed
+	homes    map[string]*bed // of remediation objects, by kind, namespace and name
 	remains  remains
 	bedAlarm time.Time  // when a bed is to be looked at, zero for never
 	errands  fifo[*bed] // with something to do

@@ -33,7 +33,7 @@ func (l *loop) tellWaits(p *patient, findings []triage.Reason) {
 	})
 	for _, is := range findings {
 		c := l.checkOf(is.Rule)
-		if c == nil {
+		if c == nil || c.isNew() { // that one is no news for long
 			continue
 		}
 		was := p.told[is.Rule]

@@ -59,7 +59,7 @@ func wardIn(t *testing.T, c *clinic, changes ...func(*remediationv1alpha1.NodeHe
 	w.checks.kinds = kinds{known: map[schema.GroupVersionKind]*kind{}, watch: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
 	}}
-	w.leases, w.beds = there(t, &coordinationv1.Lease{}), map[string]*bed{}
+	w.leases, w.beds, w.homes = there(t, &coordinationv1.Lease{}), map[string]*bed{}, map[string]*bed{}
 	w.statusWriting = statusWriters // a test looks at what would be written
 	w.loaded = true
 	w.core.Loaded(time.Now())
