@@ -2,15 +2,12 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
-	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -56,34 +53,27 @@ type HealthCheckConfig struct {
 
 // Validate says everything that is missing.
 func (c HealthCheckConfig) Validate() error {
-	var errs []error
-	for _, field := range []struct {
-		name    string
-		missing bool
-	}{
-		{"Census", c.Census == nil}, {"Checks", c.Checks == nil}, {"Template", c.Template == nil}, {"Remediation", c.Remediation == nil},
-		{"Metrics", c.Metrics == nil}, {"Logger", c.Logger == nil},
-	} {
-		if field.missing {
-			errs = append(errs, errors.New(field.name+" is missing"))
-		}
-	}
-	return errors.Join(errs...)
+	return complete(
+		part{"Census", c.Census == nil}, part{"Checks", c.Checks == nil}, part{"Template", c.Template == nil},
+		part{"Remediation", c.Remediation == nil}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	)
 }
 
 // HealthChecks answers for NodeHealthChecks.
-type HealthChecks struct{ cfg HealthCheckConfig }
+type HealthChecks struct {
+	desk[v1alpha1.NodeHealthCheck]
+	cfg HealthCheckConfig
+}
 
 // NewHealthChecks returns what answers for NodeHealthChecks.
 func NewHealthChecks(cfg HealthCheckConfig) (*HealthChecks, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the admission of NodeHealthChecks: %w", err)
 	}
-	return &HealthChecks{cfg: cfg}, nil
+	k := &HealthChecks{cfg: cfg}
+	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, judge: k, metrics: cfg.Metrics, logger: cfg.Logger}
+	return k, nil
 }
-
-// Path is where the API server asks.
-func (k *HealthChecks) Path() string { return healthCheckPath }
 
 // Ready says what is still missing for a verdict. That the other health checks are
 // known is no part of it: where their CRD is not installed, nobody asks.
@@ -94,91 +84,27 @@ func (k *HealthChecks) Ready() error {
 	return nil
 }
 
-// Handle answers the API server.
-func (k *HealthChecks) Handle(ctx context.Context, request admission.Request) admission.Response {
-	begin := time.Now()
-	answer := k.answer(ctx, request)
-	k.cfg.Metrics.answered(healthChecks, kindOf(answer), time.Since(begin))
-	if !answer.Allowed {
-		k.cfg.Logger.Info("policy refused", "nodehealthcheck", request.Name, "operation", request.Operation,
-			"user", request.UserInfo.Username, "why", answer.Result.Message)
-	}
-	return answer
-}
-
-func (k *HealthChecks) answer(ctx context.Context, request admission.Request) admission.Response {
-	if request.SubResource != "" {
-		return admission.Allowed("") // the spec is not touched
-	}
-	switch request.Operation {
-	case admissionv1.Create:
-		return k.changed(ctx, request, nil)
-	case admissionv1.Update:
-		return k.updated(ctx, request)
-	case admissionv1.Delete:
-		return k.deleted(ctx, request)
-	default:
-		return admission.Allowed("")
-	}
-}
-
-// updated answers for a health check that is stored already. What has been wrong
-// with it hinders no change of its metadata.
-func (k *HealthChecks) updated(ctx context.Context, request admission.Request) admission.Response {
-	old, err := readCheck(request.OldObject.Raw)
-	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
-	}
-	if !sameSpec(request.OldObject.Raw, request.Object.Raw) {
-		return k.changed(ctx, request, old)
-	}
-	if request.DryRun == nil || !*request.DryRun {
-		return admission.Allowed("")
-	}
-	// Who applies what is there already, only to see, is told all the same.
-	answer := k.changed(ctx, request, old)
-	if !answer.Allowed {
-		return admission.Allowed("").WithWarnings(append(answer.Warnings, answer.Result.Message)...)
-	}
-	return answer
-}
-
 // deleted lets a health check go that has nothing under way.
-func (k *HealthChecks) deleted(ctx context.Context, request admission.Request) admission.Response {
-	old, err := readCheck(request.OldObject.Raw)
-	if err != nil {
-		return admission.Allowed("") // what cannot be read should be gone all the more
-	}
+func (k *HealthChecks) deleted(ctx context.Context, stored *v1alpha1.NodeHealthCheck) admission.Response {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
-	return told(vet.JudgeHealthCheckDeletion(old, k.underWay(ctx)))
+	return told(vet.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
 }
 
 // changed answers for a health check that is new, or whose spec is. One that is
 // paused begins nothing, so nobody waits for the nodes to be known.
-func (k *HealthChecks) changed(ctx context.Context, request admission.Request, stored *v1alpha1.NodeHealthCheck) admission.Response {
-	check, err := readCheck(request.Object.Raw)
-	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
-	}
+func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, _ bool) admission.Response {
 	paused := len(check.Spec.PauseRequests) > 0
 	known := paused && k.cfg.Census.Ready() || !paused && awaited(ctx, k.cfg.Census.Ready)
-	answer := told(k.judge(ctx, check, stored, known))
+	answer := told(k.verdict(ctx, check, stored, known))
 	if answer.Allowed && !known && !paused {
 		return unready("the controller has just started and does not know the nodes yet, so nobody can tell what this health check would do to them")
 	}
 	return answer
 }
 
-func told(verdict vet.Verdict) admission.Response {
-	if err := verdict.Err(); err != nil {
-		return admission.Denied(err.Error()).WithWarnings(verdict.Warnings...)
-	}
-	return admission.Allowed("").WithWarnings(verdict.Warnings...)
-}
-
-// judge asks vet, with all that can be found out in time.
-func (k *HealthChecks) judge(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) vet.Verdict {
+// verdict asks vet, with all that can be found out in time.
+func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) vet.Verdict {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
 	look := vet.HealthCase{
@@ -217,14 +143,4 @@ func (k *HealthChecks) underWay(ctx context.Context) func(corev1.ObjectReference
 		}
 		return object.GetDeletionTimestamp() == nil && (ref.UID == "" || ref.UID == object.GetUID())
 	}
-}
-
-// readCheck decodes a health check, which succeeds for everything that has the form
-// of an object.
-func readCheck(raw []byte) (*v1alpha1.NodeHealthCheck, error) {
-	check := &v1alpha1.NodeHealthCheck{}
-	if err := json.Unmarshal(raw, check); err != nil {
-		return nil, fmt.Errorf("reading the NodeHealthCheck: %w", err)
-	}
-	return check, nil
 }

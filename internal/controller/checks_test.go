@@ -376,7 +376,9 @@ func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
 // A new kind is read within a moment. That nobody has yet is nothing to warn of.
 func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 	openWard(t, func(w *ward) {
-		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "new")) }))
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "new"))
+		}))
 		w.node("a", corev1.ConditionTrue)
 		if w.finding("a") != triage.OnHold || len(w.events) > 0 {
 			t.Errorf("the finding is %s, and told is %+v", w.finding("a"), w.events)
