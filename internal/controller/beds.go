@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
@@ -128,6 +129,10 @@ func (l *loop) takeObjects(now time.Time) {
 			continue
 		}
 		letter := k.take()
+		if other, isWatched := l.checks.kinds.another(of); isWatched && letter.whole == noSuchKind {
+			letter.whole = "" // all of them are there still, and watched
+			l.readAs(of, other)
+		}
 		if letter.whole != "" {
 			for _, b := range l.beds {
 				for key, o := range b.objects {
@@ -161,6 +166,18 @@ func (l *loop) takeObjects(now time.Time) {
 	}
 	l.takeLeases(touched)
 	l.attend(now, slices.Sorted(maps.Keys(touched))...)
+}
+
+// readAs has objects of a version of their kind that is gone read as of another.
+func (l *loop) readAs(of, other schema.GroupVersionKind) {
+	for _, b := range l.beds {
+		for key, o := range b.objects {
+			if o.GroupVersionKind == of {
+				o.GroupVersionKind = other
+				b.objects[key] = o
+			}
+		}
+	}
 }
 
 // takeLeases takes in the locks that have changed, and notes whose.

@@ -164,7 +164,7 @@ func (l *loop) meetCheck(now time.Time, object *remediationv1alpha1.NodeHealthCh
 	if c.object == nil || object.ResourceVersion != c.version && !olderVersion(object.ResourceVersion, c.version) {
 		c.status = object.Status
 	}
-	if c.object == nil || c.object.Generation != object.Generation {
+	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
 		l.checks.moved = true
 	}
 	c.object, c.stale = object, true
@@ -322,8 +322,11 @@ func (l *loop) followCheck(now time.Time, c *check) {
 	}
 	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
 	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
-	if problem != "" {
+	switch {
+	case problem != "":
 		rule.Hold = problem
+	case c.object.DeletionTimestamp != nil:
+		rule.Hold = "the health check is being deleted"
 	}
 	if rule.ID == (triage.RuleID{}) {
 		l.attendAll(now, name)
@@ -375,7 +378,29 @@ func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled
 			return err.Error(), remediationv1alpha1.ReasonTemplateInvalid
 		}
 	}
+	if same := l.checks.sameNames(ladder); same != "" {
+		return same, remediationv1alpha1.ReasonTemplateInvalid
+	}
 	return "", ""
+}
+
+// sameNames says which templates would make objects of one name: those of one kind,
+// unless all of them say that a node may have several. The webhook may not have seen
+// them.
+func (c *checks) sameNames(ladder []remediation.Template) string {
+	for i, t := range ladder {
+		for _, other := range ladder[:i] {
+			if t.GroupKind() != other.GroupKind() || t == other {
+				continue
+			}
+			for _, one := range []remediation.Template{other, t} {
+				if !remediation.TakesSeveral(c.template(one)) {
+					return fmt.Sprintf("%s and %s are of one kind, and its remediator may take but one request for a node; if it does take several, annotate %s with %s: \"true\"", other, t, one, remediation.MultipleTemplatesAnnotation)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // tellOfCheck lets people know that a health check is disabled, or no longer.

@@ -373,6 +373,82 @@ func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
 	})
 }
 
+// The webhook may not have seen the templates, or not have been asked about them.
+func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
+	openWard(t, func(w *ward) {
+		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
+		u.SetAnnotations(nil)
+		must(t, w.checks.kinds.known[rebootTemplateKind].Update(u))
+		w.goesOn()
+		w.node("a", corev1.ConditionTrue)
+		w.rests("a")
+		c := w.checks.known["check"]
+		if c.disabled != remediationv1alpha1.ReasonTemplateInvalid || !strings.Contains(c.problem, "ns/slow with "+remediation.MultipleTemplatesAnnotation) {
+			t.Errorf("disabled for %q: %s", c.disabled, c.problem)
+		}
+		w.template(rebootTemplateKind, "slow")
+		w.goesOn()
+		w.wants("a", begin)
+	}, inSteps)
+}
+
+func TestAHealthCheckThatIsBeingDeletedBeginsNothing(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.treats("b")
+		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.DeletionTimestamp, c.Finalizers = new(metav1.Now()), []string{"example.com/wait"}
+		}))
+		w.node("a", corev1.ConditionTrue)
+		w.rests("a")
+		if w.finding("a") != triage.OnHold {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+		w.node("b", corev1.ConditionFalse)
+		w.wants("b", end)
+	})
+}
+
+func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		second := rebootKind
+		second.Version = "v2"
+		templates := second.GroupVersion().WithKind(rebootTemplateKind.Kind)
+		w.brings(checkNamed("other", func(c *remediationv1alpha1.NodeHealthCheck) {
+			c.Spec.RemediationTemplate = new(referTo(templates, "quick"))
+			c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no": "body"}}
+		}))
+		same := object.DeepCopy()
+		same.SetGroupVersionKind(second)
+		w.lists(second, same)
+		w.lists(templates)
+		w.goesOn()
+		w.checks.kinds.known[second].hear(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
+		w.goesOn()
+		w.node("a", corev1.ConditionFalse)
+		if e := w.wants("a", end); e.object.GroupVersionKind != rebootKind {
+			t.Errorf("%s is to be deleted", e.object.GroupVersionKind)
+		}
+	})
+}
+
+// A finalizer may keep what is to go.
+func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.wants("a", end), "a", treat.Made)
+		object.SetResourceVersion(w.nextVersion())
+		deleting(object)
+		w.finds(object)
+		counts, _ := w.core.Population(checkRule("check"))
+		rows := w.checkStatus(w.checks.known["check"], counts).UnhealthyNodes
+		if len(rows) != 1 || rows[0].ConditionsHealthyTimestamp == nil || !rows[0].ConditionsHealthyTimestamp.Time.Equal(object.GetDeletionTimestamp().Time) {
+			t.Errorf("the rows are %+v", rows)
+		}
+	})
+}
+
 // A new kind is read within a moment. That nobody has yet is nothing to warn of.
 func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 	openWard(t, func(w *ward) {

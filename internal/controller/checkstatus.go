@@ -340,8 +340,13 @@ func (l *loop) unhealthyNode(c *check, name string, objects []treatment) remedia
 	}
 	reason = l.today(name, reason)
 	row.Reason, row.Message = reason.Code.String(), l.bedWords(name, reason.String())
-	if reason.Code == triage.Recovering {
+	switch reason.Code {
+	case triage.Recovering:
 		row.HealthyDelayed = new(true)
+	case triage.Recovered: // what is still there was to go at once
+		if at := slices.IndexFunc(objects, func(o treatment) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
+			row.ConditionsHealthyTimestamp = new(metav1.NewTime(objects[at].DeletedAt))
+		}
 	}
 	return row
 }

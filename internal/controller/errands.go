@@ -27,11 +27,6 @@ const (
 	// server works on a request for no longer than a minute; the rest is for the
 	// network.
 	longestWay = 2 * time.Minute
-	// leaseDuration is for how long a node is locked at a time against other tools
-	// of maintenance, and leaseTimes how often that is where a treatment has no
-	// timeout: who waits for such a node must have it at some time.
-	leaseDuration = 10 * time.Minute
-	leaseTimes    = 3
 )
 
 // task is what an errand is for.
@@ -167,6 +162,17 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 		if e := l.noteFor(now, b, p, t); mayRun(e) {
 			return e, time.Time{}
 		}
+		for _, o := range b.of(t.Rule) {
+			if until := l.worksUntil(o, t); now.Before(until) {
+				due = earliest(due, until)
+			}
+		}
+		// What was confirmed was the health of an earlier day.
+		if isConfirmed(p.node) && !b.isTreated(p) {
+			if e := (&errand{task: unconfirm, node: p.node}); mayRun(e) {
+				return e, time.Time{}
+			}
+		}
 		if e := l.beginning(now, b, p, t); mayRun(e) {
 			return e, time.Time{}
 		}
@@ -185,7 +191,7 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 func (l *loop) clearOut(b *bed, p *patient) *errand {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
-		if o.Check == "" || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && !o.Succeeded {
+		if o.Check == "" || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && !o.Succeeded && !o.Failed {
 			continue
 		}
 		if c := l.checks.known[o.Check]; c != nil && !c.isFollowed() {
@@ -241,7 +247,8 @@ func (l *loop) noteFor(now time.Time, b *bed, p *patient, t *triage.PlannedTreat
 	}
 	for _, o := range b.of(t.Rule) {
 		step, _ := o.Step(c.ladder)
-		if notes := notesFor(o.Object, step, t, now); len(notes) > 0 && !o.isEnding() && o.IsOf(p.node) {
+		isOver := step < t.Step || t.HealthySince.IsZero() && !now.Before(l.worksUntil(o, t))
+		if notes := notesFor(o.Object, isOver, t, now); len(notes) > 0 && !o.isEnding() && o.IsOf(p.node) {
 			return &errand{task: note, rule: t.Rule, object: o.Object, notes: notes, reason: t.Reason, node: p.node}
 		}
 	}
@@ -281,9 +288,8 @@ func (l *loop) beginning(now time.Time, b *bed, p *patient, t *triage.PlannedTre
 
 // notesFor returns what is to be written on an object of a treatment: that its time
 // is up, and since when the node is healthy. Nil removes a note.
-func notesFor(o remediation.Object, step int, t *triage.PlannedTreatment, now time.Time) map[string]*string {
+func notesFor(o remediation.Object, isOver bool, t *triage.PlannedTreatment, now time.Time) map[string]*string {
 	notes := map[string]*string{}
-	isOver := step < t.Step || t.Reason.Code == triage.Exhausted
 	if isOver && !o.TimedOut && !o.Succeeded {
 		notes[remediation.TimedOutAnnotation] = stampOf(now)
 	}
@@ -301,32 +307,6 @@ func stampOf(t time.Time) *string {
 	return &text
 }
 
-// lockOrUnlock returns what is to be done about the lock on a node, and about the
-// annotation by which somebody has confirmed its health, or when there may be.
-func (l *loop) lockOrUnlock(now time.Time, b *bed, p *patient, plan triage.Plan) (e *errand, due time.Time) {
-	by, until, held := nodelease.Held(b.lease, now)
-	if held && !nodelease.IsHealthCheck(by) {
-		return nil, until.Add(time.Microsecond) // which may be put off; at that very time it is held still
-	}
-	if holder, wants := l.wantsLock(now, b, p, plan); wants {
-		if !nodelease.NeedsRenewal(b.lease, holder, leaseDuration, now) {
-			return nil, nodelease.RenewAt(b.lease)
-		}
-		return &errand{task: lock, node: p.node, lease: nodelease.Take(b.lease, p.node, holder, leaseDuration, now)}, time.Time{}
-	}
-	switch isPlanned := plan.Treatment != nil && plan.Treatment.Rule.Kind == triage.NodeHealthCheck; {
-	case isPlanned && !b.isTreated(p):
-		return nil, time.Time{} // it is locked with the treatment
-	case b.granted.Object != "": // it may still arrive
-		return nil, time.Time{}
-	case b.lease != nil && b.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*b.lease.Spec.HolderIdentity):
-		return &errand{task: unlock, node: p.node, lease: b.lease}, time.Time{}
-	case !b.isTreated(p) && isConfirmed(p.node) && !speaksOf(plan.Findings):
-		return &errand{task: unconfirm, node: p.node}, time.Time{}
-	}
-	return nil, time.Time{}
-}
-
 // ofNode returns the objects of health checks that are about this very node.
 func (b *bed) ofNode(p *patient) []treatment {
 	var ours []treatment
@@ -339,29 +319,6 @@ func (b *bed) ofNode(p *patient) []treatment {
 }
 
 func (b *bed) isTreated(p *patient) bool { return len(b.ofNode(p)) > 0 }
-
-// wantsLock says for whom a node is to be locked: while something of a health check
-// is there that may still help.
-func (l *loop) wantsLock(now time.Time, b *bed, p *patient, plan triage.Plan) (holder string, wants bool) {
-	for _, o := range b.ofNode(p) {
-		t := plan.Treatment
-		isExhausted := t != nil && t.Rule == ruleOf(o.Object) && t.Reason.Code == triage.Exhausted
-		if !isExhausted && (l.hasTimeout(o) || now.Before(o.Created.Add(leaseTimes*leaseDuration))) {
-			return nodelease.HolderOf(o.Check), true
-		}
-	}
-	return "", false
-}
-
-// hasTimeout says whether the time of a treatment is bounded by its step.
-func (l *loop) hasTimeout(o treatment) bool {
-	c := l.checks.known[o.Check]
-	if c == nil {
-		return false
-	}
-	step, ok := o.Step(c.ladder)
-	return ok && step < len(c.rule.Response.Ladder) && c.rule.Response.Ladder[step].Timeout > 0
-}
 
 // dispatchErrands sends what is queued, as far as there are nurses.
 func (l *loop) dispatchErrands(ctx context.Context, now time.Time) {
@@ -463,6 +420,9 @@ func (l *loop) runErrand(ctx context.Context, r *errandReport) (err error) {
 		}
 		if err := l.lookAtCheck(ctx, r); err != nil {
 			return err
+		}
+		if e.reason.Code == triage.NodeGone { // it may say by now that this was meant to be
+			return l.write.DeleteRemediationAsKnown(ctx, e.object)
 		}
 		return l.write.DeleteRemediation(ctx, e.object)
 	case note:

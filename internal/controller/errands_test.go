@@ -173,24 +173,23 @@ func TestNotesFor(t *testing.T) {
 	then := now.Add(-time.Hour).Truncate(time.Second)
 	for name, test := range map[string]struct {
 		object  remediation.Object
-		step    int
+		isOver  bool
 		planned triage.PlannedTreatment
 		want    map[string]string // "" is removed
 	}{
-		"under way":                      {remediation.Object{}, 1, triage.PlannedTreatment{Step: 1}, nil},
-		"a later step is due":            {remediation.Object{}, 0, triage.PlannedTreatment{Step: 1}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
-		"a later step, and it was told":  {remediation.Object{TimedOut: true}, 0, triage.PlannedTreatment{Step: 1}, nil},
-		"a later step, and it succeeded": {remediation.Object{Succeeded: true}, 0, triage.PlannedTreatment{Step: 1}, nil},
-		"a later step, and it failed":    {remediation.Object{Failed: true}, 0, triage.PlannedTreatment{Step: 1}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
-		"nothing is left to try":         {remediation.Object{}, 1, triage.PlannedTreatment{Step: 1, Reason: triage.Reason{Code: triage.Exhausted}}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
-		"healthy":                        {remediation.Object{}, 0, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
-		"healthy, which is noted":        {remediation.Object{HealthySince: then}, 0, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
-		"healthy, and noted from before": {remediation.Object{HealthySince: then.Add(-time.Second)}, 0, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
-		"sick again":                     {remediation.Object{HealthySince: then}, 0, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
-		"sick again, and the time is up": {remediation.Object{HealthySince: then}, 0, triage.PlannedTreatment{Step: 1}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"under way":                        {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
+		"its time is up":                   {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"its time is up, and it was told":  {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it succeeded": {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it failed":    {remediation.Object{Failed: true}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"healthy":                          {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"healthy, which is noted":          {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
+		"healthy, and noted from before":   {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"sick again":                       {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
+		"sick again, and the time is up":   {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
 	} {
 		got := map[string]string{}
-		for key, value := range notesFor(test.object, test.step, &test.planned, now) {
+		for key, value := range notesFor(test.object, test.isOver, &test.planned, now) {
 			got[key] = ""
 			if value != nil {
 				got[key] = *value
@@ -200,51 +199,6 @@ func TestNotesFor(t *testing.T) {
 			t.Errorf("%s: %v is noted, want %v", name, got, test.want)
 		}
 	}
-}
-
-func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
-	openWard(t, func(w *ward) {
-		began := time.Now()
-		w.treats("a")
-		renewals := 0
-		for time.Since(began) < leaseTimes*leaseDuration {
-			due := w.rests("a")
-			if wait := time.Until(due); wait <= 0 || wait > leaseDuration/2 {
-				t.Fatalf("the lock is looked at in %s", wait)
-			}
-			w.passes(time.Until(due))
-			e, _ := w.next("a")
-			if e == nil || e.task != lock {
-				break
-			}
-			renewals++
-			w.runs(e, "a", treat.Made, func(r *errandReport) {
-				r.lease, r.isLeased = e.lease.DeepCopy(), true
-				r.lease.ResourceVersion = w.nextVersion()
-			})
-		}
-		if renewals != 5 { // after 5, 10, 15, 20 and 25 minutes
-			t.Errorf("it was renewed %d times", renewals)
-		}
-		w.runs(w.wants("a", unlock), "a", treat.Made)
-		if due := w.rests("a"); !due.IsZero() || w.beds["a"].lease != nil {
-			t.Errorf("after half an hour there is %v, looked at %v", w.beds["a"].lease, due)
-		}
-	})
-}
-
-func TestWhoeverLocksANodeIsWaitedFor(t *testing.T) {
-	openWard(t, func(w *ward) {
-		w.node("a", corev1.ConditionFalse)
-		w.locks("a", "somebody", time.Hour)
-		w.node("a", corev1.ConditionTrue)
-		due := w.rests("a")
-		if w.finding("a") != triage.Vetoed {
-			t.Errorf("the finding is %s", w.finding("a"))
-		}
-		w.passes(time.Until(due))
-		w.wants("a", begin)
-	})
 }
 
 // A remediator's API may be one that nobody may patch. The lock must be renewed, and
@@ -336,6 +290,87 @@ func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
 	})
 }
 
+// The node may be in the API before the watch tells of it.
+func TestANodeThatIsThereAfterAllIsNotAskedForInACircle(t *testing.T) {
+	openWard(t, func(w *ward) {
+		node := w.node("a", corev1.ConditionTrue)
+		object := w.made("a", "quick")
+		must(t, w.nodes.Delete(node))
+		w.goesOn()
+		w.finds(object)
+		w.runs(w.wants("a", end), "a", treat.Stale, func(r *errandReport) { r.fresh, r.err = node, nil })
+		if due := w.rests("a"); !due.After(time.Now()) {
+			t.Errorf("it is asked for again at %v", due)
+		}
+	})
+}
+
+// Somebody's webhook may answer that a Lease has changed, which it has not.
+func TestALeaseThatIsAsItWasIsNotWrittenInACircle(t *testing.T) {
+	openWard(t, func(w *ward) {
+		w.node("a", corev1.ConditionTrue)
+		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
+		w.runs(w.wants("a", begin), "a", treat.Stale, func(r *errandReport) { r.err, r.lease, r.isLeased = nil, lease, true })
+		if due := w.rests("a"); !due.After(time.Now()) {
+			t.Errorf("it is written again at %v", due)
+		}
+		w.passes(time.Second)
+		w.wants("a", begin)
+	})
+}
+
+// The name of an object may be that of another step's, whatever was agreed on.
+func TestAnObjectOfAnotherStepIsNotTakenForThisOnes(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		w.passes(time.Minute)
+		w.runs(w.wants("a", note), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
+		w.runs(w.wants("a", begin), "a", treat.Made, func(r *errandReport) { r.object = object.DeepCopy() })
+		w.runs(w.wants("a", unlock), "a", treat.Made) // nobody is at work
+		w.rests("a")
+		if last := w.events[len(w.events)-1]; last.What != treat.RemediationSkipped || !strings.Contains(last.Words, "made for step 1, not for step 2") {
+			t.Errorf("told: %+v", last)
+		}
+	}, inSteps)
+}
+
+func TestAConfirmationDoesNotOutliveWhatItWasAbout(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		w.node("a", corev1.ConditionFalse, confirmed)
+		w.runs(w.wants("a", end), "a", treat.Made)
+		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is taken off
+		w.loses(object)
+		w.runs(w.wants("a", unconfirm), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
+		w.runs(w.wants("a", begin), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
+		w.node("a", corev1.ConditionFalse)
+		w.runs(w.wants("a", note), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
+		w.rests("a")
+		if w.finding("a") != triage.Recovering {
+			t.Errorf("the finding is %s", w.finding("a"))
+		}
+	}, byHand)
+}
+
+// byHand has every recovery wait for somebody's word.
+func byHand(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "-1s" }
+
+// A remediator that was to delete a node and could not is done with it.
+func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
+	openWard(t, func(w *ward) {
+		object := w.treats("a")
+		object.SetResourceVersion(w.nextVersion())
+		object.Object["status"] = map[string]any{"conditions": []any{
+			map[string]any{"type": remediation.DeletesNodeCondition, "status": "True"},
+			map[string]any{"type": remediation.SucceededCondition, "status": "False"},
+		}}
+		w.finds(object)
+		w.runs(w.wants("a", note), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
+		w.node("a", corev1.ConditionTrue, madeAnew)
+		w.wants("a", end)
+	})
+}
+
 func TestNothingIsLeftOfASetback(t *testing.T) {
 	for name, happens := range map[string]func(w *ward){
 		"the node recovers":     func(w *ward) { w.node("a", corev1.ConditionFalse) },
@@ -391,7 +426,7 @@ func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
 		"no answer came, and then a refusal, of a sick node": {true, []step{answers(treat.Unsure), answers(treat.Refused)}, true},
 		"no answer came, and a refusal much later":           {true, []step{answers(treat.Unsure), waits(longestWay), answers(treat.Refused)}, false},
 		"another object of the node is heard of": {true, []step{answers(treat.Unsure), func(w *ward, _ *errand) {
-			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) }))
+			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
 		}, recovers}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

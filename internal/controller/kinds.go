@@ -64,6 +64,9 @@ func (q *inquiry[T]) said() (answer, error) {
 	return q.last, q.err
 }
 
+// noSuchKind is the version of the list of a kind that went.
+const noSuchKind = "none"
+
 // hear takes an answer in, and lights the signal if it is another than before.
 func (q *inquiry[T]) hear(err error) {
 	is := isBroken
@@ -82,7 +85,7 @@ func (q *inquiry[T]) hear(err error) {
 	if isNews {
 		q.change(func(time.Time) bool {
 			if is == isAbsent && q.synced { // with the kind went all that there was of it
-				q.letter, q.synced = letter[T]{latest: map[string]arrival[T]{}, whole: "none"}, false
+				q.letter, q.synced = letter[T]{latest: map[string]arrival[T]{}, whole: noSuchKind}, false
 			}
 			return true
 		})
@@ -161,6 +164,16 @@ func (k *kinds) meet(of schema.GroupVersionKind) {
 	met.spread = true
 	met.stop = k.watch(func(ctx context.Context) { met.ask(ctx) })
 	k.known[of] = met
+}
+
+// another returns another version of a kind that is being watched.
+func (k *kinds) another(of schema.GroupVersionKind) (version schema.GroupVersionKind, isWatched bool) {
+	for other, it := range k.known {
+		if other != of && other.GroupKind() == of.GroupKind() && it.heard == isThere {
+			return other, true
+		}
+	}
+	return version, false
 }
 
 // leave ends the watch of a kind that nobody speaks of any more.

@@ -55,8 +55,15 @@ func (l *loop) takeMade(now time.Time, r *errandReport, o remediation.Object) {
 			l.loseObject(now, b, objectKey(o))
 		}
 	}
-	if !r.isCreated && (o.Node != b.node || ruleOf(o) != r.errand.rule) {
+	if r.isCreated {
+		return
+	}
+	if o.Node != b.node || ruleOf(o) != r.errand.rule {
 		r.fate, r.err = treat.Refused, errors.New(objectKey(o)+" is there already, and was not made for this node and health check")
+	} else if c := l.checkOf(r.errand.rule); c != nil {
+		if step, _ := o.Step(c.ladder); step != r.errand.step {
+			r.fate, r.err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", objectKey(o), step+1, r.errand.step+1)
+		}
 	}
 }
 
@@ -158,11 +165,17 @@ var endings = map[triage.Code]string{
 
 // outdated takes over what has turned out to be otherwise than it was known.
 func (l *loop) outdated(now time.Time, r *errandReport) {
-	switch {
+	switch p := l.patients[r.bed.node]; {
+	case r.fresh != nil && p == nil:
+		r.err = errors.New("the node is there, and has not been seen yet") // or no longer, if that is known better
+		l.putOff(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFresh(now, r)
-	case r.err == nil: // the lock has another version, or another holder, which is known now
+	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.errand.lease.ResourceVersion): // which is known now
 	default: // the watch will tell, or it is a refusal in disguise
+		if r.err == nil {
+			r.err = errors.New("the node's Lease is as it was, and the API server says that it has changed")
+		}
 		l.putOff(now, r)
 	}
 }

@@ -148,7 +148,7 @@ func (w *ward) template(of schema.GroupVersionKind, name string) {
 	u.SetGroupVersionKind(of)
 	u.SetNamespace("ns")
 	u.SetName(name)
-	if name != "quick" { // several for one node have names of their own
+	if c := w.checks.known["check"]; c != nil && len(c.object.Spec.EscalatingRemediations) > 1 { // whose objects have names of their own
 		u.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: ""})
 	}
 	must(w.t, w.checks.kinds.known[of].Update(u))

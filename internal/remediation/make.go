@@ -36,7 +36,7 @@ func Make(template *unstructured.Unstructured, node *corev1.Node, check metav1.O
 	object.SetGroupVersionKind(from.ObjectKind())
 	object.SetNamespace(from.Namespace)
 	object.SetName(node.Name)
-	if _, several := template.GetAnnotations()[MultipleTemplatesAnnotation]; several {
+	if TakesSeveral(template) {
 		object.SetGenerateName(node.Name + "-") // what a remediator may look for; the server goes by the name
 		object.SetName(chosenName(from, node))
 	}
@@ -127,4 +127,10 @@ func chosenName(from Template, node *corev1.Node) string {
 	suffix := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:suffixLength]
 	const room = validation.DNS1123SubdomainMaxLength - suffixLength - 1
 	return strings.TrimRight(node.Name[:min(len(node.Name), room)], ".-") + "-" + suffix
+}
+
+// TakesSeveral says whether a node may have objects of several templates of this kind.
+func TakesSeveral(template *unstructured.Unstructured) bool {
+	_, several := template.GetAnnotations()[MultipleTemplatesAnnotation]
+	return several
 }

@@ -51,13 +51,23 @@ func (w *Writer) CreateRemediation(ctx context.Context, object *unstructured.Uns
 // has written into it meanwhile. That it is gone already is no error; that it is still
 // there may be a matter of its finalizers.
 func (w *Writer) DeleteRemediation(ctx context.Context, o remediation.Object) error {
+	return w.deleteRemediation(ctx, o, client.Preconditions{UID: &o.UID})
+}
+
+// DeleteRemediationAsKnown does so only if nothing has been written into the object
+// meanwhile: that it is to stay, for one.
+func (w *Writer) DeleteRemediationAsKnown(ctx context.Context, o remediation.Object) error {
+	return w.deleteRemediation(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+}
+
+func (w *Writer) deleteRemediation(ctx context.Context, o remediation.Object, only client.Preconditions) error {
 	// Whole, since a client of metadata cannot read the answer about an object that
 	// its finalizers keep.
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(o.GroupVersionKind)
 	object.SetNamespace(o.Namespace)
 	object.SetName(o.Name)
-	err := w.client.Delete(ctx, object, client.Preconditions{UID: &o.UID})
+	err := w.client.Delete(ctx, object, only)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting %s %s/%s: %w", o.Kind, o.Namespace, o.Name, err)
 	}

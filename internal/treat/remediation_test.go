@@ -259,6 +259,14 @@ func (k clinic) deletes(t *testing.T) {
 		t.Error("another object of the same name was deleted")
 	}
 
+	changed := k.storeRemediation(t, "delete-3")
+	k.patch(t, changed.DeepCopy(), `{"spec":{"size":44}}`)
+	fate(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(changed)), treat.Stale)
+	fate(t, k.DeleteRemediationAsKnown(t.Context(), remediation.Read(k.again(t, changed))), treat.Made)
+	if left := k.again(t, changed); left != nil {
+		t.Errorf("it is still there: %v", left)
+	}
+
 	held := k.storeRemediation(t, "delete-2")
 	k.patch(t, held.DeepCopy(), `{"metadata":{"finalizers":["example.com/wait"]}}`)
 	fate(t, k.DeleteRemediation(t.Context(), remediation.Read(held)), treat.Made)

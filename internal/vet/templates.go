@@ -93,7 +93,7 @@ func together(list []named) (_ *Problem, warning string) {
 	for _, one := range list {
 		if one.object == nil {
 			unread = append(unread, one.where())
-		} else if _, several := one.object.GetAnnotations()[remediation.MultipleTemplatesAnnotation]; !several {
+		} else if !remediation.TakesSeveral(one.object) {
 			silent = append(silent, one.where())
 		}
 	}

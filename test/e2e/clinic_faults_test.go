@@ -783,7 +783,6 @@ func (w *ward) made(node string) int {
 // begin with the first of two templates of one kind.
 func beginSilence(w *ward) {
 	w.t.Helper()
-	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
 	w.template("first", several)
 	w.template("second", several)
 	nodes := w.admit(testbed.Nodes{Count: 3})

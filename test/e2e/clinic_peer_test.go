@@ -260,7 +260,6 @@ func testPeerReturns(w *ward) {
 }
 
 func testPeerSteps(w *ward) {
-	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
 	end := w.peerWorks()
 	w.template("first", several)
 	w.template("second", several)

@@ -101,10 +101,6 @@ func (w *ward) exampleReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: "default", Name: w.name + "-" + name}
 }
 
-func takesSeveral(template *unstructured.Unstructured) {
-	template.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: "true"})
-}
-
 // healthCheck returns a health check of the ward without fault, changed.
 func (w *ward) healthCheck(name string, changes ...func(*v1alpha1.NodeHealthCheckSpec)) *v1alpha1.NodeHealthCheck {
 	check := &v1alpha1.NodeHealthCheck{
@@ -163,7 +159,7 @@ func refusedHealth(err error, parts ...string) error {
 func testHealthVerdicts(w *ward) {
 	nodes := w.admit(healthyNodes(10))
 	quick := w.exampleTemplate("quick")
-	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", takesSeveral), w.exampleTemplate("two", takesSeveral)
+	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", several), w.exampleTemplate("two", several)
 	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
 	w.guarded(rig.Options{})
 	d := w.desk()

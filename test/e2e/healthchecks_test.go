@@ -59,6 +59,7 @@ func TestHealthChecks(t *testing.T) {
 		{"a template is edited, deleted, and made again", "edited", testTemplateEdited},
 		{"somebody else's object is theirs", "theirs", testForeignObject},
 		{"several templates of one kind", "several", testSeveralTemplates},
+		{"two templates of one kind that take but one request", "names", testSameNames},
 		{"a change from one sick status to another does not restart the clock", "flip", testFlip},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -234,8 +235,12 @@ func testWideBound(w *ward) {
 	}
 }
 
+// several makes a template one of those that take several requests for a node.
+func several(template *unstructured.Unstructured) {
+	template.SetAnnotations(map[string]string{severalAnnotation: "true"})
+}
+
 func testFailedStep(w *ward) {
-	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
 	w.template("first", several)
 	w.template("second", several)
 	nodes := w.admit(testbed.Nodes{Count: 3})
@@ -268,7 +273,6 @@ func testFailedStep(w *ward) {
 }
 
 func testSlowStep(w *ward) {
-	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
 	w.template("first", several)
 	w.template("second", several)
 	nodes := w.admit(testbed.Nodes{Count: 3})
@@ -661,7 +665,6 @@ func testForeignObject(w *ward) {
 }
 
 func testSeveralTemplates(w *ward) {
-	several := func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{severalAnnotation: "true"}) }
 	w.template("first", several)
 	w.template("second", several)
 	nodes := w.admit(testbed.Nodes{Count: 3})
@@ -673,6 +676,24 @@ func testSeveralTemplates(w *ward) {
 	}
 	w.replies(object, "Succeeded", metav1.ConditionFalse)
 	w.tries(nodes[0], "first", "second")
+}
+
+// testSameNames has the templates come after their health check, when nobody refuses
+// them any more.
+func testSameNames(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.check("check", atMost("2"), w.steps("quick", "slow"))
+	w.template("quick", several)
+	w.template("slow")
+	w.says(nodes[0], "Sick", corev1.ConditionTrue)
+	w.checkTold("check", phase(remediationv1alpha1.PhaseDisabled, "are of one kind", severalAnnotation),
+		condition(remediationv1alpha1.Disabled, metav1.ConditionTrue, "RemediationTemplateInvalid"), row(nodes[0], "OnHold"))
+	template := &unstructured.Unstructured{}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: w.name + "-slow"}, template))
+	several(template)
+	w.must(w.api.Update(w.t.Context(), template))
+	w.tries(nodes[0], "quick")
 }
 
 // testFlip changes one sick status for the other, again and again, for longer than
