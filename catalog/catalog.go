@@ -64,6 +64,9 @@ type Condition struct {
 	Healthy Status
 	// Meaning of the sickness, in one sentence.
 	Meaning string
+	// SurvivesReboot says that the sickness is still there after a reboot, whether or
+	// not anything says so once more.
+	SurvivesReboot bool
 	// Native are the taints that Kubernetes places for the condition by itself.
 	Native []Taint
 

@@ -206,6 +206,20 @@ func isSentence(t *testing.T, of, text string) {
 	}
 }
 
+// Only hardware stays broken: a condition that nothing ends is one that somebody has
+// to end by hand, so each is a decision.
+func TestOnlyBrokenHardwareSurvivesAReboot(t *testing.T) {
+	var got []string
+	for _, c := range catalog.Conditions() {
+		if c.SurvivesReboot {
+			got = append(got, c.Type)
+		}
+	}
+	if diff := cmp.Diff([]string{"CperHardwareErrorFatal", "DiskBadBlock"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestLookup(t *testing.T) {
 	if c, ok := catalog.Lookup("KernelDeadlock"); !ok || c.Type != "KernelDeadlock" || c.Sick() != catalog.True {
 		t.Errorf("KernelDeadlock: %+v, %v", c, ok)

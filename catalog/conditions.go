@@ -15,6 +15,19 @@ package catalog
 //   - NoExecute only where what runs is lost anyway and moving it helps. Its
 //     evictions ask no PodDisruptionBudget, and many of these conditions come from
 //     one line of a log that says nothing of the pods.
+//
+// What survives a reboot is hardware that is broken: a node that forgets it looks
+// well. All else is better forgotten:
+//
+//   - the kernel's own knots end with the kernel (KernelDeadlock,
+//     FrequentUnregisterNetDevice);
+//   - filesystems are mounted anew and checked, and one that is still damaged says so
+//     within minutes (XfsShutdown, ReadonlyFilesystem); so does Docker's store when
+//     the containers in it are started (CorruptDockerOverlay2), and remembering
+//     would outlive its repair;
+//   - what has been restarted too often begins to count anew (Frequent*Restart);
+//   - what is asked for by a program is asked again (KubeletUnhealthy,
+//     ContainerRuntimeUnhealthy, NTPProblem).
 var conditions = []Condition{
 	{
 		Type: "Ready", Source: Kubernetes, Healthy: True,
@@ -71,8 +84,10 @@ var conditions = []Condition{
 	{
 		Type: "CperHardwareErrorFatal", Source: KernelMonitor, Healthy: False,
 		Meaning: "The firmware has reported a hardware error that cannot be survived.",
-		Effect:  NoSchedule,
-		Why:     "Who can still report it has mostly rebooted since: what runs now runs, but the hardware has to be looked at before it gets more.",
+		// The firmware says it once, and mostly the error itself makes the node reboot.
+		SurvivesReboot: true,
+		Effect:         NoSchedule,
+		Why:            "Who can still report it has mostly rebooted since: what runs now runs, but the hardware has to be looked at before it gets more.",
 	},
 	{
 		Type: "FrequentUnregisterNetDevice", Source: KernelMonitor, Healthy: False,
@@ -131,7 +146,9 @@ var conditions = []Condition{
 	{
 		Type: "DiskBadBlock", Source: DiskMonitor, Healthy: False,
 		Meaning: "A disk has a hundred or more sectors that cannot be read.",
-		Effect:  NoSchedule,
-		Why:     "The disk is dying, but not in this minute: what runs can be moved by somebody who knows what is stored there.",
+		// The sectors stay what they are; a new disk mostly comes with a new node.
+		SurvivesReboot: true,
+		Effect:         NoSchedule,
+		Why:            "The disk is dying, but not in this minute: what runs can be moved by somebody who knows what is stored there.",
 	},
 }

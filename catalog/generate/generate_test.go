@@ -58,7 +58,7 @@ func TestPageIsComplete(t *testing.T) {
 	}
 	want := map[string]int{}
 	for _, c := range catalog.Conditions() {
-		want[c.Type] = 7
+		want[c.Type] = 8
 		if c.Source == catalog.Kubernetes {
 			want[c.Type] = 5
 		}

@@ -39,7 +39,7 @@ func nativeTable(list []catalog.Condition) string {
 
 // defaultTable is about the conditions that have a default.
 func defaultTable(list []catalog.Condition) string {
-	rows := [][]string{{"condition", "reported by", "healthy", "when sick", "default", "taint key", "why"}}
+	rows := [][]string{{"condition", "reported by", "healthy", "when sick", "a reboot", "default", "taint key", "why"}}
 	for _, c := range list {
 		if c.Source == catalog.Kubernetes {
 			continue
@@ -51,7 +51,11 @@ func defaultTable(list []catalog.Condition) string {
 		if c.MaxUnhealthy != "" {
 			decided += fmt.Sprintf(", on at most %s of the nodes", c.MaxUnhealthy)
 		}
-		rows = append(rows, []string{code(c.Type), string(c.Source), string(c.Healthy), c.Meaning, decided, code(c.TaintKey()), c.Why})
+		reboot := "ends it"
+		if c.SurvivesReboot {
+			reboot = "does not cure it"
+		}
+		rows = append(rows, []string{code(c.Type), string(c.Source), string(c.Healthy), c.Meaning, reboot, decided, code(c.TaintKey()), c.Why})
 	}
 	return table(rows)
 }
