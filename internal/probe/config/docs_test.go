@@ -1,0 +1,73 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The page for users has every field, and its examples are good.
+func TestThePageForUsersIsComplete(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/agent-configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := map[string]bool{}
+	for _, monitor := range []struct {
+		text string
+		read func(top *section)
+	}{
+		{`{"conditions": [{}], "rules": [{}], "nodeSelector": ""}`, func(top *section) { logMonitor(top); nodeSelector(top) }},
+		{`{"conditions": [{}], "rules": [{}]}`, func(top *section) { pluginMonitor(top) }},
+		{`{"cpu": {"metricsConfigs": {"a": {}}}}`, func(top *section) { statsMonitor(top) }},
+	} {
+		root, err := parseObject([]byte(monitor.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &reader{}
+		monitor.read(r.section("", "the top", root))
+		for _, s := range r.sections {
+			for _, name := range s.asked {
+				asked[name] = true
+			}
+		}
+	}
+	t.Logf("saw %d fields", len(asked))
+	if len(asked) < 30 {
+		t.Error("there are more fields than that: this test does not look at them")
+	}
+	for name := range asked {
+		if !strings.Contains(string(page), "`"+name+"`") && !strings.Contains(string(page), "."+name+"`") && !strings.Contains(string(page), `"`+name+`"`) {
+			t.Errorf("%s is not on the page", name)
+		}
+	}
+	examples := strings.Split(string(page), "```json\n")[1:]
+	if len(examples) == 0 {
+		t.Error("the page has no examples")
+	}
+	for _, example := range examples {
+		text, _, _ := strings.Cut(example, "```")
+		if _, warnings, err := Parse("example", SystemLog, []byte(text)); err != nil || len(warnings) > 0 {
+			t.Errorf("%s\n%v, warnings %q", text, err, warnings)
+		}
+	}
+}
+
+// The page for users has every file that is shipped.
+func TestThePageForUsersHasEveryShippedFile(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/agent-configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob("../../../config/*.json")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	for _, path := range paths {
+		if !strings.Contains(string(page), "| `"+filepath.Base(path)+"` |") {
+			t.Errorf("%s is not on the page", filepath.Base(path))
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package config_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+)
+
+// Whatever stands in a file, it is either taken, with what whoever runs it relies on,
+// or refused in words that begin with its path; and the same text gets the same words.
+func FuzzParse(f *testing.F) {
+	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats}
+	for _, text := range []string{
+		``, `{}`, `[]`, `{"plugin": 5}`, `{"plugin": "kmsg", "source": "s", "rules": [{"pattern": "\\"}]}`, "{\"\\u0000\": [{}]}", strings.Repeat("[", 20_000),
+		`{"plugin": "kmsg", "source": "s", "rules": [{"type": "temporary", "reason": "A", "pattern": "` + strings.Repeat("(", 1000) + strings.Repeat(")", 1000) + `"}]}`,
+		`{"plugin": "kmsg", "source": "s", "rules": [{"type": "temporary", "reason": "A", "pattern": "` + strings.Repeat("(", 999) + strings.Repeat(")", 999) + `"}]}`,
+		`{"plugin": "kmsg", "source": "s", "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": [null]}]}}`,
+		`{"plugin": "filelog", "source": "s", "logPath": "/a", "pluginConfig": {"timestamp": "a", "message": "b", "timestampFormat": "2006"}}`,
+		`{"plugin": "custom", "source": "s", "pluginConfig": {"timeout": "9223372036854775807ns"}, "rules": [{"path": "/a"}]}`,
+		`{"cpu": {"metricsConfigs": {"a": {"displayName": "b"}}}}`,
+	} {
+		for i := range kinds {
+			f.Add(i, []byte(text))
+		}
+	}
+	f.Fuzz(func(t *testing.T, which int, text []byte) {
+		kind := kinds[uint(which)%uint(len(kinds))]
+		file, warnings, err := config.Parse("f.json", kind, text)
+		_, warningsAgain, again := config.Parse("f.json", kind, text)
+		if (err == nil) != (again == nil) || err != nil && err.Error() != again.Error() || strings.Join(warnings, "\n") != strings.Join(warningsAgain, "\n") {
+			t.Fatalf("the same text was answered with\n%v\n%q\nand\n%v\n%q", err, warnings, again, warningsAgain)
+		}
+		if (file == nil) != (err != nil) {
+			t.Fatalf("%+v and %v", file, err)
+		}
+		if err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				if !strings.HasPrefix(line, "f.json: ") {
+					t.Fatalf("%q begins without the path", line)
+				}
+			}
+			return
+		}
+		file.ForNode(map[string]string{"a": "b"})
+		switch {
+		case file.Log != nil:
+			checkLog(t, file.Log)
+		case file.Plugin != nil:
+			for _, rule := range file.Plugin.Rules {
+				if rule.Path == "" || rule.Timeout <= 0 || rule.Timeout > file.Plugin.Timeout || rule.InvokeInterval <= 0 || rule.Permanent != (rule.Condition != "") {
+					t.Fatalf("%+v was taken", rule)
+				}
+			}
+		case file.Stats == nil || file.Stats.InvokeInterval <= 0:
+			t.Fatalf("%+v was taken", file)
+		}
+	})
+}
+
+func checkLog(t *testing.T, m *config.LogMonitor) {
+	t.Helper()
+	if m.LogPath == "" || m.Source == "" || m.BufferSize < 1 || m.Lookback < 0 || m.Delay < 0 {
+		t.Fatalf("%+v was taken", m)
+	}
+	for _, rule := range m.Rules {
+		if rule.Count < 1 || (rule.Count > 1) != (rule.Window > 0) || rule.ClearAfter < 0 || rule.Permanent != (rule.Condition != "") ||
+			!rule.Permanent && (rule.ClearPattern != "" || rule.ClearAfter != 0) {
+			t.Fatalf("%+v was taken", rule)
+		}
+		for _, pattern := range []string{rule.Pattern, rule.ClearPattern} {
+			regexp.MustCompile("(?:" + pattern + `)\z`)
+		}
+	}
+}

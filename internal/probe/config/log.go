@@ -1,0 +1,182 @@
+package config
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/slip"
+)
+
+// What is taken where a file of a log monitor does not say.
+const (
+	defaultBuffer = 10
+	kernelLog     = "/dev/kmsg"
+	journalFolder = "/var/log/journal"
+)
+
+// Lines of the buffer and times of a count are kept in memory and in the state file.
+const (
+	mostLines = 10_000
+	mostTimes = 10_000
+)
+
+// What pluginConfig tells the plugins.
+const (
+	identifier      = "source"    // of journald: SYSLOG_IDENTIFIER
+	stampPattern    = "timestamp" // of filelog
+	messagePattern  = "message"
+	timestampLayout = "timestampFormat"
+)
+
+func logMonitor(top *section) *LogMonitor {
+	m := &LogMonitor{
+		Plugin:       top.required("plugin", `"kmsg", "journald" or "filelog"`),
+		PluginConfig: top.textsByName("pluginConfig"),
+		LogPath:      top.text("logPath", ""),
+		SkipList:     top.texts("skipList"),
+		Lookback:     top.duration("lookback", 0),
+		Delay:        top.duration("delay", 0),
+		BufferSize:   top.number("bufferSize", math.MinInt, mostLines, 0),
+		Source:       top.required("source", "the monitor's name, such as kernel-monitor, under which its Events are told"),
+		Metrics:      top.flag("metricsReporting", true),
+	}
+	if m.BufferSize <= 0 {
+		m.BufferSize = defaultBuffer
+	}
+	m.judgePlugin(top)
+	m.Conditions = conditions(top)
+	first := map[LogRule]int{} // of each rule, the one that says the same
+	for s := range top.each("rules", "a rule") {
+		rule := m.rule(s)
+		if twin, ok := first[rule]; !ok {
+			first[rule] = len(m.Rules)
+		} else if len(s.reader.problems) == 0 { // rules that cannot be read look alike
+			s.warn("", "says the same as rules[%d]", twin)
+		}
+		m.Rules = append(m.Rules, rule)
+	}
+	if len(m.Rules) == 0 && !top.has("rules") {
+		top.warn("rules", "missing, so that nothing is looked for")
+	}
+	warnOfIdle(top, m.Conditions, func(condition string) bool {
+		return slices.ContainsFunc(m.Rules, func(r LogRule) bool { return r.Condition == condition })
+	})
+	return m
+}
+
+// judgePlugin holds the monitor against what its plugin must know.
+func (m *LogMonitor) judgePlugin(top *section) {
+	var known []string
+	switch m.Plugin {
+	case "":
+		return
+	case Kmsg:
+		if m.LogPath == "" {
+			m.LogPath = kernelLog
+		}
+	case Journald:
+		if m.LogPath == "" {
+			m.LogPath = journalFolder
+		}
+		known = []string{identifier}
+		if m.PluginConfig[identifier] == "" && !top.refused["pluginConfig.source"] {
+			top.refuse("pluginConfig.source", `missing; write the SYSLOG_IDENTIFIER of the entries, such as "kernel" or "systemd"`)
+		}
+	case Filelog:
+		known = []string{stampPattern, messagePattern, timestampLayout}
+		if m.LogPath == "" && !top.refused["logPath"] {
+			top.refuse("logPath", `missing; write the path of the file, such as "/var/log/kern.log"`)
+		}
+		m.judgeTranslator(top)
+	default:
+		meant, ok := slip.Nearest(m.Plugin, []string{Kmsg, Journald, Filelog})
+		if !ok {
+			meant = "kmsg, journald or filelog"
+		}
+		top.refuse("plugin", "%s reads no log; write %s", quote(m.Plugin), meant)
+		return
+	}
+	if m.Plugin != Filelog && len(m.SkipList) > 0 {
+		top.warn("skipList", "ignored; only filelog has one")
+	}
+	warnOfPluginSlips(top, known)
+}
+
+// warnOfPluginSlips warns of what the plugin does not ask for. Its names have their
+// letter case, so that even another one is a slip.
+func warnOfPluginSlips(top *section, known []string) {
+	value, _ := top.fields.get("pluginConfig")
+	fields, _ := value.(object)
+	for _, f := range fields {
+		if meant, ok := slip.Nearest(f.name, known); ok && meant != f.name {
+			top.warn("pluginConfig."+quoteName(f.name), "not known and ignored; did you mean %s?", meant)
+		}
+	}
+}
+
+// judgeTranslator looks at how the stamp and the message of a line are found.
+func (m *LogMonitor) judgeTranslator(top *section) {
+	for _, wanted := range []struct{ name, what string }{
+		{stampPattern, `a regular expression that finds the time in a line, such as "^.{15}"`},
+		{messagePattern, `a regular expression that finds the message in a line, such as "kernel: (.*)"`},
+		{timestampLayout, `how the time is written, as a layout of Go such as "Jan _2 15:04:05"`},
+	} {
+		at, text := "pluginConfig."+wanted.name, m.PluginConfig[wanted.name]
+		switch {
+		case top.refused[at]:
+		case text == "":
+			top.refuse(at, "missing; write %s", wanted.what)
+		case wanted.name != timestampLayout:
+			if err := checkPattern(text); err != nil {
+				top.refuse(at, "%s %v", quote(text), err)
+			}
+		case !isLayout(text):
+			top.refuse(at, "%s has nothing of a time in it; write %s", quote(text), wanted.what)
+		}
+	}
+}
+
+// isLayout says whether a layout shows anything of a time.
+func isLayout(layout string) bool {
+	unlike := time.Date(1987, time.November, 23, 21, 43, 56, 789_654_321, time.FixedZone("XYZ", 5*60*60))
+	return unlike.Format(layout) != layout
+}
+
+func (m *LogMonitor) rule(s *section) LogRule {
+	e := effectOf(s, m.Conditions)
+	rule := LogRule{
+		Permanent:    e.permanent,
+		Condition:    e.condition,
+		Reason:       e.reason,
+		Pattern:      s.pattern("pattern", true),
+		Suffix:       s.text("patternGeneratedMessageSuffix", ""),
+		ClearPattern: s.pattern("clearPattern", false),
+		ClearAfter:   s.duration("clearAfter", 0),
+		Count:        s.number("count", 1, mostTimes, 1),
+		Window:       s.duration("window", 0),
+		KernelOnly:   s.flag("kernelOnly", false),
+	}
+	if !rule.Permanent {
+		if rule.ClearPattern != "" {
+			s.refuse("clearPattern", "a temporary rule has nothing to clear; take it away, or write \"type\": %q", permanent)
+		}
+		if rule.ClearAfter != 0 {
+			s.refuse("clearAfter", "a temporary rule has nothing to clear; take it away, or write \"type\": %q", permanent)
+		}
+	}
+	if rule.ClearPattern != "" && rule.ClearPattern == rule.Pattern {
+		s.refuse("clearPattern", "the same as the pattern, so that one line both makes and ends the problem; write what is logged when it is over")
+	}
+	switch {
+	case s.refused["count"] || s.refused["window"]:
+	case rule.Count > 1 && rule.Window == 0:
+		s.refuse("window", "missing beside a count of %d; write within how long, such as \"20m\"", rule.Count)
+	case rule.Count == 1 && rule.Window > 0:
+		s.refuse("count", "a window of %s means nothing without one; write how often the pattern must match within it, 2 or more", rule.Window)
+	}
+	if rule.KernelOnly && m.Plugin == Filelog {
+		s.refuse("kernelOnly", "a file does not say who has written a line; take it away, or use kmsg or journald")
+	}
+	return rule
+}

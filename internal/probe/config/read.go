@@ -1,0 +1,134 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// maxBytes is how long a file may be: more than a ConfigMap can hold.
+const maxBytes = 1 << 20
+
+// Read reads a file and judges it, as [Parse] does. It also warns of programs that
+// are not on this machine, which need not be the one that the file is for.
+func Read(path string, kind Kind) (*File, []string, error) {
+	text, err := slurp(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: cannot be read: %w; check that the flag --config.%s names a file", path, err, kind)
+	}
+	file, warnings, err := Parse(path, kind, text)
+	if err != nil || file.Plugin == nil {
+		return file, warnings, err
+	}
+	return file, append(warnings, missingPrograms(path, file.Plugin.Rules)...), nil
+}
+
+// slurp reads a file, and of one that is too long no more than shows it.
+func slurp(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, withoutPath(err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	return text, withoutPath(err)
+}
+
+// withoutPath takes the path out of an error, where it stands already.
+func withoutPath(err error) error {
+	if broken, ok := errors.AsType[*fs.PathError](err); ok {
+		return broken.Err
+	}
+	return err
+}
+
+func missingPrograms(path string, rules []PluginRule) []string {
+	var warnings []string
+	for i, rule := range rules {
+		info, err := os.Stat(rule.Path)
+		at := fmt.Sprintf("%s: rules[%d].path: ", path, i)
+		switch {
+		case err != nil:
+			warnings = append(warnings, at+fmt.Sprintf("%q on this machine: %v", rule.Path, withoutPath(err)))
+		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+			warnings = append(warnings, at+fmt.Sprintf("%q on this machine is no file that can be executed", rule.Path))
+		}
+	}
+	return warnings
+}
+
+// Parse judges the text of a file of a kind; the path is for its words. An error has
+// a line for each problem, in the order of the text's fields as the documentation
+// lists them. Warnings are of what is taken and may not be meant, also beside an
+// error.
+func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
+	r := &reader{path: path}
+	root, err := parseObject(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	top := r.section("", "the top", root)
+	if err := checkKind(kind, top); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	file := &File{Path: path, Kind: kind}
+	switch kind {
+	case SystemLog:
+		file.Log = logMonitor(top)
+	case CustomPlugin:
+		file.Plugin = pluginMonitor(top)
+	case SystemStats:
+		file.Stats = statsMonitor(top)
+	}
+	file.Nodes = nodeSelector(top)
+	r.warnOfSlips()
+	if len(r.problems) > 0 {
+		return nil, r.warnings, errors.Join(r.problems...)
+	}
+	return file, r.warnings, nil
+}
+
+// ForNode says whether the monitor of a file runs on a node with these labels.
+func (f *File) ForNode(node map[string]string) bool { return f.Nodes.Matches(labels.Set(node)) }
+
+// checkKind refuses a file that is of another kind than the flag that names it.
+func checkKind(kind Kind, top *section) error {
+	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats}, kind) {
+		return fmt.Errorf("there is no kind of monitors %q", kind)
+	}
+	looks, because := kindOf(top)
+	if looks == "" || looks == kind {
+		return nil
+	}
+	return fmt.Errorf("%s is of a file for --config.%s; name it there, and not under --config.%s", because, looks, kind)
+}
+
+// kindOf finds out what kind of monitor a file is for, by what only that has.
+func kindOf(top *section) (kind Kind, because string) {
+	if value, ok := top.fields.get("plugin"); ok {
+		switch value {
+		case Kmsg, Journald, Filelog:
+			return SystemLog, fmt.Sprintf(`"plugin": %q`, value)
+		case custom:
+			return CustomPlugin, fmt.Sprintf(`"plugin": %q`, value)
+		}
+		return "", ""
+	}
+	for _, part := range parts {
+		if value, ok := top.fields.get(part); ok {
+			if _, ok := value.(object); ok {
+				return SystemStats, fmt.Sprintf("the section %q", part)
+			}
+		}
+	}
+	return "", ""
+}
+
+// list writes names one after the other.
+func list(names []string) string { return strings.Join(names, ", ") }

@@ -1,0 +1,150 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// The types of rules.
+const (
+	temporary = "temporary"
+	permanent = "permanent"
+)
+
+// conditions reads the conditions that a monitor of any kind keeps.
+func conditions(top *section) []Condition {
+	var kept []Condition
+	for s := range top.each("conditions", "a condition") {
+		c := Condition{
+			Type:    s.required("type", "the condition's name, such as KernelDeadlock"),
+			Reason:  s.text("reason", ""),
+			Message: s.text("message", ""),
+		}
+		known, _ := catalog.Lookup(c.Type)
+		c.SurvivesReboot = s.flag("survivesReboot", known.SurvivesReboot)
+		switch {
+		case c.Type == "":
+		case known.Source == catalog.Kubernetes:
+			s.refuse("type", "%s is reported by Kubernetes itself, and two who report one condition undo each other's work; write a name of your own", quoteName(c.Type))
+		case slices.ContainsFunc(kept, func(other Condition) bool { return other.Type == c.Type }):
+			s.refuse("type", "%s is there already; leave one of them", quoteName(c.Type))
+		default:
+			if meant, ok := catalog.Nearest(c.Type); ok {
+				s.warn("type", "%s is not in the catalogue; did you mean %s?", quoteName(c.Type), meant)
+			}
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// effect is what a rule of any kind changes.
+type effect struct {
+	permanent bool
+	condition string
+	reason    string
+}
+
+// effectOf reads what a rule changes.
+func effectOf(s *section, declared []Condition) effect {
+	kind := s.required("type", `"temporary" for an Event each time, or "permanent" for a condition`)
+	e := effect{permanent: kind == permanent, condition: s.text("condition", ""), reason: s.text("reason", "")}
+	if kind != "" && kind != temporary && kind != permanent {
+		s.refuse("type", "%s is no type of rules; write %q for an Event each time, or %q for a condition", quote(kind), temporary, permanent)
+		return e
+	}
+	if e.reason == "" && !s.refused["reason"] {
+		s.warn("reason", "missing, so that what the rule finds cannot be told from others; write one in CamelCase")
+	}
+	switch {
+	case kind == temporary && e.condition != "":
+		s.warn("condition", "%s is ignored, because a temporary rule changes none; take it away, or write \"type\": %q", quote(e.condition), permanent)
+		e.condition = ""
+	case kind == permanent:
+		judgeChange(s, e, declared)
+	}
+	return e
+}
+
+// judgeChange refuses a permanent rule that would change nothing.
+func judgeChange(s *section, e effect, declared []Condition) {
+	i := slices.IndexFunc(declared, func(c Condition) bool { return c.Type == e.condition })
+	switch {
+	case i >= 0 && e.reason != "" && e.reason == declared[i].Reason:
+		s.warn("reason", "%s is also the reason of a healthy %s, so that they cannot be told apart", quote(e.reason), quoteName(e.condition))
+	case i >= 0:
+	case s.refused["condition"]:
+	case e.condition == "" && len(declared) == 0:
+		s.refuse("condition", "missing, so that the permanent rule changes nothing; declare one in the conditions of this file and write it here, or write \"type\": %q", temporary)
+	case e.condition == "":
+		s.refuse("condition", "missing, so that the permanent rule changes nothing; write one of the conditions of this file (%s), or \"type\": %q", types(declared), temporary)
+	case len(declared) == 0:
+		s.refuse("condition", "%s is not declared, so that the rule changes nothing; add it to the conditions of this file", quote(e.condition))
+	default:
+		s.refuse("condition", "%s is not declared, so that the rule changes nothing; add it to the conditions of this file, or write one of them: %s", quote(e.condition), types(declared))
+	}
+}
+
+// types names conditions, some of them if there are many.
+func types(declared []Condition) string {
+	const most = 10
+	names := make([]string, 0, most+1)
+	for i, c := range declared {
+		if i == most {
+			names = append(names, fmt.Sprintf("and %d more", len(declared)-most))
+			break
+		}
+		names = append(names, quoteName(c.Type))
+	}
+	return list(names)
+}
+
+// warnOfIdle warns of conditions that no rule changes.
+func warnOfIdle(top *section, declared []Condition, changed func(condition string) bool) {
+	for i, c := range declared {
+		if !changed(c.Type) {
+			top.warn(fmt.Sprintf("conditions[%d]", i), "no rule changes %s, so that it is False for ever", quoteName(c.Type))
+		}
+	}
+}
+
+// pattern asks for a regular expression, which must be there if it is required.
+func (s *section) pattern(name string, required bool) string {
+	var text string
+	if required {
+		text = s.required(name, "a regular expression that matches up to the end of a line")
+	} else {
+		text = s.text(name, "")
+	}
+	if text == "" {
+		return ""
+	}
+	if err := checkPattern(text); err != nil {
+		s.refuse(name, "%s %v", quote(text), err)
+		return ""
+	}
+	// Anchored, a pattern may just be too large.
+	whole, err := regexp.Compile(`\A(?:` + text + `)\z`)
+	if err != nil {
+		s.refuse(name, "%s cannot be anchored at the end of a line: %v; write less", quote(text), err)
+		return ""
+	}
+	if whole.MatchString("") {
+		s.warn(name, "%s matches every line, because it matches nothing at its end; write more of the line", quote(text))
+	}
+	return text
+}
+
+// checkPattern says whether a text is a regular expression.
+func checkPattern(text string) error {
+	_, err := regexp.Compile(text)
+	if broken, ok := errors.AsType[*syntax.Error](err); ok {
+		return fmt.Errorf("is no regular expression: %s: %s; write one in the syntax of https://golang.org/s/re2syntax", broken.Code, quote(broken.Expr))
+	}
+	return err
+}
