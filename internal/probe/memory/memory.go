@@ -1,0 +1,313 @@
+package memory
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+const (
+	// calm is how long what is not urgent may wait, and how long a disk that did not
+	// take the state is left alone.
+	calm = 10 * time.Second
+	// brisk is how far apart urgent writes are at least, so that a storm of problems
+	// does not become a storm of fsyncs on a disk that etcd may share. What is found
+	// twice because of it has the same identity both times.
+	brisk = 500 * time.Millisecond
+)
+
+// Config of a memory.
+type Config struct {
+	// Dir is the folder of the state file; it is made if it is not there. Empty means
+	// that nothing outlives the process.
+	Dir string
+	// Boot is the identity of the present boot, kept for the next to compare.
+	Boot string
+	// Log is told what could not be read or written, and when it can again. May be nil.
+	Log *slog.Logger
+}
+
+// Entry is what is remembered of one monitor. Both parts belong together: the state is
+// what was known when everything up to the position had been read.
+type Entry struct {
+	Position logs.Position   `json:"position,omitempty"`
+	State    json.RawMessage `json:"state,omitempty"`
+}
+
+// Memory is safe for use by several goroutines.
+type Memory struct {
+	log *slog.Logger
+
+	lastBoot string
+	stop     chan struct{}
+	stopped  chan struct{}
+	close    func() error
+	wake     chan struct{}
+
+	mu     sync.Mutex // of what follows; never held while the disk is busy
+	state  state
+	due    urgency
+	failed error
+
+	writing sync.Mutex // of the disk; taken before mu
+	in      folder     // nil if nothing is kept
+}
+
+type urgency int
+
+const (
+	nothing urgency = iota
+	soon
+	now
+)
+
+// Open reads what was kept. A state file that cannot be used is put aside and told of,
+// and a folder that cannot be written is told of: neither is an error. That somebody
+// else uses the folder is one, which wraps ErrInUse.
+func Open(cfg Config) (*Memory, error) {
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Dir == "" {
+		return open(nil, cfg.Boot, log)
+	}
+	return open(&directory{path: cfg.Dir}, cfg.Boot, log)
+}
+
+func open(in folder, boot string, log *slog.Logger) (*Memory, error) {
+	m := &Memory{
+		log:     log,
+		in:      in,
+		stop:    make(chan struct{}),
+		stopped: make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+	}
+	m.close = sync.OnceValue(m.end)
+	if in != nil {
+		if err := m.recall(); err != nil {
+			return nil, err
+		}
+	}
+	m.lastBoot = m.state.Boot
+	m.state.Boot = boot
+	if m.state.Monitors == nil {
+		m.state.Monitors = make(map[string]Entry)
+	}
+	go m.run()
+	return m, nil
+}
+
+// recall reads the state, if there is one to be read.
+func (m *Memory) recall() error {
+	if err := m.in.Lock(); errors.Is(err, ErrInUse) {
+		return err
+	} else if err != nil {
+		m.tell(err)
+	} else if err := m.in.Remove(newFile); err != nil {
+		m.log.Error("what a crash has left cannot be removed", "err", err)
+	}
+	text, err := m.in.Read(stateFile)
+	if err == nil && text != nil {
+		m.state, err = parse(text)
+	}
+	if err != nil {
+		m.log.Error("what was remembered cannot be used, beginning anew", "err", err, "putAside", badFile)
+		if err := m.in.Rename(stateFile, badFile); err != nil {
+			m.log.Error("what was remembered cannot be put aside", "err", err)
+		}
+	}
+	return nil
+}
+
+// LastBoot is the identity of the boot in which the state was written last, empty if
+// nothing was remembered.
+func (m *Memory) LastBoot() string { return m.lastBoot }
+
+// Monitor returns what is remembered of a monitor.
+func (m *Memory) Monitor(key string) (Entry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	entry, ok := m.state.Monitors[key]
+	return entry, ok
+}
+
+// Monitors returns the keys of all that is remembered, so that what nobody asks for any
+// more can be forgotten.
+func (m *Memory) Monitors() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.state.Monitors))
+}
+
+// Keep remembers a monitor. It never waits. It is urgent if something was found that a
+// restart would otherwise find once more, or forget.
+func (m *Memory) Keep(key string, entry Entry, urgent bool) {
+	if err := entry.check(); err != nil {
+		m.log.Error("what a monitor wants to remember is not JSON, and is not kept", "monitor", key, "err", err)
+		return
+	}
+	// The reader may use its bytes again.
+	entry = Entry{Position: bytes.Clone(entry.Position), State: bytes.Clone(entry.State)}
+	m.change(urgent, func(s *state) { s.Monitors[key] = entry })
+}
+
+// Forget drops a monitor.
+func (m *Memory) Forget(key string) {
+	m.change(true, func(s *state) { delete(s.Monitors, key) })
+}
+
+// Labels returns the labels of the node as they were last known. It is not ok if they
+// never were.
+func (m *Memory) Labels() (labels map[string]string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state.Labels == nil {
+		return nil, false
+	}
+	return maps.Clone(*m.state.Labels), true
+}
+
+// KeepLabels remembers the labels of the node.
+func (m *Memory) KeepLabels(labels map[string]string) {
+	known := make(map[string]string, len(labels))
+	maps.Copy(known, labels)
+	m.mu.Lock()
+	same := m.state.Labels != nil && maps.Equal(*m.state.Labels, known)
+	m.mu.Unlock()
+	if !same {
+		m.change(false, func(s *state) { s.Labels = &known })
+	}
+}
+
+// Err says why the latest state could not be written, nil if it could.
+func (m *Memory) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed
+}
+
+// Flush writes now what has not been written yet, and waits for it.
+func (m *Memory) Flush() error { return m.write() }
+
+// Close writes what has not been written yet, and leaves the folder to others.
+func (m *Memory) Close() error { return m.close() }
+
+func (m *Memory) end() error {
+	close(m.stop)
+	<-m.stopped
+	err := m.write()
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	if m.in != nil {
+		err = errors.Join(err, m.in.Unlock())
+		m.in = nil // it is somebody else's now
+	}
+	return err
+}
+
+// change alters the state and has it written.
+func (m *Memory) change(urgent bool, alter func(*state)) {
+	due := soon
+	if urgent {
+		due = now
+	}
+	m.mu.Lock()
+	alter(&m.state)
+	raised := due > m.due
+	m.due = max(m.due, due)
+	m.mu.Unlock()
+	if !raised {
+		return
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// run writes what is due, when it is.
+func (m *Memory) run() {
+	defer close(m.stopped)
+	var last time.Time
+	for {
+		wait, ok := m.wait(time.Since(last))
+		var timer <-chan time.Time
+		if ok {
+			timer = time.After(wait)
+		}
+		select {
+		case <-m.stop:
+			return
+		case <-m.wake:
+		case <-timer:
+			// What went wrong is told, and tried again.
+			_ = m.write()
+			last = time.Now()
+		}
+	}
+}
+
+// wait says how long the next write has to wait, if there is one, that long after the
+// last.
+func (m *Memory) wait(since time.Duration) (time.Duration, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.due == nothing:
+		return 0, false
+	case m.due == now && m.failed == nil:
+		return max(0, brisk-since), true
+	default:
+		return max(0, calm-since), true
+	}
+}
+
+// write writes the state, if it has changed since it last was.
+func (m *Memory) write() error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	due := m.due
+	m.due = nothing
+	var text []byte
+	var err error
+	if due != nothing && m.in != nil {
+		text, err = m.state.text()
+	}
+	m.mu.Unlock()
+	if text == nil && err == nil {
+		return nil
+	}
+	if err == nil {
+		err = replace(m.in, text)
+	}
+	m.tell(err)
+	if err != nil {
+		m.mu.Lock()
+		m.due = max(m.due, due)
+		m.mu.Unlock()
+	}
+	return err
+}
+
+// tell notes how the last write went, and says so if it went otherwise than before.
+func (m *Memory) tell(err error) {
+	m.mu.Lock()
+	before := m.failed
+	m.failed = err
+	m.mu.Unlock()
+	switch {
+	case err != nil && before == nil:
+		m.log.Error("the state cannot be kept, a restart would forget it", "err", err)
+	case err == nil && before != nil:
+		m.log.Info("the state can be kept again")
+	}
+}
