@@ -1,0 +1,62 @@
+package kmsg
+
+import (
+	"bytes"
+	"math"
+	"time"
+)
+
+// record is one of the kernel's log.
+type record struct {
+	priority int8
+	facility int16
+	number   uint64
+	stamp    time.Duration // by the clock of the log, which stands still while the machine sleeps
+	message  []byte        // a part of the text that was parsed
+}
+
+// parse takes a record apart: "priority,number,microseconds,flags;message", then the
+// lines of the dictionary. Between the flags and the semicolon, kernels may say more.
+func parse(text []byte) (record, bool) {
+	head, message, ok := bytes.Cut(text, []byte{';'})
+	if !ok {
+		return record{}, false
+	}
+	code, head, ok := number(head, math.MaxInt16<<3|7)
+	if !ok {
+		return record{}, false
+	}
+	sequence, head, ok := number(head, math.MaxUint64)
+	if !ok {
+		return record{}, false
+	}
+	micros, _, ok := number(head, math.MaxInt64/uint64(time.Microsecond))
+	if !ok {
+		return record{}, false
+	}
+	message, _, _ = bytes.Cut(message, []byte{'\n'})
+	return record{
+		priority: int8(code & 7),
+		facility: int16(code >> 3),
+		number:   sequence,
+		stamp:    time.Duration(micros) * time.Microsecond,
+		message:  bytes.TrimSpace(message),
+	}, true
+}
+
+// number reads a decimal number of at most most, which a comma ends, and returns what
+// follows.
+func number(text []byte, most uint64) (value uint64, rest []byte, ok bool) {
+	digits, rest, ok := bytes.Cut(text, []byte{','})
+	if !ok || len(digits) == 0 {
+		return 0, nil, false
+	}
+	for _, c := range digits {
+		digit := uint64(c - '0')
+		if digit > 9 || value > (most-digit)/10 {
+			return 0, nil, false
+		}
+		value = value*10 + digit
+	}
+	return value, rest, true
+}

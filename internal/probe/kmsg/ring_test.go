@@ -1,0 +1,124 @@
+package kmsg
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+)
+
+// ring is a kernel's log as its documentation has it: a few records, of which the
+// oldest make place for the newest, and readers that each have a cursor.
+type ring struct {
+	t     *testing.T
+	size  int
+	first uint64 // number of the oldest record
+	raw   []string
+	now   time.Time
+
+	// meanwhile is done once when a reader has found nothing more; it then wakes up.
+	meanwhile func()
+
+	fail  error // of every read
+	grace int   // reads until then
+}
+
+// booted is when the ring's machine was started.
+var booted = boot.Boot{ID: "this", Time: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)}
+
+func newRing(t *testing.T, size int) *ring {
+	t.Helper()
+	return &ring{t: t, size: size, now: booted.Time.Add(time.Hour)}
+}
+
+// stamp is what the kernel's clock shows.
+func (k *ring) stamp() time.Duration { return k.now.Sub(booted.Time) }
+
+// add writes a record of the kernel now.
+func (k *ring) add(message string) { k.addAt(k.stamp(), message) }
+
+func (k *ring) addAt(stamp time.Duration, message string) {
+	number := k.first + uint64(len(k.raw))
+	k.raw = append(k.raw, fmt.Sprintf("6,%d,%d,-;%s\n", number, stamp.Microseconds(), message))
+	k.drop(len(k.raw) - k.size)
+}
+
+// skip leaves a number out.
+func (k *ring) skip() {
+	k.raw = append(k.raw, "")
+	k.drop(len(k.raw) - k.size)
+}
+
+func (k *ring) drop(n int) {
+	if n > 0 {
+		k.first += uint64(n)
+		k.raw = k.raw[n:]
+	}
+}
+
+// cursor is a reader's place in a ring.
+type cursor struct {
+	*ring
+	next uint64
+	wake *os.File
+}
+
+func (c *cursor) Read(_ int, to []byte) (int, error) {
+	if c.fail != nil {
+		if c.grace == 0 {
+			return 0, c.fail
+		}
+		c.grace--
+	}
+	if c.next < c.first {
+		c.next = c.first
+		return 0, unix.EPIPE
+	}
+	for c.next < c.first+uint64(len(c.raw)) {
+		raw := c.raw[c.next-c.first]
+		c.next++
+		switch {
+		case raw == "":
+			continue
+		case len(raw) > len(to):
+			return 0, unix.EINVAL
+		}
+		return copy(to, raw), nil
+	}
+	if do := c.meanwhile; do != nil {
+		c.meanwhile = nil
+		do()
+		if _, err := c.wake.Write([]byte{0}); err != nil {
+			return 0, err
+		}
+	}
+	return 0, unix.EAGAIN
+}
+
+func (c *cursor) Rewind(int) error {
+	c.next = c.first
+	return nil
+}
+
+// open returns a reader of the ring. It has a pipe for a file, by which it is woken.
+func (k *ring) open(cfg Config) *Reader {
+	k.t.Helper()
+	out, in, err := os.Pipe()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { in.Close() })
+	if cfg.Boot == (boot.Boot{}) {
+		cfg.Boot = booted
+	}
+	r, err := follow(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { r.Close() })
+	return r
+}
