@@ -1,0 +1,405 @@
+package filelog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// The model's lines are cut early and its chunks are small, so that a few lines do
+// what megabytes do outside.
+const (
+	modelLongest = 300
+	modelChunk   = 700
+)
+
+// home is where lines lie. What lay in one that is gone may be lost.
+type home struct{ gone bool }
+
+// written is a line that was written, as a reader should tell it.
+type written struct {
+	text string
+	home *home
+}
+
+// is says whether a line that was told is this one. Half of it may have been read
+// before its file was gone.
+func (l written) is(told string) bool {
+	return l.text == told || l.home.gone && len(told) >= len("00000000") && strings.HasPrefix(l.text, told)
+}
+
+// world is a log, its writer, whoever rotates it, and its reader; and it knows what the
+// reader should have told.
+type world struct {
+	t      *rapid.T
+	steps  map[string]int
+	path   string
+	dated  bool // rotated files get a date, not a number
+	keeps  bool // nothing is removed or packed, so nothing may be lost
+	clock  time.Time
+	number int
+
+	writer  *os.File
+	current *home // of what the writer writes
+	named   bool  // the writer's file is at the path
+	half    string
+	copying string   // where a copy is being made, that will be followed by a truncation
+	rotated []string // from the newest on
+	homes   map[string]*home
+	lines   []written
+
+	reader   *Reader
+	told     []string
+	position logs.Position
+	earlier  []point // where the reader was, from the last chunk back
+}
+
+// point is a position, and how much had been told there.
+type point struct {
+	position logs.Position
+	told     int
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// tick sets the time at which a file was last written to. The order of files is told by
+// it where nothing else tells, and the disk's clock is coarser than the model is fast.
+func (w *world) tick(file *os.File) {
+	w.clock = w.clock.Add(time.Second)
+	w.must(os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), w.clock, w.clock))
+}
+
+// reopen is what a writer does that was told of a rotation.
+func (w *world) reopen() {
+	if w.writer != nil {
+		if w.named {
+			return
+		}
+		w.finish()
+		w.must(w.writer.Close())
+	}
+	flags := os.O_CREATE | os.O_WRONLY
+	if rapid.Bool().Draw(w.t, "appends") {
+		flags |= os.O_APPEND
+	}
+	var err error
+	w.writer, err = os.OpenFile(w.path, flags, 0o600)
+	w.must(err)
+	w.current, w.named = &home{}, true
+	w.homes[w.path] = w.current
+	w.tick(w.writer)
+	w.steps["reopen"]++
+}
+
+// finish makes a line of half a line that will not be ended.
+func (w *world) finish() {
+	if w.half != "" {
+		w.line(w.half)
+		w.half = ""
+		w.steps["half line left"]++
+	}
+}
+
+func (w *world) line(text string) {
+	text = text[:min(len(text), modelLongest)]
+	w.lines = append(w.lines, written{text, w.current})
+}
+
+func (w *world) put(text string) {
+	_, err := w.writer.WriteString(text)
+	w.must(err)
+	w.tick(w.writer)
+}
+
+func (w *world) write() {
+	for range rapid.IntRange(1, 8).Draw(w.t, "lines") {
+		text := w.half
+		if text == "" {
+			text = w.fresh()
+			w.put(text)
+		}
+		w.put(" ends\n")
+		w.half = ""
+		w.line(text + " ends")
+		w.steps["write"]++
+	}
+}
+
+// fresh makes a line that no other is like, and sometimes too long.
+func (w *world) fresh() string {
+	w.number++
+	text := fmt.Sprintf("%08d", w.number)
+	if rapid.IntRange(0, 9).Draw(w.t, "long") == 0 {
+		text += strings.Repeat("x", rapid.IntRange(0, 4*modelLongest).Draw(w.t, "length"))
+		w.steps["long line"]++
+	}
+	return text
+}
+
+func (w *world) writeHalf() {
+	more := "y"
+	if w.half == "" {
+		more = w.fresh()
+	}
+	w.half += more
+	w.put(more)
+	w.steps["half line"]++
+}
+
+// away makes room for a newly rotated file, and returns its name.
+func (w *world) away() string {
+	for len(w.rotated) > 3 && !w.keeps {
+		oldest := w.rotated[len(w.rotated)-1]
+		w.must(os.Remove(oldest))
+		w.homes[oldest].gone = true
+		w.rotated = w.rotated[:len(w.rotated)-1]
+	}
+	if w.dated {
+		w.number++
+		name := fmt.Sprintf("%s-%08d", w.path, 20260000+w.number)
+		w.rotated = slices.Insert(w.rotated, 0, name)
+		return name
+	}
+	for i := len(w.rotated) - 1; i >= 0; i-- {
+		from := w.rotated[i]
+		var n int
+		_, err := fmt.Sscanf(strings.TrimPrefix(from, w.path), ".%d", &n)
+		w.must(err)
+		to := fmt.Sprintf("%s.%d", w.path, n+1)
+		w.must(os.Rename(from, to))
+		w.homes[to] = w.homes[from]
+		w.rotated[i] = to
+	}
+	w.rotated = slices.Insert(w.rotated, 0, w.path+".1")
+	return w.path + ".1"
+}
+
+func (w *world) rename() {
+	if !w.named || w.copying != "" {
+		w.t.Skip("nothing to rename")
+	}
+	name := w.away()
+	w.must(os.Rename(w.path, name))
+	w.homes[name] = w.current
+	w.named = false
+	w.steps["rename"]++
+}
+
+// beginCopy copies some of the file, as is seen of a copy that is not finished.
+func (w *world) beginCopy() {
+	if !w.named || w.copying != "" {
+		w.t.Skip("nothing to copy")
+	}
+	w.copying = w.away()
+	text, err := os.ReadFile(w.path)
+	w.must(err)
+	w.copy(text[:rapid.IntRange(0, len(text)).Draw(w.t, "copied")])
+	w.homes[w.copying] = &home{} // nothing is there yet that is not elsewhere
+	w.steps["begin of a copy"]++
+}
+
+// copy writes more of the copy.
+func (w *world) copy(text []byte) {
+	to, err := os.OpenFile(w.copying, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	w.must(err)
+	_, err = to.Write(text)
+	w.must(err)
+	w.tick(to)
+	w.must(to.Close())
+}
+
+func (w *world) copyAndTruncate() {
+	if w.copying == "" {
+		w.beginCopy()
+	}
+	w.finish()
+	text, err := os.ReadFile(w.path)
+	w.must(err)
+	info, err := os.Stat(w.copying)
+	w.must(err)
+	w.copy(text[info.Size():])
+	w.must(os.Truncate(w.path, 0))
+	w.tick(w.writer)
+	w.homes[w.copying] = w.current
+	w.current = &home{}
+	w.homes[w.path] = w.current
+	w.copying = ""
+	w.steps["copy and truncate"]++
+}
+
+func (w *world) remove() {
+	if !w.named || w.keeps || w.copying != "" {
+		w.t.Skip("nothing to remove")
+	}
+	w.must(os.Remove(w.path))
+	w.current.gone = true
+	w.named = false
+	w.steps["remove"]++
+}
+
+func (w *world) pack() {
+	if len(w.rotated) == 0 || w.keeps || w.copying != "" {
+		w.t.Skip("nothing to pack")
+	}
+	i := rapid.IntRange(0, len(w.rotated)-1).Draw(w.t, "packed")
+	name := w.rotated[i]
+	w.must(os.WriteFile(name+".gz", []byte("packed\n"), 0o600))
+	w.must(os.Remove(name))
+	w.homes[name].gone = true
+	w.rotated = slices.Delete(w.rotated, i, i+1)
+	w.steps["pack"]++
+}
+
+// read lets the reader tell some chunks.
+func (w *world) read() {
+	w.tell(rapid.IntRange(1, 6).Draw(w.t, "chunks"))
+	w.steps["read"]++
+}
+
+// tell takes at most so many chunks.
+func (w *world) tell(most int) {
+	for range most {
+		chunk, _, err := w.reader.look(time.Now())
+		if errors.Is(err, logs.ErrAway) {
+			w.steps["away"]++
+			return
+		}
+		w.must(err)
+		if len(chunk.Text) == 0 {
+			return
+		}
+		text, ended := bytes.CutSuffix(chunk.Text, []byte("\n"))
+		if !ended {
+			w.t.Fatalf("a chunk ends in the middle of a line: %q", chunk.Text)
+		}
+		w.told = append(w.told, strings.Split(string(text), "\n")...)
+		w.position = chunk.Next
+		w.earlier = append(w.earlier, point{w.position, len(w.told)})
+	}
+}
+
+func (w *world) restart() {
+	w.must(w.reader.Close())
+	w.open()
+	w.steps["restart"]++
+}
+
+// crash restarts the reader where it was some chunks ago.
+func (w *world) crash() {
+	back := rapid.IntRange(0, min(5, len(w.earlier)-1)).Draw(w.t, "back")
+	w.earlier = w.earlier[:len(w.earlier)-back]
+	last := w.earlier[len(w.earlier)-1]
+	w.position = last.position
+	w.told = w.told[:last.told]
+	w.must(w.reader.Close())
+	w.open()
+	w.steps["crash"]++
+}
+
+func (w *world) open() {
+	r, err := Open(Config{Path: w.path, From: w.position})
+	w.must(err)
+	r.pace = pace{}
+	r.longest = modelLongest
+	r.buf = make([]byte, span+modelChunk)
+	w.reader = r
+}
+
+// check compares what was told with what was written.
+func (w *world) check() {
+	next := 0
+	for i, text := range w.told {
+		for next < len(w.lines) && !w.lines[next].is(text) && w.lines[next].home.gone {
+			next++
+			w.steps["lost with its file"]++
+		}
+		if next == len(w.lines) || !w.lines[next].is(text) {
+			w.t.Fatalf("line %d that was told is %q\nwritten were %s", i, text, w.around(next))
+		}
+		next++
+	}
+	for ; next < len(w.lines); next++ {
+		if !w.lines[next].home.gone {
+			w.t.Fatalf("was not told at the end: %q", w.lines[next].text)
+		}
+		w.steps["lost with its file"]++
+	}
+}
+
+func (w *world) around(i int) string {
+	var text strings.Builder
+	for _, l := range w.lines[max(0, i-2):min(len(w.lines), i+3)] {
+		fmt.Fprintf(&text, "%q (gone: %v) ", l.text, l.home.gone)
+	}
+	return text.String()
+}
+
+func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
+	steps := map[string]int{}
+	told, kept := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		folder, err := os.MkdirTemp("", "filelog")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(folder)
+		w := &world{
+			t: t, steps: steps, homes: map[string]*home{}, clock: time.Now().Add(-24 * time.Hour),
+			path: filepath.Join(folder, "messages"), dated: rapid.Bool().Draw(t, "dated"),
+			keeps: rapid.Bool().Draw(t, "keeps"),
+		}
+		w.reopen()
+		w.put("begin\n")
+		w.line("begin")
+		w.open()
+		defer func() { w.reader.Close() }()
+		w.tell(1)
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(*rapid.T) { w.write() }, "half": func(*rapid.T) { w.writeHalf() },
+			"rename": func(*rapid.T) { w.rename() }, "copy": func(*rapid.T) { w.copyAndTruncate() },
+			"begin copy": func(*rapid.T) { w.beginCopy() },
+			"remove":     func(*rapid.T) { w.remove() }, "reopen": func(*rapid.T) { w.reopen() },
+			"pack": func(*rapid.T) { w.pack() }, "read": func(*rapid.T) { w.read() },
+			"restart": func(*rapid.T) { w.restart() }, "crash": func(*rapid.T) { w.crash() },
+		})
+		if w.copying != "" {
+			w.copyAndTruncate()
+		}
+		w.reopen()
+		w.write()
+		w.tell(1 << 20)
+		w.check()
+		told += len(w.told)
+		if w.keeps {
+			kept += len(w.told)
+		}
+		w.must(w.writer.Close())
+	})
+	t.Logf("%d lines told, %d of them where all must be; steps: %v", told, kept, steps)
+	for _, step := range []string{
+		"write", "half line", "half line left", "long line", "rename", "begin of a copy", "copy and truncate", "remove", "reopen",
+		"pack", "read", "restart", "crash", "away", "lost with its file",
+	} {
+		if steps[step] == 0 {
+			t.Errorf("the model never did this: %s", step)
+		}
+	}
+	if kept < 200 {
+		t.Errorf("only %d lines were told where all must be: this test looks at little", kept)
+	}
+}

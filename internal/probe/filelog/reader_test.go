@@ -1,0 +1,776 @@
+package filelog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// rig is a log file, its writer and its reader.
+type rig struct {
+	t      *testing.T
+	path   string
+	reader *Reader
+	next   logs.Position
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	g := &rig{t: t, path: filepath.Join(t.TempDir(), "messages")}
+	g.open()
+	t.Cleanup(func() { g.reader.Close() })
+	return g
+}
+
+// open starts a reader where the last one was.
+func (g *rig) open() {
+	g.t.Helper()
+	if g.reader != nil {
+		if err := g.reader.Close(); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	r, err := Open(Config{Path: g.path, From: g.next})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	r.pace = pace{}
+	g.reader = r
+}
+
+func (g *rig) append(text string) {
+	g.t.Helper()
+	appendTo(g.t, g.path, text)
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read returns all that can be read now.
+func (g *rig) read() string {
+	g.t.Helper()
+	var all strings.Builder
+	for {
+		chunk, err := g.now()
+		if errors.Is(err, logs.ErrAway) {
+			continue
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return all.String()
+		}
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		all.Write(chunk.Text)
+		g.next = chunk.Next
+	}
+}
+
+// now asks for what is there, without waiting for more.
+func (g *rig) now() (logs.Chunk, error) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), 20*time.Millisecond)
+	defer cancel()
+	return g.reader.Next(ctx)
+}
+
+func (g *rig) wants(want string) {
+	g.t.Helper()
+	if got := g.read(); got != want {
+		g.t.Fatalf("read %q, want %q", got, want)
+	}
+}
+
+func (g *rig) rename() {
+	g.t.Helper()
+	for i := 5; i > 0; i-- {
+		from := fmt.Sprintf("%s.%d", g.path, i)
+		if err := os.Rename(from, fmt.Sprintf("%s.%d", g.path, i+1)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			g.t.Fatal(err)
+		}
+	}
+	if err := os.Rename(g.path, g.path+".1"); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func TestLinesAreHandedOnOnce(t *testing.T) {
+	g := newRig(t)
+	g.append("one\ntwo\n")
+	g.wants("one\ntwo\n")
+	g.append("three\nfo")
+	g.wants("three\n")
+	g.append("ur\n")
+	g.wants("four\n")
+	g.append("five\n")
+	g.open()
+	g.wants("five\n")
+	g.rename()
+	appendTo(t, g.path+".1", "six\n")
+	g.wants("six\n")
+	g.append("seven\n")
+	g.wants("seven\n")
+	g.rename()
+	g.append("eight\n")
+	g.rename()
+	g.append("nine\n")
+	g.open()
+	g.wants("eight\nnine\n")
+}
+
+func (g *rig) copyAndTruncate(name string) {
+	g.t.Helper()
+	text, err := os.ReadFile(g.path)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := os.Truncate(g.path, 0); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *rig) remove() {
+	g.t.Helper()
+	if err := os.Remove(g.path); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func TestACopyIsReadToItsEndBeforeTheTruncatedFile(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
+			g := newRig(t)
+			g.append("one\n")
+			g.wants("one\n")
+			g.append("two\nthree\n")
+			g.copyAndTruncate(g.path + ".1")
+			// It is longer than it was when it was last read.
+			g.append("four, which is long enough\n")
+			if restart {
+				g.open()
+			}
+			g.wants("two\nthree\nfour, which is long enough\n")
+			if n := g.reader.Counts().Gaps; n != 0 {
+				t.Errorf("%d gaps", n)
+			}
+		})
+	}
+}
+
+// The new beginning is that of the old file, so that only what lies before the place
+// tells them apart.
+func TestATruncationIsNoticedBehindTheSameBanner(t *testing.T) {
+	g := newRig(t)
+	banner := strings.Repeat("this log begins alike every time\n", 20)
+	g.append(banner + "one\n")
+	g.wants(banner + "one\n")
+	g.append("two\n")
+	g.copyAndTruncate(g.path + ".1")
+	g.append(banner + "three\nfour\nfive\n")
+	g.wants("two\n" + banner + "three\nfour\nfive\n")
+}
+
+// Nor do the last lines tell the files apart here, but the first.
+func TestATruncationIsNoticedBehindTheSameEnd(t *testing.T) {
+	g := newRig(t)
+	ticks := strings.Repeat("tick\n", 200)
+	g.append("boot 1\n" + ticks)
+	g.wants("boot 1\n" + ticks)
+	g.copyAndTruncate(g.path + ".1")
+	g.append("boot 2\n" + ticks + ticks)
+	g.wants("boot 2\n" + ticks + ticks)
+}
+
+func TestAFileThatIsTruncatedBeforeAnythingWasReadIsReadInItsCopy(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	g.rename()
+	g.append("two\n")
+	if _, wait, err := g.reader.moveOn(time.Now()); wait != again || err != nil || g.reader.file.Name() != g.path {
+		t.Fatalf("did not begin the new file: %v %v", wait, err)
+	}
+	if err := os.Rename(g.path+".1", g.path+".2"); err != nil {
+		t.Fatal(err)
+	}
+	g.copyAndTruncate(g.path + ".1")
+	g.append("three\n")
+	g.wants("two\nthree\n")
+}
+
+// The folder was read before the copy was made, and the file after it was truncated.
+func TestACopyThatWasMadeAfterTheFolderWasReadIsFound(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	at, err := parsePlace(g.next)
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := 0
+	file, err := findAmong(func(path string) ([]sighting, error) {
+		seen, err := neighbours(path)
+		if looks++; looks == 1 {
+			g.append("two\n")
+			g.copyAndTruncate(g.path + ".1")
+		}
+		return seen, err
+	}, g.path, at)
+	if err != nil || file == nil {
+		t.Fatalf("found nothing: %v", err)
+	}
+	defer file.Close()
+	if file.Name() != g.path+".1" {
+		t.Errorf("found %s", file.Name())
+	}
+}
+
+func TestAFileThatIsRenamedWhileTheFolderIsReadIsSeen(t *testing.T) {
+	there := []sighting{{path: "messages", inode: 2}, {path: "messages.2", inode: 1}}
+	looks := 0
+	seen, err := settled(func(string) ([]sighting, error) {
+		if looks++; looks == 1 {
+			return there[:1], nil
+		}
+		return there, nil
+	}, "messages")
+	if err != nil || len(seen) != 2 || looks != 3 {
+		t.Errorf("saw %v in %d looks (%v)", seen, looks, err)
+	}
+}
+
+func TestATruncationWithoutACopyIsAGap(t *testing.T) {
+	g := newRig(t)
+	g.append("one\ntwo\nhal")
+	g.wants("one\ntwo\n")
+	if err := os.Truncate(g.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.append("three\n")
+	g.wants("hal\nthree\n")
+	if n := g.reader.Counts().Gaps; n != 1 {
+		t.Errorf("%d gaps, want 1", n)
+	}
+}
+
+// A copy that was made before the last lines were read must not be read anew.
+func TestACopyOfLessThanWasReadIsPassedOver(t *testing.T) {
+	g := newRig(t)
+	one := strings.Repeat("one\n", span)
+	g.append(one)
+	g.wants(one)
+	text, err := os.ReadFile(g.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.append("two\n")
+	g.wants("two\n")
+	if err := os.WriteFile(g.path+".1", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(time.Minute)
+	if err := errors.Join(os.Chtimes(g.path+".1", later, later), os.Truncate(g.path, 0)); err != nil {
+		t.Fatal(err)
+	}
+	g.append("three\n")
+	g.wants("three\n")
+}
+
+func TestWhatWasPackedAndWhatFollowedIsFoundByItsTime(t *testing.T) {
+	g := newRig(t)
+	g.append("older\n")
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(g.path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	g.rename()
+	g.append("one\n")
+	g.wants("one\n")
+	g.append("two, which is packed before it is read\n")
+	g.rename()
+	g.append("three\n")
+	later := time.Now().Add(time.Minute)
+	if err := errors.Join(os.Remove(g.path+".1"), os.Chtimes(g.path, later, later)); err != nil {
+		t.Fatal(err)
+	}
+	g.rename()
+	g.append("four\n")
+	g.open()
+	g.wants("three\nfour\n")
+	if n := g.reader.Counts().Gaps; n != 1 {
+		t.Errorf("%d gaps, want 1", n)
+	}
+}
+
+func TestFilesOfOthersAreNotTakenForRotatedOnes(t *testing.T) {
+	for _, c := range []struct {
+		base, name string
+		want       bool
+	}{
+		{"syslog", "syslog.1", true},
+		{"syslog", "syslog-20260131", true},
+		{"syslog", "syslog.2026-01-31_10:00", true},
+		{"syslog", "syslog.old", true},
+		{"0.log", "0.log.20260131-093000", true},
+		{"app.log", "app-20260131.log", true},
+		{"app.log", "app-2026-01-31.log", true},
+		{"syslog", "syslog", false},
+		{"syslog", "syslog.1.gz", false},
+		{"syslog", "syslog-ng", false},
+		{"syslog", "syslogd.1", false},
+		{"app.log", "app-2.log", false},
+		{"app.log", "app2.log", false},
+		{"app.log", "application.log", false},
+		{"syslog", "syslog.", false},
+		{"syslog", "syslog1", false},
+		{".log", "-20260131.log", false},
+	} {
+		if got := isGeneration(c.base, c.name); got != c.want {
+			t.Errorf("%s of %s: %v", c.name, c.base, got)
+		}
+	}
+}
+
+func TestAnInodeThatIsUsedAgainIsAnotherFile(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	before, err := lookAt(g.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The same inode with something else in it, whether this disk gives it again or not.
+	if err := os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	after, err := lookAt(g.path)
+	if err != nil || after.inode != before.inode {
+		t.Fatalf("the inode was to stay: %v", err)
+	}
+	g.open()
+	g.wants("another file\nof more than that\n")
+}
+
+// step asks for one chunk, and waits for it as long as it takes.
+func (g *rig) step() (logs.Chunk, error) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+	defer cancel()
+	chunk, err := g.reader.Next(ctx)
+	if err == nil {
+		g.next = chunk.Next
+	}
+	return chunk, err
+}
+
+// soon wants one chunk, after something was done while the reader waited. What it
+// waits for cannot be seen, so it is given the time to begin, by asking for nothing.
+func (g *rig) soon(want string, do func()) {
+	g.t.Helper()
+	g.reader.pace.settle = 0
+	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
+		g.t.Fatalf("there was something already: %q %v", chunk.Text, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	chunk, err := g.step()
+	for errors.Is(err, logs.ErrAway) {
+		chunk, err = g.step() // it was between two things that were done
+	}
+	<-done
+	if err != nil || string(chunk.Text) != want {
+		g.t.Fatalf("read %q (%v), want %q", chunk.Text, err, want)
+	}
+}
+
+func (g *rig) isAway() {
+	g.t.Helper()
+	if _, err := g.step(); !errors.Is(err, logs.ErrAway) {
+		g.t.Fatalf("says %v, want that it is away", err)
+	}
+}
+
+func TestTheKernelTells(t *testing.T) {
+	g := newRig(t)
+	folder := filepath.Join(filepath.Dir(g.path), "not", "there", "yet")
+	g.path = filepath.Join(folder, "messages")
+	g.open()
+	g.isAway()
+	// The way is made step by step, and each is noticed: nothing else would wake the
+	// reader within the time of the test.
+	g.soon("one\n", func() {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			g.t.Error(err)
+		}
+		g.append("one\n")
+	})
+	g.soon("two\n", func() { g.append("two\n") })
+	g.soon("three\n", func() { g.rename(); g.append("three\n") })
+	g.remove()
+	g.isAway()
+	g.soon("four\n", func() { g.append("four\n") })
+	if err := os.RemoveAll(folder); err != nil {
+		t.Fatal(err)
+	}
+	g.isAway()
+	g.soon("five\n", func() {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			g.t.Error(err)
+		}
+		g.append("five\n")
+	})
+	if g.reader.watch.told {
+		t.Error("the kernel did not tell")
+	}
+}
+
+func TestThatAFileIsAwayIsSaidOnce(t *testing.T) {
+	g := newRig(t)
+	g.isAway()
+	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("says %v, want it to wait", err)
+	}
+	g.append("one\n")
+	g.wants("one\n")
+	g.remove()
+	g.isAway()
+	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("says %v, want it to wait", err)
+	}
+}
+
+func TestALinkIsFollowedWhereverItLeads(t *testing.T) {
+	folder := t.TempDir()
+	g := newRig(t)
+	point := func(link, target string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(target, link+".new"), os.Rename(link+".new", link)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, pod := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(folder, pod), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := filepath.Join(folder, "a", "0.log"), filepath.Join(folder, "b", "1.log")
+	appendTo(t, first, "one\n")
+	pod := filepath.Join(folder, "pod")
+	point(pod, "a")
+	g.path = filepath.Join(folder, "c.log")
+	point(g.path, "pod/0.log")
+	g.open()
+	g.wants("one\n")
+	g.soon("two\n", func() {
+		// Rotated where it really is.
+		if err := os.Rename(first, first+".20260131-093000"); err != nil {
+			t.Error(err)
+		}
+		appendTo(t, first+".20260131-093000", "two\n")
+	})
+	appendTo(t, first, "three\n")
+	g.open()
+	g.wants("three\n")
+	g.soon("four\n", func() {
+		appendTo(t, second, "four\n")
+		point(g.path, second)
+	})
+	g.soon("five\n", func() {
+		appendTo(t, filepath.Join(folder, "b", "0.log"), "five\n")
+		point(pod, "b")
+		point(g.path, "pod/0.log")
+	})
+	if err := os.Mkdir(filepath.Join(folder, "c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, filepath.Join(folder, "c", "0.log"), "six\n")
+	g.soon("six\n", func() { point(pod, "c") }) // a folder on the way
+}
+
+func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	g.reader.pace = pace{quiet: time.Hour, linger: time.Hour}
+	g.rename()
+	g.append("four\n")
+	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("did not wait for the old file: %q %v", chunk.Text, err)
+	}
+	g.soon("two\n", func() { appendTo(t, g.path+".1", "two\n") })
+	g.soon("three\n", func() { appendTo(t, g.path+".1", "three\n") })
+	g.reader.pace.quiet = 100 * time.Millisecond
+	if chunk, err := g.step(); err != nil || string(chunk.Text) != "four\n" {
+		t.Fatalf("read %q (%v), want the new file", chunk.Text, err)
+	}
+}
+
+// Its writer may go on, but a file without a name takes room that nobody can free.
+func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
+	g := newRig(t)
+	writer, err := os.Create(g.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	put := func(text string) {
+		if _, err := writer.WriteString(text); err != nil {
+			t.Error(err)
+		}
+	}
+	put("one\n")
+	g.wants("one\n")
+	g.reader.pace = pace{linger: 100 * time.Millisecond}
+	g.remove()
+	g.soon("two\n", func() { put("two\n") })
+	g.isAway()
+	if g.reader.file != nil {
+		t.Error("is still held")
+	}
+	g.append("three\n")
+	g.wants("three\n")
+	if n := g.reader.Counts().Gaps; n != 0 {
+		t.Errorf("%d gaps", n)
+	}
+}
+
+func TestLongLinesAreCutAndCounted(t *testing.T) {
+	g := newRig(t)
+	just, over := strings.Repeat("j", longestLine), strings.Repeat("o", 10*chunkSize)
+	g.append("one\n" + just + "\n" + over)
+	g.wants("one\n" + just + "\n" + over[:longestLine] + "\n")
+	g.open() // in the middle of it
+	g.append(over + "\ntwo\n" + just + "x\nthree\n")
+	g.wants("two\n" + just + "\nthree\n")
+	if n := g.reader.Counts().LongLines; n != 1 {
+		t.Errorf("%d long lines were counted since the restart, want 1", n)
+	}
+}
+
+func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
+	g := newRig(t)
+	writer, err := os.Create(g.path) // which does not append
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	put := func(text string) {
+		t.Helper()
+		if _, err := writer.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("one\n")
+	g.wants("one\n")
+	if _, err := writer.Seek(1<<40, 0); err != nil { // reading that would take minutes
+		t.Fatal(err)
+	}
+	g.copyAndTruncate(g.path + ".1")
+	put("two\n\x00\x00\x00three\nfo\x00ur\n")
+	start := time.Now()
+	g.wants("two\nthree\nfo\x00ur\n")
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+	g.open()
+	put("five\n")
+	g.wants("five\n")
+}
+
+// Both begin with zeros, and the first is gone when the second is found.
+func TestAFileOfZerosIsNotTakenForAnother(t *testing.T) {
+	g := newRig(t)
+	zeros := strings.Repeat("\x00", span)
+	g.append(zeros + "one\n")
+	g.wants("one\n")
+	g.remove()
+	g.append(zeros + "zeros\ntwo\n")
+	later := time.Now().Add(time.Minute)
+	if err := os.Chtimes(g.path, later, later); err != nil {
+		t.Fatal(err)
+	}
+	g.rename()
+	g.append("three\n")
+	g.wants("zeros\ntwo\nthree\n")
+}
+
+func TestFirstIsWhereTheTextLies(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n\x00\x00two\n")
+	for _, want := range []struct {
+		text  string
+		first uint64
+	}{{"one\n", 0}, {"two\n", 6}} {
+		chunk, err := g.step()
+		if err != nil || string(chunk.Text) != want.text || chunk.First != want.first || chunk.Records != nil {
+			t.Fatalf("read %q at %d (%v), want %v", chunk.Text, chunk.First, err, want)
+		}
+	}
+}
+
+func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		make       func(path string) error
+	}{
+		{"a folder", "it is a folder; name a file", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"a pipe", "it is a pipe", func(path string) error { return unix.Mkfifo(path, 0o600) }},
+		{"a device", "it is a device", func(path string) error { return os.Symlink("/dev/null", path) }},
+		{"a circle of links", "too many levels of symbolic links", func(path string) error { return os.Symlink(path, path) }},
+		{"a file on the way", "not a directory", func(path string) error {
+			return errors.Join(os.Remove(filepath.Dir(path)), os.WriteFile(filepath.Dir(path), nil, 0o600))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newRig(t)
+			folder := filepath.Join(filepath.Dir(g.path), "logs")
+			if err := os.Mkdir(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			g.path = filepath.Join(folder, "messages")
+			g.open()
+			if err := c.make(g.path); err != nil {
+				t.Fatal(err)
+			}
+			_, err := g.step()
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), "reading "+g.path) != 1 {
+				t.Fatalf("says %v, want %q and the path, once", err, c.want)
+			}
+			if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("says %v, want it to wait", err)
+			}
+			g.soon("one\n", func() {
+				if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
+					t.Error(err)
+				}
+				g.append("one\n")
+			})
+		})
+	}
+}
+
+func TestAFileThatMayNotBeReadIsWaitedFor(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	if err := os.Chmod(g.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(g.path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Root reads everything; this thread is somebody else for the filesystem.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsuid(65534); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setfsuid(0) }()
+	_, err := g.step()
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), g.path) {
+		t.Fatalf("says %v, want that it may not", err)
+	}
+	g.soon("one\n", func() {
+		if err := os.Chmod(g.path, 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWithoutInotifyTheFileIsLookedAtNowAndThen(t *testing.T) {
+	var said bytes.Buffer
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	w := g.reader.watch
+	w.log = slog.New(slog.NewTextHandler(&said, nil))
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	w.inotify, w.stale = nil, false
+	w.lookSlowly("asking for inotify", unix.EMFILE)
+	w.lookSlowly("asking for inotify", unix.EMFILE)
+	g.soon("two\n", func() { g.append("two\n") })
+	if n := strings.Count(said.String(), "\n"); n != 1 {
+		t.Errorf("said %d times: %s", n, said.String())
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	if _, err := Open(Config{Path: "messages"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
+		t.Errorf("says %v", err)
+	}
+}
+
+func TestAPositionThatIsNotUnderstoodBeginsAnew(t *testing.T) {
+	for _, position := range []string{"{", `"x"`, `{"offset":-1}`, `{"offset":"one"}`} {
+		g := newRig(t)
+		g.append("one\n")
+		g.next = logs.Position(position)
+		g.open()
+		g.wants("one\n")
+		if n := g.reader.Counts().Gaps; n != 1 {
+			t.Errorf("%s: %d gaps, want 1", position, n)
+		}
+	}
+}
+
+func FuzzPosition(f *testing.F) {
+	folder := f.TempDir()
+	path := filepath.Join(folder, "messages")
+	text := strings.Repeat("one line is like another\n", 40)
+	if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.WriteFile(path+".1", []byte(text[:500]), 0o600)); err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(`{"device":1,"inode":2,"offset":25,"inLine":true,"head":0,"tail":18446744073709551615,"written":-1}`))
+	f.Add([]byte(`{"offset":9223372036854775807}`))
+	f.Add([]byte(`{"offset":-9223372036854775808}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, position []byte) {
+		r, err := Open(Config{Path: path, From: position})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		r.pace = pace{}
+		chunk, _, err := r.look(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(text, string(chunk.Text)) {
+			t.Fatalf("read %q", chunk.Text)
+		}
+		if _, err := parsePlace(chunk.Next); len(chunk.Text) > 0 && err != nil {
+			t.Fatal(err)
+		}
+	})
+}
