@@ -1,0 +1,55 @@
+package journal
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// OpenIn opens the journal in two other folders than those of the machine.
+func OpenIn(config Config, volatile, persistent string) (*Reader, error) {
+	r, err := Open(config)
+	if err == nil {
+		r.roots = []root{{volatile, true}, {persistent, false}}
+	}
+	return r, err
+}
+
+// OnlyListen makes the reader look at nothing before it has heard something.
+func (r *Reader) OnlyListen() { r.lookEvery = time.Hour }
+
+// BeDeaf makes the reader hear nothing.
+func (r *Reader) BeDeaf() error {
+	err := r.bell.close()
+	r.bell.inotify = nil
+	return err
+}
+
+// MaxMessage is the longest message that is handed out.
+const MaxMessage = maxMessage
+
+// Read reads the bytes of one file.
+func Read(b []byte, identifier string) (texts []string, records []logs.Record, lost uint64, err error) {
+	f, err := openFile(bytes.NewReader(b), identifier, &unpacker{})
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if err := f.look(); err != nil {
+		return nil, nil, 0, err
+	}
+	f.begin(0, 0)
+	r := &Reader{sources: []*source{{file: f}}}
+	for {
+		r.take()
+		if len(r.records) == 0 && !f.ready && f.cursor.index >= f.list.length {
+			return texts, records, f.lost, f.fault
+		}
+		begin := 0
+		for _, one := range r.records {
+			texts = append(texts, string(r.text[begin:one.End-1]))
+			records = append(records, one)
+			begin = one.End
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package journal
+
+import "encoding/binary"
+
+// list is a list of entries: of all in a file, or of those that have one datum.
+type list struct {
+	first  uint64 // offset of an entry that stands before the arrays; 0 if none does
+	arrays uint64 // offset of the first array
+	length uint64
+}
+
+// slotsRead is how many offsets of an array are read at a time.
+const slotsRead = 64
+
+// cursor goes through a list. It knows in which array it is, and some offsets of that.
+type cursor struct {
+	index uint64 // of the entry that comes next
+
+	array uint64 // 0 before the first
+	end   uint64 // of the array in the file
+	base  uint64 // number of entries before the array
+	room  uint64 // of the array
+	next  uint64 // the array after it
+
+	slots []uint64
+	from  uint64 // index of slots[0]
+	bytes [slotsRead * 8]byte
+}
+
+// find returns the offset of the entry at an index of the list, which only grows from
+// call to call, but within an array.
+func (f *file) find(index uint64) (uint64, error) {
+	c := &f.cursor
+	if f.list.first != 0 {
+		if index == 0 {
+			return f.list.first, nil
+		}
+		index--
+	}
+	for c.array == 0 || index >= c.base+c.room {
+		if err := f.nextArray(); err != nil {
+			return 0, err
+		}
+	}
+	if index < c.from || index >= c.from+uint64(len(c.slots)) {
+		if err := f.readSlots(index); err != nil {
+			return 0, err
+		}
+	}
+	return c.slots[index-c.from], nil
+}
+
+// nextArray goes on to the array that follows. Arrays are made when they are needed,
+// so one that does not stand behind its predecessor is none.
+func (f *file) nextArray() error {
+	c := &f.cursor
+	at := f.list.arrays
+	if c.array != 0 {
+		at = c.next
+		if at == 0 { // not there when the array was read
+			head, err := f.window.bytes(c.array, arrayHead)
+			if err != nil {
+				return err
+			}
+			at = binary.LittleEndian.Uint64(head[16:])
+		}
+	}
+	if at < c.end || at < f.header.size {
+		return broken("an array of entries follows nothing", at)
+	}
+	head, err := f.window.bytes(at, arrayHead)
+	if err != nil {
+		return err
+	}
+	o := parseObject(head)
+	if o.kind != typeEntryArray || o.size < arrayHead+f.slotSize() || o.size > 1<<40 {
+		return broken("an array of entries is none", at)
+	}
+	c.base += c.room
+	c.array, c.end, c.room = at, at+o.size, (o.size-arrayHead)/f.slotSize()
+	c.next = binary.LittleEndian.Uint64(head[16:])
+	c.slots = c.slots[:0]
+	return nil
+}
+
+func (f *file) slotSize() uint64 {
+	if f.header.compact {
+		return 4
+	}
+	return 8
+}
+
+// readSlots reads some offsets of the array, from the one at the index on, as far as
+// they are there.
+func (f *file) readSlots(index uint64) error {
+	c, size := &f.cursor, f.slotSize()
+	length := f.list.length
+	if f.list.first != 0 {
+		length--
+	}
+	n := min(c.base+c.room, length, index+slotsRead) - index
+	b := c.bytes[:n*size]
+	c.slots = c.slots[:0]
+	if err := f.read(b, c.array+arrayHead+(index-c.base)*size); err != nil {
+		return err
+	}
+	for ; len(b) > 0; b = b[size:] {
+		if size == 4 {
+			c.slots = append(c.slots, uint64(binary.LittleEndian.Uint32(b)))
+		} else {
+			c.slots = append(c.slots, binary.LittleEndian.Uint64(b))
+		}
+	}
+	c.from = index
+	return nil
+}
+
+// seek moves the cursor behind the entries that are passed, of which there are none
+// behind one that is not. It returns the last that is passed. What it cannot read it
+// leaves to those who read on from there.
+func (f *file) seek(passed func(*entry) bool) (last entry) {
+	// First to the array whose last entry is not passed.
+	for f.cursor.index < f.list.length {
+		end := f.lastOfArray()
+		e, err := f.entryAt(end)
+		if err != nil || !passed(&e) {
+			break
+		}
+		last, f.cursor.index = e, end+1
+	}
+	// Then to the entry in it.
+	for low, high := f.cursor.index, f.lastOfArray(); low < high; {
+		middle := low + (high-low)/2
+		e, err := f.entryAt(middle)
+		if err != nil || !passed(&e) {
+			high = middle
+			continue
+		}
+		last, low = e, middle+1
+		f.cursor.index = low
+	}
+	return last
+}
+
+// lastOfArray is the index of the last entry in the array of the one that comes next.
+func (f *file) lastOfArray() uint64 {
+	if f.cursor.index >= f.list.length {
+		return f.cursor.index
+	}
+	if _, err := f.find(f.cursor.index); err != nil {
+		return f.cursor.index
+	}
+	end := f.cursor.base + f.cursor.room
+	if f.list.first != 0 {
+		if f.cursor.index == 0 {
+			return 0
+		}
+		end++
+	}
+	return min(end, f.list.length) - 1
+}
+
+// entryAt reads the entry at an index of the list.
+func (f *file) entryAt(index uint64) (entry, error) {
+	at, err := f.find(index)
+	if err != nil {
+		return entry{}, err
+	}
+	return f.entry(at)
+}

@@ -1,0 +1,216 @@
+package journal
+
+import (
+	"encoding/binary"
+	"io"
+)
+
+// payload is what a datum says, NAME=value, as it stands in the file.
+type payload struct {
+	file       *file
+	at, size   uint64
+	compressed byte
+}
+
+// payload finds that of the datum at an offset.
+func (f *file) payload(at uint64) (payload, error) {
+	before := uint64(dataHead)
+	if f.header.compact {
+		before += compactExtra
+	}
+	head, err := f.object(at, typeData, int(before))
+	if err != nil {
+		return payload{}, err
+	}
+	o := parseObject(head)
+	if o.size > 1<<40 {
+		return payload{}, broken("a datum has an impossible size", at)
+	}
+	return payload{
+		file:       f,
+		at:         at + before,
+		size:       o.size - before,
+		compressed: o.flags & (compressedXZ | compressedLZ4 | compressedZSTD),
+	}, nil
+}
+
+// first appends the first bytes of the payload to b, limit of them if there are so
+// many. It is cut if there are more.
+func (p payload) first(b []byte, limit int) (text []byte, cut bool, err error) {
+	if p.compressed != 0 {
+		return p.unpack(b, limit)
+	}
+	n := int(min(p.size, uint64(limit)))
+	if n <= windowSize/2 {
+		text, err := p.file.window.bytes(p.at, n)
+		if err != nil {
+			return b, false, err
+		}
+		return append(b, text...), p.size > uint64(n), nil
+	}
+	begin := len(b)
+	b = append(b, make([]byte, n)...)
+	if err := p.file.read(b[begin:], p.at); err != nil {
+		return b[:begin], false, err
+	}
+	return b, p.size > uint64(n), nil
+}
+
+// stream reads the payload as it stands in the file.
+func (p payload) stream() io.Reader {
+	return io.NewSectionReader(p.file.window.disk, int64(p.at), int64(p.size))
+}
+
+// prefix returns the beginning of the payload, if it is not compressed. It is the
+// window's.
+func (p payload) prefix(limit int) ([]byte, error) {
+	return p.file.window.bytes(p.at, int(min(p.size, uint64(limit))))
+}
+
+// kind is what a datum is to us.
+type kind uint8
+
+const (
+	other kind = iota
+	message
+	priority
+	facility
+	kernelTransport
+)
+
+// fact is what is known of the datum at an offset.
+type fact struct {
+	at    uint64
+	kind  kind
+	value int16 // of a priority or a facility
+}
+
+// kindsKept is of how many data it is remembered what they are: most entries share most
+// of theirs. One that falls into the place of another is looked at again.
+const kindsKept = 1024
+
+// The beginnings of the data that are of interest.
+const (
+	messageIs    = "MESSAGE="
+	priorityIs   = "PRIORITY="
+	facilityIs   = "SYSLOG_FACILITY="
+	transportIs  = "_TRANSPORT=kernel"
+	prefixLength = 24
+)
+
+// judge says what the datum at an offset is.
+func (f *file) judge(at uint64) (fact, error) {
+	if f.kinds == nil {
+		f.kinds = make([]fact, kindsKept)
+	}
+	place := &f.kinds[at/8%kindsKept]
+	if place.at == at {
+		return *place, nil
+	}
+	p, err := f.payload(at)
+	if err != nil {
+		return fact{}, err
+	}
+	var text []byte
+	if p.compressed == 0 {
+		text, err = p.prefix(prefixLength)
+	} else {
+		text, _, err = p.first(f.prefix[:0], prefixLength)
+		f.prefix = text
+	}
+	if err != nil {
+		return fact{}, err
+	}
+	place.at = at
+	place.kind, place.value = interpret(text)
+	return *place, nil
+}
+
+func interpret(text []byte) (kind, int16) {
+	is := func(name string) bool { return len(text) >= len(name) && string(text[:len(name)]) == name }
+	switch {
+	case is(messageIs):
+		return message, 0
+	case is(priorityIs):
+		if n, ok := small(text[len(priorityIs):]); ok && n < 8 {
+			return priority, n
+		}
+	case is(facilityIs):
+		if n, ok := small(text[len(facilityIs):]); ok {
+			return facility, n
+		}
+	case string(text) == transportIs:
+		return kernelTransport, 0
+	}
+	return other, 0
+}
+
+// small reads a number of at most three digits.
+func small(text []byte) (int16, bool) {
+	if len(text) == 0 || len(text) > 3 {
+		return 0, false
+	}
+	var n int16
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int16(c-'0')
+	}
+	return n, true
+}
+
+// said is what the fields of an entry tell.
+type said struct {
+	message  uint64 // where it stands; 0 if it has none
+	priority int16
+	facility int16
+	kernel   bool // it came to journald from the kernel
+}
+
+// fields looks at the data of an entry.
+func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
+	size := uint64(16)
+	if f.header.compact {
+		size = 4
+	}
+	// The window moves while data are looked at, so the offsets are taken out of it first.
+	offsets = offsets[:0]
+	b, err := f.window.bytes(e.at, int(e.size))
+	if err != nil {
+		return said{}, offsets, err
+	}
+	for b = b[entryHead:]; uint64(len(b)) >= size; b = b[size:] {
+		if f.header.compact {
+			offsets = append(offsets, uint64(binary.LittleEndian.Uint32(b)))
+		} else {
+			offsets = append(offsets, binary.LittleEndian.Uint64(b))
+		}
+	}
+	s := said{priority: unsaid, facility: unsaid}
+	var unread error // of no matter if it was not the message
+	for _, at := range offsets {
+		known, err := f.judge(at)
+		if err != nil {
+			unread = err
+			continue
+		}
+		switch known.kind {
+		case message:
+			if s.message == 0 {
+				s.message = at
+			}
+		case priority:
+			s.priority = known.value
+		case facility:
+			s.facility = known.value
+		case kernelTransport:
+			s.kernel = true
+		case other:
+		}
+	}
+	if s.message == 0 {
+		return s, offsets, unread
+	}
+	return s, offsets, nil
+}

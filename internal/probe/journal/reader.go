@@ -1,0 +1,511 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+const (
+	// chunkSize is about how much text is handed out at once.
+	chunkSize = 64 << 10
+	// maxMessage bounds the message of an entry. What is longer is cut.
+	maxMessage = 64 << 10
+	// lookEvery is how often one looks without having heard anything: files may come where
+	// nobody could listen, and some systems ring no bell. To look more often than journald
+	// tells of what it has written, up to half a second later, costs more than it gives.
+	lookEvery = 2 * time.Second
+
+	unsaid = logs.Unsaid
+)
+
+// Config says what is read, and from where on.
+type Config struct {
+	// Path of a folder of journald, of a machine's folder below it, or of one file. Empty
+	// means those in /run and in /var.
+	Path string
+	// Identifier that entries must have (SYSLOG_IDENTIFIER). Empty means all.
+	Identifier string
+	// From is where somebody has stopped reading. Empty, or of no use, means nowhere.
+	From logs.Position
+	// Since is the earliest time that counts, by the clock on the wall.
+	Since time.Time
+	// Log is told of files that cannot be read. Nil means nobody is.
+	Log *slog.Logger
+}
+
+// Validate says what is wrong.
+func (c Config) Validate() error {
+	if c.Path != "" && !filepath.IsAbs(c.Path) {
+		return fmt.Errorf("the path of the journal is %q: name a folder from the root on, such as %s", c.Path, persistentFolder)
+	}
+	return nil
+}
+
+// Reader follows the journal. It is a [logs.Reader].
+type Reader struct {
+	identifier string
+	since      uint64 // microseconds since 1970
+	log        *slog.Logger
+	roots      []root
+	bell       *bell
+	lookEvery  time.Duration
+	unpacker   unpacker
+
+	sources []*source
+	done    map[id]uint64    // by sequence: the last number of files that are read to their end
+	ended   map[string]ended // those files, by their paths
+	blamed  map[string]bool  // paths that cannot be read, and have been told of
+	resume  map[id]place     // of the files at which somebody has stopped reading
+	seen    uint64           // the last sequence number that was known then
+	flushed *moment          // of the last entry that was read in /run
+	last    entry            // that was handed out
+	lastOf  id               // the file that it was in
+
+	text    []byte
+	records []logs.Record
+	offsets []uint64
+	lost    uint64
+	cut     uint64
+	moved   bool // files may have come, gone or changed their names
+	stale   bool // the position that was handed out last is not worth keeping
+	away    bool // that there is no journal has been told
+}
+
+var _ logs.Reader = (*Reader)(nil)
+
+// source is a file that may hold more.
+type source struct {
+	*file
+	found
+	open *os.File
+	told bool // that a part of it cannot be read
+	// final says that nothing was added any more when the folders were last listed.
+	final bool
+}
+
+// ended is a file that was read to its end.
+type ended struct {
+	inode  inode
+	header header
+}
+
+// Open begins to read the journal, which need not be there yet.
+//
+// A position that cannot be read counts as none. Entries that have gone with a file
+// between two readers are counted as lost, by their sequence numbers: nobody knows any
+// more whose they were.
+func Open(config Config) (*Reader, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Reader{
+		identifier: config.Identifier,
+		since:      micros(config.Since),
+		log:        config.Log,
+		roots:      rootsOf(config.Path),
+		done:       map[id]uint64{},
+		ended:      map[string]ended{},
+		blamed:     map[string]bool{},
+		lookEvery:  lookEvery,
+		moved:      true,
+		stale:      true,
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	from, err := parsePosition(config.From)
+	if err != nil {
+		r.log.Warn("position in the journal is of no use, beginning anew", "err", err)
+	}
+	if from != nil {
+		r.stale = false
+		r.flushed, r.seen = from.Flushed, from.seen()
+		r.resume = map[id]place{}
+		for _, p := range from.Files {
+			r.resume[p.File] = p
+		}
+		for sequence, number := range from.Done {
+			r.done[sequence] = number
+		}
+	}
+	if r.bell, err = newBell(); err != nil {
+		r.log.Warn("changes of the journal are not told, looking for them", "err", err)
+	}
+	return r, nil
+}
+
+func micros(t time.Time) uint64 {
+	if t.IsZero() || t.UnixMicro() < 0 {
+		return 0
+	}
+	return uint64(t.UnixMicro())
+}
+
+// Close ends the reading.
+func (r *Reader) Close() error {
+	for _, s := range r.sources {
+		_ = s.open.Close()
+	}
+	r.sources = nil
+	return r.bell.close()
+}
+
+// Cut is how many messages were longer than what is handed out of one.
+func (r *Reader) Cut() uint64 { return r.cut }
+
+// Next waits for more entries. A chunk may be empty but for its position: the first, when
+// what is older has been passed over, and one after a file that was read to its end.
+func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return logs.Chunk{}, err
+		}
+		if r.moved {
+			if err := r.survey(); err != nil {
+				return logs.Chunk{}, err
+			}
+		}
+		r.look()
+		r.take()
+		r.settle()
+		if len(r.records) > 0 || r.lost > 0 || r.stale && !r.away {
+			return r.chunk()
+		}
+		if !r.moved {
+			r.moved = r.bell.wait(ctx, r.lookEvery)
+		}
+	}
+}
+
+func (r *Reader) chunk() (logs.Chunk, error) {
+	next, err := r.position()
+	if err != nil {
+		return logs.Chunk{}, fmt.Errorf("writing the position in the journal: %w", err)
+	}
+	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost}
+	r.stale, r.lost = false, 0
+	return c, nil
+}
+
+// survey finds out which files there are. It fails once when there is no journal.
+//
+// A file is final only if it was so before the others were listed: then there is none
+// that is older than its end and not known.
+func (r *Reader) survey() error {
+	for _, s := range r.sources {
+		s.final = s.isFinal() || s.isGone()
+	}
+	files, complete := r.list()
+	old := r.meet(files)
+	for _, s := range old {
+		r.end(s)
+	}
+	if complete && len(files) > 0 {
+		r.forget(files)
+	}
+	r.moved = false
+	switch {
+	case len(files) > 0:
+		r.away = false
+	case !r.away && len(r.sources) == 0:
+		r.away = true
+		return fmt.Errorf("looking for the journal in %s: %w", r.where(), logs.ErrAway)
+	}
+	return nil
+}
+
+// list returns the files that there are, and whether these are all.
+func (r *Reader) list() (files []found, complete bool) {
+	complete = true
+	for _, root := range r.roots {
+		list, folders, err := root.list()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			complete = false
+			if r.isNews(root.path) {
+				r.log.Warn("journal cannot be listed", "path", root.path, "err", err)
+			}
+			continue
+		}
+		files = append(files, list...)
+		for _, folder := range folders {
+			// A folder that goes meanwhile is not missed, and what cannot be listened to is
+			// looked at by the clock.
+			_ = r.bell.listen(folder)
+		}
+	}
+	return files, complete
+}
+
+func (r *Reader) where() string {
+	paths := make([]string, len(r.roots))
+	for i, root := range r.roots {
+		paths[i] = root.path
+	}
+	return strings.Join(paths, " and ")
+}
+
+// isNews says whether it has not been told yet that something cannot be read.
+func (r *Reader) isNews(path string) bool {
+	told := r.blamed[path]
+	r.blamed[path] = true
+	return !told
+}
+
+// meet opens the files that are not known yet. It returns those of them that are too
+// old to be read.
+func (r *Reader) meet(files []found) (old []*source) {
+	for _, f := range files {
+		if r.ended[f.path].inode == f.inode || r.follows(f) {
+			continue
+		}
+		s, err := r.open(f)
+		switch {
+		case errors.Is(err, errNotYet) || errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			if r.isNews(f.path) {
+				r.log.Warn("journal file cannot be read", "path", f.path, "err", err)
+			}
+		case r.isDone(s) || s.isFinal() && s.header.tailTime < r.since:
+			old = append(old, s)
+		default:
+			r.begin(s)
+		}
+	}
+	return old
+}
+
+// follows says whether a file is being read under that name.
+func (r *Reader) follows(f found) bool {
+	for _, s := range r.sources {
+		if s.inode == f.inode {
+			s.path = f.path // it may have been renamed; it is held open, so it is no other
+			return true
+		}
+	}
+	return false
+}
+
+// open opens a file.
+func (r *Reader) open(f found) (*source, error) {
+	disk, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{found: f, open: disk}
+	info, err := disk.Stat()
+	if err == nil {
+		s.inode = inodeOf(info) // the name may be another's since it was listed
+		s.file, err = openFile(disk, r.identifier, &r.unpacker)
+	}
+	if err != nil {
+		_ = disk.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// isDone says whether a file was read to its end before. Sequence numbers only grow, so
+// a file that begins before the end of one that is done is none that came later; and
+// those that were not done then are known by name.
+func (r *Reader) isDone(s *source) bool {
+	_, isResumed := r.resume[s.header.file]
+	last, isThere := r.done[s.header.sequence]
+	return !isResumed && isThere && s.header.entries > 0 && s.header.head <= last
+}
+
+// begin begins to read a file, where somebody has stopped reading it.
+func (r *Reader) begin(s *source) {
+	if err := s.look(); err != nil {
+		s.miss(0, err)
+	}
+	s.begin(r.resume[s.header.file].Taken, r.since)
+	delete(r.resume, s.header.file)
+	r.sources = append(r.sources, s)
+}
+
+// isFinal says whether nothing is added to the file any more.
+func (s *source) isFinal() bool { return s.header.archived || isPutAside(s.path) }
+
+// isGone says whether the file has no name any more.
+func (s *source) isGone() bool {
+	info, err := s.open.Stat()
+	return err == nil && hasNoName(info)
+}
+
+// end closes a file that is read to its end.
+func (r *Reader) end(s *source) {
+	_ = s.open.Close()
+	delete(r.resume, s.header.file)
+	r.ended[s.path] = ended{inode: s.inode, header: s.header}
+	r.done[s.header.sequence] = max(r.done[s.header.sequence], s.header.tail)
+}
+
+// forget drops what is known of files that are gone.
+func (r *Reader) forget(files []found) {
+	there := make(map[string]bool, len(files))
+	for _, f := range files {
+		there[f.path] = true
+	}
+	maps.DeleteFunc(r.blamed, func(path string, _ bool) bool { return !there[path] })
+	maps.DeleteFunc(r.ended, func(path string, _ ended) bool { return !there[path] })
+	if len(r.blamed) > 0 { // a file that cannot be opened now may be one of those that seem gone
+		return
+	}
+	r.mourn()
+	sequences := map[id]bool{}
+	for _, h := range r.headers() {
+		sequences[h.sequence] = true
+	}
+	maps.DeleteFunc(r.done, func(sequence id, _ uint64) bool { return !sequences[sequence] })
+}
+
+// headers returns those of all files that are there.
+func (r *Reader) headers() []header {
+	list := make([]header, 0, len(r.sources)+len(r.ended))
+	for _, s := range r.sources {
+		list = append(list, s.header)
+	}
+	for _, e := range r.ended {
+		list = append(list, e.header)
+	}
+	return list
+}
+
+// mourn counts what has gone with the files at which somebody has stopped reading.
+func (r *Reader) mourn() {
+	if len(r.resume) == 0 {
+		return
+	}
+	lost := gap(r.seen, r.resume, r.headers())
+	r.lost += lost
+	r.log.Info("journal files are gone that were being read", "files", len(r.resume), "lost", lost)
+	clear(r.resume)
+}
+
+// look finds out what has been added to the files.
+func (r *Reader) look() {
+	for _, s := range r.sources {
+		if err := s.look(); err != nil {
+			s.miss(0, err)
+		}
+	}
+}
+
+// take makes a chunk of what there is.
+func (r *Reader) take() {
+	r.text, r.records = r.text[:0], r.records[:0]
+	for len(r.text) < chunkSize {
+		s := r.earliest()
+		if s == nil {
+			return
+		}
+		s.ready = false
+		s.taken = s.next.number
+		if r.isKnown(s) {
+			continue
+		}
+		r.last, r.lastOf = s.next, s.header.file
+		if s.volatile {
+			r.flushed = &moment{Boot: s.next.boot, Monotonic: s.next.monotonic}
+		}
+		if err := r.tell(s); err != nil {
+			s.miss(1, err)
+		}
+	}
+}
+
+// earliest returns the file whose next entry was written first.
+func (r *Reader) earliest() *source {
+	var first *source
+	for _, s := range r.sources {
+		if s.peek(r.since) && (first == nil || s.next.before(&first.next)) {
+			first = s
+		}
+	}
+	return first
+}
+
+// isKnown says whether the next entry has been handed out from another file: journald
+// copies what is in /run to /var when that is there.
+func (r *Reader) isKnown(s *source) bool {
+	if r.lastOf != s.header.file && r.last.isCopyOf(&s.next) {
+		return true
+	}
+	return !s.volatile && r.flushed != nil && r.flushed.Boot == s.next.boot && s.next.monotonic <= r.flushed.Monotonic
+}
+
+// tell adds the next entry of a file to the chunk.
+func (r *Reader) tell(s *source) error {
+	var said said
+	var err error
+	said, r.offsets, err = s.fields(&s.next, r.offsets)
+	if err != nil || said.message == 0 {
+		return err
+	}
+	p, err := s.payload(said.message)
+	if err != nil {
+		return err
+	}
+	begin := len(r.text)
+	text, cut, err := p.first(r.text, len(messageIs)+maxMessage)
+	if err != nil {
+		return err
+	}
+	if cut {
+		r.cut++
+	}
+	r.text = text[:begin+copy(text[begin:], text[begin+len(messageIs):])]
+	if n := len(r.text); n > begin && r.text[n-1] == '\n' {
+		r.text = r.text[:n-1]
+	}
+	r.text = append(r.text, '\n')
+	if said.facility == logs.Kernel && !said.kernel {
+		said.facility = unsaid // anybody can say so, but only journald says who it was
+	}
+	r.records = append(r.records, logs.Record{
+		End:      len(r.text),
+		Time:     time.UnixMicro(int64(s.next.realtime)),
+		Number:   s.next.number,
+		Priority: int8(said.priority),
+		Facility: said.facility,
+	})
+	return nil
+}
+
+// settle counts what could not be read, and closes files that will bring no more.
+func (r *Reader) settle() {
+	left := r.sources[:0]
+	for _, s := range r.sources {
+		if s.fault != nil {
+			r.lost += s.lost
+			if !s.told {
+				s.told = true
+				r.log.Warn("journal file cannot be read in part", "path", s.path, "lost", s.lost, "err", s.fault)
+			}
+			s.lost, s.fault = 0, nil
+		}
+		isRead := !s.ready && s.cursor.index >= s.list.length
+		if isRead && s.final {
+			r.end(s)
+			r.stale = true
+			continue
+		}
+		r.moved = r.moved || isRead && s.isFinal()
+		left = append(left, s)
+	}
+	clear(r.sources[len(left):])
+	r.sources = left
+}

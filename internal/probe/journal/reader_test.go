@@ -1,0 +1,708 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// line is a record that was handed out.
+type line struct {
+	text string
+	logs.Record
+}
+
+// follower reads the journal and keeps what it gets.
+type follower struct {
+	t      *testing.T
+	reader *journal.Reader
+	lines  []line
+	lost   uint64
+	next   logs.Position
+}
+
+func follow(t *testing.T, config journal.Config) *follower {
+	t.Helper()
+	reader, err := journal.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reader.Close() })
+	return &follower{t: t, reader: reader, next: config.From}
+}
+
+// one asks for one chunk.
+func (f *follower) one(wait time.Duration) error {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait)
+	defer cancel()
+	chunk, err := f.reader.Next(ctx)
+	if err != nil {
+		return err
+	}
+	f.next = chunk.Next
+	f.lost += chunk.Lost
+	begin := 0
+	for _, r := range chunk.Records {
+		text, isWhole := strings.CutSuffix(string(chunk.Text[begin:r.End]), "\n")
+		if !isWhole {
+			f.t.Errorf("record %q does not end with a newline", text)
+		}
+		f.lines = append(f.lines, line{text, r})
+		begin = r.End
+	}
+	if begin != len(chunk.Text) {
+		f.t.Errorf("%d bytes of the chunk belong to no record", len(chunk.Text)-begin)
+	}
+	return nil
+}
+
+// until reads until there are so many lines.
+func (f *follower) until(n int) {
+	f.t.Helper()
+	for len(f.lines) < n {
+		if err := f.one(10 * time.Second); err != nil && !errors.Is(err, logs.ErrAway) {
+			f.t.Fatalf("after %d of %d lines: %v", len(f.lines), n, err)
+		}
+	}
+}
+
+// quiet fails if anything more comes.
+func (f *follower) quiet() {
+	f.t.Helper()
+	before := len(f.lines)
+	for {
+		err := f.one(300 * time.Millisecond)
+		if errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	if len(f.lines) > before {
+		f.t.Errorf("unexpected: %q", f.texts()[before:])
+	}
+}
+
+func (f *follower) texts() []string {
+	list := make([]string, len(f.lines))
+	for i, l := range f.lines {
+		list[i] = l.text
+	}
+	return list
+}
+
+// stop ends the reading, and returns where to go on.
+func (f *follower) stop() logs.Position {
+	f.t.Helper()
+	if err := f.reader.Close(); err != nil {
+		f.t.Error(err)
+	}
+	return f.next
+}
+
+func (f *follower) expect(want []string) {
+	f.t.Helper()
+	f.until(len(want))
+	if diff := cmp.Diff(want, f.texts(), cmpopts.EquateEmpty()); diff != "" {
+		f.t.Errorf("read otherwise than written (-want +got):\n%s", diff)
+	}
+}
+
+// mixture writes entries of every shape, of two identifiers.
+func mixture(j *journald, rounds int) {
+	long := strings.Repeat("all work and no play ", 200)
+	for i := range rounds {
+		for _, m := range []string{
+			fmt.Sprintf("plain %d", i),
+			fmt.Sprintf("two\nlines %d", i),
+			fmt.Sprintf("ends with a newline %d\n", i),
+			fmt.Sprintf("odd \x00\xff\x80 bytes %d", i),
+			fmt.Sprintf("%d %s", i, long),
+			fmt.Sprintf("%d %s", i, strings.Repeat(long, 12)),
+			"always the same",
+			"",
+			"=",
+		} {
+			j.say("kubelet", m)
+			j.say("kubelet2", "another "+m)
+		}
+		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"NOTE", "an entry without a message"})
+		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"MESSAGE", "without a priority"})
+		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"MESSAGE", "odd values"}, field{"PRIORITY", "high"}, field{"SYSLOG_FACILITY", "99999"})
+		j.send(field{"MESSAGE", "of nobody"}, field{"PRIORITY", "7"}, field{"LONG", long})
+		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"COMMENT", long}, field{"MESSAGE", "beside a long field"})
+	}
+}
+
+// asTold is what journalctl would say of a record.
+func asTold(l line) told {
+	number := func(n int) string {
+		if n == logs.Unsaid {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
+	return told{message: l.text, realtime: uint64(l.Time.UnixMicro()), priority: number(int(l.Priority)), facility: number(int(l.Facility))}
+}
+
+func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings string
+		env      []string
+	}{
+		"compact":           {"", []string{"SYSTEMD_JOURNAL_COMPACT=1"}},
+		"without keys":      {"", []string{"SYSTEMD_JOURNAL_KEYED_HASH=0", "SYSTEMD_JOURNAL_COMPACT=0"}},
+		"not compressed":    {"Compress=no", nil},
+		"all is compressed": {"Compress=8", nil},
+		"kept on a disk":    {"Storage=persistent", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings := "ReadKMsg=no\nStorage=volatile\n" + c.settings
+			j := startJournald(t, settings, c.env...)
+			const rounds = 12
+			if strings.Contains(c.settings, "persistent") {
+				j.flush()
+			}
+			mixture(j, rounds/2)
+			j.rotate()
+			mixture(j, rounds/2)
+			j.sync()
+			folder := j.volatile()
+			if strings.Contains(c.settings, "persistent") {
+				folder = j.persistent()
+			}
+			for _, identifier := range []string{"kubelet", "kubelet2", ""} {
+				t.Run("identifier "+identifier, func(t *testing.T) {
+					var want []told
+					for _, w := range j.journalctl(folder, identifier) {
+						w.message = strings.TrimSuffix(w.message, "\n")
+						if len(w.message) > journal.MaxMessage {
+							w.message = w.message[:journal.MaxMessage]
+						}
+						if len(w.facility) > 3 {
+							w.facility = ""
+						}
+						if len(w.priority) > 1 {
+							w.priority = ""
+						}
+						want = append(want, w)
+					}
+					f := follow(t, journal.Config{Path: folder, Identifier: identifier})
+					f.until(len(want))
+					var got []told
+					for _, l := range f.lines {
+						got = append(got, asTold(l))
+					}
+					if diff := cmp.Diff(want, got, cmp.AllowUnexported(told{})); diff != "" {
+						t.Errorf("not as journalctl tells it (-journalctl +here):\n%.5000s", diff)
+					}
+					f.quiet()
+					if f.lost > 0 {
+						t.Errorf("%d entries are said to be lost", f.lost)
+					}
+					t.Logf("%d entries in %d files are the same", len(want), j.files())
+					if len(want) < rounds*9 {
+						t.Errorf("only %d entries were compared", len(want))
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestAMessageThatIsTooLongIsCutAndCounted(t *testing.T) {
+	t.Parallel()
+	for _, compress := range []string{"yes", "no"} {
+		j := startJournald(t, "Storage=volatile\nReadKMsg=no\nCompress="+compress)
+		whole, long := strings.Repeat("x", journal.MaxMessage), strings.Repeat("y", journal.MaxMessage)
+		j.say("kubelet", whole)
+		j.say("kubelet", long+"z")
+		f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+		f.expect([]string{whole, long})
+		if cut := f.reader.Cut(); cut != 1 {
+			t.Errorf("compressed %s: %d messages are said to be cut, want 1", compress, cut)
+		}
+	}
+}
+
+func TestRotationLosesAndRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	var want []string
+	for round := range 6 {
+		for i := range 20 {
+			m := fmt.Sprintf("round %d message %d", round, i)
+			j.say("kubelet", m)
+			j.say("other", m)
+			want = append(want, m)
+		}
+		if round%2 == 0 {
+			f.until(len(want) - 10)
+		}
+		j.rotate()
+	}
+	f.expect(want)
+	f.quiet()
+	if f.lost > 0 {
+		t.Errorf("%d entries are said to be lost", f.lost)
+	}
+}
+
+func TestARestartNeitherReplaysNorForgets(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	config := journal.Config{Path: j.volatile(), Identifier: "kubelet"}
+	say := func(messages ...string) {
+		for _, m := range messages {
+			j.say("kubelet", m)
+		}
+	}
+	read := func(want ...string) {
+		t.Helper()
+		f := follow(t, config)
+		f.expect(want)
+		f.quiet()
+		if f.lost > 0 {
+			t.Errorf("%d entries are said to be lost", f.lost)
+		}
+		config.From = f.stop()
+	}
+	say("one", "two")
+	read("one", "two")
+	read()
+	say("three")
+	read("three")
+	say("four")
+	j.rotate()
+	say("five")
+	read("four", "five")
+	j.rotate()
+	read()
+	j.rotate()
+	j.say("other", "keeps the file from being empty")
+	j.rotate()
+	say("six")
+	j.rotate()
+	j.rotate()
+	read("six")
+	say("seven")
+	read("seven")
+}
+
+func TestARestartAfterEachChunkNeitherReplaysNorForgets(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
+	j.flush()
+	want := messages(3000, "message %d, which is long enough that all of them do not fit into one chunk: "+strings.Repeat("x", 100))
+	for i, m := range want {
+		j.sayAs(uint32(i%2*1000), "kubelet", m)
+		if i == 1000 {
+			j.rotate()
+		}
+	}
+	j.sync()
+	config := journal.Config{Path: j.persistent(), Identifier: "kubelet"}
+	var got []string
+	readers := 0
+	for ; len(got) < len(want); readers++ {
+		f := follow(t, config)
+		if err := f.one(5 * time.Second); err != nil {
+			t.Fatalf("after %d lines: %v", len(got), err)
+		}
+		got = append(got, f.texts()...)
+		config.From = f.stop()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read otherwise than written (-want +got):\n%.3000s", diff)
+	}
+	if readers < 5 {
+		t.Errorf("%d readers have read all: this test looks at nothing", readers)
+	}
+}
+
+// heldOpen returns the files below a folder that this process holds open.
+func heldOpen(t *testing.T, folder string) (paths []string) {
+	t.Helper()
+	handles, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, handle := range handles {
+		if path, err := os.Readlink(handle); err == nil && strings.HasPrefix(path, folder) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+func TestFilesAreClosedWhenNothingMoreWillCome(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	for i := range 5 {
+		j.say("kubelet", "message")
+		j.rotate()
+		f.until(i + 1)
+	}
+	j.say("other", "in the file that is in use")
+	eventually(t, "one file is open", func() bool {
+		_ = f.one(10 * time.Millisecond)
+		return len(heldOpen(t, j.volatile())) == 1
+	})
+	// Nobody does this to a file in use but a person, and journald begins another then.
+	j.sync()
+	j.remove("system.journal")
+	eventually(t, "the deleted file is closed", func() bool {
+		_ = f.one(10 * time.Millisecond)
+		return !slices.ContainsFunc(heldOpen(t, j.volatile()), func(path string) bool { return strings.HasSuffix(path, "(deleted)") })
+	})
+}
+
+func TestWhatIsOlderThanSinceIsPassedOverForGood(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	for _, m := range messages(300, "old %d") {
+		j.say("kubelet", m)
+	}
+	config := journal.Config{Path: j.volatile(), Identifier: "kubelet"}
+	f := follow(t, config)
+	f.until(300)
+	f.stop()
+
+	config.Since = f.lines[299].Time.Add(time.Microsecond)
+	f = follow(t, config)
+	if err := f.one(5 * time.Second); err != nil || len(f.lines) > 0 {
+		t.Fatalf("the first chunk has %d lines (%v): want none, and a position", len(f.lines), err)
+	}
+	config.From = f.stop()
+	config.Since = time.Time{} // as after a restart, when only the position counts
+	j.say("kubelet", "new")
+	f = follow(t, config)
+	f.expect([]string{"new"})
+	f.quiet()
+
+	// From the middle on.
+	config.From, config.Since = nil, time.Time{}
+	all := follow(t, config)
+	all.until(301)
+	for _, from := range []int{1, 2, 17, 150, 299} {
+		config.Since = all.lines[from].Time
+		f = follow(t, config)
+		first := slices.IndexFunc(all.lines, func(l line) bool { return !l.Time.Before(config.Since) })
+		f.expect(all.texts()[first:])
+	}
+}
+
+func TestEntriesThatWentWithTheirFileAreCounted(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	config := journal.Config{Path: j.volatile()}
+	j.say("kubelet", "first")
+	f := follow(t, config)
+	eventually(t, "the first entry is read", func() bool {
+		_ = f.one(time.Second)
+		return slices.Contains(f.texts(), "first")
+	})
+	config.From = f.stop()
+	for _, m := range messages(50, "lost %d") {
+		j.say("kubelet", m)
+	}
+	j.rotate()
+	j.remove("system@*")
+	j.say("kubelet", "second")
+	j.sync()
+	left := j.journalctl(j.volatile(), "")
+	f = follow(t, config)
+	f.until(len(left))
+	if texts := f.texts(); !slices.Contains(texts, "second") || slices.Contains(texts, "lost 49") {
+		t.Errorf("read %q", texts)
+	}
+	// Those, and the mark that journald has written them.
+	if f.lost != 51 {
+		t.Errorf("%d entries are said to be lost, want 51", f.lost)
+	}
+}
+
+func TestAFileThatIsDeletedWhileItIsReadIsReadToItsEnd(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	want := messages(5000, "message %d, which is long enough that not all fit into one chunk")
+	for _, m := range want[:4990] {
+		j.say("kubelet", m)
+	}
+	j.rotate()
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	f.until(1)
+	j.remove("system@*")
+	for _, m := range want[4990:] {
+		j.say("kubelet", m)
+	}
+	f.expect(want)
+	if f.lost > 0 {
+		t.Errorf("%d entries are said to be lost", f.lost)
+	}
+}
+
+func TestAKilledJournaldIsFollowedByTheNext(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	j.say("kubelet", "before")
+	f.until(1)
+	j.kill()
+	j.start()
+	j.say("kubelet", "between")
+	f.until(2)
+	j.stop()
+	j.start()
+	j.say("kubelet", "after")
+	f.expect([]string{"before", "between", "after"})
+	f.quiet()
+}
+
+func TestFilesPutAsideAreReadToo(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	j.say("kubelet", "before")
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	f.until(1)
+	from := f.stop()
+	j.say("kubelet", "unread")
+	j.kill()
+	// Of another machine, as after a cloned disk: journald puts such a file aside.
+	j.patch("system.journal", 40, []byte("another machine!"))
+	j.start()
+	j.say("kubelet", "after")
+	f = follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet", From: from})
+	f.expect([]string{"unread", "after"})
+	f.quiet()
+	if aside := j.glob("*.journal~"); len(aside) == 0 {
+		t.Error("journald has put no file aside: this test looks at nothing")
+	}
+
+	// And while it is being read.
+	j.kill()
+	j.patch("system.journal", 40, []byte("another machine!"))
+	j.start()
+	j.say("kubelet", "at last")
+	f.expect([]string{"unread", "after", "at last"})
+	f.quiet()
+	eventually(t, "one file is open", func() bool {
+		_ = f.one(10 * time.Millisecond)
+		return len(heldOpen(t, j.volatile())) == 1
+	})
+}
+
+func TestAJournalThatComesLaterIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	j := newJournald(t, "Storage=volatile\nReadKMsg=no")
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	if err := f.one(5 * time.Second); !errors.Is(err, logs.ErrAway) {
+		t.Errorf("without a journal: %v, want %v", err, logs.ErrAway)
+	}
+	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("asked once more: %v, want to wait", err)
+	}
+	j.start()
+	j.say("kubelet", "hello")
+	f.expect([]string{"hello"})
+}
+
+func TestAFlushToTheDiskRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	for name, isRestarted := range map[string]bool{"followed": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := startJournald(t, "Storage=auto\nReadKMsg=no")
+			config := journal.Config{Identifier: "kubelet"}
+			reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := &follower{t: t, reader: reader}
+			want := messages(100, "message %d")
+			for _, m := range want[:40] {
+				j.say("kubelet", m)
+			}
+			f.until(40)
+			if isRestarted {
+				config.From = f.stop()
+				for _, m := range want[40:50] {
+					j.say("kubelet", m)
+				}
+			}
+			j.flush()
+			for _, m := range want[len(f.lines)+10*btoi(isRestarted):] {
+				j.say("kubelet", m)
+			}
+			if isRestarted {
+				f.reader, err = journal.OpenIn(config, j.volatile(), j.persistent())
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			j.sync()
+			f.expect(want)
+			f.quiet()
+			if err := f.reader.Close(); err != nil {
+				t.Error(err)
+			}
+			if copied := len(j.journalctl(j.persistent(), "kubelet")); copied != len(want) {
+				t.Errorf("journald has copied to %d of %d entries: this test looks at something else", copied, len(want))
+			}
+		})
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestJournaldIsHeard(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
+	j.flush()
+	j.sync()
+	f := follow(t, journal.Config{Path: j.persistent(), Identifier: "kubelet"})
+	f.reader.OnlyListen()
+	f.quiet()
+	j.say("kubelet", "written")
+	f.until(1)
+	j.sayAs(1000, "kubelet", "to another file")
+	f.until(2)
+	j.rotate()
+	j.say("kubelet", "to the next file")
+	f.expect([]string{"written", "to another file", "to the next file"})
+}
+
+func TestWithoutEarsItIsLookedFor(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	j.sync()
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
+	if err := f.reader.BeDeaf(); err != nil {
+		t.Fatal(err)
+	}
+	f.quiet()
+	j.say("kubelet", "written")
+	f.until(1)
+	j.rotate()
+	j.say("kubelet", "to the next file")
+	f.expect([]string{"written", "to the next file"})
+}
+
+func TestTheJournalsOfUsersAreReadInOrder(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=persistent\nReadKMsg=no")
+	j.flush()
+	f := follow(t, journal.Config{Path: j.persistent(), Identifier: "kubelet"})
+	want := messages(300, "message %d")
+	for i, m := range want {
+		j.sayAs(uint32(i%3*1000), "kubelet", m)
+	}
+	f.until(len(want))
+	if users := j.glob("user-*.journal"); len(users) != 2 {
+		t.Errorf("the users have %d files, want 2: this test looks at something else", len(users))
+	}
+	// Live, a later file may be looked at a moment earlier; afterwards the order is fixed.
+	got := f.texts()
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("live (-want +got):\n%s", diff)
+	}
+	f = follow(t, journal.Config{Path: j.persistent(), Identifier: "kubelet"})
+	f.expect(messages(300, "message %d"))
+}
+
+func TestOnlyTheKernelIsTheKernel(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	j.send(field{"MESSAGE", "a lie"}, field{"SYSLOG_IDENTIFIER", "kernel"}, field{"SYSLOG_FACILITY", "0"}, field{"_TRANSPORT", "kernel"}, field{"PRIORITY", "2"})
+	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kernel"})
+	f.expect([]string{"a lie"})
+	if got := f.lines[0]; got.Facility != logs.Unsaid || got.Priority != 2 {
+		t.Errorf("facility %d and priority %d of somebody who says he is the kernel: want %d, 2", got.Facility, got.Priority, logs.Unsaid)
+	}
+
+	j = startJournald(t, "Storage=volatile\nReadKMsg=yes")
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatalf("%v: the tests of the journal need to write the kernel's log as root", err)
+	}
+	mark := fmt.Sprintf("autohealer test %d", time.Now().UnixNano())
+	_, err = kmsg.WriteString("<4>marker: " + mark)
+	if err := errors.Join(err, kmsg.Close()); err != nil {
+		t.Fatal(err)
+	}
+	f = follow(t, journal.Config{Path: j.volatile()})
+	for !slices.ContainsFunc(f.lines, func(l line) bool { return strings.Contains(l.text, mark) }) {
+		f.until(len(f.lines) + 1)
+	}
+	kernel := 0
+	for _, l := range f.lines {
+		if l.Facility == logs.Kernel {
+			kernel++
+		}
+		if strings.Contains(l.text, mark) && l.Facility == logs.Kernel {
+			t.Errorf("%q was written by a program, not by the kernel", l.text)
+		}
+	}
+	own := j.journalctl(j.volatile(), "kernel")
+	t.Logf("%d lines of the kernel", kernel)
+	if kernel != len(own) {
+		t.Errorf("%d lines are of the kernel, journalctl knows %d", kernel, len(own))
+	}
+}
+
+func TestAPositionThatIsOfNoUseCountsAsNone(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	j.say("kubelet", "one")
+	for _, from := range []string{"", "null", "[]", "{", `"somewhere"`, `{"files":[{"file":"short"}]}`, `{"done":{"x":1}}`, `{"files":[{"file":"00000000000000000000000000000000","taken":99}]}`} {
+		f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet", From: logs.Position(from)})
+		f.expect([]string{"one"})
+		f.stop()
+	}
+}
+
+func TestOneFileMayBeNamed(t *testing.T) {
+	t.Parallel()
+	j := startJournald(t, "Storage=volatile\nReadKMsg=no")
+	j.say("kubelet", "archived")
+	j.rotate()
+	j.say("kubelet", "one")
+	path := filepath.Join(j.volatile(), machine, "system.journal")
+	f := follow(t, journal.Config{Path: path, Identifier: "kubelet"})
+	f.until(1)
+	j.rotate()
+	j.say("kubelet", "two")
+	f.expect([]string{"one", "two"})
+	f.quiet()
+}
+
+func TestAPathThatIsRelativeIsRefused(t *testing.T) {
+	if _, err := journal.Open(journal.Config{Path: "var/log/journal"}); err == nil {
+		t.Error("accepted")
+	}
+}

@@ -1,0 +1,117 @@
+package journal_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/journal"
+)
+
+// TestWhateverHappensEveryEntryIsReadOnce lets writers, rotations, restarts of journald
+// and of the reader, kill -9, a flush and vacuuming follow each other at random. Longer,
+// or another story: JOURNAL_SOAK=steps, JOURNAL_SEED=seed.
+func TestWhateverHappensEveryEntryIsReadOnce(t *testing.T) {
+	t.Parallel()
+	steps, seed := fromEnvironment(t, "JOURNAL_SOAK", 60), fromEnvironment(t, "JOURNAL_SEED", 1)
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	j := startJournald(t, "Storage=auto\nReadKMsg=no")
+	config := journal.Config{Identifier: "kubelet"}
+	reader, err := journal.OpenIn(config, j.volatile(), j.persistent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &follower{t: t, reader: reader}
+	defer func() { _ = f.reader.Close() }()
+
+	var want []string
+	isFlushed, restarts, happened := false, 0, map[string]int{}
+	for step := range steps {
+		var what string
+		switch dice := random.IntN(20); {
+		case dice < 9:
+			what = "write"
+			for range random.IntN(200) {
+				m := fmt.Sprintf("step %d message %d", step, len(want))
+				j.sayAs(uint32(random.IntN(3)*1000), "kubelet", m)
+				j.say("other", m)
+				want = append(want, m)
+			}
+		case dice < 12:
+			what = "rotate"
+			j.rotate()
+		case dice < 15:
+			what = "restart the reader"
+			_ = f.reader.Close()
+			config.From = f.next
+			if f.reader, err = journal.OpenIn(config, j.volatile(), j.persistent()); err != nil {
+				t.Fatal(err)
+			}
+			restarts++
+		case dice == 15:
+			what = "restart journald"
+			j.sync()
+			j.stop()
+			j.start()
+		case dice == 16:
+			what = "kill journald"
+			j.kill()
+			j.start()
+		case dice == 17 && !isFlushed && step > steps/3:
+			what = "flush"
+			j.flush()
+			isFlushed = true
+		case dice == 18 && len(j.glob("*@*")) > 0:
+			what = "vacuum"
+			f.until(len(want))
+			// What has gone before a position says that it was read might have been lost.
+			eventually(t, "all that is archived is read", func() bool {
+				_ = f.one(10 * time.Millisecond)
+				return !slices.ContainsFunc(append(heldOpen(t, j.volatile()), heldOpen(t, j.persistent())...),
+					func(path string) bool { return strings.Contains(path, "@") })
+			})
+			j.remove("*@*")
+		default:
+			what = "read"
+			for range random.IntN(5) {
+				_ = f.one(50 * time.Millisecond)
+			}
+		}
+		happened[what]++
+	}
+	f.until(len(want))
+	f.quiet()
+	got := f.texts()
+	slices.Sort(got)
+	slices.Sort(want)
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("seed %d: %d lines of %d written, lost %d; the first that differs is %.3q, want %.3q", seed, len(got), len(want), f.lost, got[min(i, len(got)):], want[min(i, len(want)):])
+		}
+	}
+	if f.lost > 0 {
+		t.Errorf("seed %d: %d entries are said to be lost", seed, f.lost)
+	}
+	if len(want) == 0 || restarts == 0 {
+		t.Errorf("seed %d: %d messages and %d restarts show nothing", seed, len(want), restarts)
+	}
+	t.Logf("seed %d: %d messages read once each, %v", seed, len(want), happened)
+}
+
+func fromEnvironment(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
