@@ -1,0 +1,89 @@
+package logmonitor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/match"
+)
+
+// Config is what a monitor has to know.
+type Config struct {
+	// Monitor says what is looked for.
+	Monitor config.LogMonitor
+	// Translator finds stamp and message in lines that come without Records. Only a
+	// monitor of a file needs one.
+	Translator logs.Translator
+	// Since is the time before which no line counts.
+	Since time.Time
+	// Boot is the id of this boot. What is remembered of another is over, unless it
+	// survives a reboot. Empty if it is not known; then nothing is over.
+	Boot string
+	// Remembered is what State has returned at the end of the life before, if any.
+	Remembered json.RawMessage
+}
+
+// Validate says everything that is wrong with the configuration, beside its patterns.
+func (c Config) Validate() error {
+	var wrong []error
+	if c.Monitor.BufferSize < 1 {
+		wrong = append(wrong, fmt.Errorf("bufferSize is %d; write how many lines a pattern may span, at least 1", c.Monitor.BufferSize))
+	}
+	if c.Monitor.Plugin == config.Filelog && c.Translator == nil {
+		wrong = append(wrong, errors.New("a log of plain lines needs a translator; give it the timestamp and the message of pluginConfig"))
+	}
+	declared := map[string]bool{}
+	for _, condition := range c.Monitor.Conditions {
+		declared[condition.Type] = true
+	}
+	for i, rule := range c.Monitor.Rules {
+		switch {
+		case rule.Permanent && !declared[rule.Condition]:
+			wrong = append(wrong, fmt.Errorf("rules[%d]: the condition %q is not declared; add it to conditions", i, rule.Condition))
+		case rule.Count > 1 && rule.Window <= 0:
+			wrong = append(wrong, fmt.Errorf("rules[%d]: a count of %d needs a window, such as \"20m\"", i, rule.Count))
+		case rule.KernelOnly && c.Monitor.Plugin == config.Filelog:
+			wrong = append(wrong, fmt.Errorf("rules[%d]: nothing in a file says which lines are the kernel's; leave kernelOnly out, or read %s", i, config.Kmsg))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// compile makes the rules ready to be used, in their order.
+func compile(source string, written []config.LogRule) ([]*rule, error) {
+	var wrong []error
+	rules := make([]*rule, 0, len(written))
+	seen := map[string]int{}
+	for i, w := range written {
+		r := &rule{LogRule: w}
+		// Two rules may differ in nothing that an identity is made of.
+		twin := identity(strconv.FormatBool(w.Permanent), w.Condition, w.Reason, w.Pattern)
+		seen[twin]++
+		r.key = identity(source, twin, strconv.Itoa(seen[twin]))
+		var err error
+		if r.pattern, err = seek(w.Pattern); err != nil {
+			wrong = append(wrong, fmt.Errorf("rules[%d].pattern: %w", i, err))
+		}
+		if w.ClearPattern != "" {
+			if r.clear, err = seek(w.ClearPattern); err != nil {
+				wrong = append(wrong, fmt.Errorf("rules[%d].clearPattern: %w", i, err))
+			}
+		}
+		rules = append(rules, r)
+	}
+	return rules, errors.Join(wrong...)
+}
+
+// seek makes a pattern ready to be sought.
+func seek(pattern string) (*sought, error) {
+	compiled, err := match.Compile(pattern)
+	if err != nil {
+		return nil, err
+	}
+	return &sought{Pattern: compiled, words: pattern, reach: 1}, nil
+}

@@ -1,0 +1,95 @@
+package logmonitor
+
+import (
+	"bytes"
+
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// place is where one entry of a log lies in its chunk.
+type place struct {
+	ordinal    uint64 // which entry of the log it is, counted from 1 by the monitor
+	begin, end int    // in the text of the chunk, without the newline
+	record     int    // which of the chunk's, where it has records
+}
+
+// places finds the entries of a chunk.
+type places struct{ logs.Chunk }
+
+// before is the place before the first entry, where last is the ordinal of the last
+// entry of the chunk before.
+func (p places) before(last uint64) place {
+	return place{ordinal: last, begin: -1, end: -1, record: -1}
+}
+
+// next returns the entry after one.
+func (p places) next(after place) (place, bool) {
+	here := place{ordinal: after.ordinal + 1, begin: after.end + 1, record: after.record + 1}
+	if here.begin >= len(p.Text) {
+		return place{}, false
+	}
+	if p.Records != nil {
+		if here.record == len(p.Records) {
+			return place{}, false
+		}
+		here.end = p.Records[here.record].End - 1
+		return here, true
+	}
+	here.end = p.lineEnd(here.begin)
+	return here, true
+}
+
+// holding returns the entry in which a byte lies, which is not before the given one.
+func (p places) holding(from place, at int) place {
+	here := from
+	if p.Records != nil {
+		for here.end < at {
+			further, ok := p.next(here)
+			if !ok {
+				break
+			}
+			here = further
+		}
+		return here
+	}
+	if here.end >= at {
+		return here
+	}
+	// All lines up to the one that is sought are behind us, without a look at each.
+	passed := p.Text[here.end+1 : at]
+	here.ordinal += uint64(bytes.Count(passed, []byte{'\n'})) + 1
+	here.begin = here.end + 1 + bytes.LastIndexByte(passed, '\n') + 1
+	here.end = p.lineEnd(at)
+	return here
+}
+
+// previous returns the entry before one.
+func (p places) previous(to place) (place, bool) {
+	if to.begin <= 0 {
+		return place{}, false
+	}
+	here := place{ordinal: to.ordinal - 1, end: to.begin - 1, record: to.record - 1}
+	if p.Records != nil {
+		if here.record > 0 {
+			here.begin = p.Records[here.record-1].End
+		}
+		return here, true
+	}
+	here.begin = bytes.LastIndexByte(p.Text[:here.end], '\n') + 1
+	return here, true
+}
+
+// last returns the last entry, or the given one if there is none after it.
+func (p places) last(from place) place {
+	if len(p.Text) == 0 {
+		return from
+	}
+	return p.holding(from, len(p.Text)-1)
+}
+
+func (p places) lineEnd(from int) int {
+	if length := bytes.IndexByte(p.Text[from:], '\n'); length >= 0 {
+		return from + length
+	}
+	return len(p.Text)
+}

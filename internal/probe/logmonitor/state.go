@@ -1,0 +1,155 @@
+package logmonitor
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// roomForLines is how many bytes of the window are kept for the next life, where each
+// line has its cost. Beyond that, a match over a restart is not worth its weight.
+const (
+	roomForLines = 16 << 10
+	costOfLine   = 64
+)
+
+// state is what a monitor knows beside its configuration.
+type state struct {
+	Boot       string                    `json:"boot,omitempty"`
+	Conditions map[string]conditionState `json:"conditions,omitempty"` // by type
+	Rules      map[string]ruleState      `json:"rules,omitempty"`      // by key
+	Window     []lineState               `json:"window,omitempty"`
+}
+
+type conditionState struct {
+	Since time.Time `json:"since"`
+	// Told is the ID of the occurrence that the condition is told with. Empty means
+	// that all is well.
+	Told string `json:"told,omitempty"`
+}
+
+type ruleState struct {
+	Last  time.Time   `json:"last"`
+	Times []time.Time `json:"times,omitempty"`
+	Found *occurrence `json:"found,omitempty"`
+}
+
+// lineState is an entry of the window. One that does not count has no text.
+type lineState struct {
+	Text   []byte    `json:"text,omitempty"`
+	At     time.Time `json:"at,omitzero"`
+	Number uint64    `json:"number,omitempty"`
+	Kernel bool      `json:"kernel,omitempty"`
+	Counts bool      `json:"counts,omitempty"`
+}
+
+// State returns what the monitor knows, to be kept with the position after the last
+// chunk and to be handed to New after a restart. The same bytes mean that nothing has
+// changed; nobody may write into them.
+func (m *Monitor) State() json.RawMessage {
+	if m.remembered != nil {
+		return m.remembered
+	}
+	s := state{Boot: m.cfg.Boot, Conditions: map[string]conditionState{}, Rules: map[string]ruleState{}}
+	for _, c := range m.conditions {
+		s.Conditions[c.Type] = conditionState{c.since, c.told}
+	}
+	for _, r := range m.rules {
+		if r.found != nil || len(r.times) > 0 {
+			s.Rules[r.key] = ruleState{r.last, r.times, r.found}
+		}
+	}
+	s.Window = m.lines()
+	text, err := json.Marshal(s)
+	if err != nil {
+		// A year that JSON has no way to write. Without the state a restart reads on as
+		// if it were the first start, which is better than not to read on.
+		return nil
+	}
+	m.remembered = text
+	return text
+}
+
+// lines returns as much of the end of the window as there is room for.
+func (m *Monitor) lines() []lineState {
+	if m.window.size() == 1 {
+		return nil
+	}
+	var lines []lineState
+	size := 0
+	m.window.each(func(e *entry) {
+		line := lineState{Counts: e.counts}
+		if e.counts {
+			line.Text, line.At, line.Number, line.Kernel = e.text, e.at, e.number, e.kernel
+		}
+		lines = append(lines, line)
+		size += costOfLine + len(line.Text)
+	})
+	for size > roomForLines {
+		size -= costOfLine + len(lines[0].Text)
+		lines = lines[1:]
+	}
+	return lines
+}
+
+// remember takes over what was known in the life before.
+func (m *Monitor) remember(text json.RawMessage) error {
+	if len(text) == 0 {
+		return nil
+	}
+	var s state
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("reading the state of the monitor %s: %w", m.cfg.Monitor.Source, err)
+	}
+	rebooted := s.Boot != "" && m.cfg.Boot != "" && s.Boot != m.cfg.Boot
+	for _, c := range m.conditions {
+		if was, ok := s.Conditions[c.Type]; ok {
+			c.since, c.told = was.Since, was.Told
+			if c.told != "" {
+				c.status = catalog.True
+			}
+		}
+	}
+	for _, r := range m.rules {
+		survives := r.Permanent && m.byType[r.Condition].SurvivesReboot
+		if was, ok := s.Rules[r.key]; ok && (survives || !rebooted) {
+			m.restore(r, was)
+		}
+	}
+	if !rebooted {
+		m.refill(s.Window)
+	}
+	return nil
+}
+
+// restore gives a rule back what it had found.
+func (m *Monitor) restore(r *rule, was ruleState) {
+	r.last = was.Last
+	if r.Count > 1 {
+		r.times = was.Times[max(0, len(was.Times)-r.Count):]
+	}
+	if r.Permanent && was.Found != nil && was.Found.ID != "" {
+		r.found = was.Found
+		m.ranks = max(m.ranks, was.Found.Rank)
+	}
+}
+
+// refill puts back the lines that were in the window. Which patterns had a literal in
+// them is not known: all are tried as long as one may.
+func (m *Monitor) refill(lines []lineState) {
+	if m.window.size() == 1 || len(lines) == 0 {
+		return
+	}
+	for _, line := range lines {
+		m.read++
+		e := m.window.push(m.read)
+		e.text, e.at, e.number, e.kernel, e.counts = line.Text, line.At, line.Number, line.Kernel, line.Counts
+	}
+	for _, s := range m.sought {
+		if s.reach > 1 {
+			m.expect(s, m.read)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package logmonitor
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// find takes note of a match.
+func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
+	m.remembered = nil
+	at := earlier(e.at, now)
+	m.expire(at)
+	if !r.tally(at) || r.found != nil {
+		return
+	}
+	m.counts.Problems[r.Reason]++
+	words := message(lines, r.Suffix)
+	id := identity(r.key, strconv.FormatUint(e.number, 10), m.epoch(e), words)
+	if !r.Permanent {
+		r.times = nil
+		m.events = append(m.events, symptom.Event{ID: id, Severity: symptom.Warn, Time: e.at, Reason: r.Reason, Message: words})
+		return
+	}
+	m.ranks++
+	r.found = &occurrence{ID: id, Since: e.at, Message: words, Rank: m.ranks}
+	m.settle(m.byType[r.Condition], e.at)
+}
+
+// epoch tells entries of one number apart. The stamp of a numbered record is no part of
+// it: its reader may have corrected a clock meanwhile.
+func (m *Monitor) epoch(e *entry) string {
+	if m.cfg.Translator == nil {
+		return m.cfg.Boot
+	}
+	return strconv.FormatInt(e.at.UnixNano(), 10)
+}
+
+// clear takes note of a line that says that all is well again.
+func (m *Monitor) clear(now time.Time, r *rule, e *entry) {
+	m.remembered = nil
+	m.expire(earlier(e.at, now))
+	r.times = nil
+	m.end(r, e.at)
+}
+
+// end has a rule stand no more.
+func (m *Monitor) end(r *rule, at time.Time) {
+	if r.found == nil {
+		return
+	}
+	m.remembered = nil
+	r.found = nil
+	m.settle(m.byType[r.Condition], at)
+}
+
+// settle tells a condition again after something has changed about its rules.
+func (m *Monitor) settle(c *condition, at time.Time) {
+	if event, changed := c.settle(m.cfg.Monitor.Source, at); changed {
+		m.remembered = nil
+		m.events = append(m.events, event)
+	}
+}
+
+// next returns the rule that ends first, if nothing more is found.
+func (m *Monitor) next() (*rule, bool) {
+	var first *rule
+	var soonest time.Time
+	for _, r := range m.rules {
+		if at, ok := r.deadline(); ok && (first == nil || at.Before(soonest)) {
+			first, soonest = r, at
+		}
+	}
+	return first, first != nil
+}
+
+// expire ends what is over at a time, in the order in which it has ended.
+func (m *Monitor) expire(at time.Time) {
+	for {
+		r, ok := m.next()
+		if !ok {
+			return
+		}
+		over, _ := r.deadline()
+		if over.After(at) {
+			return
+		}
+		if !r.countsOut() {
+			r.times = nil
+		}
+		m.end(r, over)
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,48 @@
+package logmonitor
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+func TestMessage(t *testing.T) {
+	long := strings.Repeat("a", longest)
+	for name, test := range map[string]struct{ lines, suffix, want string }{
+		"is what the lines say":                  {"one\ntwo", "", "one\ntwo"},
+		"ends with the suffix":                   {"one", "call us", "one; call us"},
+		"keeps percent signs":                    {"100%s %d%%", "%v", "100%s %d%%; %v"},
+		"replaces what is no UTF-8":              {"a\xffb\xc3", "\xfe", "a\uFFFDb\uFFFD; \uFFFD"},
+		"may be as long as is allowed":           {long, "", long},
+		"is cut where it is too long":            {long + "b", "", long[:longest-3] + "…"},
+		"is cut between characters":              {strings.Repeat("ä", longest), "", strings.Repeat("ä", (longest-3)/2) + "…"},
+		"is cut before its suffix":               {long, "call us", long[:longest-3-len("; call us")] + "…; call us"},
+		"does not grow by a suffix that is long": {"one", long, cut("…; "+long, longest)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := message([]byte(test.lines), test.suffix); got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestMessageIsAlwaysShortAndPrintable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		odd := rapid.SampledFrom([]string{"a", "ä", "€", "😀", "\xff", "\n", "%", "", "some words"})
+		line := strings.Repeat(odd.Draw(t, "first"), rapid.IntRange(0, longest).Draw(t, "times")) + odd.Draw(t, "last")
+		suffix := strings.Repeat(odd.Draw(t, "suffix"), rapid.IntRange(0, 2*longest).Draw(t, "often"))
+		got := message([]byte(line), suffix)
+		if len(got) > longest || !utf8.ValidString(got) {
+			t.Fatalf("%d bytes, valid: %v", len(got), utf8.ValidString(got))
+		}
+	})
+}
+
+func TestIdentityTellsPartsApart(t *testing.T) {
+	if identity("ab", "c") == identity("a", "bc") || identity("a") == identity("a", "") {
+		t.Error("the same name for other parts")
+	}
+}
