@@ -1,0 +1,84 @@
+package kubeapi_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+func TestARealAPIServerIsAsked(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	clients, err := kubernetes.NewForConfig(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"gpu": "true"}}}
+	if _, err := clients.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	asked := func(access kubeapi.Access) error {
+		t.Helper()
+		labels, err := client(t, access).NodeLabels(t.Context(), "node-1")
+		if err == nil && labels["gpu"] != "true" {
+			t.Errorf("the labels are %v", labels)
+		}
+		return err
+	}
+	code := func(err error) int {
+		var status *kubeapi.StatusError
+		if errors.As(err, &status) {
+			return status.Code
+		}
+		return 0
+	}
+
+	access, err := kubeapi.Find(cluster.Kubeconfig(), "", os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := asked(access); err != nil {
+		t.Errorf("with a kubeconfig: %v", err)
+	}
+	if _, err := client(t, access).NodeLabels(t.Context(), "node-2"); code(err) != http.StatusNotFound {
+		t.Errorf("a node that is not there: %v", err)
+	}
+
+	// As the agent of a DaemonSet, with the one right that it needs.
+	config, err := cluster.ServiceAccountConfig(t.Context(), "default", "agent", testbed.WithNode("node-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	access = kubeapi.Access{Server: config.Host, CA: config.CAData, CAFile: config.CAFile, TokenFile: filepath.Join(t.TempDir(), "token")}
+	put(t, access.TokenFile, []byte(config.BearerToken))
+	if err := asked(access); code(err) != http.StatusForbidden {
+		t.Errorf("without a right: %v", err)
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}}}
+	if _, err := clients.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "agent"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "agent"}},
+	}
+	if _, err := clients.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The authorizer hears of a right a little later.
+	for err = asked(access); code(err) == http.StatusForbidden && t.Context().Err() == nil; {
+		err = asked(access)
+	}
+	if err != nil {
+		t.Errorf("with a service account: %v", err)
+	}
+}
