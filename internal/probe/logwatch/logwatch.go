@@ -1,0 +1,351 @@
+package logwatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logmonitor"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// Unreadable is the reason of conditions whose log cannot be read.
+const Unreadable = "LogUnreadable"
+
+const (
+	// The waits before a log that cannot be read is tried again.
+	firstWait, longestWait = time.Second, 30 * time.Second
+	// quiet is how long a log that could not be read must not complain until it is
+	// believed that it can, though nothing is written to it.
+	quiet = 2 * time.Second
+)
+
+// Memory is where positions and states are kept.
+type Memory interface {
+	Monitor(key string) (memory.Entry, bool)
+	Keep(key string, entry memory.Entry, urgent bool)
+}
+
+// Config is what a watch needs to know.
+type Config struct {
+	// Key under which it is remembered.
+	Key     string
+	Monitor config.LogMonitor
+	Boot    boot.Boot
+	Memory  Memory
+	Logger  *slog.Logger
+	// Open opens the log. The one that the configuration names, if it is nil.
+	Open func(from logs.Position, since time.Time) (logs.Reader, error)
+}
+
+// Watch is a monitor of a log.
+type Watch struct {
+	cfg Config
+
+	mu      sync.Mutex // of what follows, which Counts wants to see as well
+	monitor *logmonitor.Monitor
+	reading Counts // of the present reader
+	counts  Counts // of those before, and of monitors before
+}
+
+// Counts is what a watch has counted, in all of its runs.
+type Counts struct {
+	Lines, Unstamped, Lost uint64
+	// Cut are lines that were too long to be read in full.
+	Cut uint64
+	// Gaps are the times when nobody knows how many lines were lost.
+	Gaps uint64
+	// Problems by reason, each reason of a rule included.
+	Problems map[string]uint64
+}
+
+// New returns a watch that does nothing yet.
+func New(cfg Config) *Watch {
+	if cfg.Open == nil {
+		cfg.Open = cfg.open
+	}
+	return &Watch{cfg: cfg, counts: Counts{Problems: map[string]uint64{}}}
+}
+
+// Run watches the log until ctx ends.
+func (w *Watch) Run(ctx context.Context, desk supervise.Desk) error {
+	at, err := w.recall(time.Now())
+	if err != nil {
+		return err
+	}
+	// Also when it panics: then it is run again, and counts on.
+	defer w.leave()
+	desk.Report(w.monitor.Start(time.Now()))
+	w.keep(at, true)
+
+	wait := firstWait
+	for {
+		err := w.read(ctx, desk, at)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if at.read {
+			wait, at.read = firstWait, false
+		}
+		desk.Blind(Unreadable, err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, longestWait)
+	}
+}
+
+// place is how far a watch has come.
+type place struct {
+	position logs.Position
+	since    time.Time
+	read     bool // whether anything was since it was last opened
+
+	state json.RawMessage // of the monitor, when it was last written
+	text  json.RawMessage // what was written
+}
+
+// kept is the state that is remembered of a watch.
+type kept struct {
+	// Since is from when on lines count.
+	Since time.Time `json:"since"`
+	// Boot in which that was said.
+	Boot    string          `json:"boot"`
+	Monitor json.RawMessage `json:"monitor,omitempty"`
+}
+
+// recall makes the monitor as it was left.
+func (w *Watch) recall(now time.Time) (*place, error) {
+	entry, known := w.cfg.Memory.Monitor(w.cfg.Key)
+	var was kept
+	if known {
+		if err := json.Unmarshal(entry.State, &was); err != nil {
+			w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
+			known, entry = false, memory.Entry{}
+		}
+	}
+	at := &place{position: entry.Position, since: w.since(now, known, was)}
+	translator, err := translator(w.cfg.Monitor)
+	if err != nil {
+		return nil, err
+	}
+	monitor, err := logmonitor.New(logmonitor.Config{
+		Monitor: w.cfg.Monitor, Translator: translator, Since: at.since, Boot: w.cfg.Boot.ID, Remembered: was.Monitor,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := monitor.Forgot(); err != nil {
+		w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.monitor = monitor
+	return at, nil
+}
+
+// since says from when on lines count: from shortly before the very first start, and
+// never from before the boot. Whoever was there before a reboot has missed nothing
+// since, so that all of this boot counts.
+func (w *Watch) since(now time.Time, known bool, was kept) time.Time {
+	since := w.cfg.Boot.Time.Add(w.cfg.Monitor.Delay)
+	if known && was.Boot != w.cfg.Boot.ID {
+		return since
+	}
+	first := now.Add(-w.cfg.Monitor.Lookback)
+	if known {
+		first = was.Since
+	}
+	if first.After(since) {
+		return first
+	}
+	return since
+}
+
+// read reads the log until ctx ends or it cannot be read.
+func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error {
+	reader, err := w.cfg.Open(at.position, at.since)
+	if err != nil {
+		return err
+	}
+	defer w.close(reader)
+	sees := false // whether the desk knows that the log can be read
+	for {
+		chunk, err := w.next(ctx, reader, sees)
+		now := time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded) && !sees:
+			desk.Sees()
+			sees = true
+		case errors.Is(err, context.DeadlineExceeded):
+			w.wake(desk, at, now)
+		case errors.Is(err, logs.ErrAway):
+			desk.Waits(w.name())
+			sees, at.read = true, true // it is the reader that waits
+		case err != nil:
+			return err
+		default:
+			desk.Sees()
+			sees, at.read = true, true
+			w.take(desk, at, now, chunk)
+			w.tally(reader)
+		}
+	}
+}
+
+// next waits for a chunk, but not for longer than nothing needs to be done.
+func (w *Watch) next(ctx context.Context, reader logs.Reader, sees bool) (logs.Chunk, error) {
+	var patience time.Duration
+	if deadline, ok := w.monitor.Deadline(); ok {
+		patience = max(time.Until(deadline), time.Millisecond) // none is no patience, not no end of it
+	}
+	if !sees && (patience == 0 || patience > quiet) {
+		patience = quiet
+	}
+	if patience == 0 {
+		return reader.Next(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return reader.Next(ctx)
+}
+
+// take gives a chunk its meaning, hands that over, and remembers it.
+func (w *Watch) take(desk supervise.Desk, at *place, now time.Time, chunk logs.Chunk) {
+	if chunk.Lost > 0 {
+		w.cfg.Logger.Warn("records of a log were lost before they could be read", "monitor", w.cfg.Key, "records", chunk.Lost)
+	}
+	report := w.ask(func(m *logmonitor.Monitor) symptom.Report { return m.Take(now, chunk) })
+	if len(chunk.Next) > 0 {
+		at.position = chunk.Next
+	}
+	if !report.IsEmpty() {
+		desk.Report(report)
+	}
+	w.keep(at, !report.IsEmpty())
+}
+
+// ask asks the monitor while nobody else does.
+func (w *Watch) ask(question func(*logmonitor.Monitor) symptom.Report) symptom.Report {
+	w.mu.Lock()
+	defer w.mu.Unlock() // also when it panics
+	return question(w.monitor)
+}
+
+// wake lets time pass.
+func (w *Watch) wake(desk supervise.Desk, at *place, now time.Time) {
+	report := w.ask(func(m *logmonitor.Monitor) symptom.Report { return m.Wake(now) })
+	if !report.IsEmpty() {
+		desk.Report(report)
+		w.keep(at, true)
+	}
+}
+
+// keep remembers how far the watch has come. That is asked for at each chunk, which may
+// be a line: what has not changed is not written anew.
+func (w *Watch) keep(at *place, urgent bool) {
+	if state := w.monitor.State(); at.text == nil || !same(state, at.state) {
+		text, err := json.Marshal(kept{Since: at.since, Boot: w.cfg.Boot.ID, Monitor: state})
+		if err != nil {
+			w.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", w.cfg.Key, "err", err)
+			return
+		}
+		at.state, at.text = state, text
+	}
+	w.cfg.Memory.Keep(w.cfg.Key, memory.Entry{Position: at.position, State: at.text}, urgent)
+}
+
+// same says whether two states are the same bytes at the same place.
+func same(a, b json.RawMessage) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// name of the log, for people.
+func (w *Watch) name() string {
+	if w.cfg.Monitor.LogPath != "" {
+		return w.cfg.Monitor.LogPath
+	}
+	return "the log of " + w.cfg.Monitor.Plugin
+}
+
+// tally notes what the reader has counted.
+func (w *Watch) tally(reader logs.Reader) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reading.Cut, w.reading.Gaps = counted(reader)
+}
+
+// close ends the reading.
+func (w *Watch) close(reader logs.Reader) {
+	w.tally(reader)
+	if err := reader.Close(); err != nil {
+		w.cfg.Logger.Warn("a log cannot be closed", "monitor", w.cfg.Key, "err", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts.Cut += w.reading.Cut
+	w.counts.Gaps += w.reading.Gaps
+	w.reading = Counts{}
+}
+
+// leave keeps what the monitor has counted.
+func (w *Watch) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts = w.sum()
+	w.monitor = nil
+}
+
+// Counts may be asked for by anybody, at any time.
+func (w *Watch) Counts() Counts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sum()
+}
+
+func (w *Watch) sum() Counts {
+	sum := w.counts
+	sum.Problems = map[string]uint64{}
+	for _, rule := range w.cfg.Monitor.Rules {
+		sum.Problems[rule.Reason] = w.counts.Problems[rule.Reason]
+	}
+	if w.monitor != nil {
+		counts := w.monitor.Counts()
+		sum.Lines += counts.Lines
+		sum.Unstamped += counts.Unstamped
+		sum.Lost += counts.Lost
+		for reason, n := range counts.Problems {
+			sum.Problems[reason] += n
+		}
+	}
+	sum.Cut += w.reading.Cut
+	sum.Gaps += w.reading.Gaps
+	return sum
+}
+
+// Check says what is wrong with a configuration that can only be found out by making a
+// monitor of it, and otherwise which of its patterns must be tried on every line.
+func Check(m config.LogMonitor) (expensive []string, err error) {
+	translator, err := translator(m)
+	if err != nil {
+		return nil, fmt.Errorf("pluginConfig: %w", err)
+	}
+	monitor, err := logmonitor.New(logmonitor.Config{Monitor: m, Translator: translator})
+	if err != nil {
+		return nil, err
+	}
+	return monitor.Expensive(), checkPath(m)
+}

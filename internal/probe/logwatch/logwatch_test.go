@@ -1,0 +1,369 @@
+package logwatch_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// log is one that a test writes, and breaks.
+type log struct {
+	mu      sync.Mutex
+	chunks  []logs.Chunk // each record of it is one
+	err     error        // by which it cannot be read
+	opened  int
+	from    logs.Position // where it was opened last
+	since   time.Time
+	changed chan struct{}
+}
+
+func newLog() *log { return &log{changed: make(chan struct{}, 1)} }
+
+func (l *log) set(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.err = err
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// write adds a record, which is stamped now.
+func (l *log) write(message string) {
+	l.mu.Lock()
+	number := uint64(len(l.chunks) + 1)
+	l.chunks = append(l.chunks, logs.Chunk{
+		Text:    []byte(message + "\n"),
+		Records: []logs.Record{{End: len(message) + 1, Time: time.Now(), Number: number}},
+		Next:    strconv.AppendUint(nil, number, 10),
+	})
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (l *log) open(from logs.Position, since time.Time) (logs.Reader, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.opened++
+	l.from, l.since = from, since
+	r := &reader{log: l}
+	if len(from) > 0 {
+		if err := json.Unmarshal(from, &r.at); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+type reader struct {
+	log  *log
+	at   int
+	said bool
+}
+
+func (r *reader) next() (logs.Chunk, bool, error) {
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	if r.log.err != nil {
+		err := r.log.err
+		if r.said {
+			err = nil // said once
+		}
+		r.said = true
+		return logs.Chunk{}, err != nil, err
+	}
+	if r.at == len(r.log.chunks) {
+		return logs.Chunk{}, false, nil
+	}
+	r.at++
+	return r.log.chunks[r.at-1], true, nil
+}
+
+func (r *reader) Next(ctx context.Context) (logs.Chunk, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return logs.Chunk{}, err
+		}
+		if chunk, ok, err := r.next(); ok {
+			return chunk, err
+		}
+		select {
+		case <-ctx.Done():
+			return logs.Chunk{}, ctx.Err()
+		case <-r.log.changed:
+		}
+	}
+}
+
+func (r *reader) Close() error { return nil }
+
+// desk notes what a watch tells it.
+type desk struct {
+	mu    sync.Mutex
+	heard []string
+}
+
+func (d *desk) note(words string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.heard); n == 0 || d.heard[n-1] != words || words != "sees" {
+		d.heard = append(d.heard, words)
+	}
+}
+
+func (d *desk) Report(r symptom.Report) {
+	for _, e := range r.Events {
+		d.note("event " + e.Reason)
+	}
+	for _, c := range r.Conditions {
+		d.note(fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+	}
+}
+func (d *desk) Sees()                          { d.note("sees") }
+func (d *desk) Waits(what string)              { d.note("waits for " + what) }
+func (d *desk) Blind(reason string, err error) { d.note("blind: " + reason + " " + err.Error()) }
+
+func (d *desk) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if diff := cmp.Diff(want, d.heard); diff != "" {
+		t.Errorf("the desk heard something else (-want +got):\n%s", diff)
+	}
+	d.heard = nil
+}
+
+// room is where a watch lives: its log, its memory, its desk.
+type room struct {
+	*log
+	*desk
+	memory *memory.Memory
+	config logwatch.Config
+	watch  *logwatch.Watch
+	stop   func()
+}
+
+func newRoom(t *testing.T, change func(*config.LogMonitor)) *room {
+	t.Helper()
+	kept, err := memory.Open(memory.Config{Boot: "this"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &room{log: newLog(), desk: &desk{}, memory: kept, stop: func() {}}
+	r.config = logwatch.Config{
+		Key: "kernel", Boot: boot.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
+		Monitor: config.LogMonitor{
+			Plugin: config.Kmsg, LogPath: "/dev/log", BufferSize: 10, Source: "kernel-monitor", Lookback: time.Minute,
+			Conditions: []config.Condition{{Type: "Deadlock", Reason: "NoDeadlock"}},
+			Rules: []config.LogRule{
+				{Reason: "OOM", Pattern: "killed process", Count: 1},
+				{Permanent: true, Condition: "Deadlock", Reason: "Hung", Pattern: "task hung", ClearAfter: 10 * time.Minute, Count: 1},
+			},
+		},
+	}
+	if change != nil {
+		change(&r.config.Monitor)
+	}
+	t.Cleanup(func() {
+		r.stop()
+		if err := kept.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// run runs a watch anew, as after a restart.
+func (r *room) run(t *testing.T) {
+	t.Helper()
+	r.stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	r.watch = logwatch.New(r.config)
+	go func() {
+		defer close(ended)
+		if err := r.watch.Run(ctx, r.desk); !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	}()
+	r.stop = func() { cancel(); <-ended }
+}
+
+func pass(d time.Duration) { <-time.After(d) }
+
+func TestAWatchTellsAndRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.run(t)
+		r.expect(t, "Deadlock=False NoDeadlock")
+		pass(3 * time.Second)
+		r.expect(t, "sees") // though nothing is written
+		r.write("killed process")
+		r.write("task hung")
+		r.expect(t, "sees", "event OOM", "sees", "event Hung", "Deadlock=True Hung")
+		if counts := r.watch.Counts(); counts.Lines != 2 || counts.Problems["OOM"] != 1 || counts.Problems["Hung"] != 1 {
+			t.Errorf("it has counted %+v", counts)
+		}
+
+		r.stop()
+		r.write("killed process")
+		r.run(t)
+		r.expect(t, "Deadlock=True Hung", "sees", "event OOM")
+		if string(r.from) != "2" {
+			t.Errorf("it goes on from %s, want 2", r.from)
+		}
+	})
+}
+
+func TestTimeAloneEndsASickness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.run(t)
+		r.write("task hung")
+		r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung")
+		pass(9 * time.Minute)
+		r.expect(t)
+		pass(2 * time.Minute)
+		r.expect(t, "event NoDeadlock", "Deadlock=False NoDeadlock")
+		r.run(t)
+		r.expect(t, "Deadlock=False NoDeadlock")
+	})
+}
+
+// What was written before the time was up counts, though it is read later.
+func TestWhatWasWrittenInTimeIsReadBeforeTheTimeIsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.run(t)
+		r.write("task hung")
+		r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung")
+		r.stop()
+		pass(9 * time.Minute)
+		r.write("task hung")
+		pass(2 * time.Minute)
+		r.run(t)
+		r.expect(t, "Deadlock=True Hung", "sees")
+	})
+}
+
+func TestALogThatCannotBeReadIsTriedAgainMoreAndMoreRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.set(errors.New("permission denied"))
+		r.run(t)
+		r.expect(t, "Deadlock=False NoDeadlock", "blind: LogUnreadable permission denied")
+		pass(time.Hour)
+		synctest.Wait()
+		if r.opened < 100 || r.opened > 130 {
+			t.Errorf("it was opened %d times in an hour, want once in 30 seconds", r.opened)
+		}
+		r.desk.mu.Lock()
+		r.heard = nil
+		r.desk.mu.Unlock()
+		r.set(nil)
+		pass(40 * time.Second)
+		r.expect(t, "sees") // though nothing is written
+		r.write("killed process")
+		r.expect(t, "sees", "event OOM")
+	})
+}
+
+func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.set(fmt.Errorf("opening it: %w", logs.ErrAway))
+		r.run(t)
+		r.expect(t, "Deadlock=False NoDeadlock", "waits for /dev/log")
+		pass(time.Hour)
+		r.expect(t)
+		if r.opened != 1 {
+			t.Errorf("it was opened %d times: the reader waits", r.opened)
+		}
+		r.set(nil)
+		r.write("killed process")
+		r.expect(t, "sees", "event OOM")
+	})
+}
+
+func TestFromWhenOnLinesCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, func(m *config.LogMonitor) { m.Delay = 30 * time.Minute })
+		expect := func(what string, want time.Time) {
+			t.Helper()
+			synctest.Wait()
+			if !r.since.Equal(want) {
+				t.Errorf("%s lines count since %s, want %s", what, r.since, want)
+			}
+		}
+		first := time.Now().Add(-time.Minute)
+		r.run(t)
+		expect("at the first start", first)
+		pass(10 * time.Minute)
+		r.run(t) // nothing has been read, and yet nothing is forgotten that was written meanwhile
+		expect("after a restart", first)
+		r.stop()
+		r.config.Boot = boot.Boot{ID: "next", Time: time.Now()}
+		pass(time.Hour)
+		r.run(t)
+		expect("after a reboot", r.config.Boot.Time.Add(30*time.Minute))
+		r.run(t)
+		expect("and a restart after that", r.config.Boot.Time.Add(30*time.Minute))
+	})
+}
+
+func TestAMemoryThatIsOfNoUseIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.memory.Keep("kernel", memory.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
+		r.run(t)
+		r.expect(t, "Deadlock=False NoDeadlock")
+		if len(r.from) != 0 {
+			t.Errorf("it goes on from %s", r.from)
+		}
+	})
+}
+
+func TestCheckSaysWhatIsWrong(t *testing.T) {
+	good := config.LogMonitor{
+		Plugin: config.Filelog, LogPath: "/var/log/kern.log", BufferSize: 10, Source: "x",
+		PluginConfig: map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)", "timestampFormat": "Jan _2 15:04:05"},
+		Rules:        []config.LogRule{{Reason: "A", Pattern: "abcdef", Count: 1}, {Reason: "B", Pattern: `\d+`, Count: 1}},
+	}
+	expensive, err := logwatch.Check(good)
+	if diff := cmp.Diff([]string{`\d+`}, expensive); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	for want, change := range map[string]func(*config.LogMonitor){
+		"pluginConfig": func(m *config.LogMonitor) { m.PluginConfig = map[string]string{"timestamp": "("} },
+		"pattern":      func(m *config.LogMonitor) { m.Rules = []config.LogRule{{Reason: "A", Pattern: "(", Count: 1}} },
+		"logPath":      func(m *config.LogMonitor) { m.LogPath = "kern.log" },
+	} {
+		bad := good
+		change(&bad)
+		if _, err := logwatch.Check(bad); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of a bad %s it says %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package settings_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// judge takes everything but what begins with "bad".
+func judge(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
+	if strings.HasPrefix(string(text), "bad") {
+		return nil, nil, errors.New(path + ": " + string(text))
+	}
+	return &config.File{Path: path, Kind: kind, Log: &config.LogMonitor{Source: string(text)}}, nil, nil
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func shelf(paths ...string) *settings.Shelf {
+	cfg := settings.Config{Judge: judge, Logger: slog.New(slog.DiscardHandler)}
+	for _, path := range paths {
+		cfg.Names = append(cfg.Names, settings.Name{Kind: config.SystemLog, Path: path})
+	}
+	return settings.New(cfg)
+}
+
+// source is what the version in force says.
+func source(s settings.Setting) string {
+	if s.File == nil {
+		return ""
+	}
+	return s.File.Log.Source
+}
+
+func TestTheLastGoodVersionStaysInForce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.json")
+	s := shelf(path, path)
+	ids := map[string]bool{}
+	for _, step := range []struct {
+		name, text, inForce, reason, words string
+	}{
+		{"not there yet", "-", "", settings.Invalid, "there is no such file"},
+		{"bad from the start", "bad 1", "", settings.Invalid, "nothing of it is in force: "},
+		{"good", "good 1", "good 1", settings.Loaded, "in force"},
+		{"the same", "good 1", "good 1", "nothing", ""},
+		{"bad", "bad 1", "good 1", settings.Invalid, "the last good version stays in force: "},
+		{"bad in another way", "bad 2", "good 1", settings.Invalid, "bad 2"},
+		{"good as before", "good 1", "good 1", settings.Loaded, ""},
+		{"better", "good 2", "good 2", "", ""},
+		{"gone", "-", "", settings.Removed, "is gone"},
+		{"back", "good 2", "good 2", settings.Loaded, ""},
+	} {
+		if step.text == "-" {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+		} else {
+			write(t, path, step.text)
+		}
+		changes := s.Read()
+		if step.reason == "nothing" {
+			if len(changes) != 0 {
+				t.Errorf("%s: %d changes are told", step.name, len(changes))
+			}
+			continue
+		}
+		if len(changes) != 1 {
+			t.Fatalf("%s: %d changes are told, want one: a file that is named twice is one file", step.name, len(changes))
+		}
+		if got := source(changes[0].Now); got != step.inForce || source(s.Settings()[0]) != got {
+			t.Errorf("%s: in force is %q, want %q", step.name, got, step.inForce)
+		}
+		if got := changes[0].Reason(); got != step.reason {
+			t.Errorf("%s: the reason is %q, want %q", step.name, got, step.reason)
+		}
+		event, ok := changes[0].Event(time.Unix(1, 0))
+		if ok != (step.reason != "") || !strings.Contains(event.Message, step.words) {
+			t.Errorf("%s: the event is %+v (%t)", step.name, event, ok)
+		}
+		if ok && ids[event.ID] {
+			t.Errorf("%s: the event has the identity of another", step.name)
+		}
+		ids[event.ID] = true
+		if wantsWarn := step.reason == settings.Invalid || step.reason == settings.Removed; ok && (event.Severity == symptom.Warn) != wantsWarn {
+			t.Errorf("%s: the severity is %q", step.name, event.Severity)
+		}
+	}
+}
+
+func TestTheEventOfTheSameEditHasTheSameIdentity(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.json")
+	write(t, path, "bad")
+	first, _ := shelf(path).Read()[0].Event(time.Unix(1, 0))
+	again, _ := shelf(path).Read()[0].Event(time.Unix(2, 0)) // after a restart
+	if first.ID != again.ID {
+		t.Errorf("the identities are %s and %s", first.ID, again.ID)
+	}
+}
+
+func TestWhatIsNoFileIsRefusedWithoutWaiting(t *testing.T) {
+	folder := t.TempDir()
+	pipe := filepath.Join(folder, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{folder, pipe} {
+		changes := shelf(path).Read()
+		if len(changes) != 1 || changes[0].Now.Err == nil || !strings.Contains(changes[0].Now.Err.Error(), path) {
+			t.Errorf("of %s it is told %v", path, changes)
+		}
+	}
+}
+
+// watched is a shelf that is being watched.
+type watched struct {
+	t       *testing.T
+	changes chan []settings.Change
+}
+
+func watch(t *testing.T, paths ...string) watched {
+	t.Helper()
+	s := shelf(paths...)
+	s.Read()
+	w := watched{t: t, changes: make(chan []settings.Change, 100)}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Watch(ctx, func(changes []settings.Change) { w.changes <- changes })
+	}()
+	t.Cleanup(func() { stop(); <-ended })
+	return w
+}
+
+// sees waits until a version is in force. It does not wait for the slow look.
+func (w watched) sees(what string) {
+	w.t.Helper()
+	for limit := time.After(10 * time.Second); ; {
+		select {
+		case changes := <-w.changes:
+			for _, change := range changes {
+				if source(change.Now) == what && change.Now.Err == nil || what == "" && change.Now.File == nil {
+					return
+				}
+			}
+		case <-limit:
+			w.t.Fatalf("that %q is in force is not told", what)
+		}
+	}
+}
+
+func TestEditsAreNoticed(t *testing.T) {
+	t.Run("in place", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "a.json")
+		write(t, path, "one")
+		w := watch(t, path)
+		for _, text := range []string{"two", "three"} {
+			write(t, path, text)
+			w.sees(text)
+		}
+	})
+	t.Run("by a new file in its place", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "a.json")
+		write(t, path, "one")
+		w := watch(t, path)
+		for _, text := range []string{"two", "three"} {
+			write(t, path+".tmp", text)
+			if err := os.Rename(path+".tmp", path); err != nil {
+				t.Fatal(err)
+			}
+			w.sees(text)
+		}
+	})
+	t.Run("in a mounted ConfigMap", func(t *testing.T) {
+		mount := t.TempDir()
+		publish(t, mount, "..1", map[string]string{"a.json": "one", "b.json": "one of b"})
+		w := watch(t, filepath.Join(mount, "a.json"), filepath.Join(mount, "b.json"))
+		publish(t, mount, "..2", map[string]string{"a.json": "two", "b.json": "one of b"})
+		w.sees("two")
+		publish(t, mount, "..3", map[string]string{"a.json": "three", "b.json": "one of b"})
+		w.sees("three")
+	})
+	t.Run("of a file that a link leads to", func(t *testing.T) {
+		folder, elsewhere := t.TempDir(), t.TempDir()
+		write(t, filepath.Join(elsewhere, "real.json"), "one")
+		if err := os.Symlink(filepath.Join(elsewhere, "real.json"), filepath.Join(folder, "a.json")); err != nil {
+			t.Fatal(err)
+		}
+		w := watch(t, filepath.Join(folder, "a.json"))
+		write(t, filepath.Join(elsewhere, "real.json"), "two")
+		w.sees("two")
+	})
+	t.Run("of a folder whose parent is replaced", func(t *testing.T) {
+		parent := filepath.Join(t.TempDir(), "x")
+		if err := os.Mkdir(parent, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(parent, "y", "a.json")
+		write(t, parent+".json", "one")
+		w := watch(t, path, parent+".json")
+		write(t, parent+".json", "two")
+		w.sees("two") // now it watches
+		if err := os.RemoveAll(parent); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, path, "late")
+		w.sees("late")
+	})
+	t.Run("of a folder that comes later, goes and comes back", func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "x", "y")
+		path := filepath.Join(folder, "a.json")
+		w := watch(t, path)
+		for range 3 {
+			if err := os.MkdirAll(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, path, "one")
+			w.sees("one")
+			if err := os.RemoveAll(filepath.Dir(folder)); err != nil {
+				t.Fatal(err)
+			}
+			w.sees("")
+		}
+	})
+}
+
+// publish does what the kubelet does to the mount of a ConfigMap, but for removing what
+// was there before: that alone would be noticed.
+func publish(t *testing.T, mount, version string, files map[string]string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		write(t, filepath.Join(mount, version, name), text)
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(mount, name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(version, filepath.Join(mount, "..data_tmp")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,41 @@
+package supervise
+
+import (
+	"context"
+
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// Monitor looks at something for as long as it is run.
+type Monitor interface {
+	// Run looks until ctx ends, and tells the desk. It begins with a report of all of
+	// its conditions. Whether it returns early or panics, it is run again: then it goes
+	// on where it was.
+	Run(ctx context.Context, desk Desk) error
+}
+
+// Desk takes what one monitor has to tell. It does not keep the monitor waiting.
+type Desk interface {
+	// Report hands over what was found.
+	Report(symptom.Report)
+	// Sees says that the monitor can look.
+	Sees()
+	// Waits says that there is nothing to look at yet, and what is waited for. That is
+	// shown, and no sickness.
+	Waits(what string)
+	// Blind says that the monitor cannot look, and why: the reason is one word for the
+	// conditions that nobody knows while it lasts.
+	Blind(reason string, err error)
+}
+
+// Ended is the reason of conditions whose monitor does not run.
+const Ended = "MonitorEnded"
+
+// Health is how a monitor is.
+type Health struct {
+	Monitor string
+	// Dead says why the monitor counts as dead, empty if it does not.
+	Dead string
+	// Waits says what the monitor waits for, empty if it does not.
+	Waits string
+}
