@@ -51,8 +51,17 @@ demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
 	@exec bin/demo -controller bin/autohealer-controller $(if $(ONCE),-once)
 
+# The tests of the agent read what a real journald has written. It is a part of every
+# Debian that boots, and of no container.
+.PHONY: journald
+journald:
+	@[ -x /lib/systemd/systemd-journald ] || { \
+		echo "test: installing journald (Debian package systemd)"; \
+		[ "$$(id -u)" = 0 ] || { echo "test: that takes root: sudo apt-get install -y --no-install-recommends systemd"; exit 1; }; \
+		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; }
+
 .PHONY: test
-test: testbed ## Run all tests with the race detector, on a real control plane
+test: testbed journald ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log
 	@echo "test: running all tests"
 	@go test -race -timeout 30m $(PACKAGES)
 	@cd tools && go test -race -timeout 5m ./...

@@ -1,0 +1,368 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/chart"
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// agent joins the parts: files become monitors, and what those find goes onto the
+// chart.
+type agent struct {
+	log        *slog.Logger
+	boot       boot.Boot
+	memory     *memory.Memory
+	supervisor *supervise.Supervisor
+	chart      chart.Chart
+	needLabels chan struct{}
+
+	mu       sync.Mutex // of what follows
+	settings []settings.Setting
+	labels   map[string]string // of the node; nil if they were never known
+	waiting  []string          // files that wait for labels
+	runs     map[string]bool   // names of monitors that run
+	noted    map[string]string // version of a file of which it was said what is odd or missing
+	watches  map[string]*logwatch.Watch
+	counted  map[string]bool   // monitors whose problems are counted
+	retired  map[string]uint64 // problems of monitors that are no more, by reason
+}
+
+// run wires everything up and works until ctx ends.
+func run(ctx context.Context, o options, getenv func(string) string, out io.Writer) error {
+	log := o.logger(out)
+	if getenv("GOGC") == "" {
+		// Little is alive here, and what is read is thrown away at once: the memory that
+		// a busy agent has falls from 14 to 12 MB, and no time is lost that one could see.
+		debug.SetGCPercent(25)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	a, err := begin(o, log)
+	if err != nil {
+		return err
+	}
+	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Logger: log})
+	changes := shelf.Read()
+	if err := anyGood(shelf.Settings()); err != nil {
+		return errors.Join(err, a.memory.Close())
+	}
+	servers, err := listen(ctx, o, a)
+	if err != nil {
+		return errors.Join(err, a.memory.Close())
+	}
+	log.Info("starting", "version", version, "node", o.node, "boot", a.boot.ID, "stateDir", o.stateDir)
+	for _, given := range o.ignored {
+		log.Info("an argument has no effect", "argument", given)
+	}
+
+	var parts sync.WaitGroup
+	for _, server := range servers {
+		parts.Go(func() { server.serve(ctx, stop) })
+	}
+	a.forget(shelf.Settings())
+	a.follow(ctx, changes, shelf.Settings())
+	parts.Go(func() {
+		shelf.Watch(ctx, func(changes []settings.Change) { a.follow(ctx, changes, shelf.Settings()) })
+	})
+	parts.Go(func() { labels{a.ask(o, getenv), a.needLabels, a.labelsNeeded, a.learn, log}.follow(ctx) })
+	parts.Wait()
+	a.supervisor.Stop()
+	log.Info("stopping")
+	err = a.memory.Close()
+	for _, server := range servers {
+		err = errors.Join(err, server.err)
+	}
+	return err
+}
+
+// begin makes an agent that remembers what the one before knew.
+func begin(o options, log *slog.Logger) (*agent, error) {
+	this, err := boot.Read("")
+	if err != nil {
+		return nil, err
+	}
+	remembered, err := memory.Open(memory.Config{Dir: o.stateDir, Boot: this.ID, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{
+		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1),
+		runs: map[string]bool{}, noted: map[string]string{}, watches: map[string]*logwatch.Watch{},
+		counted: map[string]bool{}, retired: map[string]uint64{},
+	}
+	if known, ok := remembered.Labels(); ok {
+		a.labels = known
+	}
+	a.supervisor = supervise.New(supervise.Config{Emit: a.found, Logger: log})
+	return a, nil
+}
+
+// anyGood says what is wrong if nothing at all can be used: one bad file of several
+// must not blind the node, but an agent that looks at nothing must not look alive.
+func anyGood(all []settings.Setting) error {
+	wrong := []error{errors.New("no configuration file can be used")}
+	for _, s := range all {
+		if s.File != nil {
+			return nil
+		}
+		wrong = append(wrong, s.Err)
+	}
+	return errors.Join(wrong...)
+}
+
+// forget drops what is remembered of monitors that nobody asks for any more.
+func (a *agent) forget(named []settings.Setting) {
+	for _, key := range a.memory.Monitors() {
+		if !slices.ContainsFunc(named, func(s settings.Setting) bool { return s.String() == key }) {
+			a.memory.Forget(key)
+		}
+	}
+}
+
+// follow takes up changed files.
+func (a *agent) follow(ctx context.Context, changes []settings.Change, all []settings.Setting) {
+	for _, change := range changes {
+		event, ok := change.Event(time.Now())
+		switch {
+		case ok && event.Severity == symptom.Warn:
+			a.log.Error("a configuration file cannot be used", "file", change.Now.Path, "reason", event.Reason, "err", event.Message, "id", event.ID)
+		case ok:
+			a.log.Info("a configuration file can be used again", "file", change.Now.Path, "reason", event.Reason, "id", event.ID)
+		}
+		if ok {
+			a.report(symptom.Report{Source: name, Events: []symptom.Event{event}})
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settings = all
+	a.arrange(ctx)
+}
+
+// learn takes up the labels of the node.
+func (a *agent) learn(ctx context.Context, known map[string]string) {
+	a.memory.KeepLabels(known)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.labels = known
+	a.arrange(ctx)
+}
+
+// arrange has those monitors run that the files ask for on this node.
+func (a *agent) arrange(ctx context.Context) {
+	var jobs []supervise.Job
+	var waiting []string
+	selected := false
+	for i := range a.settings {
+		s := &a.settings[i]
+		if s.File == nil {
+			continue
+		}
+		selects := !s.File.Nodes.Empty()
+		selected = selected || selects
+		a.note(s)
+		switch {
+		case selects && a.labels == nil:
+			waiting = append(waiting, s.Path)
+		case selects && !s.File.ForNode(a.labels), s.File.Log == nil:
+		default:
+			jobs = append(jobs, a.job(s))
+		}
+	}
+	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
+		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
+	}
+	a.waiting = waiting
+	if selected {
+		select {
+		case a.needLabels <- struct{}{}:
+		default:
+		}
+	}
+	a.supervisor.Apply(ctx, jobs)
+	a.drop(jobs)
+}
+
+// drop forgets the monitors that do not run any more.
+func (a *agent) drop(jobs []supervise.Job) {
+	now := map[string]bool{}
+	for i := range jobs {
+		now[jobs[i].Name] = true
+	}
+	for key := range a.runs {
+		if !now[key] {
+			a.memory.Forget(key)
+			a.retire(key)
+		}
+	}
+	a.runs = now
+}
+
+// note says once of each version of a file what is odd about it, and what is not done
+// about it.
+func (a *agent) note(s *settings.Setting) {
+	key := s.String()
+	if a.noted[key] == s.Version {
+		return
+	}
+	a.noted[key] = s.Version
+	for _, warning := range s.Warnings {
+		a.log.Warn("a configuration file may say what is not meant", "file", s.Path, "warning", warning)
+	}
+	if s.File.Log == nil {
+		a.log.Warn("a configuration file is checked, and run by a later version", "file", s.Path, "kind", s.Kind)
+	}
+}
+
+// job makes the monitor of a file.
+func (a *agent) job(s *settings.Setting) supervise.Job {
+	key, monitor := s.String(), *s.File.Log
+	job := supervise.Job{Name: key, Version: s.Version, Source: monitor.Source}
+	for _, condition := range monitor.Conditions {
+		job.Conditions = append(job.Conditions, condition.Type)
+	}
+	job.Make = func() supervise.Monitor { // within Apply, which arrange calls
+		a.retire(key)
+		watch := logwatch.New(logwatch.Config{Key: key, Monitor: monitor, Boot: a.boot, Memory: a.memory, Logger: a.log})
+		a.watches[key] = watch
+		a.counted[key] = monitor.Metrics
+		return watch
+	}
+	return job
+}
+
+// retire keeps the counts of a monitor that is no more: a counter never goes back.
+func (a *agent) retire(key string) {
+	if watch := a.watches[key]; watch != nil && a.counted[key] {
+		for reason, n := range watch.Counts().Problems {
+			a.retired[reason] += n
+		}
+	}
+	delete(a.watches, key)
+	delete(a.counted, key)
+}
+
+// found takes what a monitor has found.
+func (a *agent) found(monitor string, r symptom.Report) {
+	for i := range r.Events {
+		event := &r.Events[i]
+		log := a.log.With("monitor", monitor, "reason", event.Reason, "message", event.Message, "time", event.Time, "id", event.ID)
+		if event.Condition == "" {
+			log.Info("problem found")
+		} else {
+			log.Info("condition changed", "condition", event.Condition)
+		}
+	}
+	a.report(a.chart.Enter(monitor, r))
+}
+
+// report is where what concerns the node as a whole leaves the agent: the log, until
+// there is a way to the API server.
+func (a *agent) report(r symptom.Report) {
+	for i := range r.Conditions {
+		c := &r.Conditions[i]
+		log := a.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)
+		if c.Status == catalog.False {
+			log.Debug("condition stands") // as most do, from the start on
+		} else {
+			log.Info("condition stands")
+		}
+	}
+	for _, kind := range r.Gone {
+		a.log.Info("condition is kept no longer", "condition", kind)
+	}
+}
+
+// labelsNeeded says whether a file asks for labels.
+func (a *agent) labelsNeeded() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.settings, func(s settings.Setting) bool { return s.File != nil && !s.File.Nodes.Empty() })
+}
+
+// ask returns how the labels of the node are asked for.
+func (a *agent) ask(o options, getenv func(string) string) func(context.Context) (map[string]string, error) {
+	var client *kubeapi.Client
+	return func(ctx context.Context) (map[string]string, error) {
+		if client == nil {
+			access, err := kubeapi.Find(o.kubeconfig, o.override, getenv)
+			if err != nil {
+				return nil, err
+			}
+			if client, err = kubeapi.New(access, name+"/"+version); err != nil {
+				return nil, err
+			}
+		}
+		return client.NodeLabels(ctx, o.node)
+	}
+}
+
+// ailments says why the agent is not well, in the order of names; nothing if it is.
+func (a *agent) ailments() []string {
+	var why []string
+	for _, h := range a.supervisor.Health() {
+		if h.Dead != "" {
+			why = append(why, fmt.Sprintf("%s is dead: %s", h.Monitor, h.Dead))
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.settings {
+		if s := &a.settings[i]; s.File == nil && s.Err != nil {
+			why = append(why, fmt.Sprintf("%s cannot be used: %v", s.Path, s.Err))
+		}
+	}
+	return why
+}
+
+// problems returns how often each problem was found, by reason.
+func (a *agent) problems() map[string]uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sum := maps.Clone(a.retired)
+	for key, watch := range a.watches {
+		if a.counted[key] {
+			for reason, n := range watch.Counts().Problems {
+				sum[reason] += n
+			}
+		}
+	}
+	return sum
+}
+
+// kinds returns the conditions of the files that are counted, each with the reasons
+// that its rules have.
+func (a *agent) kinds() map[string][]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	kinds := map[string][]string{}
+	for i := range a.settings {
+		s := &a.settings[i]
+		if !a.runs[s.String()] || s.File == nil || s.File.Log == nil || !s.File.Log.Metrics {
+			continue
+		}
+		for _, rule := range s.File.Log.Rules {
+			if rule.Permanent && !slices.Contains(kinds[rule.Condition], rule.Reason) {
+				kinds[rule.Condition] = append(kinds[rule.Condition], rule.Reason)
+			}
+		}
+	}
+	return kinds
+}

@@ -1,0 +1,346 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+)
+
+func TestTheExampleOfTheSeed(t *testing.T) {
+	s := newScene(t)
+	p := start(t, s.args()...)
+	p.waitFor("a healthy condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK || body != "ok" {
+		t.Errorf("/healthz says %d %q", code, body)
+	}
+	if got := p.figure(`problem_counter{reason="OOMKilling"}`) + p.figure(`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`); got != "00" {
+		t.Errorf("before there is a problem its metrics are %q, want 0 each", got)
+	}
+	s.log.write("all is well", oom, "100% fine", hung)
+	p.waitFor("the problem", func() bool { return p.logged("problem found", "OOMKilling", "heapster") == 1 })
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	if c, _ := p.condition("KernelDeadlock"); !strings.Contains(c.Message, hung) {
+		t.Errorf("the condition's message is %q", c.Message)
+	}
+	for metric, want := range map[string]string{
+		`problem_counter{reason="OOMKilling"}`:                             "1",
+		`problem_counter{reason="DockerHung"}`:                             "1",
+		`problem_counter{reason="AUFSUmountHung"}`:                         "0",
+		`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`:         "1",
+		`problem_gauge{type="KernelDeadlock",reason="AUFSUmountHung"}`:     "0",
+		`autohealer_agent_config_valid{file="` + s.config + `"}`:           "1",
+		`autohealer_agent_state_kept`:                                      "1",
+		`autohealer_agent_lines_total{monitor="` + monitorOf(s) + `"}`:     "4",
+		`autohealer_agent_monitor_up{monitor="` + monitorOf(s) + `"}`:      "1",
+		`autohealer_agent_monitor_waiting{monitor="` + monitorOf(s) + `"}`: "0",
+	} {
+		if got := p.figure(metric); got != want {
+			t.Errorf("%s is %s, want %s", metric, got, want)
+		}
+	}
+	lint(t, p)
+	if took := p.stop(); took > time.Second {
+		t.Errorf("it takes %s to stop", took)
+	}
+}
+
+func monitorOf(s scene) string { return "system-log-monitor:" + s.config }
+
+// lint holds a scrape against the habits of Prometheus. The names of two metrics are
+// those of the old agent, for which dashboards ask.
+func lint(t *testing.T, p *process) {
+	t.Helper()
+	_, body := get(t, p.figures+"/metrics")
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		if problem.Metric != "problem_counter" && problem.Metric != "problem_gauge" {
+			t.Errorf("%s: %s", problem.Metric, problem.Text)
+		}
+	}
+	if strings.Count(body, "# HELP autohealer_agent_") < 8 {
+		t.Errorf("the scrape has little to be held against:\n%s", body)
+	}
+}
+
+func TestARestartNeitherReplaysNorForgets(t *testing.T) {
+	for name, end := range map[string]func(*process){
+		"after SIGTERM": func(p *process) { p.stop() },
+		// The state is written soon after a problem, and a kill before that finds it
+		// once more, under the same identity.
+		"after SIGKILL": func(p *process) { p.kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			found := map[string]bool{}
+			for round := range 3 {
+				p := start(t, s.args()...)
+				if round > 0 {
+					p.waitFor("the sickness of before", p.is("KernelDeadlock", "True", "DockerHung"))
+				}
+				p.waitFor("what was written meanwhile", func() bool { return len(p.ids()) >= min(round, 1)*2 })
+				s.log.write(oom, hung)
+				wanted := 2 // the problem, and the condition at first or what was written meanwhile
+				if round > 0 {
+					wanted = 3
+				}
+				p.waitFor("the problems", func() bool { return len(p.ids()) >= wanted })
+				for id, n := range p.ids() {
+					if n != 1 {
+						t.Errorf("round %d: %s is told %d times", round, id, n)
+					}
+					found[id] = true
+				}
+				end(p)
+				s.log.write(oom, oom) // nobody is there
+			}
+			p := start(t, s.args()...)
+			p.waitFor("what was written at last", func() bool { return len(p.ids()) >= 2 })
+			for id := range p.ids() {
+				found[id] = true
+			}
+			// Three times one problem while it ran, three times two while it did not, and
+			// one condition that changed once.
+			if len(found) != 3+6+1 {
+				t.Errorf("%d different things were found, want 10", len(found))
+			}
+		})
+	}
+}
+
+func TestARebootCures(t *testing.T) {
+	s := newScene(t)
+	p := start(t, s.args()...)
+	s.log.write(hung)
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	p.stop()
+	// Another boot is one whose identity is not the one that is remembered.
+	path := filepath.Join(s.state, "state.json")
+	state, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.ReplaceAll(string(state), strings.TrimSpace(string(boot)), "00000000-0000-0000-0000-000000000000")
+	if other == string(state) {
+		t.Fatal("the state does not name its boot")
+	}
+	put(t, path, other)
+	p = start(t, s.args()...)
+	p.waitFor("a cured condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
+	if n := p.logged("condition changed", "KernelDeadlock"); n != 1 {
+		t.Errorf("the cure is told %d times", n)
+	}
+}
+
+func TestConfigMapsAreReloaded(t *testing.T) {
+	s := newScene(t)
+	mount := t.TempDir()
+	file := filepath.Join(mount, "kernel-monitor.json")
+	publish(t, mount, "..1", "kernel-monitor.json", kernelMonitor(s.log.path, ""))
+	other := newScene(t)
+	p := start(t, "--config.system-log-monitor="+file+","+other.config, "--state-dir="+s.state)
+	s.log.write(hung)
+	other.log.write("one line")
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+
+	publish(t, mount, "..2", "kernel-monitor.json", `{"plugin": "filelog"`)
+	p.waitFor("the complaint", func() bool { return p.logged("level=ERROR", "cannot be used", "ConfigInvalid", file) == 1 })
+	if got := p.figure(`autohealer_agent_config_valid{file="` + file + `"}`); got != "0" {
+		t.Errorf("its validity is %s", got)
+	}
+	if code, _ := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("while the last good version is in force, /healthz says %d", code)
+	}
+	s.log.write(oom)
+	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
+
+	publish(t, mount, "..3", "kernel-monitor.json", strings.ReplaceAll(kernelMonitor(s.log.path, ""), "OOMKilling", "OutOfMemory"))
+	p.waitFor("the new version", func() bool { return p.logged("can be used again", "ConfigLoaded") == 1 })
+	s.log.write(oom)
+	p.waitFor("a problem in the new words", func() bool { return p.logged("problem found", "OutOfMemory") == 1 })
+	if !p.is("KernelDeadlock", "True", "DockerHung")() {
+		t.Error("the sickness did not outlive a new version of the file")
+	}
+	if n := p.logged("a monitor is started"); n != 2 {
+		t.Errorf("%d monitors were started, want each once", n)
+	}
+	if n := p.logged("a monitor is replaced"); n != 1 {
+		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
+	}
+	if got := p.figure(`problem_counter{reason="OOMKilling"}`); got != "1" {
+		t.Errorf("the counter of a rule that is gone is %s: counters do not go back", got)
+	}
+
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the end of its monitor", func() bool { return p.logged("ConfigRemoved") == 1 && p.logged("a monitor is stopped") == 1 })
+	if c, _ := p.condition("KernelDeadlock"); c.Status != "False" {
+		t.Errorf("the condition is %+v, want what the other file's monitor says", c)
+	}
+	if err := os.Remove(other.config); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
+}
+
+// publish does what the kubelet does to the mount of a ConfigMap.
+func publish(t *testing.T, mount, version, file, text string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(mount, version, file), text)
+	_ = os.Symlink(filepath.Join("..data", file), filepath.Join(mount, file))
+	if err := os.Symlink(version, filepath.Join(mount, "..data_tmp")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOneBadFileBlindsNoOther(t *testing.T) {
+	s := newScene(t)
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	put(t, bad, "{")
+	p := start(t, append(s.args(), "--config.system-log-monitor="+bad)...)
+	s.log.write(hung)
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, bad) {
+		t.Errorf("/healthz says %d %q, want that a file cannot be used", code, body)
+	}
+	put(t, bad, kernelMonitor(s.log.path, ""))
+	p.waitFor("health", func() bool { code, _ := get(t, p.status+"/healthz"); return code == http.StatusOK })
+}
+
+func TestAnAgentThatLooksAtNothingDoesNotRun(t *testing.T) {
+	s := newScene(t)
+	put(t, s.config, "{")
+	p := start(t, s.args()...)
+	<-p.ended
+	if p.command.ProcessState.ExitCode() != 1 || p.logged("no configuration file can be used") != 1 || p.logged(s.config) == 0 {
+		t.Errorf("it ends with %d", p.command.ProcessState.ExitCode())
+	}
+}
+
+func TestAPatternThatIsTriedOnEveryLineWorksAndIsNamedAtTheStart(t *testing.T) {
+	s := newScene(t)
+	put(t, s.config, strings.Replace(kernelMonitor(s.log.path, ""), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `\\d+ \\w\\w`, 1))
+	p := start(t, s.args()...)
+	s.log.write("it goes on for 17 ms")
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	if p.logged("level=WARN", "is expensive", s.config) != 1 {
+		t.Error("it is not named as expensive")
+	}
+}
+
+func TestAPortThatIsTakenIsToldAtTheStart(t *testing.T) {
+	s, other := newScene(t), newScene(t)
+	p := start(t, s.args()...)
+	_, port, _ := strings.Cut(p.status, "127.0.0.1:")
+	second := start(t, append(other.args(), "--port="+port)...)
+	<-second.ended
+	if second.logged("listening on 127.0.0.1:"+port, "--port") == 0 {
+		t.Error("it does not say which port is taken")
+	}
+}
+
+func TestTwoAgentsDoNotShareAState(t *testing.T) {
+	s := newScene(t)
+	start(t, s.args()...)
+	second := start(t, s.args()...)
+	<-second.ended
+	if second.logged("--state-dir") == 0 {
+		t.Error("the second does not say what is wrong")
+	}
+}
+
+func TestFilesForOtherNodesAreLeftAlone(t *testing.T) {
+	var labels atomic.Value
+	labels.Store("")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if labels.Load() == "" || r.URL.Path != "/api/v1/nodes/worker-1" {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintf(w, `{"metadata":{"labels":%s}}`, labels.Load())
+	}))
+	defer server.Close()
+	s := newScene(t)
+	folder := t.TempDir()
+	gpu, cpu := filepath.Join(folder, "gpu.json"), filepath.Join(folder, "cpu.json")
+	gpuLog, cpuLog := kernelLog{t, filepath.Join(folder, "gpu.log")}, kernelLog{t, filepath.Join(folder, "cpu.log")}
+	put(t, gpu, strings.ReplaceAll(kernelMonitor(gpuLog.path, `"nodeSelector": "gpu=true",`), "KernelDeadlock", "GPUHung"))
+	put(t, cpu, strings.ReplaceAll(kernelMonitor(cpuLog.path, `"nodeSelector": "!gpu",`), "KernelDeadlock", "CPUHung"))
+	args := append(s.args(), "--config.system-log-monitor="+gpu+","+cpu, "--hostname-override=worker-1",
+		"--apiserver-override="+server.URL+"?inClusterConfig=false")
+
+	p := start(t, args...)
+	p.waitFor("the file that is for all", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
+	p.waitFor("that the others wait", func() bool { return p.logged("wait until the labels", gpu, cpu) == 1 })
+	if got := p.figure(`autohealer_agent_config_waiting{file="` + gpu + `"}`); got != "1" {
+		t.Errorf("that it waits is %s in the metrics", got)
+	}
+	if code, _ := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("while files wait, /healthz says %d", code)
+	}
+	labels.Store(`{"gpu":"true"}`)
+	p.waitFor("the file for GPUs", p.is("GPUHung", "False", "KernelHasNoDeadlock"))
+	if _, ok := p.condition("CPUHung"); ok {
+		t.Error("a file for other nodes is used")
+	}
+	p.stop()
+
+	labels.Store("") // the API server is away
+	p = start(t, args...)
+	p.waitFor("the labels of before", p.is("GPUHung", "False", "KernelHasNoDeadlock"))
+}
+
+func TestTheRealKernelLog(t *testing.T) {
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatalf("%v: run this test as root, on a machine with a kernel log", err)
+	}
+	defer kmsg.Close()
+	folder := t.TempDir()
+	mark := fmt.Sprintf("autohealer-test-%d", time.Now().UnixNano())
+	config := filepath.Join(folder, "kernel-monitor.json")
+	put(t, config, fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor",
+		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
+		"rules": [{"type": "temporary", "reason": "Marked", "pattern": "%s problem \\d+"},
+			{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "%s hung"}]}`, mark, mark))
+	write := func(text string) {
+		if _, err := kmsg.WriteString("<3>" + mark + " " + text + "\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("problem 1") // within the lookback
+	args := []string{"--config.system-log-monitor=" + config, "--state-dir=" + filepath.Join(folder, "state")}
+	p := start(t, args...)
+	p.waitFor("what was there", func() bool { return p.logged("problem found", mark+" problem 1") == 1 })
+	write("hung")
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	p.stop()
+	write("problem 2")
+	p = start(t, args...)
+	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", mark+" problem 2") == 1 })
+	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
+	if p.logged(mark+" problem 1") != 0 {
+		t.Error("what was found before is found once more")
+	}
+}

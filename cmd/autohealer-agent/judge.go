@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+)
+
+// judge says whether a version of a file can be used. What it warns of is taken, and
+// may not be meant.
+func judge(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
+	file, warnings, err = config.Parse(path, kind, text)
+	if err != nil {
+		return nil, warnings, err
+	}
+	if file.Log == nil {
+		return file, warnings, nil
+	}
+	expensive, err := logwatch.Check(*file.Log)
+	if err != nil {
+		return nil, warnings, fmt.Errorf("%s: %w", path, err)
+	}
+	for _, pattern := range expensive {
+		warnings = append(warnings, fmt.Sprintf("%s: the pattern %q is expensive: it is tried on every line, as no text is in all of its matches", path, pattern))
+	}
+	return file, warnings, nil
+}
+
+// validate says of each file whether it can be used. The error says that one cannot.
+func validate(names []settings.Name, out io.Writer) error {
+	shelf := settings.New(settings.Config{Names: names, Judge: judge})
+	shelf.Read()
+	bad, all := 0, shelf.Settings()
+	for _, s := range all {
+		if s.Err != nil {
+			bad++
+			fmt.Fprintf(out, "%s: not ok\n  %s\n", s.Path, strings.ReplaceAll(s.Err.Error(), "\n", "\n  "))
+			continue
+		}
+		fmt.Fprintf(out, "%s: ok, %s\n", s.Path, describe(s.File))
+		for _, warning := range s.Warnings {
+			fmt.Fprintf(out, "  warning: %s\n", strings.TrimPrefix(warning, s.Path+": "))
+		}
+	}
+	switch {
+	case bad == 1 && len(all) == 1:
+		return errors.New("the file cannot be used")
+	case bad > 0:
+		return fmt.Errorf("%d of %d files cannot be used", bad, len(all))
+	}
+	return nil
+}
+
+// describe says what a file asks for.
+func describe(f *config.File) string {
+	words := string(f.Kind)
+	switch {
+	case f.Log != nil:
+		words += fmt.Sprintf(" of %s: %s, %s", f.Log.Plugin, count(len(f.Log.Conditions), "condition"), count(len(f.Log.Rules), "rule"))
+	case f.Plugin != nil:
+		words += fmt.Sprintf(": %s, %s", count(len(f.Plugin.Conditions), "condition"), count(len(f.Plugin.Rules), "rule"))
+	}
+	if !f.Nodes.Empty() {
+		words += ", on nodes with " + f.Nodes.String()
+	}
+	if f.Log == nil {
+		words += "; checked, run by a later version"
+	}
+	return words
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

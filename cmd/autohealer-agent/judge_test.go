@@ -1,0 +1,81 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// originals are the files that node-problem-detector ships.
+const originals = "../../internal/probe/config/testdata/node-problem-detector"
+
+func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
+	files, err := filepath.Glob(originals + "/*.json")
+	if err != nil || len(files) < 15 {
+		t.Fatalf("there are %d files (%v)", len(files), err)
+	}
+	args := []string{"--validate"}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flag := "system-log-monitor"
+		switch {
+		case strings.Contains(string(text), `"custom"`):
+			flag = "custom-plugin-monitor"
+		case strings.Contains(string(text), `"metricsConfigs"`):
+			flag = "system-stats-monitor"
+		}
+		args = append(args, "--config."+flag+"="+file)
+	}
+	var out strings.Builder
+	if err := command(t.Context(), args, none, &out, io.Discard); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(out.String(), ".json: ok, "); n != len(files) {
+		t.Errorf("%d of %d files are ok:\n%s", n, len(files), out.String())
+	}
+	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "1 condition, 2 rules; checked, run by a later version\n", "system-stats-monitor; checked, run by a later version\n"} {
+		if !strings.Contains(out.String(), words) {
+			t.Errorf("it does not say %q:\n%s", words, out.String())
+		}
+	}
+}
+
+func TestValidateAcceptsEveryFileThatIsShipped(t *testing.T) {
+	files, err := filepath.Glob("../../config/*.json")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("there are %d files (%v)", len(files), err)
+	}
+	var out strings.Builder
+	if err := command(t.Context(), []string{"--validate", "--config.system-log-monitor=" + strings.Join(files, ",")}, none, &out, io.Discard); err != nil {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if strings.Contains(out.String(), "expensive") {
+		t.Errorf("a file that everybody has is expensive:\n%s", out.String())
+	}
+}
+
+func TestValidateSaysWhatIsWrongAndWhatIsExpensive(t *testing.T) {
+	folder := t.TempDir()
+	good, bad := filepath.Join(folder, "good.json"), filepath.Join(folder, "bad.json")
+	put(t, good, strings.Replace(kernelMonitor("/var/log/kern.log", `"nodeSelector": "gpu=true",`), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `\\d+ \\w+`, 1))
+	put(t, bad, strings.Replace(kernelMonitor("/var/log/kern.log", ""), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `a(b`, 1))
+	var out strings.Builder
+	err := command(t.Context(), []string{"--validate", "--config.system-log-monitor=" + good + "," + bad + "," + filepath.Join(folder, "away.json")}, none, &out, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 files cannot be used") {
+		t.Errorf("the error is %v", err)
+	}
+	for _, words := range []string{
+		good + ": ok, system-log-monitor of filelog: 1 condition, 3 rules, on nodes with gpu=true\n",
+		`the pattern "\\d+ \\w+" is expensive`,
+		bad + ": not ok\n", "rules[2].pattern", "there is no such file",
+	} {
+		if !strings.Contains(out.String(), words) {
+			t.Errorf("it does not say %q:\n%s", words, out.String())
+		}
+	}
+}

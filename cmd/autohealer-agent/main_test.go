@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// binary is the agent, built once with the race detector for all tests that run it.
+var binary string
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", name)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(folder, name)
+	build := exec.Command("go", "build", "-race", "-o", binary, ".")
+	build.Stdout, build.Stderr = os.Stdout, os.Stderr
+	code := 1
+	if err := build.Run(); err == nil {
+		code = m.Run()
+	}
+	os.RemoveAll(folder)
+	os.Exit(code)
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+)
+
+func none(string) string { return "" }
+
+func TestTheFlagsOfTheOldAgentAreTaken(t *testing.T) {
+	// As they stand in manifests, one in each way of writing.
+	o, err := parse([]string{
+		"--v=4", "-logtostderr", "--alsologtostderr=true", "--log_dir", "/tmp", "--stderrthreshold=2", "--vmodule=a=1", "--log_file_max_size=0", "--skip_headers",
+		"--config.system-log-monitor=/config/kernel-monitor.json,/config/docker-monitor.json",
+		"--config.system-log-monitor", "/config/systemd-monitor.json",
+		"-config.custom-plugin-monitor=/config/health-checker-kubelet.json",
+		"--config.system-stats-monitor=/config/system-stats-monitor.json",
+		"--system-log-monitors=/config/old.json", "--custom-plugin-monitors=/config/older.json",
+		"--prometheus-address=0.0.0.0", "--prometheus-port=20258", "--address=0.0.0.0", "--port", "0",
+		"--k8s-exporter-heartbeat-period=5m0s", "--enable-k8s-exporter=false", "--event-namespace=default",
+		"--k8s-exporter-write-events=false", "--k8s-exporter-update-node-conditions", "--kube-api-qps=10", "--kube-api-burst=20",
+		"--apiserver-override=http://127.0.0.1:8080?inClusterConfig=false", "--apiserver-wait-timeout=1m", "--apiserver-wait-interval=1s",
+		"--hostname-override=worker-1", "--exporter.stackdriver=/config/exporter.json", "true",
+	}, none, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := options{
+		logMonitors:    []string{"/config/kernel-monitor.json", "/config/docker-monitor.json", "/config/systemd-monitor.json", "/config/old.json"},
+		pluginMonitors: []string{"/config/health-checker-kubelet.json", "/config/older.json"},
+		statsMonitors:  []string{"/config/system-stats-monitor.json"},
+		address:        "0.0.0.0", prometheusAddress: "0.0.0.0", prometheusPort: 20258,
+		hostname: "worker-1", node: "worker-1", override: "http://127.0.0.1:8080?inClusterConfig=false",
+		reporting: reporting{namespace: "default", waitTimeout: time.Minute, waitInterval: time.Second, heartbeat: 5 * time.Minute,
+			conditions: true, qps: 10, burst: 20},
+		stateDir: "/var/lib/autohealer-agent", verbosity: 4,
+		ignored: []string{"logtostderr", "alsologtostderr", "log-dir", "stderrthreshold", "vmodule", "log-file-max-size", "skip-headers", "exporter.stackdriver", "true"},
+	}
+	if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{}, reporting{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
+	o, err := parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.address != "127.0.0.1" || o.port != 20256 || o.prometheusAddress != "127.0.0.1" || o.prometheusPort != 20257 {
+		t.Errorf("it serves %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
+	}
+	if diff := cmp.Diff(reporting{enable: true, waitTimeout: 5 * time.Minute, waitInterval: 5 * time.Second, heartbeat: 5 * time.Minute,
+		events: true, conditions: true, qps: 500, burst: 500}, o.reporting, cmp.AllowUnexported(reporting{})); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]settings.Name{{Kind: config.SystemLog, Path: "a.json"}}, o.files()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheNodesNameIsThatOfTheFlagThenOfTheEnvironmentThenOfTheHost(t *testing.T) {
+	env := func(name string) string { return map[string]string{"NODE_NAME": "from-env"}[name] }
+	file := "--config.system-log-monitor=a.json"
+	for _, c := range []struct {
+		args   []string
+		getenv func(string) string
+		ok     func(string) bool
+	}{
+		{[]string{file, "--hostname-override=from-flag"}, env, func(name string) bool { return name == "from-flag" }},
+		{[]string{file}, env, func(name string) bool { return name == "from-env" }},
+		{[]string{file}, none, func(name string) bool { return name != "" && name != "from-env" }},
+	} {
+		o, err := parse(c.args, c.getenv, io.Discard)
+		if err != nil || !c.ok(o.node) {
+			t.Errorf("%v: the node is %q (%v)", c.args, o.node, err)
+		}
+	}
+}
+
+func TestAWrongCommandLineIsRefusedWithTheWayOut(t *testing.T) {
+	file := "--config.system-log-monitor=a.json"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{file, "--promethus-port=1"}, "no flag --promethus-port: --prometheus-port is meant?"},
+		{[]string{file, "--config.system-log-monitors=a.json"}, "--config.system-log-monitor is meant?"},
+		{[]string{file, "--quite-another"}, "no flag --quite-another (--help lists all)"},
+		{[]string{file, "--port"}, "--port has no value"},
+		{[]string{file, "--port=many"}, "--port=many"},
+		{[]string{file, "--port=70000"}, "want 1 to 65535"},
+		{[]string{file, "--port=20257"}, "both 20257"},
+		{[]string{file, "--enable-k8s-exporter=perhaps"}, "--enable-k8s-exporter=perhaps"},
+		{nil, "no configuration file is named"},
+	} {
+		_, err := parse(c.args, none, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: the error is %v, want one line with %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestHelpListsEveryFlag(t *testing.T) {
+	var help strings.Builder
+	if err := command(t.Context(), []string{"--help"}, none, &help, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"-config.system-log-monitor", "-state-dir", "-kubeconfig", "-validate", "-take-over", "-port"} {
+		if !slices.ContainsFunc(strings.Fields(help.String()), func(word string) bool { return word == flag }) {
+			t.Errorf("%s is not listed", flag)
+		}
+	}
+	var said strings.Builder
+	if err := command(t.Context(), []string{"-version"}, none, &said, io.Discard); err != nil || said.String() != "autohealer-agent dev\n" {
+		t.Errorf("it says %q (%v)", said.String(), err)
+	}
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is an agent that runs, and what it has logged.
+type process struct {
+	t       testing.TB
+	command *exec.Cmd
+	status  string // address of /healthz
+	figures string // address of /metrics
+	ended   chan struct{}
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// start runs the agent with ports of its own, until the test ends.
+func start(tb testing.TB, args ...string) *process {
+	tb.Helper()
+	return launch(tb, binary, args...)
+}
+
+// launch runs one of several builds of the agent.
+func launch(tb testing.TB, binary string, args ...string) *process {
+	tb.Helper()
+	status, figures := freePort(tb), freePort(tb)
+	p := &process{
+		t: tb, ended: make(chan struct{}),
+		status: "http://127.0.0.1:" + status, figures: "http://127.0.0.1:" + figures,
+		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary, slices.Concat([]string{"--port=" + status, "--prometheus-port", figures}, args)...),
+	}
+	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else it takes a second more to stop
+	log, err := p.command.StderrPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := p.command.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		scanner := bufio.NewScanner(log)
+		scanner.Buffer(nil, 1<<20)
+		for scanner.Scan() {
+			p.mu.Lock()
+			p.lines = append(p.lines, scanner.Text())
+			p.mu.Unlock()
+		}
+		_ = p.command.Wait()
+	}()
+	tb.Cleanup(func() {
+		p.kill()
+		for _, line := range p.log() {
+			if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic") {
+				tb.Errorf("the agent says:\n%s", strings.Join(p.log(), "\n"))
+				break
+			}
+		}
+		if tb.Failed() {
+			tb.Logf("the log of the agent, or its end:\n%s", strings.Join(p.log()[max(0, len(p.log())-40):], "\n"))
+		}
+	})
+	p.waitFor("that it starts", func() bool { return p.logged("msg=starting") > 0 || p.hasEnded() })
+	return p
+}
+
+func freePort(tb testing.TB) string {
+	tb.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer listener.Close()
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+}
+
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the agent as a crash does.
+func (p *process) kill() {
+	_ = p.command.Process.Kill()
+	<-p.ended
+}
+
+// stop ends the agent as Kubernetes does, and returns how long it took.
+func (p *process) stop() time.Duration {
+	p.t.Helper()
+	began := time.Now()
+	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(20 * time.Second):
+		p.t.Fatal("it does not stop")
+	}
+	if code := p.command.ProcessState.ExitCode(); code != 0 {
+		p.t.Errorf("it ends with %d", code)
+	}
+	return time.Since(began)
+}
+
+func (p *process) log() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
+}
+
+// logged counts the lines that have all of these words.
+func (p *process) logged(words ...string) int {
+	n := 0
+	for _, line := range p.log() {
+		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+			n++
+		}
+	}
+	return n
+}
+
+var idOf = regexp.MustCompile(`msg="(?:problem found|condition changed)".* id=([0-9a-f]+)( |$)`)
+
+// ids returns the identities of all that was found, with how often each was.
+func (p *process) ids() map[string]int {
+	ids := map[string]int{}
+	for _, line := range p.log() {
+		if found := idOf.FindStringSubmatch(line); found != nil {
+			ids[found[1]]++
+		}
+	}
+	return ids
+}
+
+func (p *process) waitFor(what string, done func() bool) {
+	p.t.Helper()
+	eventually(p.t, what, done)
+}
+
+func eventually(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(20 * time.Second); ; {
+		if done() {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			tb.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+func get(tb testing.TB, url string) (code int, body string) {
+	tb.Helper()
+	request, err := http.NewRequestWithContext(tb.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// condition returns what /conditions says of one.
+func (p *process) condition(kind string) (c nodeCondition, ok bool) {
+	p.t.Helper()
+	_, body := get(p.t, p.status+"/conditions")
+	var list []nodeCondition
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		p.t.Fatalf("/conditions is %q: %v", body, err)
+	}
+	for _, c := range list {
+		if c.Type == kind {
+			return c, true
+		}
+	}
+	return nodeCondition{}, false
+}
+
+// is says whether a condition has a status and a reason.
+func (p *process) is(kind, status, reason string) func() bool {
+	return func() bool {
+		c, ok := p.condition(kind)
+		return ok && c.Status == status && c.Reason == reason
+	}
+}
+
+// figure returns the value of a metric, written as in a scrape.
+func (p *process) figure(metric string) string {
+	p.t.Helper()
+	_, body := get(p.t, p.figures+"/metrics")
+	for line := range strings.Lines(body) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), metric+" "); ok {
+			return value
+		}
+	}
+	return "none"
+}
+
+func put(tb testing.TB, path, text string) {
+	tb.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// kernelLog is a file into which a test writes as a syslog daemon would.
+type kernelLog struct {
+	t    testing.TB
+	path string
+}
+
+func (l kernelLog) write(messages ...string) {
+	l.t.Helper()
+	file, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer file.Close()
+	var text strings.Builder
+	for _, message := range messages {
+		fmt.Fprintf(&text, "%s node kernel: [%12.6f] %s\n", time.Now().Format(time.Stamp), 1234.5, message)
+	}
+	if _, err := file.WriteString(text.String()); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// kernelMonitor is the configuration of the seed's example: one rule of each type, on a
+// file. extra is put into it.
+func kernelMonitor(log, extra string) string {
+	return fmt.Sprintf(`{
+	"plugin": "filelog", "logPath": %q, "lookback": "5m", "bufferSize": 10, "source": "kernel-monitor", %s
+	"pluginConfig": {"timestamp": "^.{15}", "message": "kernel: \\[.*\\] (.*)", "timestampFormat": "Jan _2 15:04:05"},
+	"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
+	"rules": [
+		{"type": "temporary", "reason": "OOMKilling", "pattern": "Killed process \\d+ (.+) total-vm:\\d+kB, anon-rss:\\d+kB, file-rss:\\d+kB"},
+		{"type": "permanent", "condition": "KernelDeadlock", "reason": "AUFSUmountHung", "pattern": "task umount\\.aufs:\\w+ blocked for more than \\w+ seconds\\."},
+		{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "task docker:\\w+ blocked for more than \\w+ seconds\\."}
+	]}`, log, extra)
+}
+
+const (
+	oom  = "Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB"
+	hung = "task docker:7 blocked for more than 300 seconds."
+)
+
+// scene is an agent's surroundings: a log, a configuration file for it, and a folder
+// for the state.
+type scene struct {
+	log    kernelLog
+	config string
+	state  string
+}
+
+func newScene(tb testing.TB) scene {
+	tb.Helper()
+	folder := tb.TempDir()
+	s := scene{log: kernelLog{tb, filepath.Join(folder, "kern.log")}, config: filepath.Join(folder, "kernel-monitor.json"), state: filepath.Join(folder, "state")}
+	put(tb, s.config, kernelMonitor(s.log.path, ""))
+	return s
+}
+
+func (s scene) args() []string {
+	return []string{"--config.system-log-monitor=" + s.config, "--state-dir=" + s.state}
+}

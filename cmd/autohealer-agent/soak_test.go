@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+)
+
+// soakEnv, if it is set, makes the soak as long as it is meant to be: 10 million lines,
+// 200 rotations, 50 restarts. Otherwise it is a hundredth of that.
+const soakEnv = "AUTOHEALER_SOAK"
+
+// TestSoak lets an agent read a log that is rotated all the time, in both ways, while
+// it is stopped and killed over and over: each problem is found exactly once, which is
+// to say under one identity, and the memory stays what it is.
+func TestSoak(t *testing.T) {
+	lines, rotations, restarts := 100_000, 20, 6
+	if os.Getenv(soakEnv) != "" {
+		lines, rotations, restarts = 10_000_000, 200, 50
+	}
+	const seed = 11
+	t.Logf("%d lines, %d rotations, %d restarts, seed %d", lines, rotations, restarts, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	s := newScene(t)
+	put(t, s.config, fifteenRules(t, s.log.path))
+	release := buildRelease(t, t.TempDir())
+	tally := &tally{ids: map[string]string{}}
+	p := launch(t, release, s.args()...)
+	w := &writer{t: t, path: s.log.path, random: random}
+	smallest, largest := 1e9, 0.0
+	caughtUp := func() bool { tally.add(t, p); return len(tally.ids) == w.problems }
+
+	// A log that is rotated away before anybody has seen it is none that could be known.
+	w.write(1000)
+	p.waitFor("the log", caughtUp)
+	stops, kills, copies := 0, 0, 0
+	for round := range rotations {
+		size := lines / rotations
+		down := round*restarts/rotations != (round+1)*restarts/rotations
+		if down {
+			w.write(size / 2)
+			smallest, largest = min(smallest, p.resident()), max(largest, p.resident())
+			if kills <= stops {
+				p.kill()
+				kills++
+			} else {
+				p.stop()
+				stops++
+			}
+			tally.add(t, p)
+			size -= size / 2
+		}
+		w.write(size) // nobody is there, if it is down
+		copied := random.IntN(2)
+		copies += copied
+		w.rotate(copied == 1)
+		if down {
+			p = launch(t, release, s.args()...)
+		}
+		// As many old files are kept as usual; who is slower than that loses lines.
+		if tally.add(t, p); round%3 == 2 {
+			p.waitFor("that it has caught up", caughtUp)
+		}
+	}
+	p.waitFor("that it has caught up", caughtUp)
+	smallest, largest = min(smallest, p.resident()), max(largest, p.resident())
+	p.stop()
+	tally.add(t, p)
+
+	t.Logf("saw %d problems, %d of them told again; %d stops, %d kills, %d of the rotations by copying; memory %.1f to %.1f MB",
+		len(tally.ids), tally.again, stops, kills, copies, smallest, largest)
+	if w.problems == 0 || len(tally.ids) != w.problems {
+		t.Errorf("%d problems were found of %d", len(tally.ids), w.problems)
+	}
+	if stops == 0 || kills == 0 || copies == 0 || copies == rotations {
+		t.Error("one of the ways to stop or to rotate was never gone: this test looks at a part of it only")
+	}
+	if largest > 25 {
+		t.Errorf("the agent has %.1f MB of memory", largest)
+	}
+}
+
+// tally is what was found, by the number in the message, with its identity.
+type tally struct {
+	ids   map[string]string
+	again int
+	of    *process
+	seen  map[string]bool // what that agent has told
+	read  int             // lines of its log
+}
+
+var numbered = regexp.MustCompile(`msg="problem found".*Killed process (\d+) .* id=([0-9a-f]+)`)
+
+// add counts what an agent has logged since the last time.
+func (c *tally) add(t *testing.T, p *process) {
+	t.Helper()
+	if c.of != p {
+		c.of, c.read, c.seen = p, 0, map[string]bool{}
+	}
+	log := p.log()
+	for _, line := range log[c.read:] {
+		found := numbered.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		number, id := found[1], found[2]
+		if before, ok := c.ids[number]; ok {
+			c.again++
+			if before != id {
+				t.Errorf("problem %s is found under two identities, %s and %s", number, before, id)
+			}
+			if c.seen[number] {
+				t.Errorf("problem %s is found twice by one agent", number)
+			}
+		}
+		c.seen[number] = true
+		c.ids[number] = id
+	}
+	c.read = len(log)
+}
+
+// writer writes a log, and rotates it as logrotate does.
+type writer struct {
+	t        *testing.T
+	path     string
+	random   *rand.Rand
+	problems int
+}
+
+func (w *writer) write(lines int) {
+	w.t.Helper()
+	file, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer file.Close()
+	out := bufio.NewWriterSize(file, 1<<16)
+	stamp := time.Now().Format(time.Stamp)
+	for range lines {
+		message := vocabulary[w.random.IntN(len(vocabulary))]
+		if w.random.IntN(200) == 0 {
+			w.problems++
+			message = fmt.Sprintf("Killed process %d (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB", w.problems)
+		}
+		fmt.Fprintf(out, "%s node-1 kernel: [%12.6f] %s\n", stamp, w.random.Float64()*1e5, message)
+	}
+	if err := out.Flush(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// rotate keeps the last five files, by renaming or by copying the newest.
+func (w *writer) rotate(copies bool) {
+	w.t.Helper()
+	for n := 5; n >= 1; n-- {
+		_ = os.Rename(fmt.Sprintf("%s.%d", w.path, n), fmt.Sprintf("%s.%d", w.path, n+1))
+	}
+	_ = os.Remove(w.path + ".6")
+	if !copies {
+		if err := os.Rename(w.path, w.path+".1"); err != nil {
+			w.t.Fatal(err)
+		}
+		return
+	}
+	from, err := os.Open(w.path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.Create(w.path + ".1")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.Truncate(w.path, 0); err != nil {
+		w.t.Fatal(err)
+	}
+}
