@@ -127,7 +127,7 @@ func BenchmarkAdmission(b *testing.B) {
 			if leads := d.leads(b, asked); leads == bench.follower {
 				b.Errorf("the controller that was asked leads: %t", leads)
 			}
-			if got, want := d.work(b, asked).calls()-calls, bench.question.calls*len(took); int(got) != want {
+			if got, want := d.work(b, asked).calls()-calls, bench.question.calls*len(took); got != want {
 				b.Errorf("the controller asked the API server %d times for %d verdicts, want %d", got, len(took), want)
 			}
 			b.ReportMetric(0, "ns/op")
