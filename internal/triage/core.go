@@ -27,6 +27,7 @@ type Core struct {
 	alarms       queue // what time alone will change
 	candidates   queue // who may be served in this round
 	touched      []*rule
+	vacancies    []*departure // of nodes that have gone
 	controlPlane controlPlane
 	woken        []*node
 	wokenHead    int
@@ -47,15 +48,29 @@ type Counts struct {
 	// Recovering are selected and not sick, and their treatment is not gone yet. The
 	// gate counts them with the sick.
 	Recovering int
+	// Departed are gone, and their place is kept for a replacement. The gate counts
+	// them with the sick, and with the selected nodes.
+	Departed int
 }
+
+// Unwell is how many nodes the gate counts.
+func (n Counts) Unwell() int { return n.Sick + n.Recovering + n.Departed }
+
+// Meant is of how many nodes: those that are selected, and those that are to be
+// replaced. So when a node goes that is in treatment, the gate counts what it counted
+// before, and allows as many; had it been counted among those that it is a share of no
+// more, a gate in shares or in healthy nodes would close by that alone. A node that was
+// no longer selected is counted from when it goes. That cannot open a gate either: one
+// node more of those that there should be lets no more than one more be sick.
+func (n Counts) Meant() int { return n.Selected + n.Departed }
 
 // Population is what a rule sees of the cluster.
 type Population struct {
 	Counts
-	// Zones splits the counts by zone. A terminated node that still keeps its
-	// place is in no zone.
+	// Zones splits the counts by zone. A node that has gone and keeps its place is
+	// in no zone.
 	Zones map[string]Counts
-	// Gate and Cap are how many may be sick and in treatment now, -1 for any
+	// Gate and Cap are how many may be unwell and in treatment now, -1 for any
 	// number.
 	Gate, Cap int
 	// Storm says that the gate of a rule with a cooldown is closed: by more nodes
@@ -175,7 +190,9 @@ func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duratio
 	c.decide()
 }
 
-// Resume takes up a decision of an earlier process that may be on its way still.
+// Resume takes up a decision of an earlier process that may be on its way still, or
+// whose node has gone. To be told of the same departure again changes nothing while its
+// place is kept; once that is free it is another one.
 func (c *Core) Resume(now time.Time, g Grant) {
 	c.pass(now)
 	n, r := c.nodes[g.Node], c.ruleOf(g.Rule)
@@ -211,8 +228,9 @@ func (c *Core) Resume(now time.Time, g Grant) {
 
 func (c *Core) resumeVacancy(r *rule, g Grant) {
 	gone := nanos(g.Gone)
-	if later(gone, ReplacementWait) <= c.now {
-		return // it has waited long enough
+	isKnown := func(d *departure) bool { return d.episode == nil && d.node == g.Node && d.uid == g.UID }
+	if later(gone, ReplacementWait) <= c.now || slices.ContainsFunc(r.departures, isKnown) {
+		return // it has waited long enough, or does so already
 	}
 	d := &departure{rule: r, node: g.Node, uid: g.UID, step: g.Step, since: nanos(g.Since), controlPlane: g.ControlPlane}
 	r.departures = append(r.departures, d)
@@ -309,7 +327,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 		}
 	}
 	if r.spec.Bound.Gate != nil {
-		p.Gate = r.spec.Bound.Gate.Of(r.total.Selected)
+		p.Gate = r.spec.Bound.Gate.Of(r.total.Meant())
 	}
 	if r.spec.Bound.Cap != nil {
 		p.Cap = r.spec.Bound.Cap.Of(r.total.Selected)
@@ -332,26 +350,35 @@ func (c *Core) Grants() []Grant {
 			}
 		}
 	}
-	for _, r := range c.rules {
-		for _, d := range r.departures {
-			if d.episode == nil {
-				grants = append(grants, Grant{
-					Rule: r.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
-					ControlPlane: d.controlPlane,
-				})
-			}
-		}
+	for _, d := range c.vacancies {
+		grants = append(grants, d.grant())
 	}
-	slices.SortFunc(grants, func(a, b Grant) int {
-		if byRule := a.Rule.compare(b.Rule); byRule != 0 {
-			return byRule
-		}
-		if byName := strings.Compare(a.Node, b.Node); byName != 0 {
-			return byName
-		}
-		return strings.Compare(a.UID, b.UID)
-	})
+	slices.SortFunc(grants, compareGrants)
 	return grants
+}
+
+// Departures returns those of the grants whose node has gone. To ask for them costs
+// nothing while there are none.
+func (c *Core) Departures() []Grant {
+	if len(c.vacancies) == 0 {
+		return nil
+	}
+	grants := make([]Grant, 0, len(c.vacancies))
+	for _, d := range c.vacancies {
+		grants = append(grants, d.grant())
+	}
+	slices.SortFunc(grants, compareGrants)
+	return grants
+}
+
+func compareGrants(a, b Grant) int {
+	if byRule := a.Rule.compare(b.Rule); byRule != 0 {
+		return byRule
+	}
+	if byName := strings.Compare(a.Node, b.Node); byName != 0 {
+		return byName
+	}
+	return strings.Compare(a.UID, b.UID)
 }
 
 func (c *Core) episode(node string, id RuleID) *episode {

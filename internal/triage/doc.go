@@ -91,10 +91,12 @@
 // earliest time of its holding groups, a rule that wants all at the latest.
 //
 // Bounds: a gate closes when more nodes are sick than it allows, where a selected
-// node that is not sick counts with them until its treatment is gone; a cap is full
-// when as many nodes are in treatment as it allows. A closed gate or a full cap
-// stops new treatments, not running ones and not their escalation. A percentage
-// is of the nodes selected now.
+// node that is not sick counts with them until its treatment is gone, and one that was
+// terminated until it is replaced; a cap is full when as many nodes are in treatment as
+// it allows. A closed gate or a full cap stops new treatments, not running ones and not
+// their escalation. A percentage is of the nodes selected now; that of a gate, or what
+// is left of them when so many are to be healthy, counts those that are gone and not
+// replaced yet as selected, so that going away changes nothing about it.
 //
 // Storms: a gate with a cooldown that is found closed stays closed until no more
 // nodes than it allows have been counted for that long without a break. That is

@@ -271,6 +271,9 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 	for _, g := range grants {
 		say := fmt.Sprintf("Resume(%s)", grantKey(g))
 		calls = append(calls, call{say: say, about: []string{g.Node}, do: func(d decider, now time.Time) { d.Resume(now, g) }})
+		if (!g.Gone.IsZero() || g.Deletes) && rare(h.t, 4) { // somebody else knows of it, too
+			calls = append(calls, calls[len(calls)-1])
+		}
 	}
 	h.anyOrder(calls)
 
@@ -1343,7 +1346,8 @@ func TestHistories(t *testing.T) {
 		"abandoned a later step", "later steps over", "storms under a rule that is edited", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with nobody sick", "gates closed by those who recover", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
-		"vacancies of treatments that delete, found after a restart",
+		"vacancies of treatments that delete, found after a restart", "gates closed by those who are gone",
+		"gates that are no plain number closed by those who are gone", "storms by those who are gone", "vacancies told twice",
 	})
 	for code := triage.CapFull; code <= triage.Retrying; code++ {
 		wanted = append(wanted, "held: "+code.String())
@@ -1589,10 +1593,19 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	}
 
 	saw["treatments"]++
-	if limit := allows(rule.Bound.Gate, selected); limit >= 0 {
+	gone := 0
+	for _, other := range grants {
+		if other.Rule == g.Rule && !other.Gone.IsZero() {
+			gone++
+		}
+	}
+	if limit := allows(rule.Bound.Gate, selected+gone); limit >= 0 {
 		saw["gated"]++
-		if len(unwell) > limit {
-			h.tell("%d are sick or in treatment, %d may be", len(unwell), limit)
+		if gone > 0 {
+			saw["gated beside those who are gone"]++
+		}
+		if len(unwell)+gone > limit {
+			h.tell("%d are sick or in treatment and %d are not replaced, %d may be", len(unwell), gone, limit)
 			bad("a treatment is begun while the gate is closed")
 		}
 	}

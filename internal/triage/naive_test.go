@@ -264,6 +264,8 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 	rule, known := t.rules[g.Rule]
 	ladder := len(rule.Response.Ladder) > 0
 	switch {
+	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.vacancy, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
+		t.saw["vacancies told twice"]++
 	case !g.Gone.IsZero():
 		t.vacancy = append(t.vacancy, g)
 	case p == nil:
@@ -365,7 +367,11 @@ func (t *twin) weather() {
 			continue
 		}
 		n := t.count(rule)
-		over := n.Sick+n.Recovering > allows(rule.Bound.Gate, n.Selected)
+		lost := t.unreplaced(id)
+		over := n.Sick+n.Recovering+lost > allows(rule.Bound.Gate, n.Selected+lost)
+		if over && n.Sick+n.Recovering <= allows(rule.Bound.Gate, n.Selected+lost) {
+			t.saw["storms by those who are gone"]++
+		}
 		calm, on := t.storms[id]
 		switch {
 		case over:
@@ -384,7 +390,7 @@ func (t *twin) weather() {
 		if !calm.Add(rule.Bound.Cooldown).After(t.now) {
 			delete(t.storms, id)
 			t.saw["storms over"]++
-			if n.Sick+n.Recovering == 0 {
+			if n.Sick+n.Recovering+lost == 0 {
 				t.saw["storms over with nobody sick"]++
 			}
 		}
@@ -772,12 +778,19 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 // shut says what keeps the gate of a rule closed.
 func (t *twin) shut(rule triage.Rule) (triage.Reason, bool) {
 	n := t.count(rule)
-	unwell := n.Sick + n.Recovering
-	if gate := allows(rule.Bound.Gate, n.Selected); gate >= 0 && unwell > gate {
-		if n.Sick <= gate {
+	lost := t.unreplaced(rule.ID)
+	unwell := n.Sick + n.Recovering + lost
+	if gate := allows(rule.Bound.Gate, n.Selected+lost); gate >= 0 && unwell > gate {
+		if n.Sick+lost <= gate {
 			t.saw["gates closed by those who recover"]++
 		}
-		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Limit: gate, Of: n.Selected}, true
+		if n.Sick+n.Recovering <= gate {
+			t.saw["gates closed by those who are gone"]++
+			if rule.Bound.Gate.Percent || rule.Bound.Gate.Healthy {
+				t.saw["gates that are no plain number closed by those who are gone"]++
+			}
+		}
+		return triage.Reason{Code: triage.GateClosed, Have: unwell, Recovering: n.Recovering, Departed: lost, Limit: gate, Of: n.Selected + lost}, true
 	}
 	if calm, on := t.storms[rule.ID]; on {
 		return triage.Reason{Code: triage.CoolingDown, Calm: calm, Until: calm.Add(rule.Bound.Cooldown)}, true
@@ -812,12 +825,19 @@ func (t *twin) count(rule triage.Rule) triage.Counts {
 		n.Treated += zone.Treated
 		n.Recovering += zone.Recovering
 	}
+	n.Departed = t.unreplaced(rule.ID)
+	n.Treated += n.Departed
+	return n
+}
+
+// unreplaced is how many nodes of a rule are gone and have no replacement yet.
+func (t *twin) unreplaced(id triage.RuleID) (gone int) {
 	for _, v := range t.vacancy {
-		if v.Rule == rule.ID {
-			n.Treated++
+		if v.Rule == id {
+			gone++
 		}
 	}
-	return n
+	return gone
 }
 
 func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
@@ -855,7 +875,7 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 	population := triage.Population{
 		Counts: n,
 		Zones:  t.zones(rule),
-		Gate:   allows(rule.Bound.Gate, n.Selected),
+		Gate:   allows(rule.Bound.Gate, n.Selected+n.Departed),
 		Cap:    allows(rule.Bound.Cap, n.Selected),
 	}
 	population.CalmSince, population.Storm = t.storms[id]

@@ -36,8 +36,8 @@ const (
 	NodeGone
 	// CapFull: as many nodes are in treatment as the rule allows.
 	CapFull
-	// GateClosed: more nodes are sick, or not sick and still in treatment, than the
-	// rule allows.
+	// GateClosed: more nodes are sick, not sick and still in treatment, or gone and not
+	// replaced yet, than the rule allows.
 	GateClosed
 	// CoolingDown: no longer, but not for long enough.
 	CoolingDown
@@ -110,6 +110,8 @@ type Reason struct {
 	Have, Limit, Of int
 	// Recovering is how many of Have are not sick, but still in treatment.
 	Recovering int
+	// Departed is how many of Have are gone and not replaced yet. They are among Of.
+	Departed int
 	// Calm is since when the storm is over.
 	Calm time.Time
 	// Until is when time alone will change this; zero when it will not.
@@ -188,11 +190,7 @@ func (r Reason) tail() string {
 		// selected nodes.
 		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
 	case GateClosed:
-		are := "are sick"
-		if r.Recovering > 0 {
-			are = "are sick or in treatment"
-		}
-		return fmt.Sprintf("waits: %d of %d selected nodes %s, at most %d may be", r.Have, r.Of, are, r.Limit)
+		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, Ailing(r.Recovering, r.Departed), r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
 	case ControlPlaneBusy:
@@ -224,6 +222,20 @@ func (r Reason) tail() string {
 		return "no policy selects this node"
 	}
 	return r.Code.String()
+}
+
+// Ailing says what keeps a gate closed, beside the sick: nodes that recover, and nodes
+// that are gone and not replaced yet.
+func Ailing(recovering, departed int) string {
+	switch {
+	case recovering > 0 && departed > 0:
+		return "sick, in treatment or not replaced yet"
+	case departed > 0:
+		return "sick or not replaced yet"
+	case recovering > 0:
+		return "sick or in treatment"
+	}
+	return "sick"
 }
 
 // rehearsal says what a rule on dry run would do, and what it does about what it

@@ -221,7 +221,10 @@ func (c *Core) depart(d *departure, gone int64) {
 		d.forget()
 		return
 	}
+	c.vacancies = append(c.vacancies, d)
 	d.rule.total.Treated++
+	d.rule.total.Departed++
+	c.touch(d.rule)
 	if d.controlPlane {
 		c.controlPlane.hold(d.node)
 	}
@@ -232,7 +235,9 @@ func (c *Core) depart(d *departure, gone int64) {
 // fill frees the place of a node that has gone.
 func (c *Core) fill(d *departure) {
 	d.alarm.leave()
+	c.vacancies = slices.DeleteFunc(c.vacancies, func(other *departure) bool { return other == d })
 	d.rule.total.Treated--
+	d.rule.total.Departed--
 	if d.controlPlane {
 		c.controlPlane.release(d.node)
 	}
@@ -243,6 +248,14 @@ func (c *Core) fill(d *departure) {
 
 func (d *departure) forget() {
 	d.rule.departures = slices.DeleteFunc(d.rule.departures, func(other *departure) bool { return other == d })
+}
+
+// grant is what an heir needs to know of a node that has gone.
+func (d *departure) grant() Grant {
+	return Grant{
+		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
+		ControlPlane: d.controlPlane,
+	}
 }
 
 // decided is when what takes the node away began.

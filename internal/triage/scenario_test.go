@@ -732,5 +732,8 @@ func counts(c triage.Counts) string {
 	if c.Recovering > 0 {
 		line += fmt.Sprintf(" (%d not sick)", c.Recovering)
 	}
+	if c.Departed > 0 {
+		line += fmt.Sprintf(" (%d gone)", c.Departed)
+	}
 	return line
 }

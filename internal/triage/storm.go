@@ -1,10 +1,10 @@
 package triage
 
-// overrun says whether more of the selected nodes are sick, or still in treatment,
-// than the gate allows.
+// overrun says whether more nodes are sick, still in treatment, or gone and not
+// replaced yet than the gate allows.
 func (r *rule) overrun() bool {
 	gate := r.spec.Bound.Gate
-	return gate != nil && r.total.Sick+r.total.Recovering > gate.Of(r.total.Selected)
+	return gate != nil && r.total.Unwell() > gate.Of(r.total.Meant())
 }
 
 // shut names what keeps the gate closed, 0 if it is open.
