@@ -344,13 +344,22 @@ func (h *history) weatherChanges() {
 // it is not after all, and often the node goes.
 func (h *history) treatmentDeletes() {
 	names := h.treated()
+	for _, name := range h.names() { // or it is wanted, and comes just in time
+		planned, node := h.plans[name].Treatment, h.nodes[name]
+		if len(names) == 0 && planned != nil && h.plans[name].UID == node.UID {
+			node.Treatments = append(slices.Clone(node.Treatments), triage.Treatment{Rule: planned.Rule, Step: planned.Step, Since: h.now})
+			names = append(names, name)
+		}
+	}
 	if len(names) == 0 {
 		h.sicken()
+		h.timePasses()
 		return
 	}
 	node := h.nodes[pick(h.t, names)]
 	t := &node.Treatments[rapid.IntRange(0, len(node.Treatments)-1).Draw(h.t, "")]
 	t.Deletes = !t.Deletes || !rare(h.t, 3)
+	rule := t.Rule
 	h.observe(node.Name)
 	switch {
 	case rare(h.t, 3):
@@ -360,6 +369,43 @@ func (h *history) treatmentDeletes() {
 	default:
 		delete(h.nodes, node.Name)
 		h.forget(node.Name)
+	}
+	h.gateBeside(rule)
+}
+
+// gateBeside has a rule that keeps the places of nodes which are gone let no more be
+// unwell than are, and one more fall sick.
+func (h *history) gateBeside(id triage.RuleID) {
+	rule, known := h.rules[id]
+	counts, _ := h.core().Population(id)
+	gone := 0
+	for _, g := range h.core().Grants() {
+		if g.Rule == id && !g.Gone.IsZero() {
+			gone++
+		}
+	}
+	if !known || rule.DryRun || gone == 0 || rare(h.t, 4) {
+		return
+	}
+	unwell, all := counts.Sick+counts.Recovering+gone, counts.Selected+gone
+	rule.Bound.Gate = pick(h.t, []*triage.Limit{
+		{Number: unwell}, {Number: all - unwell, Healthy: true}, {Number: 100 * unwell / all, Percent: true, RoundUp: true},
+		{Number: 100 * (all - unwell) / all, Percent: true, RoundUp: true, Healthy: true},
+	})
+	if rare(h.t, 2) {
+		rule.Bound.Cooldown = 30 * time.Second
+	}
+	rule.Hold = ""
+	h.setRule(rule)
+	if !h.loaded {
+		h.load()
+	}
+	if len(h.nodes) == 0 || rare(h.t, 2) {
+		h.replacementArrives()
+	}
+	for range 3 {
+		h.strike(rule, 1)
+		h.timePasses()
 	}
 }
 

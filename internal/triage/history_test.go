@@ -351,7 +351,7 @@ func (h *history) step() {
 		{6, h.courseChanges},
 		{5, h.patientRecovers},
 		{4, h.weatherChanges},
-		{3, h.treatmentDeletes},
+		{6, h.treatmentDeletes},
 		{5, h.abandon},
 		{3, h.settle},
 		{1, h.observeAgain},
