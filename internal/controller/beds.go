@@ -58,6 +58,7 @@ type setback struct {
 type treatment struct {
 	remediation.Object
 	ended bool // somebody here has deleted it, whatever the watch says
+	told  bool // the core knows, or knew, that it takes the node away
 }
 
 // isEnding says whether the object is on its way out.
@@ -235,7 +236,7 @@ func (l *loop) findObject(b *bed, o remediation.Object) {
 	}
 	delete(home.objects, key) // somebody may have changed whom it is about
 	l.homes[key] = b
-	b.objects[key] = treatment{Object: o, ended: isSame && before.ended}
+	b.objects[key] = treatment{Object: o, ended: isSame && before.ended, told: isSame && before.told}
 	if l.checks.kinds.known[o.GroupVersionKind] == nil { // it was taken out of the ladder meanwhile
 		l.checks.moved = true
 	}
@@ -297,6 +298,7 @@ func (l *loop) attendAll(now time.Time, check string) {
 // addCare adds to the facts about a node what stands elsewhere than on the node:
 // its treatments, and what speaks against treating it.
 func (l *loop) addCare(now time.Time, p *patient, facts *triage.Node) {
+	defer l.noteTold(p, facts)
 	if l.checks.isBack {
 		return
 	}

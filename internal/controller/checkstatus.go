@@ -230,7 +230,7 @@ func (l *loop) tellOfStorm(c *check, counts triage.Population) {
 		event, words = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
 	case is.isOn && !was.isOn:
 		event = treat.StormRecoveryStarted
-		words = fmt.Sprintf("a storm: %d of %d selected nodes are sick or in treatment, at most %d may be; nothing new is begun", counts.Sick+counts.Recovering, counts.Selected, counts.Gate)
+		words = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
 	case is.isOn: // it is back
 		event, words = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
 	default:

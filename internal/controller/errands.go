@@ -76,7 +76,10 @@ type errandReport struct {
 // tend queues the bed of a node if there is something to do about it.
 func (l *loop) tend(now time.Time, node string) {
 	b := l.beds[node]
-	if b == nil || b.stage != idle || !l.loaded {
+	if b == nil || !l.loaded {
+		return
+	}
+	if l.findDepartures(now, b); b.stage != idle {
 		return
 	}
 	e, due := l.nextErrand(now, b)
@@ -187,11 +190,12 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 }
 
 // clearOut ends what is left of a node that is gone, or that had another one's name.
-// A remediator that means the node to go is waited for.
+// A remediator that means the node to go is waited for, and so is the page that names
+// its departure: nothing else would be left to tell of it.
 func (l *loop) clearOut(b *bed, p *patient) *errand {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
-		if o.Check == "" || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && !o.Succeeded && !o.Failed {
+		if o.Check == "" || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isUnnamed(o)) {
 			continue
 		}
 		if c := l.checks.known[o.Check]; c != nil && !c.isFollowed() {

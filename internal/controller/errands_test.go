@@ -367,6 +367,7 @@ func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
 		w.finds(object)
 		w.runs(w.wants("a", note), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
 		w.node("a", corev1.ConditionTrue, madeAnew)
+		w.turns() // once the ledger names whose place is kept
 		w.wants("a", end)
 	})
 }

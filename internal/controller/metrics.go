@@ -188,7 +188,7 @@ func (m *Metrics) treated(check, outcome string) {
 func (m *Metrics) checked(name string, counts triage.Population, c *check) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "healthy": counts.Selected - counts.Sick - counts.Recovering,
-		"sick": counts.Sick, "recovering": counts.Recovering, "in_treatment": counts.Treated,
+		"sick": counts.Sick, "recovering": counts.Recovering, "departed": counts.Departed, "in_treatment": counts.Treated,
 	} {
 		m.checkNodes.WithLabelValues(name, state).Set(float64(n))
 	}

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,6 +33,7 @@ type pages struct {
 	// time, and what the one before left.
 	beginning, starting []*bed
 	begun               []*bed
+	departed            departures
 	busy                bool
 	done                chan error
 
@@ -44,7 +46,11 @@ type pages struct {
 func (l *loop) takeInheritance(now time.Time) {
 	for _, e := range l.pages.inherited {
 		p := l.patients[e.Node]
-		if e.Object != "" {
+		switch {
+		case !e.Gone.IsZero():
+			l.inheritDeparture(now, p, e)
+			continue
+		case e.Object != "":
 			l.inheritTreatment(now, p, e)
 			continue
 		}
@@ -63,6 +69,9 @@ func (l *loop) takeInheritance(now time.Time) {
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
 	}
 	l.pages.inherited = nil
+	for _, node := range slices.Sorted(maps.Keys(l.beds)) {
+		l.findDepartures(now, l.beds[node])
+	}
 }
 
 // inheritTreatment takes up a treatment that the one before may have sent. It may be
@@ -91,11 +100,29 @@ func (l *loop) inheritTreatment(now time.Time, p *patient, e ledger.Entry) {
 // try again if that must wait.
 func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 	pg := &l.pages
+	entries, due := l.nextPage(now)
+	if entries == nil {
+		return due
+	}
+	pg.busy = true
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		pg.done <- pg.book.Write(ctx, entries)
+	})
+	return time.Time{}
+}
+
+// nextPage returns the page as it is to be, nil if none is to be written now, and then
+// when it may be if that must wait.
+func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
+	pg := &l.pages
+	hasDepartures := l.hasDepartures(now)
 	switch {
-	case pg.busy || len(pg.entering)+len(pg.beginning) == 0:
-		return time.Time{}
+	case pg.busy || len(pg.entering)+len(pg.beginning) == 0 && !hasDepartures:
+		return nil, time.Time{}
 	case now.Before(pg.notBefore):
-		return pg.notBefore
+		return nil, pg.notBefore
 	}
 	pg.named = slices.DeleteFunc(pg.named, func(p *patient) bool {
 		p.named = !p.gone && p.granted.version != ""
@@ -103,8 +130,9 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 	})
 	waiting := pg.entering
 	pg.entering, pg.asked = nil, nil
+	isDeparture := l.nameDepartures()
 	for i, p := range waiting {
-		if len(pg.named)+len(pg.asked) >= maxNamed {
+		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) >= maxNamed {
 			pg.entering = append(pg.entering, waiting[i:]...)
 			break
 		}
@@ -124,17 +152,10 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 			l.errands.push(b)
 		}
 	}
-	if len(pg.asked)+len(pg.starting) == 0 {
-		return time.Time{} // the page is full, or nobody needs it any more
+	if len(pg.asked)+len(pg.starting) == 0 && !isDeparture {
+		return nil, time.Time{} // the page is full, or nobody needs it any more
 	}
-	entries := pg.entries()
-	pg.busy = true
-	l.requests.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-		defer cancel()
-		pg.done <- pg.book.Write(ctx, entries)
-	})
-	return time.Time{}
+	return pg.entries(), time.Time{}
 }
 
 // entries returns the page as it is to be.
@@ -156,7 +177,7 @@ func (pg *pages) entries() []ledger.Entry {
 			entries = append(entries, b.granted)
 		}
 	}
-	return entries
+	return append(entries, pg.departed.asked...)
 }
 
 // asks returns what a patient needs on the page now, beside what it has there.
@@ -235,7 +256,7 @@ func (l *loop) turnPage(err error) error {
 		}
 		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
 		pg.beginning, pg.starting = append(pg.starting, pg.beginning...), nil
-		return nil
+		return nil // departures ask again by themselves
 	}
 	if pg.trouble.tries > 0 {
 		l.cfg.Logger.Info("ledger written after trouble", "tries", pg.trouble.tries)
@@ -264,6 +285,7 @@ func (l *loop) turnPage(err error) error {
 		l.errands.push(b)
 	}
 	pg.starting = nil
+	pg.departed.turn()
 	return nil
 }
 

@@ -3,10 +3,12 @@ package controller
 import (
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func TestAFullPageWaitsForAnAnswerAndDoesNotSpin(t *testing.T) {
-	l := &loop{}
+	l := &loop{core: triage.New()}
 	for range maxNamed {
 		l.pages.named = append(l.pages.named, &patient{named: true, granted: grant{version: "7"}})
 	}

@@ -4,7 +4,8 @@
 // will change, before it sends it; and a successor first takes the page over,
 // by compare-and-swap, which ends the predecessor's right to name any more. A
 // lost lease cannot call back a request that has left; the page tells the
-// successor which those may be. It refuses to judge who ought to lead.
+// successor which those may be. It tells it, too, which nodes have gone that keep their
+// place, since nothing else is left of them. It refuses to judge who ought to lead.
 package ledger
 
 import (
@@ -12,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,7 +39,8 @@ var (
 	ErrUnreadable = errors.New("the ledger cannot be read")
 )
 
-// Entry is a write that takes a place under a rule's bound and may be on its way.
+// Entry is a write that takes a place under a rule's bound and may be on its way, or a
+// node that was taken away and keeps its place.
 type Entry struct {
 	Rule record.Rule `json:"rule"`
 	Node string      `json:"node"`
@@ -50,6 +53,13 @@ type Entry struct {
 	// precondition can be given for it: it may be made until it is too old to be.
 	Object string `json:"object,omitempty"`
 	Step   int    `json:"step,omitempty"`
+	// Gone is when the node went that keeps its place until it is replaced, by the
+	// clock of whoever saw it, and zero for a write. Since is when what took it away
+	// began: its replacement is younger than that.
+	Gone  time.Time `json:"gone,omitzero"`
+	Since time.Time `json:"since,omitzero"`
+	// ControlPlane says that the node that has gone was one of the control plane.
+	ControlPlane bool `json:"controlPlane,omitempty"`
 }
 
 // page is what the ConfigMap holds.
@@ -101,7 +111,7 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	return before.Grants, l.client.Update(ctx, found)
 }
 
-// Write makes these the entries of the page; they must be all that may be on
+// Write makes these the entries of the page; they must name all that may be on
 // their way. With ErrDeposed nothing was written and nothing ever will be; after
 // any other error the page holds these entries or those before, and Write may be
 // tried again.

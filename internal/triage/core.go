@@ -56,6 +56,9 @@ type Counts struct {
 // Unwell is how many nodes the gate counts.
 func (n Counts) Unwell() int { return n.Sick + n.Recovering + n.Departed }
 
+// Ailing says what those are whom the gate counts.
+func (n Counts) Ailing() string { return ailing(n.Recovering, n.Departed) }
+
 // Meant is of how many nodes: those that are selected, and those that are to be
 // replaced. So when a node goes that is in treatment, the gate counts what it counted
 // before, and allows as many; had it been counted among those that it is a share of no

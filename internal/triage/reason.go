@@ -190,7 +190,7 @@ func (r Reason) tail() string {
 		// selected nodes.
 		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
 	case GateClosed:
-		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, Ailing(r.Recovering, r.Departed), r.Limit)
+		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, ailing(r.Recovering, r.Departed), r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
 	case ControlPlaneBusy:
@@ -224,9 +224,9 @@ func (r Reason) tail() string {
 	return r.Code.String()
 }
 
-// Ailing says what keeps a gate closed, beside the sick: nodes that recover, and nodes
-// that are gone and not replaced yet.
-func Ailing(recovering, departed int) string {
+// ailing says of those whom a gate counts what they are: sick, or else in treatment or
+// gone and not replaced yet.
+func ailing(recovering, departed int) string {
 	switch {
 	case recovering > 0 && departed > 0:
 		return "sick, in treatment or not replaced yet"

@@ -1,0 +1,219 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	// maxDeparted bounds how many nodes that are gone a page names, so that they leave
+	// room for those that are there.
+	maxDeparted = maxNamed / 2
+	// clockSkew is by how much the clocks of two controllers may differ without the
+	// place of a node that is gone being free too soon.
+	clockSkew = 5 * time.Minute
+)
+
+// departures are the nodes that remediators have taken away and that keep their place
+// until they are replaced, as the ledger names them. When the remediation object is
+// gone, too, nothing but that is left for an heir to know them by. One whose place is
+// free again stays on the page until there is another.
+type departures struct {
+	named map[departure]ledger.Entry // on the page as it is
+	asked []ledger.Entry             // on the next page, or as it is being written
+	// awaited are nodes whose objects stay until the page names them, or their place
+	// is free.
+	awaited map[string]bool
+}
+
+// departure is whose place is kept, and by which rule.
+type departure struct {
+	rule      triage.RuleID
+	node, uid string
+}
+
+func departureOf(e ledger.Entry) departure {
+	return departure{triage.RuleID(e.Rule), e.Node, e.UID}
+}
+
+// isBy says whether it was this object by which the node was taken away.
+func (d departure) isBy(o treatment) bool {
+	return d.rule == ruleOf(o.Object) && d.node == o.Node && (o.NodeUID == "" || d.uid == string(o.NodeUID))
+}
+
+// noteTold notes which objects the core has been told of as taking this node away: it
+// keeps the place when the node goes.
+func (l *loop) noteTold(p *patient, facts *triage.Node) {
+	b := l.beds[p.node.Name]
+	if b == nil {
+		return
+	}
+	for key, o := range b.objects {
+		isTold := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
+		if o.IsOf(p.node) && o.told != (o.DeletesNode && isTold) {
+			o.told = !o.told
+			b.objects[key] = o
+		}
+	}
+}
+
+// findDepartures tells the core of a node that is gone and was not known to be taken
+// away: by a remediator that has said so, while nobody was here to hear it, or in words
+// that came later than the node went. Nobody knows when that was, so it is now.
+func (l *loop) findDepartures(now time.Time, b *bed) {
+	if l.checks.isBack {
+		return
+	}
+	p := l.patients[b.node]
+	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
+		o := b.objects[key]
+		c := l.checkOf(ruleOf(o.Object))
+		if !o.DeletesNode || o.told || o.isOf(p) || c == nil || c.object.UID != o.CheckUID {
+			continue
+		}
+		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), func(other treatment) bool {
+			return other.told && other.Check == o.Check && other.NodeUID == o.NodeUID
+		})
+		o.told = true
+		b.objects[key] = o
+		if isKnown {
+			continue
+		}
+		step, _ := o.Step(c.ladder)
+		l.core.Resume(now, triage.Grant{
+			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
+		})
+		l.cfg.Logger.Info("departure found", "node", b.node, "rule", ruleOf(o.Object).String(), "object", key)
+	}
+}
+
+// inheritDeparture takes up the place of a node that was seen to go by the one before.
+// Its clock may be another: what it calls later than now was now at the latest, and
+// what is over by less than clocks may differ is not over yet. So a wrong clock keeps a
+// place for no longer than any is kept, counted from here, and frees it too soon only
+// by as much as it is wrong beyond that.
+func (l *loop) inheritDeparture(now time.Time, p *patient, e ledger.Entry) {
+	if p != nil && string(p.node.UID) == e.UID {
+		return // it is there
+	}
+	d := departureOf(e)
+	l.pages.departed.name(e)
+	if b := l.beds[e.Node]; b != nil {
+		for key, o := range b.objects {
+			if d.isBy(o) {
+				o.told = true
+				b.objects[key] = o
+			}
+		}
+	}
+	gone := e.Gone.Add(clockSkew)
+	if gone.After(now) {
+		gone = now
+	}
+	l.core.Resume(now, triage.Grant{Rule: d.rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane})
+	l.cfg.Logger.Info("departure inherited", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
+}
+
+func (ds *departures) name(e ledger.Entry) {
+	if ds.named == nil {
+		ds.named = map[departure]ledger.Entry{}
+	}
+	ds.named[departureOf(e)] = e
+}
+
+// isNamed says whether the page as it is names a node that is gone.
+func (ds *departures) isNamed(g triage.Grant) bool {
+	_, is := ds.named[departure{g.Rule, g.Node, g.UID}]
+	return is
+}
+
+// hasDepartures says whether a node is gone that the page does not name. Who waited for
+// that, and need not any more, goes on.
+func (l *loop) hasDepartures(now time.Time) bool {
+	unnamed := map[string]bool{}
+	for _, g := range l.core.Departures() {
+		if !l.pages.departed.isNamed(g) {
+			unnamed[g.Node] = true
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(l.pages.departed.awaited)) {
+		if !unnamed[node] {
+			delete(l.pages.departed.awaited, node)
+			l.tend(now, node)
+		}
+	}
+	return len(unnamed) > 0
+}
+
+// isUnnamed says whether an object is all that tells of a node that is gone.
+func (l *loop) isUnnamed(o treatment) bool {
+	ds := &l.pages.departed
+	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
+		return departure{g.Rule, g.Node, g.UID}.isBy(o) && !ds.isNamed(g)
+	})
+	if is {
+		if ds.awaited == nil {
+			ds.awaited = map[string]bool{}
+		}
+		ds.awaited[o.Node] = true
+	}
+	return is
+}
+
+// nameDepartures puts the nodes that are gone on the next page, and says whether one of
+// them is not on the page as it is. If there are more than there is room for, those stay
+// that are there, since their objects may be gone; the objects of the others stay.
+func (l *loop) nameDepartures() (isNews bool) {
+	pg := &l.pages
+	kept := l.core.Departures()
+	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
+		if is := pg.departed.isNamed(a); is != pg.departed.isNamed(b) {
+			if is {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
+	})
+	room := min(maxDeparted, max(0, maxNamed-len(pg.named)))
+	pg.departed.asked = nil
+	for _, g := range kept[:min(len(kept), room)] {
+		e, isNamed := pg.departed.named[departure{g.Rule, g.Node, g.UID}]
+		if !isNamed {
+			isNews = true
+			e = ledger.Entry{
+				Rule: record.Rule(g.Rule), Node: g.Node, UID: g.UID, Step: g.Step,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane,
+			}
+		}
+		pg.departed.asked = append(pg.departed.asked, e)
+	}
+	for _, e := range slices.SortedFunc(maps.Values(pg.departed.named), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
+		if len(pg.departed.asked) < room && l.isLeft(e) && !slices.Contains(pg.departed.asked, e) {
+			pg.departed.asked = append(pg.departed.asked, e)
+		}
+	}
+	return isNews
+}
+
+// isLeft says whether the object is still there by which a node was taken away. An heir
+// that finds it, and no word of when the node went, would keep the place once more.
+func (l *loop) isLeft(e ledger.Entry) bool {
+	b := l.beds[e.Node]
+	return b != nil && slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), departureOf(e).isBy)
+}
+
+// turn notes what the page names that has been written.
+func (ds *departures) turn() {
+	ds.named = nil
+	for _, e := range ds.asked {
+		ds.name(e)
+	}
+	ds.asked = nil
+}
