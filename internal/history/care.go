@@ -29,6 +29,8 @@ type ward struct {
 	peers        map[string]*tenure     // by namespace
 	ladders      map[ladderOf][]*remedy // what was made of each step the last time
 	departed     map[types.UID]*node
+	lost         []*loss
+	arrivals     []arrival
 	// kept says that a node of the control plane went while it was being replaced:
 	// then nobody can tell from outside for how long its place is kept.
 	kept bool
@@ -237,6 +239,7 @@ func (r *replay) discharge(n *node) {
 	r.beforeNode(n)
 	gone := *n // with what is known of it now
 	r.ward.departed[n.uid] = &gone
+	r.lose(n)
 	for _, name := range r.ward.inOrder {
 		r.countCare(r.ward.checks[name], n.care(name), false, false)
 	}
@@ -349,7 +352,7 @@ func (r *replay) remediationChanged(change testbed.Change) {
 		}
 		r.dismiss(before)
 	default:
-		o.ours, o.seen = before.ours, before.seen
+		o.ours, o.seen, o.meant = before.ours, before.seen, before.meant
 		if ours {
 			r.judgeRemedyWrite(before, o)
 		}
@@ -357,6 +360,7 @@ func (r *replay) remediationChanged(change testbed.Change) {
 			r.heedEnding(before, n, ours)
 		}
 		*before = *o
+		r.heedMeaning(before)
 	}
 	if n != nil {
 		r.attend(n)
@@ -390,6 +394,7 @@ func (r *replay) heedEnding(o *remedy, n *node, ours bool) {
 // admit takes in an object that is new.
 func (r *replay) admit(o *remedy) {
 	r.ward.remedies[o.uid] = o
+	r.heedMeaning(o)
 	r.ward.onNode[o.node] = append(r.ward.onNode[o.node], o)
 	if o.controlPlane && o.check != "" {
 		r.ward.controlPlane = append(r.ward.controlPlane, o)
@@ -417,6 +422,7 @@ func (r *replay) admit(o *remedy) {
 
 func (r *replay) dismiss(o *remedy) {
 	delete(r.ward.remedies, o.uid)
+	r.loseTrace(o)
 	isIt := func(other *remedy) bool { return other == o }
 	r.ward.controlPlane = slices.DeleteFunc(r.ward.controlPlane, isIt)
 	left := slices.DeleteFunc(r.ward.onNode[o.node], isIt)

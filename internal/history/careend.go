@@ -44,9 +44,9 @@ func (r *replay) judgeTreated(n *node) {
 		c := n.care(name)
 		switch {
 		case r.noTreatment(n, h, false) != "" || !f.surely(r.at.Time, r.cfg.Lag) || c.lost || !r.hasTemplates(h):
-		case h.unwell > h.bound || !r.isCalm(h):
+		case h.unwell+r.maybeGone(h) > h.followed.bound(h.selected+r.maybeGone(h)) || !r.isCalm(h):
 		case onControlPlane(n.labels) && (len(r.ward.controlPlane) > 0 || r.ward.kept):
-		case h.unwell+r.unsure(h) > h.bound: // it looks at every node, so it is asked last
+		case h.unwell+r.maybeGone(h)+r.unsure(h) > h.followed.bound(h.selected+r.maybeGone(h)): // it looks at every node, so it is asked last
 		default:
 			r.tellOf(WrongEnd, n.name, name, fmt.Sprintf("the node is sick and has no remediation object: %d of %d selected nodes are sick or in treatment, and %d may be", h.unwell, h.selected, h.bound))
 			return
@@ -90,7 +90,7 @@ func (r *replay) isCalm(h *healthCheck) bool {
 		return true
 	}
 	isOver := h.calmSince.IsZero() || h.calmSince.Add(h.followed.cooldown).Before(r.horizon())
-	return h.overSince.IsZero() && isOver && h.edited.Add(h.followed.cooldown).Before(r.horizon())
+	return h.overSince.IsZero() && isOver && !r.wasMaybeGone(h, h.followed.cooldown) && h.edited.Add(h.followed.cooldown).Before(r.horizon())
 }
 
 // unsure counts the nodes of which nobody can tell from outside whether they count

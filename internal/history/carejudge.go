@@ -234,14 +234,15 @@ func (r *replay) judgeGate(o *remedy) {
 	if at, _ := h.followed.stepOf(o); another || at > 0 || c.sickSince.IsZero() || r.recent(h.edited) {
 		return // nothing new was begun, or it is judged for something else
 	}
-	largest := h.bound
+	gone := r.surelyGone(h)
+	largest := h.followed.bound(h.selected + gone)
 	for _, p := range h.bounds {
 		if r.recent(p.until) {
-			largest = max(largest, p.bound)
+			largest = max(largest, p.bound+gone)
 		}
 	}
-	if known := r.knownUnwell(n, h, largest); known > largest {
-		r.tellOf(GateIgnored, o.node, h.name, fmt.Sprintf("we made %s: %d of %d selected nodes are sick or in treatment, at most %d may be", o, known, h.selected, largest))
+	if known := gone + r.knownUnwell(n, h, largest-gone); known > largest {
+		r.tellOf(GateIgnored, o.node, h.name, fmt.Sprintf("we made %s: %d of %d selected nodes are %s, at most %d may be", o, known, h.selected+gone, ailing(gone), largest))
 		return
 	}
 	calm := h.calmSince.Add(h.followed.cooldown)

@@ -215,6 +215,82 @@ func TestLawfulCare(t *testing.T) {
 			}
 			s.tells("workers", "Remediating", 5, 0, 5)
 		},
+		"a node that was taken away, and its replacement": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.answers("n1", "Reboot", "PermanentNodeDeletionExpected=True", "Succeeded=True")
+			s.ends(us, "n1", "Reboot")
+			s.unlock("n1")
+			s.fallIll("n2")
+			s.node("n6")
+			s.remediate("n2", "workers", "Reboot")
+			s.tells("workers", "Remediating", 5, 4, 1)
+		},
+		"a node that was taken away when its replacement was there": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			s.fallIll("n1")
+			s.remediate("n1", "workers", "Reboot")
+			s.answers("n1", "Reboot", "PermanentNodeDeletionExpected=True")
+			s.pass(time.Minute)
+			s.node("n6")
+			s.deleteNode(remediator, "n1")
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+			s.tells("workers", "Remediating", 5, 4, 2)
+		},
+		"a node that was taken away a moment ago": func(s *hospital) {
+			s.checkup("workers", `{"remediationTemplate":`+rebootRef+`,"maxUnhealthy":1,"unhealthyConditions":[{"type":"Ready","status":"False","duration":"0s"}]}`)
+			s.condition("n1", "Ready=False")
+			s.remediate("n1", "workers", "Reboot")
+			s.answers("n1", "Reboot", "PermanentNodeDeletionExpected=True")
+			s.deleteNode(remediator, "n1")
+			s.condition("n2", "Ready=False")
+			s.remediate("n2", "workers", "Reboot")
+			s.tells("workers", "Remediating", 4, 3, 2)
+		},
+		"a node that was taken away, and nobody could know": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			s.fallIll("n1")
+			s.remediate("n1", "workers", "Reboot")
+			s.answers("n1", "Reboot", "PermanentNodeDeletionExpected=True")
+			s.ends(remediator, "n1", "Reboot") // in one moment
+			s.deleteNode(remediator, "n1")
+			s.unlock("n1")
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+			s.tells("workers", "Remediating", 4, 3, 1)
+		},
+		"a node that was taken away, and nobody came for a quarter of an hour": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.pass(replacedWithin)
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+			s.tells("workers", "Remediating", 4, 3, 2)
+		},
+		"a node that was taken away keeps another one waiting": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.fallIll("n2")
+			s.pass(time.Minute)
+			s.tells("workers", "Remediating", 4, 3, 1)
+		},
+		"a node that was taken away makes a storm": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1,"stormCooldownDuration":"5m"`))
+			takenAway(s, "n1")
+			s.fallIll("n2")
+			s.pass(time.Minute)
+			s.tells("workers", "Remediating", 4, 3, 1, "StormActive=True")
+		},
+		"a node that was taken away under another health check": func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.checkup("others", with(workers, `"maxUnhealthy":1`))
+			s.fallIll("n2")
+			s.remediate("n2", "others", "Reboot")
+			s.tells("workers", "Remediating", 4, 3, 1)
+			s.tells("others", "Remediating", 4, 3, 1)
+		},
 		"a storm and its end": func(s *hospital) {
 			s.checkup("workers", with(workers, `"maxUnhealthy":1,"stormCooldownDuration":"5m"`))
 			s.fallIll("n1", "n2")

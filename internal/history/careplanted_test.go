@@ -212,6 +212,46 @@ func TestPlantedInBeginnings(t *testing.T) {
 			s.fallIll("n1", "n2")
 			s.remediate("n1", "workers", "Reboot")
 		}},
+		"while a node that was taken away is not replaced": {GateIgnored, "2 of 5 selected nodes are sick, in treatment or not replaced yet, at most 1 may be", func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+		}},
+		"while one is not, of which nothing is left": {GateIgnored, "2 of 5", func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			takenAway(s, "n1")
+			s.answers("n1", "Reboot", "PermanentNodeDeletionExpected=True", "Succeeded=True")
+			s.ends(us, "n1", "Reboot")
+			s.unlock("n1")
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+		}},
+		"while one is not, and fewer are healthy than must be": {GateIgnored, "2 of 5 selected nodes are sick, in treatment or not replaced yet, at most 1 may be", func(s *hospital) {
+			s.checkup("workers", with(workers, `"minHealthy":4`))
+			takenAway(s, "n1")
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+		}},
+		"while one of two is replaced, and that is not enough": {GateIgnored, "2 of 5", func(s *hospital) {
+			s.checkup("workers", with(workers, `"maxUnhealthy":2`))
+			takenAway(s, "n1")
+			takenAway(s, "n2")
+			s.node("n6")
+			s.checkup("workers", with(workers, `"maxUnhealthy":1`))
+			s.fallIll("n3")
+			s.remediate("n3", "workers", "Reboot")
+		}},
+		"while one is replaced by a node that is not ready": {GateIgnored, "2 of 6", func(s *hospital) {
+			s.checkup("workers", `{"remediationTemplate":`+rebootRef+`,"maxUnhealthy":1,"unhealthyConditions":[{"type":"Ready","status":"False","duration":"1m"}]}`)
+			takenAway(s, "n1")
+			s.node("n6")
+			s.made = s.made[:len(s.made)-1] // that it came, and was ready
+			s.condition("n6", "Ready=Unknown")
+			s.made[len(s.made)-1].Type = watch.Added
+			s.fallIll("n2")
+			s.remediate("n2", "workers", "Reboot")
+		}},
 		"while a storm cools down": {GateIgnored, "the storm is over since", func(s *hospital) {
 			s.checkup("workers", with(workers, `"maxUnhealthy":1,"stormCooldownDuration":"5m"`))
 			s.fallIll("n1", "n2")

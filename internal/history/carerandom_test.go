@@ -69,6 +69,17 @@ type clinic struct {
 	clear  bool // nothing is ever Unknown
 	peer   bool // it is at work
 	saw    map[string]int
+
+	gone  []takenPlace // nodes that were taken away and are not replaced
+	blind bool         // it does not count them, once
+	wrong string       // for which node that was
+}
+
+// takenPlace is the place of a node that was taken away.
+type takenPlace struct {
+	check     string
+	made, at  time.Time
+	uncertain bool // the checker cannot tell how many are kept
 }
 
 func (s *clinic) live() {
@@ -80,6 +91,9 @@ func (s *clinic) live() {
 		s.happenOrder(check)
 	}
 	for range pick(s.t, 40, 60, 20) {
+		if s.wrong != "" {
+			return
+		}
 		s.happen()
 		for range pick(s.t, 100, 0, 1, 2) {
 			if !s.step() {
@@ -101,6 +115,7 @@ func (s *clinic) happenNode() {
 	s.serial++
 	name := fmt.Sprintf("n%d", s.serial)
 	s.node(name)
+	s.replaces()
 	if pick(s.t, 1, 2, 3) == 3 {
 		s.label(name, controlPlaneLabel, "")
 	}
@@ -157,10 +172,13 @@ func (s *clinic) happen() {
 	case "node":
 		s.happenNode()
 	case "gone":
+		s.goes(name)
 		s.deleteNode(admin, name)
 	case "again":
+		s.goes(name)
 		s.deleteNode(admin, name)
 		s.node(name)
+		s.replaces()
 	case "order":
 		s.happenOrder(pick(s.t, "x", "y"))
 	case "drop":
@@ -206,12 +224,54 @@ func (s *clinic) happenAnswer() {
 		s.answers(node, kind, "Succeeded=True", "PermanentNodeDeletionExpected=True")
 	case "replaces":
 		s.answers(node, kind, "PermanentNodeDeletionExpected=True")
+		s.pass(pick(s.t, 2*DefaultLag, 0))
 		if s.nodes[node] != nil {
+			s.goes(node)
 			s.deleteNode(remediator, node)
 		}
 	case "deletes":
 		s.ends(remediator, node, kind)
 	}
+}
+
+// goes notes whose place is kept when a node goes now.
+func (s *clinic) goes(node string) {
+	uid := string(s.nodes[node].UID)
+	counted := map[string]bool{}
+	for _, kind := range s.kindsOn(node) {
+		check, isThere := s.checkOf(node, kind)
+		isMeant := s.says(node, kind, "PermanentNodeDeletionExpected", "True") && s.object(node, kind).GetAnnotations()[nodeUIDAnnotation] == uid
+		if isThere && isMeant && !counted[check] {
+			counted[check] = true
+			isOut := s.peer || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
+			s.gone = append(s.gone, takenPlace{check: check, made: s.seen(s.object(node, kind)), at: s.now, uncertain: isOut})
+		}
+	}
+}
+
+// replaces lets a new node, which is ready, take the place of the one that was taken
+// away by what was made first. From outside it may be any.
+func (s *clinic) replaces() {
+	for i := range s.gone {
+		s.gone[i].uncertain = true
+	}
+	if len(s.gone) > 0 {
+		first := slices.MinFunc(s.gone, func(a, b takenPlace) int { return a.made.Compare(b.made) })
+		s.gone = slices.Delete(s.gone, slices.Index(s.gone, first), slices.Index(s.gone, first)+1)
+		s.saw["replaced"]++
+	}
+}
+
+// kept is how many places a health check keeps, and of how many the checker is sure.
+func (s *clinic) kept(check string) (kept, sure int) {
+	for _, place := range s.gone {
+		if place.check == check && s.now.Before(place.at.Add(15*time.Minute)) {
+			kept++
+			isKnown := place.at.Before(s.now.Add(-2*DefaultLag)) && s.now.Before(place.at.Add(15*time.Minute-2*DefaultLag))
+			sure += one(isKnown && !place.uncertain)
+		}
+	}
+	return kept, sure
 }
 
 // ours says whether a health check holds the Lease of a node.
@@ -222,7 +282,7 @@ func (s *clinic) ours(node string) bool {
 
 // step makes one write that is due, and says whether there was one.
 func (s *clinic) step() bool {
-	if s.peer {
+	if s.peer || s.wrong != "" {
 		return false
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
@@ -426,7 +486,10 @@ func (s *clinic) treat(node, check string) bool {
 		return s.goOn(node, check, there, isBarred)
 	}
 	selected, unwell := s.unwell(check)
+	kept, sure := s.kept(check)
 	_, controlPlane := n.Labels[controlPlaneLabel]
+	isKeptOut := unwell <= s.bound(check, selected) && unwell+kept > s.bound(check, selected+kept)
+	isSure := unwell+sure > s.bound(check, selected+sure) && s.isSettled(check)
 	switch {
 	case due.After(s.now):
 		s.saw["not yet"]++
@@ -434,13 +497,26 @@ func (s *clinic) treat(node, check string) bool {
 		s.saw["barred"]++
 	case unwell > s.bound(check, selected):
 		s.saw["gate closed"]++
+	case isKeptOut && (!s.blind || !isSure):
+		s.saw["gate closed by those who are gone"]++
 	case controlPlane && s.isControlPlaneBusy():
 		s.saw["control plane busy"]++
 	default:
+		if isKeptOut {
+			s.wrong = node
+		}
 		s.remediate(node, check, o.kinds[0])
 		return true
 	}
 	return false
+}
+
+// isSettled says that nothing about how many may be sick has changed of late.
+func (s *clinic) isSettled(check string) bool {
+	recent := s.now.Add(-2 * DefaultLag)
+	return s.orders[check].edited.Before(recent) && !slices.ContainsFunc(s.made, func(c testbed.Change) bool {
+		return c.GVR == testbed.NodesResource && !c.Time.Before(recent)
+	})
 }
 
 func (s *clinic) isControlPlaneBusy() bool {
@@ -510,13 +586,13 @@ func (s *clinic) tellTruth(check string) {
 }
 
 // drawnCare runs a test on random histories, until it has seen what it should see.
-func drawnCare(t *testing.T, judge func(t *rapid.T, s *clinic), saw map[string]int, should ...string) {
+func drawnCare(t *testing.T, blind bool, judge func(t *rapid.T, s *clinic), saw map[string]int, should ...string) {
 	t.Helper()
 	missing := func(what string) bool { return saw[what] == 0 }
 	for tries := 0; tries == 0 || tries < 10 && !t.Failed() && slices.ContainsFunc(should, missing); tries++ {
 		rapid.Check(t, func(outer *rapid.T) {
 			rapid.Custom(func(inner *rapid.T) int {
-				s := &clinic{hospital: newHospital(t), t: inner, orders: map[string]order{}, saw: saw}
+				s := &clinic{hospital: newHospital(t), t: inner, orders: map[string]order{}, saw: saw, blind: blind}
 				s.live()
 				judge(inner, s)
 				return 0
@@ -533,7 +609,7 @@ func drawnCare(t *testing.T, judge func(t *rapid.T, s *clinic), saw map[string]i
 
 func TestRandomLawfulCareHasNoViolation(t *testing.T) {
 	saw := map[string]int{}
-	drawnCare(t, func(t *rapid.T, s *clinic) {
+	drawnCare(t, false, func(t *rapid.T, s *clinic) {
 		cfg := careCfg
 		cfg.EndAt = s.now
 		report, err := Check(s.made, cfg)
@@ -548,13 +624,34 @@ func TestRandomLawfulCareHasNoViolation(t *testing.T) {
 		saw["leased"] += report.Leases
 		saw["told"] += report.CheckStatuses
 		saw["confirmed"] += report.Confirmations
-	}, saw, "made", "escalated", "deleted", "noted", "leased", "told", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back")
+	}, saw, "made", "escalated", "deleted", "noted", "leased", "told", "confirmed", "delayed", "not yet", "barred", "gate closed", "control plane busy", "stood back",
+		"replaced", "gate closed by those who are gone")
+}
+
+// A controller that is lawful otherwise takes nodes away one after the other.
+func TestRandomCareThatForgetsWhoIsGoneIsCaught(t *testing.T) {
+	saw := map[string]int{}
+	drawnCare(t, true, func(t *rapid.T, s *clinic) {
+		if s.wrong == "" {
+			return
+		}
+		saw["forgot"]++
+		cfg := careCfg
+		cfg.Unfinished = true
+		report, err := Check(s.made, cfg)
+		caught := slices.ContainsFunc(report.Violations, func(v Violation) bool {
+			return v.Kind == GateIgnored && v.Node == s.wrong && strings.Contains(v.Text, "not replaced yet")
+		})
+		if err != nil || !caught || len(report.Violations) != 1 {
+			t.Fatalf("%v %s\n%s", err, report, s)
+		}
+	}, saw, "forgot")
 }
 
 // One change of a lawful history is falsified; the checker must say of what kind.
 func TestRandomCareWithOneFalseChangeIsCaught(t *testing.T) {
 	saw := map[string]int{}
-	drawnCare(t, func(t *rapid.T, s *clinic) {
+	drawnCare(t, false, func(t *rapid.T, s *clinic) {
 		what, want := falsifyCare(t, s)
 		if what == "" {
 			return
@@ -584,6 +681,7 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 	what = pick(t, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
 	var chances []int
 	lost := map[string]bool{}
+	isTaken := false // for how long a place is kept nobody can tell from outside
 	for i, change := range s.made {
 		isObject := change.GVR.Group == healing.Group && strings.HasSuffix(change.Object.GetKind(), "Remediation")
 		made := isObject && change.Type == watch.Added && change.Author == us
@@ -591,11 +689,12 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 		if ended && change.Author != us {
 			lost[change.Name] = true
 		}
+		isTaken = isTaken || isObject && readRemedy(change.Object).deletesNode
 		isLocked := i > 0 && s.made[i-1].GVR == testbed.LeasesResource && s.made[i-1].Type == watch.Added
 		switch {
 		case what == "blamed" && change.Author != us && change.GVR != testbed.NodesResource && change.GVR != testbed.LeasesResource && (!ended || s.clear),
 			what == "left over" && ended && change.Author == us,
-			what == "untreated" && made && s.clear && !lost[change.Name],
+			what == "untreated" && made && s.clear && !lost[change.Name] && !isTaken,
 			what == "ended" && made,
 			what == "misspelt" && made,
 			what == "unlocked" && made && isLocked,

@@ -288,6 +288,16 @@ func (s *hospital) fallIll(nodes ...string) {
 	s.pass(time.Minute)
 }
 
+// takenAway has a node treated by a remediator that takes it away for good.
+func takenAway(s *hospital, node string) {
+	s.tb.Helper()
+	s.fallIll(node)
+	s.remediate(node, "workers", "Reboot")
+	s.answers(node, "Reboot", "PermanentNodeDeletionExpected=True")
+	s.pass(2 * DefaultLag)
+	s.deleteNode(remediator, node)
+}
+
 func (s *hospital) confirm(author testbed.Author, node string, isSo bool) {
 	s.tb.Helper()
 	s.edit(author, node, func(n *corev1.Node) {

@@ -41,8 +41,9 @@
 //     or while it means its node to go for good; or the Lease was given back during
 //     the treatment.
 //   - [GateIgnored]: something was begun while more of the selected nodes were sick,
-//     or still had an object of the health check, than its bound allows, or while a
-//     storm that the status tells of was cooling down.
+//     still had an object of the health check, or had been taken away by one and not
+//     replaced, than its bound allows, or while a storm that the status tells of was
+//     cooling down.
 //   - [TreatedTwice]: something was made for a node that another health check treats,
 //     a second object was made from one template, or a node of the control plane was
 //     treated while another one had an object of ours.
@@ -80,7 +81,10 @@
 // A remediation object carries no version of its node, so of the node, too, what was
 // so within that time counts. Of the other nodes, those count as not healthy that have
 // been for that time; and those that fell sick before the node that is treated did,
-// however short ago: whoever knows of the one knows of the others. What a step was
+// however short ago: whoever knows of the one knows of the others. A node that was taken
+// away counts from when that could be known, and no longer than until any node has
+// become ready that came after the object was made, or for 15 minutes: from outside
+// nobody can tell which node replaces which. What a step was
 // given, and what a node had to wait for, is not judged across an edit of the health
 // check.
 //

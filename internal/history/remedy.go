@@ -60,6 +60,8 @@ type remedy struct {
 	// What the object does not tell: whether we made it, and when that was seen.
 	ours bool
 	seen time.Time
+	// And since when it means the node to go for good.
+	meant time.Time
 }
 
 func readRemedy(object *unstructured.Unstructured) *remedy {

@@ -52,6 +52,7 @@ type node struct {
 	took   map[taint]bool
 
 	wrote time.Time // when we last wrote to it
+	came  time.Time // when it was first seen
 }
 
 // course is how things have gone between a node and a set.
@@ -167,7 +168,7 @@ func (r *replay) nodeChanged(change testbed.Change) {
 			r.tell(ForeignTouched, change.Name, "", "we created the node")
 		}
 		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[looks]clock{}, courses: map[string]*course{}, took: map[taint]bool{},
-			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}}
+			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}, came: r.at.Time}
 		r.nodes[change.Name] = n
 		r.learn(n, after)
 	case ours:
@@ -229,6 +230,7 @@ func (r *replay) learn(n *node, after facts) {
 		}
 		r.windSigns(n, name, is, there)
 	}
+	r.heedArrival(n, after)
 	n.facts = after
 	for set := range after.carried {
 		r.set(set)
