@@ -81,22 +81,23 @@ func (r *replay) heedArrival(n *node, after facts) {
 // surelyGone counts the nodes that a health check must count although they are gone.
 func (r *replay) surelyGone(h *healthCheck) int {
 	var gone int
-	var began time.Time
+	var began, meant time.Time
 	for _, l := range r.ward.lost {
 		isKept := r.at.Time.Before(l.gone.Add(replacedWithin - r.cfg.Lag))
 		if l.check != h.name || l.unsure || !isKept || !settled(l.gone, r.horizon()) || h.object == nil || h.object.GetUID() != l.checkUID {
 			continue
 		}
-		if gone++; began.IsZero() || l.began.Before(began) {
-			began = l.began
+		if gone++; gone == 1 {
+			began, meant = l.began, l.meant
 		}
+		began, meant = first(began, l.began), first(meant, l.meant)
 	}
 	if gone == 0 {
 		return 0
 	}
 	came := 0
 	for _, a := range r.ward.arrivals {
-		came += one(a.came.After(began.Add(-r.cfg.Lag)))
+		came += one(a.came.After(began.Add(-r.cfg.Lag)) && a.ready.After(meant.Add(-r.cfg.Lag)))
 	}
 	return max(0, gone-came)
 }

@@ -213,7 +213,11 @@ func (s *clinic) happenAnswer() {
 		return
 	}
 	kind, node, _ := strings.Cut(pick(s.t, slices.Sorted(maps.Keys(s.objects))...), "Remediation ")
-	switch pick(s.t, "heals", "heals", "fails", "succeeds", "replaces", "deletes") {
+	answers := []string{"heals", "heals", "fails", "succeeds", "replaces", "deletes"}
+	if s.blind {
+		answers = []string{"replaces", "replaces", "heals", "succeeds"}
+	}
+	switch pick(s.t, answers...) {
 	case "heals":
 		if s.nodes[node] != nil {
 			s.condition(node, "Ready=True", "Disk=False")
@@ -229,8 +233,13 @@ func (s *clinic) happenAnswer() {
 			s.goes(node)
 			s.deleteNode(remediator, node)
 		}
+		if others := slices.Sorted(maps.Keys(s.nodes)); len(others) > 0 && pick(s.t, true, false) { // and another one falls sick
+			s.condition(pick(s.t, others...), "Ready=False", "Disk=True")
+			s.pass(time.Minute)
+		}
 	case "deletes":
 		s.ends(remediator, node, kind)
+		s.blurs()
 	}
 }
 
@@ -244,7 +253,11 @@ func (s *clinic) goes(node string) {
 		if isThere && isMeant && !counted[check] {
 			counted[check] = true
 			isOut := s.peer || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
-			s.gone = append(s.gone, takenPlace{check: check, made: s.seen(s.object(node, kind)), at: s.now, uncertain: isOut})
+			made := s.seen(s.object(node, kind))
+			isReplaced := slices.ContainsFunc(s.made, func(c testbed.Change) bool {
+				return c.GVR == testbed.NodesResource && c.Type == watch.Added && c.Time.After(made.Add(-2*DefaultLag))
+			})
+			s.gone = append(s.gone, takenPlace{check: check, made: made, at: s.now, uncertain: isOut || isReplaced})
 		}
 	}
 }
@@ -259,6 +272,14 @@ func (s *clinic) replaces() {
 		first := slices.MinFunc(s.gone, func(a, b takenPlace) int { return a.made.Compare(b.made) })
 		s.gone = slices.Delete(s.gone, slices.Index(s.gone, first), slices.Index(s.gone, first)+1)
 		s.saw["replaced"]++
+	}
+}
+
+// blurs makes it uncertain who was taken away a moment ago: the object is gone, and
+// nobody may have heard its word.
+func (s *clinic) blurs() {
+	for i, place := range s.gone {
+		s.gone[i].uncertain = place.uncertain || place.at.After(s.now.Add(-2*DefaultLag))
 	}
 }
 
@@ -289,6 +310,7 @@ func (s *clinic) step() bool {
 		kind, node, _ := strings.Cut(key, "Remediation ")
 		if s.isOver(node, kind) {
 			s.ends(us, node, kind)
+			s.blurs()
 			return true
 		}
 	}
@@ -681,6 +703,7 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 	what = pick(t, "blamed", "left over", "untreated", "ended", "misspelt", "unlocked", "fought")
 	var chances []int
 	lost := map[string]bool{}
+	unlocked, over := map[string]time.Time{}, map[string]time.Time{}
 	isTaken := false // for how long a place is kept nobody can tell from outside
 	for i, change := range s.made {
 		isObject := change.GVR.Group == healing.Group && strings.HasSuffix(change.Object.GetKind(), "Remediation")
@@ -689,13 +712,20 @@ func falsifyCare(t *rapid.T, s *clinic) (what string, want wanted) {
 		if ended && change.Author != us {
 			lost[change.Name] = true
 		}
+		if ended {
+			over[change.Name] = change.Time
+		}
 		isTaken = isTaken || isObject && readRemedy(change.Object).deletesNode
-		isLocked := i > 0 && s.made[i-1].GVR == testbed.LeasesResource && s.made[i-1].Type == watch.Added
+		if change.GVR == testbed.LeasesResource && change.Type == watch.Deleted {
+			unlocked[change.Name] = change.Time
+		}
+		isLocked := i > 0 && s.made[i-1].GVR == testbed.LeasesResource && s.made[i-1].Type == watch.Added &&
+			unlocked[s.made[i-1].Name].Before(change.Time.Add(-2*DefaultLag)) // else it may have had the one before
 		switch {
 		case what == "blamed" && change.Author != us && change.GVR != testbed.NodesResource && change.GVR != testbed.LeasesResource && (!ended || s.clear),
 			what == "left over" && ended && change.Author == us,
 			what == "untreated" && made && s.clear && !lost[change.Name] && !isTaken,
-			what == "ended" && made,
+			what == "ended" && made && over[change.Name].Before(change.Time.Add(-2*DefaultLag)), // else it may be that end
 			what == "misspelt" && made,
 			what == "unlocked" && made && isLocked,
 			what == "fought" && made:

@@ -82,9 +82,9 @@
 // so within that time counts. Of the other nodes, those count as not healthy that have
 // been for that time; and those that fell sick before the node that is treated did,
 // however short ago: whoever knows of the one knows of the others. A node that was taken
-// away counts from when that could be known, and no longer than until any node has
-// become ready that came after the object was made, or for 15 minutes: from outside
-// nobody can tell which node replaces which. What a step was
+// away counts from when that could be known, and no longer than until any node that came
+// after the object was made has become ready since that means its node to go, or for 15
+// minutes: from outside nobody can tell which node replaces which. What a step was
 // given, and what a node had to wait for, is not judged across an edit of the health
 // check.
 //
