@@ -78,28 +78,34 @@ func (r *replay) heedArrival(n *node, after facts) {
 	}
 }
 
-// surelyGone counts the nodes that a health check must count although they are gone.
-func (r *replay) surelyGone(h *healthCheck) int {
-	var gone int
-	var began, meant time.Time
+// surelyGone counts the nodes that a health check must count although they are gone:
+// those that are left when every node that has come since replaces one, if it can.
+func (r *replay) surelyGone(h *healthCheck) (gone int) {
+	replaces := map[int]*loss{} // by arrival
 	for _, l := range r.ward.lost {
 		isKept := r.at.Time.Before(l.gone.Add(replacedWithin - r.cfg.Lag))
 		if l.check != h.name || l.unsure || !isKept || !settled(l.gone, r.horizon()) || h.object == nil || h.object.GetUID() != l.checkUID {
 			continue
 		}
-		if gone++; gone == 1 {
-			began, meant = l.began, l.meant
+		gone += one(!r.findReplacement(l, replaces, map[int]bool{}))
+	}
+	return gone
+}
+
+// findReplacement gives a node that is gone a replacement, and the one that had it
+// before another, if that can be.
+func (r *replay) findReplacement(l *loss, replaces map[int]*loss, tried map[int]bool) bool {
+	for i, a := range r.ward.arrivals {
+		if tried[i] || !a.came.After(l.began.Add(-r.cfg.Lag)) || !a.ready.After(l.meant.Add(-r.cfg.Lag)) {
+			continue
 		}
-		began, meant = first(began, l.began), first(meant, l.meant)
+		tried[i] = true
+		if other := replaces[i]; other == nil || r.findReplacement(other, replaces, tried) {
+			replaces[i] = l
+			return true
+		}
 	}
-	if gone == 0 {
-		return 0
-	}
-	came := 0
-	for _, a := range r.ward.arrivals {
-		came += one(a.came.After(began.Add(-r.cfg.Lag)) && a.ready.After(meant.Add(-r.cfg.Lag)))
-	}
-	return max(0, gone-came)
+	return false
 }
 
 // maybeGone counts those that it may count.
