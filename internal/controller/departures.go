@@ -22,8 +22,9 @@ const (
 
 // departures are the nodes that remediators have taken away and that keep their place
 // until they are replaced, as the ledger names them. When the remediation object is
-// gone, too, nothing but that is left for an heir to know them by. One whose place is
-// free again stays on the page until there is another.
+// gone, too, nothing but that is left for an heir to know them by. A page is written when
+// one has gone, and when its place is free: an heir that does not know would keep it once
+// more. Of the second nobody waits for the answer.
 type departures struct {
 	named map[departure]ledger.Entry // on the page as it is
 	asked []ledger.Entry             // on the next page, or as it is being written
@@ -112,6 +113,9 @@ func (l *loop) inheritDeparture(now time.Time, p *patient, e ledger.Entry) {
 			}
 		}
 	}
+	if e.Replaced {
+		return
+	}
 	gone := e.Gone.Add(clockSkew)
 	if gone.After(now) {
 		gone = now
@@ -133,11 +137,12 @@ func (ds *departures) isNamed(g triage.Grant) bool {
 	return is
 }
 
-// hasDepartures says whether a node is gone that the page does not name. Who waited for
-// that, and need not any more, goes on.
+// hasDepartures says whether a node is gone that the page does not name, or one keeps its
+// place no more that it does. Who waited for the page, and need not any more, goes on.
 func (l *loop) hasDepartures(now time.Time) bool {
 	unnamed := map[string]bool{}
-	for _, g := range l.core.Departures() {
+	departures := l.core.Departures()
+	for _, g := range departures {
 		if !l.pages.departed.isNamed(g) {
 			unnamed[g.Node] = true
 		}
@@ -148,7 +153,18 @@ func (l *loop) hasDepartures(now time.Time) bool {
 			l.tend(now, node)
 		}
 	}
-	return len(unnamed) > 0
+	return len(unnamed) > 0 || l.pages.departed.hasReplaced(now, departures)
+}
+
+// hasReplaced says whether an heir would keep a place that is free.
+func (ds *departures) hasReplaced(now time.Time, kept []triage.Grant) bool {
+	for d, e := range ds.named {
+		isKept := slices.ContainsFunc(kept, func(g triage.Grant) bool { return d == departure{g.Rule, g.Node, g.UID} })
+		if !isKept && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
+			return true
+		}
+	}
+	return false
 }
 
 // isUnnamed says whether an object is all that tells of a node that is gone.
@@ -166,12 +182,13 @@ func (l *loop) isUnnamed(o treatment) bool {
 	return is
 }
 
-// nameDepartures puts the nodes that are gone on the next page, and says whether one of
-// them is not on the page as it is. If there are more than there is room for, those stay
-// that are there, since their objects may be gone; the objects of the others stay.
-func (l *loop) nameDepartures() (isNews bool) {
+// nameDepartures puts the nodes that are gone on the next page, and says whether that is
+// news. If there are more than there is room for, those stay that are there, since their
+// objects may be gone; the objects of the others stay.
+func (l *loop) nameDepartures(now time.Time) (isNews bool) {
 	pg := &l.pages
 	kept := l.core.Departures()
+	isNews = pg.departed.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
 		if is := pg.departed.isNamed(a); is != pg.departed.isNamed(b) {
 			if is {
@@ -196,6 +213,7 @@ func (l *loop) nameDepartures() (isNews bool) {
 	}
 	for _, e := range slices.SortedFunc(maps.Values(pg.departed.named), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
 		if len(pg.departed.asked) < room && l.isLeft(e) && !slices.Contains(pg.departed.asked, e) {
+			e.Replaced = true
 			pg.departed.asked = append(pg.departed.asked, e)
 		}
 	}

@@ -244,7 +244,7 @@ func TestAnHeirKnowsWhoIsGone(t *testing.T) {
 			w.updates(object, succeeds)
 			w.runs(w.wants("a", end), "a", treat.Made)
 			w.loses(object)
-			w.nameDepartures() // as every page does
+			w.nameDepartures(time.Now()) // as every page does
 			return w.pages.entries(), nil
 		},
 		"twice": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
@@ -254,7 +254,7 @@ func TestAnHeirKnowsWhoIsGone(t *testing.T) {
 			if heir.turns() != nil {
 				w.t.Error("what the page names is named again")
 			}
-			heir.nameDepartures()
+			heir.nameDepartures(time.Now())
 			return heir.pages.entries(), []*unstructured.Unstructured{object}
 		},
 	} {
@@ -310,6 +310,36 @@ func TestAnHeirKnowsWhoIsGone(t *testing.T) {
 				t.Errorf("b is %s", heir.finding("b"))
 			}
 		})
+	})
+	t.Run("and who is replaced", func(t *testing.T) {
+		openWard(t, func(w *ward) {
+			object := w.takesAwayNode("a")
+			w.turns()
+			w.node("c", corev1.ConditionFalse, isReady)
+			page := w.turns()
+			if len(page) != 1 || !page[0].Replaced {
+				t.Errorf("the page: %+v", page)
+			}
+			heir := w.heir(page, []*unstructured.Unstructured{object}, oneAtATime)
+			if heir.departed() != 0 || heir.turns() != nil {
+				t.Errorf("%d are gone", heir.departed())
+			}
+			heir.updates(object, succeeds)
+			heir.runs(heir.wants("a", end), "a", treat.Made)
+			heir.loses(object)
+			w.updates(object, succeeds)
+			w.runs(w.wants("a", end), "a", treat.Made)
+			w.loses(object)
+			object = w.takesAwayNode("c")
+			if page := w.turns(); len(page) != 1 || page[0].Node != "c" {
+				t.Errorf("the next page: %+v", page)
+			}
+			w.loses(object)
+			w.node("d", corev1.ConditionFalse, isReady)
+			if page := w.turns(); page == nil || len(page) != 0 {
+				t.Errorf("the last page: %+v", page)
+			}
+		}, oneAtATime)
 	})
 	t.Run("and what is over is over", func(t *testing.T) {
 		openWard(t, func(w *ward) {
@@ -421,7 +451,7 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 		w.pages.named = w.pages.named[:maxNamed-maxDeparted]
 		w.passes(time.Minute)
 		goes(maxNamed, maxNamed+10)
-		w.nameDepartures()
+		w.nameDepartures(time.Now())
 		page := w.pages.entries()
 		if len(page) > maxNamed {
 			t.Errorf("%d are named, at most %d may be", len(page), maxNamed)

@@ -130,7 +130,7 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	})
 	waiting := pg.entering
 	pg.entering, pg.asked = nil, nil
-	isDeparture := l.nameDepartures()
+	isDeparture := l.nameDepartures(now)
 	for i, p := range waiting {
 		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) >= maxNamed {
 			pg.entering = append(pg.entering, waiting[i:]...)

@@ -60,6 +60,9 @@ type Entry struct {
 	Since time.Time `json:"since,omitzero"`
 	// ControlPlane says that the node that has gone was one of the control plane.
 	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Replaced says that it keeps its place no more, and is named only because what
+	// took it away is still there.
+	Replaced bool `json:"replaced,omitempty"`
 }
 
 // page is what the ConfigMap holds.

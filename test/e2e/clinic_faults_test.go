@@ -82,6 +82,7 @@ func TestHealthCheckFaults(t *testing.T) {
 		{"a node of the control plane goes, and its remediation hangs", "remains", testPlaneRemains},
 		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testPlaneHangs},
 		{"a remediation in flight is called off by the gate", "called", testCalledOff},
+		{"a node that is taken away keeps its place for every heir", "departed", testDepartedKilled},
 		{"the leader is killed", "leader", testClinicLeaderKilled},
 		{"the leader is paused past its lease", "paused", testClinicLeaderPaused},
 		{"two lead without an election", "deposed", testClinicDeposed},

@@ -499,16 +499,22 @@ func testDeletedNode(w *ward) {
 func testReplacedNode(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 4})
-	w.check("check")
+	w.check("check", atMost("1"))
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	object := w.tries(nodes[0], "quick")
 	w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
-	w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[0]}}))
+	w.removeNode(nodes[0])
 	w.checkTold("check", counted(3, 3, 1), row(nodes[0], "NodeGone"))
 	w.must(w.triesNow(nodes[0], "quick"))
+	w.says(nodes[1], "Sick", corev1.ConditionTrue)
+	w.waitsForReplacement(nodes[1])
 	w.must(w.reports(object, map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}))
 	w.tries(nodes[0])
-	w.checkTold("check", counted(3, 3, 0))
+	w.checkTold("check", counted(3, 2, 0))
+	w.waitsForReplacement(nodes[1])
+	w.admit(testbed.Nodes{Count: 1, First: 100})
+	w.tries(nodes[1], "quick")
+	w.checkTold("check", counted(4, 3, 1))
 }
 
 func testNodeMadeAgain(w *ward) {

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// waitsForReplacement says that a node is kept waiting by one that is gone, and has
+// nothing.
+func (w *ward) waitsForReplacement(node string) {
+	w.t.Helper()
+	w.checkTold("check", row(node, "GateClosed", "not replaced yet"))
+	w.must(w.triesNow(node))
+}
+
+// isNamed waits until the ledger says that a node is gone.
+func (w *ward) isNamed(node string) {
+	w.t.Helper()
+	w.eventually("a page that names "+node, func() error {
+		page := ledgerPage()
+		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(page), page); err != nil {
+			return err
+		}
+		if text := page.Data["ledger"]; !strings.Contains(text, node) || !strings.Contains(text, `"gone"`) {
+			return fmt.Errorf("it says %s", text)
+		}
+		return nil
+	})
+}
+
+// testDepartedKilled has nodes taken away, one at a time, under a bound of one. The
+// controller is killed at every point after one has gone, and its heir must not take the
+// next one before there is a replacement.
+func testDepartedKilled(w *ward) {
+	p := w.newPost(w.name)
+	w.template("quick")
+	nodes := w.admit(testbed.Nodes{Count: 8})
+	w.check("check", atMost("1"))
+	w.vacate()
+	controller := w.start(rig.Options{Args: p.args(alone)})
+	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}
+	replacements := 0
+	for _, point := range []string{"before the page", "before the page, which arrives late", "after the page", "after the object is deleted"} {
+		w.t.Logf("killed %s", point)
+		taken, next := nodes[0], nodes[1]
+		nodes = nodes[2:]
+		w.says(taken, "Sick", corev1.ConditionTrue)
+		object := w.tries(taken, "quick")
+		w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
+		isNamed := w.namesInLedger()
+		box := p.keep(func(l *letter) bool {
+			return strings.HasPrefix(point, "before") && isNamed(l) && strings.Contains(string(l.body), taken)
+		}, 0)
+		w.removeNode(taken)
+		var slow []*letter
+		switch point {
+		case "before the page":
+			box.wait(w, 1)
+		case "before the page, which arrives late":
+			slow = box.wait(w, 1)
+			w.must(w.reports(object, isDone)) // and its object must not go before that
+		case "after the page":
+			w.isNamed(taken)
+		default:
+			w.isNamed(taken)
+			w.must(w.reports(object, isDone))
+			w.tries(taken)
+		}
+		w.kill(controller)
+		box.close()
+		if there, err := w.objects(w.t.Context(), taken); err != nil || slow != nil && len(there) == 0 {
+			w.t.Fatalf("nothing tells of %s any more: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
+		}
+		w.restart(controller.Part)
+		w.says(next, "Sick", corev1.ConditionTrue)
+		w.waitsForReplacement(next)
+		for _, l := range slow {
+			_, err := l.deliver(w.t.Context()) // it has been succeeded, whatever the answer is
+			w.must(err)
+		}
+		if there, err := w.objects(w.t.Context(), taken); err == nil && len(there) > 0 {
+			w.must(w.reports(&there[0], isDone))
+		}
+		w.tries(taken)
+		w.waitsForReplacement(next)
+		replacements++
+		w.admit(testbed.Nodes{Count: 1, First: 100 + replacements})
+		w.tries(next, "quick")
+		w.says(next, "Sick", corev1.ConditionFalse)
+		w.tries(next)
+	}
+	w.checkTold("check", counted(8, 8, 0))
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 8, Releases: 8})
+}
