@@ -113,6 +113,11 @@ func (w *ward) heir(page []ledger.Entry, objects []*unstructured.Unstructured, c
 	heir.loaded = true
 	heir.takeInheritance(now)
 	heir.core.Loaded(now)
+	for _, g := range heir.core.Grants() {
+		if b := heir.beds[g.Node]; g.Gone.IsZero() && (b == nil || len(b.objects) == 0) {
+			w.t.Errorf("%s is to be treated before anybody knows who is gone", g.Node)
+		}
+	}
 	for node := range heir.beds {
 		heir.tend(now, node)
 	}

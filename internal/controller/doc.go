@@ -45,4 +45,10 @@
 // another, its place stays taken. When such a write is no longer wanted, a fence
 // gives the node a new version first. The same holds for the writes of a
 // predecessor, which the ledger names.
+//
+// # Who is gone
+//
+// A node that a remediator takes away for good keeps its place until it is replaced. The
+// core keeps it while this process lives. For an heir the ledger names it, and what took
+// it away is not ended before it does: one of the two always tells of it.
 package controller

@@ -39,8 +39,9 @@
 //     when a plan calls off a step and that step is neither there nor on its way.
 //   - It keeps what [Plan.Remember] lists with the node and gives it back as
 //     [Node.Memories] after a restart; and so it does with the note of a treatment
-//     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), and with the
-//     storms that [Core.Population] tells of.
+//     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), with the
+//     storms that [Core.Population] tells of, and with the nodes that have gone and
+//     keep their place ([Core.Departures]).
 //
 // # Meanings
 //

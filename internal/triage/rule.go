@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ReplacementWait is how long a terminated node keeps its place in the cap when
+// ReplacementWait is how long a terminated node keeps its place under the bounds when
 // no replacement becomes ready.
 const ReplacementWait = 15 * time.Minute
 

@@ -137,3 +137,35 @@ func TestWorkOfAGateDoesNotGrowWithWhoWaits(t *testing.T) {
 		touched("the cooldown is over", 2, func() { core.Advance(now) })
 	}
 }
+
+// TestADepartureThatIsToldLate closes the gate for a treatment that was decided, and is
+// a storm.
+func TestADepartureThatIsToldLate(t *testing.T) {
+	core, rule := triage.New(), coolRule()
+	mustSet(t, core, dawn, rule)
+	core.Observe(dawn, triage.Node{Name: "a", UID: "a", Conditions: []triage.Condition{{Type: "Ready", Status: triage.False, Transition: dawn}}}, triage.Node{Name: "b", UID: "b"})
+	core.Loaded(dawn)
+	for _, more := core.NextWoken(); more; _, more = core.NextWoken() {
+	}
+	if plan, _ := core.Plan("a"); plan.Treatment == nil {
+		t.Fatalf("it is not to be treated: %+v", plan)
+	}
+	gone := triage.Grant{Rule: rule.ID, Node: "x", UID: "x", Since: dawn, Gone: dawn}
+	core.Resume(dawn, gone)
+	if woken, _ := core.NextWoken(); woken != "a" {
+		t.Errorf("woken is %q", woken)
+	}
+	if plan, _ := core.Plan("a"); plan.Treatment != nil || len(plan.Release) != 1 || plan.Release[0].Code != triage.GateClosed || plan.Release[0].Departed != 1 {
+		t.Errorf("the plan: %+v", plan)
+	}
+	if p, _ := core.Population(rule.ID); !p.Storm || p.Departed != 1 || p.Treated != 2 || p.Meant() != 3 || p.Unwell() != 2 || p.Ailing() != "sick or not replaced yet" {
+		t.Errorf("the population: %+v", p)
+	}
+	if got := core.Departures(); len(got) != 1 || got[0] != gone {
+		t.Errorf("departures: %+v", got)
+	}
+	core.Advance(dawn.Add(triage.ReplacementWait))
+	if p, _ := core.Population(rule.ID); p.Departed != 0 || len(core.Departures()) != 0 || p.CalmSince.IsZero() {
+		t.Errorf("the population afterwards: %+v", p)
+	}
+}
