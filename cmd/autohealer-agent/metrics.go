@@ -34,7 +34,7 @@ func (a *agent) metrics() []*metrictext.Family {
 		Help: "Which version of the agent this is."}
 	info.Add(1, version)
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
-		Help: "Whether what is known outlives a restart: the last write of the state folder went well."}
+		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
 	kept.Add(number(a.memory.Err() == nil))
 	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics())
 }

@@ -36,6 +36,8 @@ type folder interface {
 	Remove(name string) error
 	// Sync has the names of the files reach the disk.
 	Sync() error
+	// Lasts says why what is written there is gone after a restart, nil if it is not.
+	Lasts() error
 }
 
 type file interface {
@@ -73,6 +75,7 @@ func replace(in folder, text []byte) error {
 // directory is a folder of the real file system.
 type directory struct {
 	path string
+	root string // of all files
 	lock *os.File
 }
 
@@ -157,6 +160,19 @@ func (d *directory) Sync() error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Lasts finds out whether the folder is one of the container itself: on an overlay that
+// is also the root. One of the host has another device, though it may be on an overlay
+// of its own, as where nodes are containers.
+func (d *directory) Lasts() error {
+	var system unix.Statfs_t
+	var here, root unix.Stat_t
+	err := errors.Join(unix.Statfs(d.path, &system), unix.Stat(d.path, &here), unix.Stat(d.root, &root))
+	if err == nil && system.Type == unix.OVERLAYFS_SUPER_MAGIC && here.Dev == root.Dev {
+		return fmt.Errorf("the state folder %s is the container's own, and goes with it: mount one of the host there, or name one with --state-dir", d.path)
+	}
+	return nil // who cannot be asked is not accused
 }
 
 func (d *directory) in(name string) string { return filepath.Join(d.path, name) }

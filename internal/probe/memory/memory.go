@@ -46,6 +46,7 @@ type Memory struct {
 	log *slog.Logger
 
 	lastBoot string
+	fleeting error // why what is written does not outlive the process
 	stop     chan struct{}
 	stopped  chan struct{}
 	close    func() error
@@ -79,7 +80,7 @@ func Open(cfg Config) (*Memory, error) {
 	if cfg.Dir == "" {
 		return open(nil, cfg.Boot, log)
 	}
-	return open(&directory{path: cfg.Dir}, cfg.Boot, log)
+	return open(&directory{path: cfg.Dir, root: "/"}, cfg.Boot, log)
 }
 
 func open(in folder, boot string, log *slog.Logger) (*Memory, error) {
@@ -113,6 +114,9 @@ func (m *Memory) recall() error {
 		m.tell(err)
 	} else if err := m.in.Remove(newFile); err != nil {
 		m.log.Error("what a crash has left cannot be removed", "err", err)
+	}
+	if m.fleeting = m.in.Lasts(); m.fleeting != nil {
+		m.log.Warn("the state does not outlive a restart", "err", m.fleeting)
 	}
 	text, err := m.in.Read(stateFile)
 	if err == nil && text != nil {
@@ -187,11 +191,15 @@ func (m *Memory) KeepLabels(labels map[string]string) {
 	}
 }
 
-// Err says why the latest state could not be written, nil if it could.
+// Err says why a restart would forget the latest state, nil if it would not: it could
+// not be written, or not to a place that lasts.
 func (m *Memory) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.failed
+	if m.failed != nil {
+		return m.failed
+	}
+	return m.fleeting
 }
 
 // Flush writes now what has not been written yet, and waits for it.

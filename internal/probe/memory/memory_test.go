@@ -17,13 +17,18 @@ import (
 // opened returns a memory that is closed at the end, and what it says.
 func opened(t *testing.T, dir, boot string) (*Memory, *bytes.Buffer) {
 	t.Helper()
-	var said bytes.Buffer
-	m, err := Open(Config{Dir: dir, Boot: boot, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	log, said := logger()
+	m, err := Open(Config{Dir: dir, Boot: boot, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	return m, &said
+	return m, said
+}
+
+func logger() (*slog.Logger, *bytes.Buffer) {
+	var said bytes.Buffer
+	return slog.New(slog.NewTextHandler(&said, nil)), &said
 }
 
 func closed(t *testing.T, m *Memory) {

@@ -113,6 +113,8 @@ func (p *platter) Lock() error {
 
 func (p *platter) Unlock() error { return nil }
 
+func (p *platter) Lasts() error { return nil }
+
 func (p *platter) Read(name string) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
