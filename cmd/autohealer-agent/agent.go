@@ -76,7 +76,6 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	for _, server := range servers {
 		parts.Go(func() { server.serve(ctx, stop) })
 	}
-	a.forget(shelf.Settings())
 	a.follow(ctx, changes, shelf.Settings())
 	parts.Go(func() {
 		shelf.Watch(ctx, func(changes []settings.Change) { a.follow(ctx, changes, shelf.Settings()) })
@@ -125,15 +124,6 @@ func anyGood(all []settings.Setting) error {
 		wrong = append(wrong, s.Err)
 	}
 	return errors.Join(wrong...)
-}
-
-// forget drops what is remembered of monitors that nobody asks for any more.
-func (a *agent) forget(named []settings.Setting) {
-	for _, key := range a.memory.Monitors() {
-		if !slices.ContainsFunc(named, func(s settings.Setting) bool { return s.String() == key }) {
-			a.memory.Forget(key)
-		}
-	}
 }
 
 // follow takes up changed files.
@@ -196,19 +186,21 @@ func (a *agent) arrange(ctx context.Context) {
 		default:
 		}
 	}
-	a.supervisor.Apply(ctx, jobs)
-	a.drop(jobs)
-}
-
-// drop forgets the monitors that do not run any more.
-func (a *agent) drop(jobs []supervise.Job) {
 	now := map[string]bool{}
 	for i := range jobs {
 		now[jobs[i].Name] = true
 	}
+	// Before they run: what is remembered for too long must not be recalled.
+	a.memory.Ask(time.Now(), slices.Collect(maps.Keys(now))...)
+	a.supervisor.Apply(ctx, jobs)
+	a.drop(now)
+}
+
+// drop lets go of the monitors that do not run any more. What they have found is
+// remembered for a while: a file may be away for a moment, and a label may flap.
+func (a *agent) drop(now map[string]bool) {
 	for key := range a.runs {
 		if !now[key] {
-			a.memory.Forget(key)
 			a.retire(key)
 		}
 	}

@@ -6,6 +6,9 @@
 // nobody who hands something over ever waits for a disk. A disk that does not take it
 // is told of and tried again; the agent goes on without.
 //
+// A monitor that nobody asks for is remembered for a day more: what it has found stands
+// if it comes back.
+//
 // It refuses to understand what it keeps: what a position or a state means, and whether
 // it still holds after a reboot, is for those who wrote it to say.
 package memory

@@ -21,6 +21,9 @@ const (
 	// does not become a storm of fsyncs on a disk that etcd may share. What is found
 	// twice because of it has the same identity both times.
 	brisk = 500 * time.Millisecond
+	// grace is how long a monitor is remembered that nobody asks for: a file that is
+	// replaced is away for a moment, and a label may be for an hour.
+	grace = 24 * time.Hour
 )
 
 // Config of a memory.
@@ -39,6 +42,9 @@ type Config struct {
 type Entry struct {
 	Position logs.Position   `json:"position,omitempty"`
 	State    json.RawMessage `json:"state,omitempty"`
+	// Left is since when nobody asks for the monitor, zero if somebody does. It is what
+	// Ask says, whatever is kept.
+	Left time.Time `json:"left,omitzero"`
 }
 
 // Memory is safe for use by several goroutines.
@@ -143,8 +149,7 @@ func (m *Memory) Monitor(key string) (Entry, bool) {
 	return entry, ok
 }
 
-// Monitors returns the keys of all that is remembered, so that what nobody asks for any
-// more can be forgotten.
+// Monitors returns the keys of all that is remembered.
 func (m *Memory) Monitors() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,12 +165,21 @@ func (m *Memory) Keep(key string, entry Entry, urgent bool) {
 	}
 	// The reader may use its bytes again.
 	entry = Entry{Position: bytes.Clone(entry.Position), State: bytes.Clone(entry.State)}
-	m.change(urgent, func(s *state) { s.Monitors[key] = entry })
+	m.change(urgent, func(s *state) {
+		entry.Left = s.Monitors[key].Left
+		s.Monitors[key] = entry
+	})
 }
 
-// Forget drops a monitor.
-func (m *Memory) Forget(key string) {
-	m.change(true, func(s *state) { delete(s.Monitors, key) })
+// Ask says which monitors are asked for. The others are remembered for a day more, so
+// that one that comes back goes on where it was, and are forgotten then.
+func (m *Memory) Ask(now time.Time, keys ...string) {
+	m.mu.Lock()
+	_, changed := asked(m.state.Monitors, now, keys)
+	m.mu.Unlock()
+	if changed {
+		m.change(false, func(s *state) { s.Monitors, _ = asked(s.Monitors, now, keys) })
+	}
 }
 
 // Labels returns the labels of the node as they were last known. It is not ok if they

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // opened returns a memory that is closed at the end, and what it says.
@@ -51,8 +52,6 @@ func TestARestartRemembers(t *testing.T) {
 	m.Keep("kernel", Entry{Position: position, State: []byte(`{"sick":true}`)}, true)
 	copy(position, `"changed"`) // by a reader that uses its bytes again
 	m.Keep("files", Entry{State: []byte(`[]`)}, false)
-	m.Keep("gone", Entry{Position: []byte(`1`)}, false)
-	m.Forget("gone")
 	m.KeepLabels(nil)
 	closed(t, m)
 
@@ -84,6 +83,66 @@ func TestARestartRemembers(t *testing.T) {
 			t.Errorf("%s is %v, want %v: %v", path, info.Mode(), want, err)
 		}
 	}
+}
+
+func TestAMonitorThatNobodyAsksForIsRememberedForADay(t *testing.T) {
+	dir := t.TempDir()
+	start := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	both := []string{"flaps", "stays"}
+	for _, step := range []struct {
+		name string
+		at   time.Duration
+		keys []string
+		want []string
+	}{
+		{"both are asked for", 0, both, both},
+		{"one is away", time.Hour, []string{"stays"}, both},
+		{"it comes back", 24 * time.Hour, both, both},
+		{"it goes once more", 25 * time.Hour, []string{"stays"}, both},
+		{"it is away for a day", 49 * time.Hour, []string{"stays"}, both},
+		{"the clock is set back", 24 * time.Hour, []string{"stays"}, both},
+		{"the day begins anew", 48 * time.Hour, []string{"stays"}, both},
+		{"it comes back too late", 48*time.Hour + time.Second, both, []string{"stays"}},
+	} {
+		m, _ := opened(t, dir, "") // time passes also when nobody is there
+		if step.at == 0 {
+			m.Keep("flaps", entry(1), true)
+			m.Keep("stays", entry(1), true)
+		}
+		m.Ask(start.Add(step.at), step.keys...)
+		if got := m.Monitors(); !slices.Equal(got, step.want) {
+			t.Errorf("%s: remembered %q, want %q", step.name, got, step.want)
+		}
+		for _, key := range m.Monitors() {
+			if e, _ := m.Monitor(key); string(e.State) != "1" {
+				t.Errorf("%s: of %s remembered %s", step.name, key, e.State)
+			}
+			m.Keep(key, entry(1), true) // one that ends still speaks
+		}
+		closed(t, m)
+	}
+}
+
+func TestToAskForTheSameIsNotWritten(t *testing.T) {
+	disk := newPlatter()
+	m := started(t, disk)
+	m.Keep("a", entry(1), true)
+	m.Keep("b", entry(1), true)
+	m.Ask(time.Unix(1, 0), "a")
+	if err := m.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	before, _, _ := disk.tally()
+	for i := range 10 {
+		m.Ask(time.Unix(int64(i+2), 0), "a")
+		if err := m.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, _, _ := disk.tally(); after != before {
+		t.Errorf("it was written %d times", after-before)
+	}
+	closed(t, m)
 }
 
 func TestASecondAgentIsToldWhoUsesTheFolder(t *testing.T) {

@@ -3,6 +3,8 @@ package memory
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"time"
 )
 
 // state is what the file holds.
@@ -31,6 +33,29 @@ func (s *state) text() ([]byte, error) {
 	s.Version = version
 	text, err := json.Marshal(s)
 	return append(text, '\n'), err
+}
+
+// asked returns what is remembered when it is known which monitors are asked for, and
+// whether that is something else than before.
+func asked(remembered map[string]Entry, now time.Time, keys []string) (map[string]Entry, bool) {
+	next, changed := make(map[string]Entry, len(remembered)), false
+	for key, entry := range remembered {
+		left := entry.Left
+		if now.Sub(left) > grace && !left.IsZero() {
+			changed = true
+			continue
+		}
+		switch {
+		case slices.Contains(keys, key):
+			left = time.Time{}
+		case left.IsZero(), left.After(now): // or else the clock was set back since
+			left = now.Round(0).UTC()
+		}
+		changed = changed || !left.Equal(entry.Left)
+		entry.Left = left
+		next[key] = entry
+	}
+	return next, changed
 }
 
 func (e Entry) check() error {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+)
+
+// empty takes out what was written, so that nobody can find it once more.
+func (l kernelLog) empty() {
+	l.t.Helper()
+	if err := os.Truncate(l.path, 0); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestAFileThatIsAwayForAMomentDoesNotCure(t *testing.T) {
+	s, other := newScene(t), newScene(t)
+	args := append(s.args(), "--config.system-log-monitor="+other.config)
+	p := start(t, args...)
+	s.log.write(hung)
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	before, _ := p.condition("KernelDeadlock")
+	s.log.empty()
+	if err := os.Remove(s.config); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the end of its monitor", func() bool { return p.logged("a monitor is stopped") == 1 })
+	s.log.write(oom) // nobody looks
+	put(t, s.config, kernelMonitor(s.log.path, ""))
+	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
+	if c, _ := p.condition("KernelDeadlock"); c.LastTransitionTime != before.LastTransitionTime {
+		t.Errorf("it stands since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
+	}
+	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
+
+	// Also when the agent is started while it is away.
+	p.stop()
+	if err := os.Rename(s.config, s.config+".away"); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, args...)
+	p.waitFor("that it is missed", func() bool { return p.logged(s.config, "there is no such file") == 1 })
+	if err := os.Rename(s.config+".away", s.config); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
+	if n := p.logged("condition changed"); n != 0 {
+		t.Errorf("%d changes of the condition are told, and there was none", n)
+	}
+}
+
+func TestALabelThatFlapsDoesNotCure(t *testing.T) {
+	s := newScene(t)
+	put(t, s.config, kernelMonitor(s.log.path, `"nodeSelector": "gpu=true",`))
+	a, err := begin(options{stateDir: s.state}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.supervisor.Stop()
+		if err := a.memory.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	shelf := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: judge})
+	a.follow(t.Context(), shelf.Read(), shelf.Settings())
+	deadlock := func() (status catalog.Status) {
+		for _, c := range a.chart.Conditions() {
+			if c.Type == "KernelDeadlock" {
+				status = c.Status
+			}
+		}
+		return status
+	}
+	gpu := map[string]string{"gpu": "true"}
+	a.learn(t.Context(), gpu)
+	s.log.write(hung)
+	eventually(t, "the condition", func() bool { return deadlock() == catalog.True })
+	s.log.empty()
+	a.learn(t.Context(), map[string]string{})
+	if status := deadlock(); status != "" {
+		t.Errorf("on a node that is not meant it is %s", status)
+	}
+	a.learn(t.Context(), gpu)
+	eventually(t, "the first word of it", func() bool { return deadlock() != "" })
+	if status := deadlock(); status != catalog.True {
+		t.Errorf("when the label is back it is %s", status)
+	}
+}
