@@ -58,7 +58,8 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if err != nil {
 		return err
 	}
-	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Logger: log})
+	last := func(name settings.Name) (string, bool) { return a.memory.Text(name.String()) }
+	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Last: last, Logger: log})
 	changes := shelf.Read()
 	if err := anyGood(shelf.Settings()); err != nil {
 		return errors.Join(err, a.memory.Close())
@@ -140,6 +141,13 @@ func (a *agent) follow(ctx context.Context, changes []settings.Change, all []set
 			a.report(symptom.Report{Source: name, Events: []symptom.Event{event}})
 		}
 	}
+	good := map[string]string{}
+	for i := range all {
+		if s := &all[i]; s.File != nil {
+			good[s.String()] = s.Text
+		}
+	}
+	a.memory.KeepTexts(good)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.settings = all

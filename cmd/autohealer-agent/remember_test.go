@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"net/http"
 	"os"
 	"testing"
 
@@ -44,13 +45,43 @@ func TestAFileThatIsAwayForAMomentDoesNotCure(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = start(t, args...)
-	p.waitFor("that it is missed", func() bool { return p.logged(s.config, "there is no such file") == 1 })
+	p.waitFor("that it is missed", func() bool { return p.logged(s.config, "ConfigRemoved") == 1 })
 	if err := os.Rename(s.config+".away", s.config); err != nil {
 		t.Fatal(err)
 	}
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 	if n := p.logged("condition changed"); n != 0 {
 		t.Errorf("%d changes of the condition are told, and there was none", n)
+	}
+}
+
+func TestABadEditAndARestartDoNotCure(t *testing.T) {
+	s := newScene(t)
+	p := start(t, s.args()...)
+	s.log.write(hung)
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	s.log.empty()
+	put(t, s.config, "{")
+	for range 3 { // the last good version is not forgotten by being used
+		p.stop()
+		p = start(t, s.args()...)
+		p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
+		if p.logged("level=ERROR", "ConfigInvalid", "the last good version stays in force", s.config) != 1 {
+			t.Error("that the file is bad is not told once")
+		}
+		if got := p.figure(`autohealer_agent_config_valid{file="` + s.config + `"}`); got != "0" {
+			t.Errorf("its validity is %s", got)
+		}
+		if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
+			t.Errorf("while the last good version is in force, /healthz says %d %q", code, body)
+		}
+	}
+	s.log.write(oom)
+	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
+	put(t, s.config, kernelMonitor(s.log.path, ""))
+	p.waitFor("that the file is good again", func() bool { return p.logged("ConfigLoaded") == 1 })
+	if n := p.logged("a monitor is replaced"); n != 0 {
+		t.Error("its monitor was replaced by the same")
 	}
 }
 

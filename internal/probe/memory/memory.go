@@ -205,6 +205,25 @@ func (m *Memory) KeepLabels(labels map[string]string) {
 	}
 }
 
+// Text returns the text of a file as it was last good.
+func (m *Memory) Text(key string) (text string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text, ok = m.state.Texts[key]
+	return text, ok
+}
+
+// KeepTexts remembers the texts of files, and forgets those of all others.
+func (m *Memory) KeepTexts(texts map[string]string) {
+	texts = maps.Clone(texts)
+	m.mu.Lock()
+	same := maps.Equal(m.state.Texts, texts)
+	m.mu.Unlock()
+	if !same {
+		m.change(true, func(s *state) { s.Texts = texts })
+	}
+}
+
 // Err says why a restart would forget the latest state, nil if it would not: it could
 // not be written, or not to a place that lasts.
 func (m *Memory) Err() error {

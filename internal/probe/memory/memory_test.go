@@ -53,6 +53,7 @@ func TestARestartRemembers(t *testing.T) {
 	copy(position, `"changed"`) // by a reader that uses its bytes again
 	m.Keep("files", Entry{State: []byte(`[]`)}, false)
 	m.KeepLabels(nil)
+	m.KeepTexts(map[string]string{"a.json": "{}", "b.json": `"<é>"`})
 	closed(t, m)
 
 	m, said := opened(t, dir, "second")
@@ -68,6 +69,12 @@ func TestARestartRemembers(t *testing.T) {
 	if labels, ok := m.Labels(); !ok || len(labels) != 0 {
 		t.Errorf("labels that are known to be none are %v, %v", labels, ok)
 	}
+	for key, want := range map[string]string{"a.json": "{}", "b.json": `"<é>"`} {
+		if text, ok := m.Text(key); !ok || text != want {
+			t.Errorf("the text of %s is %q, %v", key, text, ok)
+		}
+	}
+	m.KeepTexts(map[string]string{"a.json": "[]"})
 	m.KeepLabels(map[string]string{"gpu": "true"})
 	closed(t, m)
 	if said.Len() > 0 {
@@ -77,6 +84,12 @@ func TestARestartRemembers(t *testing.T) {
 	m, _ = opened(t, dir, "third")
 	if labels, _ := m.Labels(); !maps.Equal(labels, map[string]string{"gpu": "true"}) || m.LastBoot() != "second" {
 		t.Errorf("the labels are %v, and the last boot was %q", labels, m.LastBoot())
+	}
+	if text, _ := m.Text("a.json"); text != "[]" {
+		t.Errorf("the text is %q", text)
+	}
+	if text, ok := m.Text("b.json"); ok {
+		t.Errorf("what is kept no longer is %q", text)
 	}
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, stateFile): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {

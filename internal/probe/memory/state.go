@@ -13,6 +13,7 @@ type state struct {
 	Boot     string             `json:"boot"`
 	Monitors map[string]Entry   `json:"monitors"`
 	Labels   *map[string]string `json:"labels,omitempty"`
+	Texts    map[string]string  `json:"texts,omitempty"`
 }
 
 // version of the file. A file of another is not understood.

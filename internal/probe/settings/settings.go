@@ -30,6 +30,8 @@ type Setting struct {
 	Name
 	// File is the last good version, nil if there is none.
 	File *config.File
+	// Text of it, to be given as Last in the next life.
+	Text string
 	// Version tells the good versions of a file apart.
 	Version string
 	// Warnings are what the good version had better not say.
@@ -84,8 +86,7 @@ func (c Change) Event(now time.Time) (event symptom.Event, ok bool) {
 			event.Message = "the last good version stays in force: " + c.Now.Err.Error()
 		}
 	}
-	sum := sha256.Sum256([]byte(event.Reason + "\x00" + c.Now.String() + "\x00" + c.Now.found + "\x00" + c.Before.found))
-	event.ID = hex.EncodeToString(sum[:16])
+	event.ID = sum([]byte(event.Reason + "\x00" + c.Now.String() + "\x00" + c.Now.found + "\x00" + c.Before.found))
 	return event, true
 }
 
@@ -94,6 +95,9 @@ type Config struct {
 	Names []Name
 	// Judge reads a version and says whether it is good, and what is odd about it.
 	Judge func(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error)
+	// Last returns the last good version of a file that the life before knew. It is in
+	// force as long as something bad stands there. May be nil.
+	Last func(Name) (text string, ok bool)
 	// Logger is told what hinders the shelf in seeing edits.
 	Logger *slog.Logger
 }
@@ -111,10 +115,29 @@ func New(cfg Config) *Shelf {
 	s := &Shelf{cfg: cfg, unwatched: map[string]bool{}}
 	for _, name := range cfg.Names {
 		if !slices.ContainsFunc(s.held, func(h Setting) bool { return h.Name == name }) {
-			s.held = append(s.held, Setting{Name: name})
+			s.held = append(s.held, s.recall(Setting{Name: name}))
 		}
 	}
 	return s
+}
+
+// recall takes up the last good version of the life before, if it is good still.
+func (s *Shelf) recall(known Setting) Setting {
+	if s.cfg.Last == nil {
+		return known
+	}
+	if text, ok := s.cfg.Last(known.Name); ok {
+		if file, warnings, err := s.cfg.Judge(known.Path, known.Kind, []byte(text)); err == nil {
+			known.File, known.Text, known.Version, known.Warnings = file, text, sum([]byte(text)), warnings
+		}
+	}
+	return known
+}
+
+// sum tells texts apart.
+func sum(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:16])
 }
 
 // Settings returns all files as they are.
@@ -146,12 +169,11 @@ func (s *Shelf) look(known Setting) Setting {
 	if err != nil {
 		known.found, known.Err = "", err
 		if errors.Is(err, fs.ErrNotExist) {
-			known.File, known.Version, known.Warnings = nil, "", nil
+			known.File, known.Text, known.Version, known.Warnings = nil, "", "", nil
 		}
 		return known
 	}
-	sum := sha256.Sum256(text)
-	found := hex.EncodeToString(sum[:16])
+	found := sum(text)
 	if found == known.found {
 		return known
 	}
@@ -162,7 +184,7 @@ func (s *Shelf) look(known Setting) Setting {
 	}
 	file, warnings, err := s.cfg.Judge(known.Path, known.Kind, text)
 	if known.Err = err; err == nil {
-		known.File, known.Version, known.Warnings = file, found, warnings
+		known.File, known.Text, known.Version, known.Warnings = file, string(text), found, warnings
 	}
 	return known
 }

@@ -103,6 +103,44 @@ func TestTheLastGoodVersionStaysInForce(t *testing.T) {
 	}
 }
 
+func TestTheLastGoodVersionOutlivesARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.json")
+	for _, step := range []struct {
+		name, last, text, inForce, reason string
+	}{
+		{"nothing was known", "-", "bad", "", settings.Invalid},
+		{"it has become bad", "good 1", "bad", "good 1", settings.Invalid},
+		{"it is the same", "good 1", "good 1", "good 1", ""},
+		{"it is better", "good 1", "good 2", "good 2", ""},
+		{"it is gone", "good 1", "-", "", settings.Removed},
+		{"what was good is bad by now", "bad 1", "bad 2", "", settings.Invalid},
+		{"what was good is bad by now, and it is good", "bad 1", "good 1", "good 1", ""},
+	} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if step.text != "-" {
+			write(t, path, step.text)
+		}
+		name := settings.Name{Kind: config.SystemLog, Path: path}
+		s := settings.New(settings.Config{
+			Names: []settings.Name{name}, Judge: judge, Logger: slog.New(slog.DiscardHandler),
+			Last: func(asked settings.Name) (string, bool) { return step.last, asked == name && step.last != "-" },
+		})
+		changes := s.Read()
+		if len(changes) != 1 || changes[0].Reason() != step.reason {
+			t.Errorf("%s: told %+v, want one change with the reason %q", step.name, changes, step.reason)
+		}
+		now := s.Settings()[0]
+		if got := source(now); got != step.inForce || now.Text != step.inForce {
+			t.Errorf("%s: in force is %q, with the text %q, want %q", step.name, got, now.Text, step.inForce)
+		}
+		if wrong := step.text == "-" || strings.HasPrefix(step.text, "bad"); (now.Err != nil) != wrong {
+			t.Errorf("%s: the error is %v", step.name, now.Err)
+		}
+	}
+}
+
 func TestTheEventOfTheSameEditHasTheSameIdentity(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
 	write(t, path, "bad")
