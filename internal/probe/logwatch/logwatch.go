@@ -121,7 +121,9 @@ type kept struct {
 	// Since is from when on lines count.
 	Since time.Time `json:"since"`
 	// Boot in which that was said.
-	Boot    string          `json:"boot"`
+	Boot string `json:"boot"`
+	// Log that was read; empty if it was not written down.
+	Log     string          `json:"log,omitempty"`
 	Monitor json.RawMessage `json:"monitor,omitempty"`
 }
 
@@ -134,6 +136,12 @@ func (w *Watch) recall(now time.Time) (*place, error) {
 			w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
 			known, entry = false, memory.Entry{}
 		}
+	}
+	if known && was.Log != "" && was.Log != w.log() {
+		// How far the other was read, and since when, says nothing of this one. What was
+		// found stands.
+		w.cfg.Logger.Info("a monitor reads another log than before, and begins anew with it", "monitor", w.cfg.Key)
+		known, entry, was.Monitor = false, memory.Entry{}, withoutLines(was.Monitor)
 	}
 	at := &place{position: entry.Position, since: w.since(now, known, was)}
 	translator, err := translator(w.cfg.Monitor)
@@ -160,17 +168,23 @@ func (w *Watch) recall(now time.Time) (*place, error) {
 // since, so that all of this boot counts.
 func (w *Watch) since(now time.Time, known bool, was kept) time.Time {
 	since := w.cfg.Boot.Time.Add(w.cfg.Monitor.Delay)
-	if known && was.Boot != w.cfg.Boot.ID {
-		return since
+	if first := w.first(now, known, was); first.After(since) && (!known || was.Boot == w.cfg.Boot.ID) {
+		since = first
 	}
-	first := now.Add(-w.cfg.Monitor.Lookback)
-	if known {
-		first = was.Since
-	}
-	if first.After(since) {
-		return first
+	if w.cfg.Monitor.Plugin == config.Filelog {
+		// Stamps are mostly in whole seconds: what is written now seems to be older.
+		since = since.Truncate(time.Second)
 	}
 	return since
+}
+
+// first says from when on lines count for the sake of the first start. What is still to
+// come was said when the clock was ahead: then this is the first start.
+func (w *Watch) first(now time.Time, known bool, was kept) time.Time {
+	if !known || was.Since.After(now) {
+		return now.Add(-w.cfg.Monitor.Lookback)
+	}
+	return was.Since
 }
 
 // read reads the log until ctx ends or it cannot be read.
@@ -258,7 +272,7 @@ func (w *Watch) wake(desk supervise.Desk, at *place, now time.Time) {
 // be a line: what has not changed is not written anew.
 func (w *Watch) keep(at *place, urgent bool) {
 	if state := w.monitor.State(); at.text == nil || !same(state, at.state) {
-		text, err := json.Marshal(kept{Since: at.since, Boot: w.cfg.Boot.ID, Monitor: state})
+		text, err := json.Marshal(kept{Since: at.since, Boot: w.cfg.Boot.ID, Log: w.log(), Monitor: state})
 		if err != nil {
 			w.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", w.cfg.Key, "err", err)
 			return

@@ -333,6 +333,105 @@ func TestFromWhenOnLinesCount(t *testing.T) {
 	})
 }
 
+// Without that nothing counts until the clock is where it was once, after every restart.
+func TestAFirstStartWithTheClockAheadIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.run(t)
+		synctest.Wait()
+		r.stop()
+		entry, _ := r.memory.Monitor("kernel")
+		state := map[string]any{}
+		if err := json.Unmarshal(entry.State, &state); err != nil {
+			t.Fatal(err)
+		}
+		state["since"] = time.Now().Add(8 * time.Hour)
+		entry.State, _ = json.Marshal(state)
+		r.memory.Keep("kernel", entry, true)
+		r.write("killed process") // before it is started again
+		pass(10 * time.Second)
+		first := time.Now().Add(-time.Minute)
+		for range 2 {
+			r.run(t)
+			synctest.Wait()
+			if !r.since.Equal(first) {
+				t.Errorf("lines count since %s, want %s", r.since, first)
+			}
+			pass(10 * time.Second)
+		}
+		r.expect(t, "Deadlock=False NoDeadlock", "Deadlock=False NoDeadlock", "sees", "event OOM", "Deadlock=False NoDeadlock", "sees")
+	})
+}
+
+// A file has no more than the second in which a line was written.
+func TestWhatIsWrittenInTheSecondOfTheFirstStartCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pass(700 * time.Millisecond)
+		for plugin, want := range map[string]time.Time{config.Filelog: time.Now().Truncate(time.Second), config.Kmsg: time.Now()} {
+			r := newRoom(t, func(m *config.LogMonitor) {
+				m.Plugin, m.Lookback = plugin, 0
+				m.PluginConfig = map[string]string{"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "Jan _2 15:04:05"}
+			})
+			for range 2 {
+				r.run(t)
+				synctest.Wait()
+				if !r.since.Equal(want) {
+					t.Errorf("lines of %s count since %s, want %s", plugin, r.since, want)
+				}
+			}
+			r.stop()
+		}
+	})
+}
+
+func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
+	for name, change := range map[string]func(*config.LogMonitor){
+		"another path":   func(m *config.LogMonitor) { m.LogPath = "/dev/other" },
+		"another plugin": func(m *config.LogMonitor) { m.Plugin = config.Kmsg },
+		"another identifier": func(m *config.LogMonitor) {
+			m.PluginConfig = map[string]string{"source": "dockerd"}
+		},
+		"the same": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, func(m *config.LogMonitor) {
+					m.Plugin, m.PluginConfig = config.Journald, map[string]string{"source": "kernel", "other": "a"}
+					m.Rules = append(m.Rules, config.LogRule{Reason: "Both", Pattern: `first half\nsecond half`, Count: 1})
+				})
+				first := time.Now().Add(-time.Minute)
+				r.run(t)
+				r.write("task hung")
+				r.write("first half")
+				r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung", "sees")
+				r.stop()
+				pass(5 * time.Minute)
+				if change != nil {
+					change(&r.config.Monitor)
+					r.chunks = nil // it is another
+				}
+				since := time.Now().Add(-time.Minute)
+				r.write("second half")
+				r.run(t)
+				if change == nil {
+					r.expect(t, "Deadlock=True Hung", "sees", "event Both")
+					since = first
+				} else {
+					r.expect(t, "Deadlock=True Hung", "sees")
+				}
+				if !r.since.Equal(since) || (len(r.from) == 0) != (change != nil) {
+					t.Errorf("it is read from %q, and counts since %s, want %s", r.from, r.since, since)
+				}
+				pass(time.Second)
+				r.run(t) // which is the same by now
+				if r.expect(t, "Deadlock=True Hung"); !r.since.Equal(since) || len(r.from) == 0 {
+					t.Errorf("after a restart it is read from %q, and counts since %s, want %s", r.from, r.since, since)
+				}
+			})
+		})
+	}
+}
+
 func TestAMemoryThatIsOfNoUseIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)

@@ -1,7 +1,9 @@
 package logwatch
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
@@ -31,6 +33,30 @@ func (c Config) open(from logs.Position, since time.Time) (logs.Reader, error) {
 		return given(filelog.Open(filelog.Config{Path: c.Monitor.LogPath, From: from, Log: c.Logger.With("monitor", c.Key)}))
 	}
 	return nil, fmt.Errorf("there is no plugin %q: write %s, %s or %s", c.Monitor.Plugin, config.Kmsg, config.Journald, config.Filelog)
+}
+
+// log names what open opens, so that another log under the same key is noticed.
+func (w *Watch) log() string {
+	words := []string{w.cfg.Monitor.Plugin, w.cfg.Monitor.LogPath}
+	if w.cfg.Monitor.Plugin == config.Journald {
+		words = append(words, w.cfg.Monitor.PluginConfig["source"])
+	}
+	return strings.Join(words, " ")
+}
+
+// withoutLines takes the lines out of what a monitor remembers: a pattern must not match
+// half in one log and half in another.
+func withoutLines(remembered json.RawMessage) json.RawMessage {
+	var parts map[string]json.RawMessage
+	if json.Unmarshal(remembered, &parts) != nil {
+		return remembered // it is for the monitor to say what is wrong with it
+	}
+	delete(parts, "window")
+	text, err := json.Marshal(parts)
+	if err != nil {
+		return nil
+	}
+	return text
 }
 
 // given returns a reader only if there is one: a nil pointer would look like one.
