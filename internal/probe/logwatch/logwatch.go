@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -205,6 +204,7 @@ func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error 
 			desk.Sees()
 			sees = true
 		case errors.Is(err, context.DeadlineExceeded):
+			desk.Here()
 			w.wake(desk, at, now)
 		case errors.Is(err, logs.ErrAway):
 			desk.Waits(w.name())
@@ -220,17 +220,14 @@ func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error 
 	}
 }
 
-// next waits for a chunk, but not for longer than nothing needs to be done.
+// next waits for a chunk, but not for longer than nothing needs to be done or said.
 func (w *Watch) next(ctx context.Context, reader logs.Reader, sees bool) (logs.Chunk, error) {
-	var patience time.Duration
-	if deadline, ok := w.monitor.Deadline(); ok {
-		patience = max(time.Until(deadline), time.Millisecond) // none is no patience, not no end of it
-	}
-	if !sees && (patience == 0 || patience > quiet) {
+	patience := supervise.Breath
+	if !sees {
 		patience = quiet
 	}
-	if patience == 0 {
-		return reader.Next(ctx)
+	if deadline, ok := w.monitor.Deadline(); ok {
+		patience = min(patience, max(time.Until(deadline), time.Millisecond)) // to see what there is
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -355,7 +352,7 @@ func (w *Watch) sum() Counts {
 func Check(m config.LogMonitor) (expensive []string, err error) {
 	translator, err := translator(m)
 	if err != nil {
-		return nil, fmt.Errorf("pluginConfig: %w", err)
+		return nil, err
 	}
 	monitor, err := logmonitor.New(logmonitor.Config{Monitor: m, Translator: translator})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
@@ -122,6 +123,7 @@ func (r *reader) Close() error { return nil }
 type desk struct {
 	mu    sync.Mutex
 	heard []string
+	here  int // how often it said so
 }
 
 func (d *desk) note(words string) {
@@ -139,6 +141,11 @@ func (d *desk) Report(r symptom.Report) {
 	for _, c := range r.Conditions {
 		d.note(fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 	}
+}
+func (d *desk) Here() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.here++
 }
 func (d *desk) Sees()                          { d.note("sees") }
 func (d *desk) Waits(what string)              { d.note("waits for " + what) }
@@ -307,6 +314,26 @@ func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
 	})
 }
 
+func TestAWatchOfAQuietLogSaysThatItIsThere(t *testing.T) {
+	for what, err := range map[string]error{"a log into which nobody writes": nil, "a log that is away": logs.ErrAway} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRoom(t, nil)
+			r.set(err)
+			r.run(t)
+			for range 100 {
+				pass(supervise.Breath + 3*time.Second)
+				synctest.Wait()
+				r.desk.mu.Lock()
+				if r.here == 0 {
+					t.Errorf("of %s nothing was heard for %s", what, supervise.Breath+3*time.Second)
+				}
+				r.here = 0
+				r.desk.mu.Unlock()
+			}
+		})
+	}
+}
+
 func TestFromWhenOnLinesCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, func(m *config.LogMonitor) { m.Delay = 30 * time.Minute })
@@ -456,12 +483,15 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 	}
 	for want, change := range map[string]func(*config.LogMonitor){
 		"pluginConfig": func(m *config.LogMonitor) { m.PluginConfig = map[string]string{"timestamp": "("} },
-		"pattern":      func(m *config.LogMonitor) { m.Rules = []config.LogRule{{Reason: "A", Pattern: "(", Count: 1}} },
-		"logPath":      func(m *config.LogMonitor) { m.LogPath = "kern.log" },
+		"pluginConfig.timestampFormat": func(m *config.LogMonitor) {
+			m.PluginConfig = map[string]string{"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "15:04:05"}
+		},
+		"pattern": func(m *config.LogMonitor) { m.Rules = []config.LogRule{{Reason: "A", Pattern: "(", Count: 1}} },
+		"logPath": func(m *config.LogMonitor) { m.LogPath = "kern.log" },
 	} {
 		bad := good
 		change(&bad)
-		if _, err := logwatch.Check(bad); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := logwatch.Check(bad); err == nil || !strings.HasPrefix(err.Error(), want) && !strings.Contains(err.Error(), "]."+want) {
 			t.Errorf("of a bad %s it says %v", want, err)
 		}
 	}

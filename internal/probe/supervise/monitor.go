@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"context"
+	"time"
 
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
@@ -9,8 +10,9 @@ import (
 // Monitor looks at something for as long as it is run.
 type Monitor interface {
 	// Run looks until ctx ends, and tells the desk. It begins with a report of all of
-	// its conditions. Whether it returns early or panics, it is run again: then it goes
-	// on where it was.
+	// its conditions, and says something at least once in [Breath], if only that it is
+	// there: one that is silent for a minute hangs, and counts as dead. Whether it
+	// returns early or panics, it is run again: then it goes on where it was.
 	Run(ctx context.Context, desk Desk) error
 }
 
@@ -18,6 +20,8 @@ type Monitor interface {
 type Desk interface {
 	// Report hands over what was found.
 	Report(symptom.Report)
+	// Here says that the monitor is there, when it has nothing else to say.
+	Here()
 	// Sees says that the monitor can look.
 	Sees()
 	// Waits says that there is nothing to look at yet, and what is waited for. That is
@@ -28,8 +32,14 @@ type Desk interface {
 	Blind(reason string, err error)
 }
 
-// Ended is the reason of conditions whose monitor does not run.
-const Ended = "MonitorEnded"
+// Breath is how long a monitor may be silent.
+const Breath = 15 * time.Second
+
+// The reasons of conditions whose monitor does not run, or says nothing.
+const (
+	Ended = "MonitorEnded"
+	Hangs = "MonitorHangs"
+)
 
 // Health is how a monitor is.
 type Health struct {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
@@ -33,14 +34,19 @@ type Job struct {
 	Make func() Monitor
 }
 
+// patience is how long a monitor may take to end. It is short, as the agent has to be
+// gone before it is killed, with what it knows written down.
+const patience = 3 * time.Second
+
 // Supervisor runs monitors. Its methods may be called by several at once.
 type Supervisor struct {
 	cfg Config
 
 	applying sync.Mutex // one change at a time
 
-	mu      sync.Mutex // of running
-	running map[string]*running
+	mu        sync.Mutex // of what follows, never held while somebody is waited for
+	running   map[string]*running
+	abandoned []*running // that were to end, and had not
 }
 
 // running is a job that is being done.
@@ -52,27 +58,39 @@ type running struct {
 	ended   chan struct{}
 }
 
-func (r *running) end() {
-	r.stop()
-	<-r.ended
+func (r *running) hasEnded() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // New returns a supervisor under which nothing runs.
 func New(cfg Config) *Supervisor { return &Supervisor{cfg: cfg, running: map[string]*running{}} }
 
 // Apply has these jobs done and no others, until ctx ends. It returns when those that
-// are not to be done any more have ended.
+// are not to be done any more have ended, or were abandoned.
 func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	for _, r := range s.list() {
-		at := slices.IndexFunc(jobs, func(j Job) bool { return j.Name == r.job.Name })
-		if at < 0 {
-			s.remove(r)
+	heir := func(r *running) int {
+		return slices.IndexFunc(jobs, func(j Job) bool { return j.Name == r.job.Name })
+	}
+	leaving := slices.DeleteFunc(s.list(), func(r *running) bool {
+		at := heir(r)
+		return at >= 0 && jobs[at].Version == r.job.Version
+	})
+	s.end(leaving)
+	for _, r := range leaving {
+		s.mu.Lock()
+		delete(s.running, r.job.Name)
+		s.mu.Unlock()
+		if at := heir(r); at < 0 {
 			s.emitGone(r.job, nil)
 			s.cfg.Logger.Info("a monitor is stopped", "monitor", r.job.Name)
-		} else if jobs[at].Version != r.job.Version {
-			s.remove(r)
+		} else {
 			s.emitGone(r.job, jobs[at].Conditions)
 			s.start(ctx, jobs[at])
 			s.cfg.Logger.Info("a monitor is replaced", "monitor", r.job.Name)
@@ -87,6 +105,43 @@ func (s *Supervisor) Apply(ctx context.Context, jobs []Job) {
 			s.cfg.Logger.Info("a monitor is started", "monitor", job.Name)
 		}
 	}
+}
+
+// end ends monitors, all at once, and waits for them, but not for one that hangs: no
+// other must wait for it. What that one says later is not heard.
+func (s *Supervisor) end(list []*running) {
+	for _, r := range list {
+		r.stop()
+	}
+	late := make(chan struct{})
+	defer time.AfterFunc(patience, func() { close(late) }).Stop()
+	for _, r := range list {
+		select {
+		case <-r.ended:
+		case <-late:
+			s.abandon(r)
+		}
+	}
+}
+
+// abandon leaves a monitor to itself that does not end.
+func (s *Supervisor) abandon(r *running) {
+	if r.hasEnded() {
+		return // at the last moment
+	}
+	r.ward.leave()
+	s.mu.Lock()
+	s.abandoned = append(s.abandoned, r)
+	s.mu.Unlock()
+	s.cfg.Logger.Error("a monitor hangs and does not end, it is abandoned", "monitor", r.job.Name, "after", patience)
+}
+
+// Abandoned returns how many monitors were to end and still hang.
+func (s *Supervisor) Abandoned() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.abandoned = slices.DeleteFunc(s.abandoned, (*running).hasEnded)
+	return len(s.abandoned)
 }
 
 // emitGone says which conditions of a job nobody keeps any more.
@@ -110,13 +165,6 @@ func (s *Supervisor) start(ctx context.Context, job Job) {
 	}()
 }
 
-func (s *Supervisor) remove(r *running) {
-	r.end()
-	s.mu.Lock()
-	delete(s.running, r.job.Name)
-	s.mu.Unlock()
-}
-
 // list returns what runs, by name.
 func (s *Supervisor) list() []*running {
 	s.mu.Lock()
@@ -129,13 +177,12 @@ func (s *Supervisor) list() []*running {
 	return list
 }
 
-// Stop ends all monitors, and returns when they have. What they have told stands.
+// Stop ends all monitors, and returns when they have, or were abandoned. What they have
+// told stands.
 func (s *Supervisor) Stop() {
 	s.applying.Lock()
 	defer s.applying.Unlock()
-	for _, r := range s.list() {
-		r.end()
-	}
+	s.end(s.list())
 }
 
 // Health returns how all monitors are, by name.

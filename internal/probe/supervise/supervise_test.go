@@ -89,6 +89,17 @@ func job(name, version string, m supervise.Monitor, conditions ...string) superv
 	return supervise.Job{Name: name, Version: version, Source: "test", Conditions: conditions, Make: func() supervise.Monitor { return m }}
 }
 
+// breathe is what a monitor does that has nothing to tell.
+func breathe(ctx context.Context, desk supervise.Desk) {
+	for ctx.Err() == nil {
+		desk.Here()
+		select {
+		case <-ctx.Done():
+		case <-time.After(supervise.Breath):
+		}
+	}
+}
+
 // pass lets time go by, of which there is any amount in the bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
@@ -166,7 +177,7 @@ func TestALogThatIsAwayIsShownAndNoDeath(t *testing.T) {
 		s.Apply(t.Context(), []supervise.Job{job("docker", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
 			desk.Report(report(condition("Corrupt", catalog.False, "Fine")))
 			desk.Waits("/var/log/docker.log")
-			<-ctx.Done()
+			breathe(ctx, desk)
 			return nil
 		}))})
 		pass(time.Hour)
@@ -191,12 +202,12 @@ func TestAMonitorThatPanicsIsRunAgainAndHarmsNoOther(t *testing.T) {
 				if !cured.Load() {
 					panic("poison")
 				}
-				<-ctx.Done()
+				breathe(ctx, desk)
 				return nil
 			})),
 			job("good", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
 				desk.Report(report(condition("Fine", catalog.False, "Good")))
-				<-ctx.Done()
+				breathe(ctx, desk)
 				return nil
 			})),
 		})
@@ -335,6 +346,125 @@ func TestTheLogTellsEachTroubleOnce(t *testing.T) {
 		}
 		if want := map[string]int{"cannot look": 1, "can look again": 1}; !maps.Equal(want, counts) {
 			t.Errorf("the log tells %v, want %v:\n%s", counts, want, text.String())
+		}
+	})
+}
+
+// hung is a monitor that does not hear of anything, as one that reads from a file server
+// which does not answer, until it is freed.
+func hung(free <-chan struct{}) acting {
+	return func(ctx context.Context, desk supervise.Desk) error {
+		desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
+		desk.Sees()
+		<-free
+		desk.Here()
+		desk.Report(report(condition("Deadlock", catalog.True, "Deadlocked")))
+		breathe(ctx, desk)
+		return ctx.Err()
+	}
+}
+
+func TestAMonitorThatHangsIsDeadUntilItSpeaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, a := stage(t)
+		free := make(chan struct{})
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", hung(free))})
+		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
+		pass(59 * time.Second)
+		expectDead(t, s)
+		pass(supervise.Breath + 2*time.Second)
+		expectDead(t, s, "kernel: it hangs: it has said nothing for a minute")
+		a.expect(t, "kernel: Deadlock=Unknown MonitorHangs",
+			`kernel: event MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "it hangs: it has said nothing for a minute"`)
+		pass(time.Hour)
+		a.expect(t)
+		close(free)
+		expectDead(t, s)
+		a.expect(t, "kernel: Deadlock=False NoDeadlock",
+			`kernel: event NoDeadlock Node condition Deadlock is now: False, reason: NoDeadlock, message: ""`,
+			"kernel: Deadlock=True Deadlocked")
+		pass(time.Hour)
+		expectDead(t, s)
+	})
+}
+
+func TestOneThatHungAndThenCannotLookDoesNotSeemWellInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, a := stage(t)
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+			desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
+			pass(2 * time.Minute)
+			desk.Blind("LogUnreadable", errors.New("stale file handle"))
+			breathe(ctx, desk)
+			return ctx.Err()
+		}))})
+		pass(110 * time.Second)
+		expectDead(t, s, "kernel: it hangs: it has said nothing for a minute")
+		a.hears()
+		pass(20 * time.Second)
+		expectDead(t, s, "kernel: stale file handle")
+		a.expect(t, "kernel: Deadlock=Unknown LogUnreadable",
+			`kernel: event LogUnreadable Node condition Deadlock is now: Unknown, reason: LogUnreadable, message: "stale file handle"`)
+	})
+}
+
+func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, a := stage(t)
+		free := make(chan struct{})
+		well := acting(func(ctx context.Context, desk supervise.Desk) error {
+			breathe(ctx, desk)
+			return ctx.Err()
+		})
+		s.Apply(t.Context(), []supervise.Job{job("a", "1", hung(free), "Deadlock"), job("b", "1", hung(free)), job("c", "1", hung(free)), job("d", "1", well)})
+		synctest.Wait()
+		a.hears()
+		within := func(what string, do func()) {
+			t.Helper()
+			began := time.Now()
+			do()
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%s takes %s", what, took)
+			}
+		}
+		within("a reload", func() {
+			s.Apply(t.Context(), []supervise.Job{job("b", "2", well), job("c", "1", hung(free)), job("d", "1", well)})
+		})
+		a.expect(t, "a: Deadlock is gone")
+		pass(5 * time.Minute)
+		expectDead(t, s, "c: it hangs: it has said nothing for a minute")
+		a.hears()
+		if n := s.Abandoned(); n != 2 {
+			t.Errorf("%d monitors are abandoned, want 2", n)
+		}
+		within("the end", s.Stop)
+		if n := s.Abandoned(); n != 3 {
+			t.Errorf("%d monitors are abandoned, want 3", n)
+		}
+		close(free)
+		a.expect(t) // nobody hears them any more
+		if n := s.Abandoned(); n != 0 {
+			t.Errorf("%d monitors are abandoned, but all have ended", n)
+		}
+	})
+}
+
+func TestOneThatIsLateNowAndThenIsNotDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := stage(t)
+		s.Apply(t.Context(), []supervise.Job{job("slow", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+			for ctx.Err() == nil {
+				desk.Sees()
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Minute - time.Second):
+				}
+			}
+			return ctx.Err()
+		}))})
+		for range 1000 {
+			pass(time.Second)
+			expectDead(t, s)
 		}
 	})
 }

@@ -24,6 +24,10 @@ const (
 	// proof is how long a monitor that has ended must run until it is believed again:
 	// one that ends over and over would otherwise make its conditions flap.
 	proof = 10 * time.Second
+	// silence is how many breaths long a monitor may say nothing until it counts as dead.
+	// They are counted, as time in which the agent itself was stopped is no silence; the
+	// first one may be short.
+	silence = int(time.Minute/Breath) + 1
 	// The waits before a monitor that has ended is run again.
 	firstWait, longestWait = time.Second, time.Minute
 )
@@ -40,6 +44,8 @@ type ward struct {
 	said    map[string]symptom.Condition // by the monitor, by type
 	shown   map[string]symptom.Condition // to the world
 	running bool
+	silent  int         // breaths since the monitor said something
+	pulse   *time.Timer // until the next breath
 	waits   string
 	blind   trouble // whether it has lasted for too long or not
 	since   time.Time
@@ -88,7 +94,10 @@ func (w *ward) run(ctx context.Context) {
 	}
 }
 
-var errEnded = errors.New("it has ended by itself")
+var (
+	errEnded = errors.New("it has ended by itself")
+	errHangs = errors.New("it hangs: it has said nothing for a minute")
+)
 
 // once runs the monitor, and makes an error of a panic.
 func (w *ward) once(ctx context.Context) (err error) {
@@ -107,15 +116,16 @@ func (w *ward) once(ctx context.Context) (err error) {
 func (w *ward) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.running = true
+	w.running, w.silent = true, 0
+	w.pulse = time.AfterFunc(Breath, w.listen)
 }
 
 // end notes that the monitor does not run.
 func (w *ward) end(err error, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unblind()
-	w.running, w.waits = false, ""
+	w.still()
+	w.waits = ""
 	w.log.Error("a monitor has ended and is run again", "err", err, "in", wait)
 	w.die(trouble{Ended, err})
 }
@@ -124,7 +134,38 @@ func (w *ward) end(err error, wait time.Duration) {
 func (w *ward) rest() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.still()
+}
+
+// leave has nobody hear the monitor any more.
+func (w *ward) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.still()
+	w.emit = func(symptom.Report) {}
+}
+
+// still stops the timers.
+func (w *ward) still() {
 	w.unblind()
+	w.running = false
+	if w.pulse != nil {
+		w.pulse.Stop()
+	}
+}
+
+// listen notes that another breath is over.
+func (w *ward) listen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.running {
+		return
+	}
+	if w.silent++; w.silent >= silence && !w.dead.any() {
+		w.log.Error("a monitor counts as dead", "reason", Hangs, "err", errHangs)
+		w.die(trouble{Hangs, errHangs})
+	}
+	w.pulse.Reset(Breath)
 }
 
 // trust notes that the monitor has run for long enough to be believed.
@@ -140,13 +181,23 @@ func (w *ward) trust() {
 func (w *ward) Report(r symptom.Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.source = r.Source
+	w.silent, w.source = 0, r.Source
 	for _, condition := range r.Conditions {
 		w.said[condition.Type] = condition
 	}
 	r.Conditions, _ = w.show(time.Now())
 	if !r.IsEmpty() {
 		w.emit(r)
+	}
+}
+
+// Here is called by the monitor.
+func (w *ward) Here() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent = 0
+	if w.dead.reason == Hangs {
+		w.live()
 	}
 }
 
@@ -166,6 +217,7 @@ func (w *ward) Waits(what string) {
 
 // look notes that the monitor looks, or would if there were anything.
 func (w *ward) look(waits string) {
+	w.silent = 0
 	if w.waits != waits && waits != "" {
 		w.log.Info("a monitor waits for what it looks at", "for", waits)
 	} else if w.waits != waits {
@@ -192,7 +244,10 @@ func (w *ward) Blind(reason string, err error) {
 	if !w.blind.any() || w.blind.reason != reason || w.blind.err.Error() != err.Error() {
 		w.log.Warn("a monitor cannot look", "reason", reason, "err", err)
 	}
-	w.blind, w.waits = trouble{reason, err}, ""
+	w.silent, w.blind, w.waits = 0, trouble{reason, err}, ""
+	if w.dead.reason == Hangs {
+		w.die(w.blind) // it could not look all the while
+	}
 }
 
 // despair notes that the monitor could not look for too long.
