@@ -33,6 +33,9 @@ type agent struct {
 	chart      chart.Chart
 	needLabels chan struct{}
 
+	// One change at a time. It may wait for monitors to end, which mu must not: whoever
+	// asks how the agent is gets an answer meanwhile.
+	changing sync.Mutex
 	mu       sync.Mutex // of what follows
 	settings []settings.Setting
 	labels   map[string]string // of the node; nil if they were never known
@@ -148,23 +151,38 @@ func (a *agent) follow(ctx context.Context, changes []settings.Change, all []set
 		}
 	}
 	a.memory.KeepTexts(good)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.settings = all
-	a.arrange(ctx)
+	a.change(ctx, func() { a.settings = all })
 }
 
 // learn takes up the labels of the node.
 func (a *agent) learn(ctx context.Context, known map[string]string) {
 	a.memory.KeepLabels(known)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.labels = known
-	a.arrange(ctx)
+	a.change(ctx, func() { a.labels = known })
 }
 
-// arrange has those monitors run that the files ask for on this node.
-func (a *agent) arrange(ctx context.Context) {
+// change has those monitors run that the files ask for on this node, after something of
+// it has changed.
+func (a *agent) change(ctx context.Context, what func()) {
+	a.changing.Lock()
+	defer a.changing.Unlock()
+	a.mu.Lock()
+	what()
+	jobs := a.plan()
+	a.mu.Unlock()
+	now := map[string]bool{}
+	for i := range jobs {
+		now[jobs[i].Name] = true
+	}
+	// Before they run: what is remembered for too long must not be recalled.
+	a.memory.Ask(time.Now(), slices.Collect(maps.Keys(now))...)
+	a.supervisor.Apply(ctx, jobs)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.drop(now)
+}
+
+// plan returns what the files ask for on this node.
+func (a *agent) plan() []supervise.Job {
 	var jobs []supervise.Job
 	var waiting []string
 	selected := false
@@ -194,14 +212,7 @@ func (a *agent) arrange(ctx context.Context) {
 		default:
 		}
 	}
-	now := map[string]bool{}
-	for i := range jobs {
-		now[jobs[i].Name] = true
-	}
-	// Before they run: what is remembered for too long must not be recalled.
-	a.memory.Ask(time.Now(), slices.Collect(maps.Keys(now))...)
-	a.supervisor.Apply(ctx, jobs)
-	a.drop(now)
+	return jobs
 }
 
 // drop lets go of the monitors that do not run any more. What they have found is
@@ -238,7 +249,9 @@ func (a *agent) job(s *settings.Setting) supervise.Job {
 	for _, condition := range monitor.Conditions {
 		job.Conditions = append(job.Conditions, condition.Type)
 	}
-	job.Make = func() supervise.Monitor { // within Apply, which arrange calls
+	job.Make = func() supervise.Monitor {
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		a.retire(key)
 		watch := logwatch.New(logwatch.Config{Key: key, Monitor: monitor, Boot: a.boot, Memory: a.memory, Logger: a.log})
 		a.watches[key] = watch

@@ -81,7 +81,10 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 		cut.Add(float64(counts.Cut), name)
 		gaps.Add(float64(counts.Gaps), name)
 	})
-	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps}
+	abandoned := &metrictext.Family{Name: "autohealer_agent_abandoned_monitors", Kind: metrictext.Gauge,
+		Help: "Monitors that were to end, and still hang."}
+	abandoned.Add(float64(a.supervisor.Abandoned()))
+	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned}
 }
 
 func number(yes bool) float64 {

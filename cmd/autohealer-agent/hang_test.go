@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+)
+
+// inside is an agent in the process of the test, with monitors of the test's own.
+func inside(t *testing.T) *agent {
+	t.Helper()
+	a, err := begin(options{stateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.supervisor.Stop()
+		if err := a.memory.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+func asked(handler http.HandlerFunc) string {
+	answer := httptest.NewRecorder()
+	handler(answer, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	return answer.Body.String()
+}
+
+// deaf is a monitor that hangs, and does not hear that it is to end.
+type deaf chan struct{}
+
+func (d deaf) Run(ctx context.Context, _ supervise.Desk) error {
+	<-d
+	return ctx.Err()
+}
+
+func TestWhileAChangeWaitsForAMonitorThatHangsTheAgentAnswers(t *testing.T) {
+	a := inside(t)
+	hangs := make(deaf)
+	a.supervisor.Apply(t.Context(), []supervise.Job{{Name: "hangs", Make: func() supervise.Monitor { return hangs }}})
+	changed := make(chan struct{})
+	go func() {
+		defer close(changed)
+		a.change(t.Context(), func() {}) // no file asks for it any more
+	}()
+	eventually(t, "the change", func() bool {
+		if a.changing.TryLock() {
+			a.changing.Unlock()
+			return false
+		}
+		return true
+	})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		for _, handler := range []http.HandlerFunc{a.serveHealth, a.serveConditions, a.serveMetrics} {
+			asked(handler)
+		}
+	}()
+	select {
+	case <-answered:
+	case <-changed:
+		t.Error("the agent answers only after the change")
+	}
+	select {
+	case <-changed:
+	case <-time.After(20 * time.Second):
+		t.Error("the change waits for ever")
+	}
+	if text := asked(a.serveMetrics); !strings.Contains(text, "\nautohealer_agent_abandoned_monitors 1\n") {
+		t.Errorf("the one that hangs is not counted:\n%s", text)
+	}
+	close(hangs)
+	eventually(t, "its end", func() bool {
+		return strings.Contains(asked(a.serveMetrics), "\nautohealer_agent_abandoned_monitors 0\n")
+	})
+}
+
+// overrun is a log of which records were lost.
+type overrun struct{ said bool }
+
+func (o *overrun) Next(ctx context.Context) (logs.Chunk, error) {
+	if o.said {
+		<-ctx.Done()
+		return logs.Chunk{}, ctx.Err()
+	}
+	o.said = true
+	text := []byte("all is well\n")
+	return logs.Chunk{Text: text, Records: []logs.Record{{End: len(text), Time: time.Now(), Number: 8}}, Next: logs.Position(`8`), Lost: 7}, nil
+}
+
+func (o *overrun) Close() error { return nil }
+
+func TestRecordsThatWereLostAreCounted(t *testing.T) {
+	a := inside(t)
+	a.supervisor.Apply(t.Context(), []supervise.Job{{Name: "kernel", Make: func() supervise.Monitor {
+		return logwatch.New(logwatch.Config{
+			Key: "kernel", Boot: a.boot, Memory: a.memory, Logger: a.log,
+			Monitor: config.LogMonitor{Plugin: config.Kmsg, Source: "kernel-monitor", BufferSize: 10},
+			Open:    func(logs.Position, time.Time) (logs.Reader, error) { return &overrun{}, nil },
+		})
+	}}})
+	eventually(t, "the metric", func() bool {
+		return strings.Contains(asked(a.serveMetrics), "\n"+`autohealer_agent_lost_records_total{monitor="kernel"} 7`+"\n")
+	})
+}
+
+func TestLinesThatWereCutAndGapsInALogAreCounted(t *testing.T) {
+	s := newScene(t)
+	metric := func(name string) string { return "autohealer_agent_" + name + `{monitor="` + monitorOf(s) + `"}` }
+	s.log.write("all is well")
+	p := start(t, s.args()...)
+	if got := p.figure(metric("cut_lines_total")) + p.figure(metric("log_gaps_total")) + p.figure(metric("lost_records_total")); got != "000" {
+		t.Errorf("at first the figures are %s, want 0 each", got)
+	}
+	s.log.write(strings.Repeat("long ", 20<<10), "all is well")
+	p.waitFor("the cut line", func() bool { return p.figure(metric("cut_lines_total")) == "1" })
+	p.stop()
+	// While nobody is there, the log is thrown away and another one begun.
+	put(t, s.log.path+".new", "")
+	kernelLog{t, s.log.path + ".new"}.write("another log")
+	if err := os.Rename(s.log.path+".new", s.log.path); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, s.args()...)
+	p.waitFor("the gap", func() bool { return p.figure(metric("log_gaps_total")) == "1" })
+}
