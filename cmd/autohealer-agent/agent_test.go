@@ -260,6 +260,21 @@ func TestAPortThatIsTakenIsToldAtTheStart(t *testing.T) {
 	}
 }
 
+func TestTheAgentShowsWhatItDoes(t *testing.T) {
+	p := start(t, newScene(t).args()...)
+	for path, want := range map[string]string{
+		"/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=2": "logwatch.(*Watch).Run", "/debug/pprof/cmdline": "--state-dir",
+		"/debug/pprof/trace?seconds=0.1": "go 1.", "/debug/pprof/profile?seconds=1": "\x1f\x8b",
+	} {
+		if code, body := get(t, p.status+path); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s says %d, without %q", path, code, want)
+		}
+	}
+	if code, _ := get(t, p.figures+"/debug/pprof/"); code != http.StatusNotFound {
+		t.Errorf("where metrics are it says %d", code)
+	}
+}
+
 func TestTwoAgentsDoNotShareAState(t *testing.T) {
 	s := newScene(t)
 	start(t, s.args()...)

@@ -31,9 +31,19 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 	return file, warnings, nil
 }
 
+// judgeHere also warns of programs that are not on this machine. Whoever runs the agent
+// cannot do anything about that, whoever writes a file can.
+func judgeHere(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
+	file, warnings, err = judge(path, kind, text)
+	if err != nil || file.Plugin == nil {
+		return file, warnings, err
+	}
+	return config.Read(path, kind)
+}
+
 // validate says of each file whether it can be used. The error says that one cannot.
 func validate(names []settings.Name, out io.Writer) error {
-	shelf := settings.New(settings.Config{Names: names, Judge: judge})
+	shelf := settings.New(settings.Config{Names: names, Judge: judgeHere})
 	shelf.Read()
 	bad, all := 0, shelf.Settings()
 	for _, s := range all {

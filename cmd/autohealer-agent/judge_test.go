@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -77,5 +78,48 @@ func TestValidateSaysWhatIsWrongAndWhatIsExpensive(t *testing.T) {
 		if !strings.Contains(out.String(), words) {
 			t.Errorf("it does not say %q:\n%s", words, out.String())
 		}
+	}
+}
+
+func TestOnlyValidateWarnsOfProgramsThatAreNotOnThisMachine(t *testing.T) {
+	s := newScene(t)
+	program := filepath.Join(t.TempDir(), "check_ntp.sh")
+	plugin := filepath.Join(t.TempDir(), "ntp.json")
+	put(t, plugin, fmt.Sprintf(`{"plugin": "custom", "source": "ntp-monitor", "pluginConfig": {"invoke_interval": "30s", "timeout": "5s"},
+		"rules": [{"type": "temporary", "reason": "NTPIsDown", "path": %q, "timeout": "3s"}]}`, program))
+	flag := "--config.custom-plugin-monitor=" + plugin
+	said := func() string {
+		var out strings.Builder
+		if err := command(t.Context(), []string{"--validate", flag}, none, &out, io.Discard); err != nil {
+			t.Error(err)
+		}
+		return out.String()
+	}
+	if text := said(); !strings.Contains(text, "  warning: rules[0].path: ") || !strings.Contains(text, "on this machine") {
+		t.Errorf("it does not warn:\n%s", text)
+	}
+	p := start(t, append(s.args(), flag)...)
+	p.waitFor("the file", func() bool { return p.logged("run by a later version", plugin) == 1 })
+	if p.logged("on this machine") != 0 {
+		t.Error("an agent that runs warns of it too")
+	}
+	put(t, program, "#!/bin/sh")
+	if err := os.Chmod(program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if text := said(); strings.Contains(text, "warning") {
+		t.Errorf("it warns of a program that is there:\n%s", text)
+	}
+}
+
+func TestWhatIsWrongWithPluginConfigNamesItsFieldOnce(t *testing.T) {
+	s := newScene(t)
+	put(t, s.config, strings.Replace(kernelMonitor(s.log.path, ""), "Jan _2 15:04:05", "15:04:05", 1))
+	var out strings.Builder
+	if err := command(t.Context(), append(s.args(), "--validate"), none, &out, io.Discard); err == nil {
+		t.Error("it is accepted")
+	}
+	if n := strings.Count(out.String(), "pluginConfig"); n != 1 {
+		t.Errorf("the field is named %d times:\n%s", n, out.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func (o *options) flags() *flag.FlagSet {
 	f.Var(list{&o.logMonitors}, "system-log-monitors", "old name of --config.system-log-monitor")
 	f.Var(list{&o.pluginMonitors}, "custom-plugin-monitors", "old name of --config.custom-plugin-monitor")
 
-	f.StringVar(&o.address, "address", "127.0.0.1", "`address` on which /healthz and /conditions are served")
+	f.StringVar(&o.address, "address", "127.0.0.1", "`address` on which /healthz, /conditions and /debug/pprof/ are served")
 	f.IntVar(&o.port, "port", 20256, "`port` of it, 0 for none")
 	f.StringVar(&o.prometheusAddress, "prometheus-address", "127.0.0.1", "`address` on which /metrics is served")
 	f.IntVar(&o.prometheusPort, "prometheus-port", 20257, "`port` of it, 0 for none")
@@ -153,7 +154,7 @@ func (i ignored) Set(string) error {
 func (i ignored) IsBoolFlag() bool { return i.flag.isBool }
 
 // parse reads the command line. One dash is as good as two, an underscore as good as a
-// dash, and a value may follow behind a blank.
+// dash, a value may follow behind a blank, and a number at once behind a single letter.
 func parse(args []string, getenv func(string) string, out io.Writer) (options, error) {
 	var o options
 	flags := o.flags()
@@ -167,6 +168,9 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 			continue
 		}
 		written, value, hasValue := strings.Cut(written, "=")
+		if short := attached.FindStringSubmatch(arg); short != nil {
+			written, value, hasValue = short[1], short[2], true
+		}
 		known := flags.Lookup(strings.ReplaceAll(written, "_", "-"))
 		switch {
 		case written == "h" || written == "help":
@@ -182,7 +186,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 			value, args = args[0], args[1:]
 		}
 		if err := flags.Set(known.Name, value); err != nil {
-			return options{}, fmt.Errorf("--%s=%s: %w", known.Name, value, err)
+			return options{}, fmt.Errorf("--%s=%s: want %s", known.Name, value, wanted(known))
 		}
 	}
 	if o.node = o.hostname; o.node == "" {
@@ -193,6 +197,31 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 	}
 	return o, o.check()
 }
+
+// attached is a flag of one letter with its number, as in -v4.
+var attached = regexp.MustCompile(`^-([a-z])(\d+)$`)
+
+// wanted says which values a flag takes.
+func wanted(f *flag.Flag) string {
+	getter, _ := f.Value.(flag.Getter)
+	if getter == nil {
+		return "something else"
+	}
+	switch getter.Get().(type) {
+	case bool:
+		return "true or false"
+	case time.Duration:
+		return "a time such as 30s or 5m"
+	case float64:
+		return "a number"
+	}
+	if strings.HasSuffix(f.Name, "port") {
+		return aPort
+	}
+	return "a whole number"
+}
+
+const aPort = "1 to 65535, or 0 for none"
 
 func isBool(v flag.Value) bool {
 	b, ok := v.(interface{ IsBoolFlag() bool })
@@ -218,7 +247,7 @@ func (o *options) check() error {
 	var wrong []error
 	for flag, port := range map[string]int{"port": o.port, "prometheus-port": o.prometheusPort} {
 		if port < 0 || port > 65535 {
-			wrong = append(wrong, fmt.Errorf("--%s=%d: want 1 to 65535, or 0 for none", flag, port))
+			wrong = append(wrong, fmt.Errorf("--%s=%d: want %s", flag, port, aPort))
 		}
 	}
 	if o.port != 0 && o.port == o.prometheusPort && o.address == o.prometheusAddress {

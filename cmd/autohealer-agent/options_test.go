@@ -49,6 +49,15 @@ func TestTheFlagsOfTheOldAgentAreTaken(t *testing.T) {
 	}
 }
 
+func TestTheVerbosityMayBeWrittenInAllWaysOfTheOldAgent(t *testing.T) {
+	for _, args := range [][]string{{"--v=4"}, {"-v=4"}, {"--v", "4"}, {"-v", "4"}, {"-v4"}} {
+		o, err := parse(append(args, "--config.system-log-monitor=a.json"), none, io.Discard)
+		if err != nil || o.verbosity != 4 || len(o.logMonitors) != 1 || len(o.ignored) != 0 {
+			t.Errorf("%v: the verbosity is %d (%v)", args, o.verbosity, err)
+		}
+	}
+}
+
 func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
 	o, err := parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)
 	if err != nil {
@@ -95,10 +104,16 @@ func TestAWrongCommandLineIsRefusedWithTheWayOut(t *testing.T) {
 		{[]string{file, "--config.system-log-monitors=a.json"}, "--config.system-log-monitor is meant?"},
 		{[]string{file, "--quite-another"}, "no flag --quite-another (--help lists all)"},
 		{[]string{file, "--port"}, "--port has no value"},
-		{[]string{file, "--port=many"}, "--port=many"},
+		{[]string{file, "--port=many"}, "--port=many: want 1 to 65535, or 0 for none"},
+		{[]string{file, "--v=much"}, "--v=much: want a whole number"},
+		{[]string{file, "-vmuch"}, "no flag --vmuch"},
+		{[]string{file, "-x4"}, "no flag --x"},
+		{[]string{file, "--v4"}, "no flag --v4"},
+		{[]string{file, "--kube-api-qps=fast"}, "want a number"},
+		{[]string{file, "--apiserver-wait-timeout=10"}, "want a time such as 30s"},
 		{[]string{file, "--port=70000"}, "want 1 to 65535"},
 		{[]string{file, "--port=20257"}, "both 20257"},
-		{[]string{file, "--enable-k8s-exporter=perhaps"}, "--enable-k8s-exporter=perhaps"},
+		{[]string{file, "--enable-k8s-exporter=perhaps"}, "--enable-k8s-exporter=perhaps: want true or false"},
 		{nil, "no configuration file is named"},
 	} {
 		_, err := parse(c.args, none, io.Discard)

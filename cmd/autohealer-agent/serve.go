@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 	status, figures := http.NewServeMux(), http.NewServeMux()
 	status.HandleFunc("GET /healthz", a.serveHealth)
 	status.HandleFunc("GET /conditions", a.serveConditions)
+	profiles(status)
 	figures.HandleFunc("GET /metrics", a.serveMetrics)
 	var servers []*server
 	for _, of := range []struct {
@@ -58,6 +60,17 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 		})
 	}
 	return servers, nil
+}
+
+// profiles serves what the program is doing, where the old agent does: a monitor that
+// hangs is seen in /debug/pprof/goroutine?debug=2.
+func profiles(mux *http.ServeMux) {
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 }
 
 // serve answers until ctx ends. One that cannot go on ends the agent: who asks for its
