@@ -1,6 +1,7 @@
 package filelog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -265,7 +266,16 @@ func (r *Reader) take() logs.Chunk {
 		r.inLine = true
 		text = r.ended(text)
 	}
-	return r.handOn(text, p.take)
+	chunk := r.handOn(text, p.take)
+	chunk.More = r.end == len(r.buf) || bytes.IndexByte(r.buf[r.start:r.end], '\n') >= 0 || !r.isLast()
+	return chunk
+}
+
+// isLast says whether no other file follows on the one that is open: it is the one at the
+// path.
+func (r *Reader) isLast() bool {
+	var stat unix.Stat_t
+	return unix.Stat(r.path, &stat) == nil && stat.Dev == r.stat.Dev && stat.Ino == r.stat.Ino
 }
 
 // ended returns a copy of half a line, with a newline.
@@ -282,13 +292,15 @@ func (r *Reader) handOn(text []byte, taken int) logs.Chunk {
 	return logs.Chunk{Text: text, First: uint64(first), Next: r.place().position()}
 }
 
-// flush hands on half a line that will not be ended any more.
+// flush hands on half a line that will not be ended any more, as there is another file.
 func (r *Reader) flush() logs.Chunk {
 	half := r.buf[r.start:r.end]
 	if len(half) == 0 {
 		return logs.Chunk{}
 	}
-	return r.handOn(r.ended(half), len(half))
+	chunk := r.handOn(r.ended(half), len(half))
+	chunk.More = true
+	return chunk
 }
 
 // fill reads on, and says whether the file still holds what it held before.

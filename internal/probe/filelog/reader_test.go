@@ -141,6 +141,41 @@ func TestLinesAreHandedOnOnce(t *testing.T) {
 	g.wants("eight\nnine\n")
 }
 
+// A reader that is behind must not be taken for one that has seen all.
+func TestItIsSaidWhetherThereIsMore(t *testing.T) {
+	g := newRig(t)
+	chunks := 0
+	step := func(want bool) {
+		t.Helper()
+		chunk, err := g.now()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if chunks++; chunk.More != want {
+			t.Errorf("chunk %d, of %d bytes: more is %v", chunks, len(chunk.Text), chunk.More)
+		}
+	}
+	g.append(strings.Repeat("a line\n", chunkSize/7+100))
+	step(true)
+	step(false)
+	g.append("one\nhalf of")
+	step(false)
+	g.append(" a line\nlast\nhalf")
+	g.rename()
+	g.append("next\n")
+	step(true) // the lines, to which there is another file
+	step(true) // the half
+	step(false)
+	g.append("before\n")
+	g.copyAndTruncate(g.path + ".1")
+	g.append("after\n")
+	step(true)
+	step(false)
+	g.append(strings.Repeat("x", longestLine+1) + "\nrest\n")
+	step(true)
+	step(false)
+}
+
 func (g *rig) copyAndTruncate(name string) {
 	g.t.Helper()
 	text, err := os.ReadFile(g.path)

@@ -75,6 +75,7 @@ type Reader struct {
 	records []logs.Record
 	offsets []uint64
 	lost    uint64
+	full    bool // the chunk, so that there may be more
 	cut     uint64
 	moved   bool // files may have come, gone or changed their names
 	stale   bool // the position that was handed out last is not worth keeping
@@ -192,7 +193,7 @@ func (r *Reader) chunk() (logs.Chunk, error) {
 	if err != nil {
 		return logs.Chunk{}, fmt.Errorf("writing the position in the journal: %w", err)
 	}
-	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost}
+	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.full || r.moved}
 	r.stale, r.lost = false, 0
 	return c, nil
 }
@@ -406,10 +407,11 @@ func (r *Reader) look() {
 
 // take makes a chunk of what there is.
 func (r *Reader) take() {
-	r.text, r.records = r.text[:0], r.records[:0]
+	r.text, r.records, r.full = r.text[:0], r.records[:0], true
 	for len(r.text) < chunkSize {
 		s := r.earliest()
 		if s == nil {
+			r.full = false
 			return
 		}
 		s.ready = false

@@ -32,6 +32,7 @@ type follower struct {
 	lines  []line
 	lost   uint64
 	next   logs.Position
+	more   bool // what the last chunk said
 }
 
 func follow(t *testing.T, config journal.Config) *follower {
@@ -53,7 +54,7 @@ func (f *follower) one(wait time.Duration) error {
 	if err != nil {
 		return err
 	}
-	f.next = chunk.Next
+	f.next, f.more = chunk.Next, chunk.More
 	f.lost += chunk.Lost
 	begin := 0
 	for _, r := range chunk.Records {
@@ -263,6 +264,9 @@ func TestRotationLosesAndRepeatsNothing(t *testing.T) {
 	if f.lost > 0 {
 		t.Errorf("%d entries are said to be lost", f.lost)
 	}
+	if f.more {
+		t.Error("at the end it is said that there is more")
+	}
 }
 
 func TestARestartNeitherReplaysNorForgets(t *testing.T) {
@@ -327,6 +331,9 @@ func TestARestartAfterEachChunkNeitherReplaysNorForgets(t *testing.T) {
 			t.Fatalf("after %d lines: %v", len(got), err)
 		}
 		got = append(got, f.texts()...)
+		if len(got) < len(want) && !f.more {
+			t.Errorf("after %d lines of %d it is said that all was read", len(got), len(want))
+		}
 		config.From = f.stop()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

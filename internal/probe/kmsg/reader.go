@@ -69,6 +69,7 @@ type Reader struct {
 	text    []byte
 	records []logs.Record
 	lost    uint64
+	more    bool // there may be records that were not gathered
 }
 
 // source is the device behind a file.
@@ -223,7 +224,7 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	if err != nil {
 		return logs.Chunk{}, fmt.Errorf("telling the position in %s: %w", r.path, err)
 	}
-	chunk := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost}
+	chunk := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.more}
 	r.lost = 0
 	return chunk, nil
 }
@@ -253,6 +254,7 @@ func (r *Reader) wait(ctx context.Context, gather func(fd uintptr) bool) error {
 
 // gather reads what is there. It is done if there is something to tell.
 func (r *Reader) gather(fd int) (done bool, err error) {
+	r.more = true
 	for len(r.records) < mostRecords && len(r.text) < mostText {
 		raw, err := r.one(fd)
 		switch {
@@ -260,7 +262,7 @@ func (r *Reader) gather(fd int) (done bool, err error) {
 			r.take(raw)
 		case errors.Is(err, unix.EAGAIN):
 			r.waited = r.told && len(r.records) == 0
-			r.told = true
+			r.told, r.more = true, false
 			return !r.waited, nil
 		case len(r.records) > 0:
 			return true, nil // it will still be so when the next chunk is asked for

@@ -174,8 +174,12 @@ func TestAChunkIsBounded(t *testing.T) {
 	}
 	r := ring.open(Config{})
 	for _, want := range []int{mostRecords, mostRecords, 700 - 2*mostRecords} {
-		if got := len(next(t, r).Records); got != want {
+		chunk := next(t, r)
+		if got := len(chunk.Records); got != want {
 			t.Errorf("a chunk has %d records, want %d", got, want)
+		}
+		if chunk.More != (want == mostRecords) {
+			t.Errorf("after a chunk of %d records it is said that more is there: %v", want, chunk.More)
 		}
 	}
 	for range 100 {

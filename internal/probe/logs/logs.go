@@ -22,6 +22,9 @@ type Chunk struct {
 	Next Position
 	// Lost is how many records are known to have been lost before this chunk.
 	Lost uint64
+	// More says that there may be more to read already. If not, all that had been
+	// written when the chunk was made has been handed out.
+	More bool
 }
 
 // Record is one entry of a log whose writer tells more of it than its text.
