@@ -85,5 +85,5 @@ func seek(pattern string) (*sought, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sought{Pattern: compiled, words: pattern, reach: 1}, nil
+	return &sought{Pattern: compiled, words: pattern, reach: 1, depth: 1}, nil
 }

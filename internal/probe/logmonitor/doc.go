@@ -2,9 +2,9 @@
 // looks for the patterns of a monitor's rules, and tells events and conditions.
 //
 // It promises to find exactly what the plain way would: to translate every line, to
-// push it into a window of the last bufferSize lines, and to try every rule on that
-// window at every line. It does so for a fraction of the cost, because it translates
-// only lines that hold what a match must hold. And it promises that the same line has
+// push it, if it counts, into a window of the last bufferSize of those, and to try every
+// rule on that window at every line. It does so for a fraction of the cost, because it
+// translates only lines that hold what a match must hold. And it promises that the same line has
 // the same identity whenever it is read, so that a restart neither doubles nor
 // forgets: what it knows can be kept (State) and given back (Config.Remembered).
 //
@@ -14,12 +14,14 @@
 //
 // # The window
 //
-// The window holds lines as they are in the log. One that is on the skip list, has no
-// stamp or is too old takes up a place, but is not in the text that patterns see; nor
-// is one that somebody else than the kernel has written, for a rule of the kernel's
-// only. A record of several lines is one entry. A gap (Chunk.Lost) empties the window,
-// as what stands on its two sides does not belong together. A pattern that cannot hold
-// a newline sees the newest entry only, which is all that it could match.
+// The window holds the last bufferSize lines that count. One that is on the skip list, has
+// no stamp or is too old does not; nor is one that somebody else than the kernel has
+// written in the text that a rule of the kernel's only sees. With lines that do not count
+// between them, the window goes back over 32 lines of the log for each that it holds, so
+// that a log in which hardly any counts is not searched to its beginning. A record of
+// several lines is one entry. A gap (Chunk.Lost) empties the window, as what stands on its
+// two sides does not belong together. A pattern that cannot hold a newline sees the newest
+// entry only, which is all that it could match.
 //
 // # What a match means
 //
@@ -42,7 +44,8 @@
 // # Time
 //
 // Windows and quiet are measured by the stamps of lines; a stamp from the future counts
-// as now. Each match moves time on to its stamp, each chunk to that of its last line,
-// and Wake to now. As long as chunks come fast on each other, which may be a backlog
-// after a restart, now decides nothing: what has not been read yet may hold a match.
+// as now. Each match moves time on to its stamp. When the log is read to its end, now
+// decides, whatever stands there, and Wake lets it. After a chunk that says that there is
+// more (Chunk.More), which may be a backlog after a restart, now decides nothing: what has
+// not been read yet may hold a match. If then nothing comes for a second, there was none.
 package logmonitor

@@ -179,7 +179,7 @@ func (w *world) text(t *rapid.T) string {
 // chunk draws some lines, and what the naive twin gets of them.
 func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 	var lines []naiveLine
-	c := logs.Chunk{First: w.offset}
+	c := logs.Chunk{First: w.offset, More: rapid.Bool().Draw(t, "more")}
 	for range rapid.IntRange(0, 8).Draw(t, "texts") {
 		text := w.text(t)
 		entries := []string{text}
@@ -187,11 +187,28 @@ func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 			entries = strings.Split(text, "\n")
 		}
 		for _, entry := range entries {
+			for range w.noise(t) {
+				lines = append(lines, w.passedOver(&c, entry))
+			}
 			lines = append(lines, w.line(t, &c, entry))
 		}
 	}
 	w.offset += uint64(len(c.Text))
 	return c, lines
+}
+
+// noise draws how many lines that do not count come before one that may: now and then
+// about as many as the window goes back.
+func (w *world) noise(t *rapid.T) int {
+	most := rapid.SampledFrom([]int{0, 0, 0, 3, 0, 0, 0, 0, 0, 32 * w.naive.size}).Draw(t, "noisy")
+	return rapid.IntRange(most-min(most, 8), most).Draw(t, "noise")
+}
+
+// passedOver is a line that is too old to count.
+func (w *world) passedOver(c *logs.Chunk, text string) naiveLine {
+	l := naiveLine{text: text, at: day.Add(5 * time.Hour), shown: true, kernel: true}
+	w.write(c, l, logs.Kernel)
+	return l
 }
 
 func (w *world) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
@@ -207,23 +224,31 @@ func (w *world) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
 	case 3:
 		l.shown = w.records
 	}
+	facility := int16(logs.Unsaid)
+	if w.records {
+		facility = rapid.SampledFrom([]int16{logs.Kernel, logs.Kernel, 1, logs.Unsaid}).Draw(t, "facility")
+		l.kernel = facility == 0
+	}
+	w.write(c, l, facility)
+	if !w.records && len(w.cfg.Monitor.SkipList) > 0 && strings.Contains(text, "audit") {
+		l.shown = false
+	}
+	return l
+}
+
+// write appends a line to a chunk.
+func (w *world) write(c *logs.Chunk, l naiveLine, facility int16) {
 	if w.records {
 		w.number++
-		facility := rapid.SampledFrom([]int16{logs.Kernel, logs.Kernel, 1, logs.Unsaid}).Draw(t, "facility")
-		l.kernel = facility == 0
-		c.Text = append(append(c.Text, text...), '\n')
+		c.Text = append(append(c.Text, l.text...), '\n')
 		c.Records = append(c.Records, logs.Record{End: len(c.Text), Time: l.at, Number: w.number, Facility: facility})
-		return l
+		return
 	}
 	stamp := l.at.Format(time.TimeOnly)
 	if !l.shown {
 		stamp = "noon"
 	}
-	c.Text = fmt.Appendf(c.Text, "%s %s\n", stamp, text)
-	if len(w.cfg.Monitor.SkipList) > 0 && strings.Contains(text, "audit") {
-		l.shown = false
-	}
-	return l
+	c.Text = fmt.Appendf(c.Text, "%s %s\n", stamp, l.text)
 }
 
 // told writes events down as the naive twin does.
@@ -264,7 +289,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.naive.heard = w.at
+		w.naive.heard, w.naive.behind = w.at, true
 		conditions := map[string]symptom.Condition{}
 		note := func(report symptom.Report) {
 			for _, c := range report.Conditions {
@@ -296,7 +321,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				} else if note(report); fmt.Sprint(conditions) != before {
 					t.Fatalf("a restart changes conditions from %s to %v", before, conditions)
 				}
-				w.naive.heard = w.at
+				w.naive.heard, w.naive.behind = w.at, true
 				continue
 			case 1: // A crash: what was kept is old, so all since then is read again.
 				replays++
@@ -318,19 +343,19 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				m = remember(m.State())
 				kept, keptAt, since = slices.Clone(m.State()), w.at, nil
 				step.report = m.Start(w.at)
-				w.naive.heard = w.at
+				w.naive.heard, w.naive.behind = w.at, true
 			case 3:
 				step.wake, step.now = true, w.at.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "wait"))*time.Second)
 				w.at = step.now
 				step.report = m.Wake(step.now)
 				since = append(since, step)
-				if !step.now.Before(w.naive.heard.Add(time.Second)) {
+				if !w.naive.behind || !step.now.Before(w.naive.heard.Add(time.Second)) {
 					w.naive.pass(step.now)
 				}
 			default:
 				chunk, plain := w.chunk(t)
 				if rapid.IntRange(0, 9).Draw(t, "loses") == 0 {
-					chunk.Lost, w.naive.window = 1, nil
+					chunk.Lost, w.naive.log = 1, nil
 				}
 				step.now, step.chunk = w.at, chunk
 				text := string(chunk.Text)
@@ -346,15 +371,9 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				for _, l := range plain {
 					w.naive.line(step.now, l)
 				}
-				w.naive.heard = step.now
-				if len(plain) > 0 {
-					if last := plain[len(plain)-1]; w.naive.counts(last) {
-						at := last.at
-						if at.After(step.now) {
-							at = step.now
-						}
-						w.naive.pass(at)
-					}
+				w.naive.heard, w.naive.behind = step.now, chunk.More
+				if !chunk.More {
+					w.naive.pass(step.now)
 				}
 			}
 			note(step.report)
@@ -374,7 +393,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				}
 			}
 			r, at := w.naive.nextEnd()
-			if earliest := w.naive.heard.Add(time.Second); at.Before(earliest) {
+			if earliest := w.naive.heard.Add(time.Second); w.naive.behind && at.Before(earliest) {
 				at = earliest
 			}
 			if deadline, ok := m.Deadline(); ok != (r != nil) || ok && !deadline.Equal(at) {

@@ -10,8 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
-// lull is how long no chunk must have come until it counts that none does: before, there
-// may be more to read.
+// lull is how long nothing must have come after a chunk that said that there is more,
+// until it counts that there is none.
 const lull = time.Second
 
 // Monitor looks for problems in one log.
@@ -25,11 +25,13 @@ type Monitor struct {
 	set    *match.Set
 	hits   []hit
 	note   func(at, pattern int)
-	until  uint64 // ordinal of the last entry that some pattern must be tried on
+	until  bound // what some pattern must be tried on
 	window *window
-	read   uint64 // ordinal of the last entry that has been taken
+	fresh  []entry // that go into the window
+	read   uint64  // ordinal of the last record that has been taken
 
 	heard  time.Time // when the last chunk came
+	behind bool      // there may be more in the log than has been read
 	ranks  uint64
 	events []symptom.Event
 	counts Counts
@@ -107,7 +109,7 @@ func (m *Monitor) Counts() Counts {
 // Start returns all conditions as they are: well, or as they were remembered. What has
 // ended since, by a reboot or a new configuration, has its event.
 func (m *Monitor) Start(now time.Time) symptom.Report {
-	m.heard, m.remembered = now, nil
+	m.heard, m.behind, m.remembered = now, true, nil
 	for _, r := range m.rules {
 		r.noLaterThan(now)
 	}
@@ -123,7 +125,7 @@ func (m *Monitor) Start(now time.Time) symptom.Report {
 
 // Take reads a chunk, and returns what is found in it.
 func (m *Monitor) Take(now time.Time, c logs.Chunk) symptom.Report {
-	m.heard = now
+	m.heard, m.behind = now, c.More
 	m.counts.Lost += c.Lost
 	if c.Lost > 0 {
 		m.window.forget()
@@ -136,7 +138,7 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) symptom.Report {
 	first := chunk.before(m.read)
 	here, hits := first, m.hits
 	for {
-		if m.until > here.ordinal {
+		if m.until.place > m.window.last && m.until.ordinal > here.ordinal {
 			next, ok := chunk.next(here)
 			if !ok {
 				break
@@ -147,31 +149,32 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) symptom.Report {
 		} else {
 			break
 		}
-		for len(hits) > 0 && hits[0].at <= here.end {
-			m.expect(m.sought[hits[0].pattern], here.ordinal)
-			hits = hits[1:]
+		e := m.fill(chunk, here)
+		for ; len(hits) > 0 && hits[0].at <= here.end; hits = hits[1:] {
+			if e != nil {
+				m.expect(m.sought[hits[0].pattern], e.place, e.ordinal)
+			}
 		}
-		m.look(now, chunk, here)
+		if e != nil {
+			m.look(now, e)
+		}
 	}
 	last := chunk.last(here)
 	m.counts.Lines += last.ordinal - m.read
 	if last.ordinal > m.read {
-		m.finish(now, chunk, last)
+		m.keep(chunk, last)
 		m.read = last.ordinal
+	}
+	if !m.behind {
+		m.expire(now)
 	}
 	return m.report()
 }
 
-// finish ends a chunk: time moves on to its last entry, and what may still be part of a
-// match is kept.
-func (m *Monitor) finish(now time.Time, chunk places, last place) {
-	if _, ok := m.next(); ok || m.window.size() > 1 {
-		m.fill(chunk, last)
-		if newest := m.window.newest(); newest.counts {
-			m.expire(earlier(newest.at, now))
-		}
-	}
+// keep has the window hold what may still be part of a match when the chunk is gone.
+func (m *Monitor) keep(chunk places, last place) {
 	if m.window.size() > 1 {
+		m.fill(chunk, last)
 		m.window.keep()
 		m.remembered = nil
 	}
@@ -184,7 +187,10 @@ func (m *Monitor) Deadline() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	at, _ := r.deadline()
-	return later(at, m.heard.Add(lull)), true
+	if m.behind {
+		at = later(at, m.heard.Add(lull))
+	}
+	return at, true
 }
 
 // Wake returns what has changed because time has passed and nothing has come.

@@ -185,7 +185,7 @@ func FuzzRemembered(f *testing.F) {
 	m.Take(day.Add(12*time.Hour), logs.Chunk{Text: []byte("often\none\ntwo\noften\nbroken\n")})
 	f.Add([]byte(m.State()))
 	key := m.rules[0].key
-	f.Add(fmt.Appendf(nil, `{"rules":{%q:{"found":{"id":"x"},"times":[]}},"window":[{},{"counts":true}]}`, key))
+	f.Add(fmt.Appendf(nil, `{"rules":{%q:{"found":{"id":"x"},"times":[]}},"window":[{"ago":18446744073709551615},{"ago":1},{"ago":95},{}]}`, key))
 	f.Add(fmt.Appendf(nil, `{"rules":{%q:{"found":{"id":"x"},"last":"2099-01-01T00:00:00Z","times":["2099-01-01T00:00:00Z"]}}}`, m.rules[1].key))
 	f.Fuzz(func(t *testing.T, remembered []byte) {
 		cfg.Remembered = remembered

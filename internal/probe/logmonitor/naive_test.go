@@ -17,8 +17,9 @@ type naive struct {
 	defaults map[string]string // how each condition is told while all is well
 	survives map[string]bool
 
-	window []naiveLine
+	log    []naiveLine // since there was a gap or a reboot
 	heard  time.Time
+	behind bool
 	stood  int
 	told   map[string]string // how each condition is told now, without its time
 	lines  []string          // what has happened
@@ -55,13 +56,11 @@ func newNaive(size int, since time.Time) *naive {
 
 // line takes the next line.
 func (n *naive) line(now time.Time, l naiveLine) {
-	n.window = append(n.window, l)
-	if len(n.window) > n.size {
-		n.window = n.window[1:]
-	}
+	n.log = append(n.log, l)
 	if !n.counts(l) {
 		return
 	}
+	window := n.window()
 	at := l.at
 	if at.After(now) {
 		at = now
@@ -71,8 +70,8 @@ func (n *naive) line(now time.Time, l naiveLine) {
 			continue
 		}
 		var texts []string
-		for _, w := range n.window {
-			if n.counts(w) && (w.kernel || !r.kernelOnly) {
+		for _, w := range window {
+			if w.kernel || !r.kernelOnly {
 				texts = append(texts, w.text)
 			}
 		}
@@ -98,6 +97,17 @@ func (n *naive) line(now time.Time, l naiveLine) {
 			n.stop(r, l.at)
 		}
 	}
+}
+
+// window is the last lines that count, of not too many lines.
+func (n *naive) window() []naiveLine {
+	var window []naiveLine
+	for _, l := range n.log[max(0, len(n.log)-32*n.size):] {
+		if n.counts(l) {
+			window = append(window, l)
+		}
+	}
+	return window[max(0, len(window)-n.size):]
 }
 
 func (n *naive) counts(l naiveLine) bool { return l.shown && !l.at.Before(n.since) }
@@ -197,7 +207,7 @@ func (n *naive) tell(condition string, at time.Time) {
 
 // reboot ends all that a reboot ends.
 func (n *naive) reboot() {
-	n.window = nil
+	n.log = nil
 	for _, r := range n.rules {
 		if !n.survives[r.condition] {
 			r.matches, r.latest, r.stands = nil, time.Time{}, false

@@ -13,7 +13,17 @@ type sought struct {
 
 	words string
 	reach uint64 // over how many entries a match can go
-	until uint64 // ordinal of the last entry that it must be tried on
+	depth uint64 // over how many records, with those that do not count
+	until bound  // what it must be tried on
+}
+
+// bound is the last of the entries that are to be looked at, by its place and by its
+// ordinal, whichever comes first.
+type bound struct{ place, ordinal uint64 }
+
+// or returns a bound that is no nearer than either.
+func (b bound) or(other bound) bound {
+	return bound{max(b.place, other.place), max(b.ordinal, other.ordinal)}
 }
 
 // rule is one rule and what it has found.

@@ -3,6 +3,7 @@ package logmonitor
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -36,13 +37,14 @@ type ruleState struct {
 	Found *occurrence `json:"found,omitempty"`
 }
 
-// lineState is an entry of the window. One that does not count has no text.
+// lineState is an entry of the window.
 type lineState struct {
 	Text   []byte    `json:"text,omitempty"`
 	At     time.Time `json:"at,omitzero"`
 	Number uint64    `json:"number,omitempty"`
 	Kernel bool      `json:"kernel,omitempty"`
-	Counts bool      `json:"counts,omitempty"`
+	// Ago is how many records have come since, with those that do not count.
+	Ago uint64 `json:"ago,omitempty"`
 }
 
 // State returns what the monitor knows, to be kept with the position after the last
@@ -78,19 +80,15 @@ func (m *Monitor) lines() []lineState {
 		return nil
 	}
 	var lines []lineState
-	size := 0
-	m.window.each(func(e *entry) {
-		line := lineState{Counts: e.counts}
-		if e.counts {
-			line.Text, line.At, line.Number, line.Kernel = e.text, e.at, e.number, e.kernel
+	w, room := m.window, roomForLines
+	for place, oldest := w.last, w.oldest(); place >= oldest; place-- {
+		e := w.at(place)
+		if room -= costOfLine + len(e.text); room < 0 {
+			break
 		}
-		lines = append(lines, line)
-		size += costOfLine + len(line.Text)
-	})
-	for size > roomForLines {
-		size -= costOfLine + len(lines[0].Text)
-		lines = lines[1:]
+		lines = append(lines, lineState{e.text, e.at, e.number, e.kernel, m.read - e.ordinal})
 	}
+	slices.Reverse(lines)
 	return lines
 }
 
@@ -142,14 +140,16 @@ func (m *Monitor) refill(lines []lineState) {
 	if m.window.size() == 1 || len(lines) == 0 {
 		return
 	}
+	w := m.window
+	m.read, w.seen = w.depth, w.depth
 	for _, line := range lines {
-		m.read++
-		e := m.window.push(m.read)
-		e.text, e.at, e.number, e.kernel, e.counts = line.Text, line.At, line.Number, line.Kernel, line.Counts
+		if line.Ago < w.depth {
+			w.push(entry{ordinal: m.read - line.Ago, number: line.Number, at: line.At, text: line.Text, kernel: line.Kernel})
+		}
 	}
 	for _, s := range m.sought {
 		if s.reach > 1 {
-			m.expect(s, m.read)
+			m.expect(s, w.last, m.read)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func timeOfDay(text string) (time.Time, error) {
 //	  one condition or rule for each line that is not indented, and its fields below
 //	start now=12:00:00 [boot=a] [since=12:00:00]
 //	  a new life, with what is remembered of the one before
-//	take now=12:00:00 [lost=3]
+//	take now=12:00:00 [lost=3] [more]
 //	  a chunk of lines that begin with a time; with records, each begins with its number
 //	  and facility, and | is a newline within it
 //	wake now=12:00:00
@@ -187,6 +187,7 @@ func (s *story) start(t *testing.T, d *datadriven.TestData, now time.Time) strin
 func (s *story) chunk(t *testing.T, d *datadriven.TestData) logs.Chunk {
 	t.Helper()
 	c := logs.Chunk{First: s.offset}
+	c.More = d.HasArg("more")
 	if d.HasArg("lost") {
 		d.ScanArgs(t, "lost", &c.Lost)
 	}
