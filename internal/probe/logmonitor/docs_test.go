@@ -2,32 +2,84 @@ package logmonitor
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-func TestTheExampleOfTheDocsIsAMonitor(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/log-rules.md")
+// examples are the configurations on the page for users.
+func examples(t *testing.T) []config.LogMonitor {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/agent-configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "```json\n")
-	example, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("there is no example")
+	var monitors []config.LogMonitor
+	for _, rest := range strings.Split(string(page), "```json\n")[1:] {
+		example, _, _ := strings.Cut(rest, "```")
+		file, warnings, err := config.Parse("agent-configuration.md", config.SystemLog, []byte(example))
+		if err != nil || len(warnings) > 0 {
+			t.Fatal(err, warnings)
+		}
+		monitors = append(monitors, *file.Log)
 	}
-	file, warnings, err := config.Parse("log-rules.md", config.SystemLog, []byte(example))
-	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+	return monitors
+}
+
+func TestTheExamplesOfTheDocsAreMonitors(t *testing.T) {
+	monitors := examples(t)
+	if len(monitors) < 4 {
+		t.Errorf("the page has %d examples", len(monitors))
 	}
-	m, err := New(Config{Monitor: *file.Log})
-	if err != nil {
-		t.Fatal(err)
+	for _, monitor := range monitors {
+		m, err := New(Config{Monitor: monitor})
+		if err != nil {
+			t.Errorf("%s: %v", monitor.Source, err)
+			continue
+		}
+		if dear := m.Expensive(); len(dear) > 0 {
+			t.Errorf("%s is expensive: %q", monitor.Source, dear)
+		}
 	}
-	if dear := m.Expensive(); len(dear) > 0 {
-		t.Errorf("the example is expensive: %q", dear)
+}
+
+// What the page says of its examples is so: each step is a line, a minute after the one
+// before, and how the condition is then.
+func TestTheExamplesOfTheDocsDoWhatThePageSays(t *testing.T) {
+	restarted := "kubelet.service: Scheduled restart job, restart counter is at 7."
+	for source, steps := range map[string][][2]string{
+		"storage-monitor": {
+			{"Failed to mount scratch.mount - Scratch.", "True"}, {"Started kubelet.", "True"}, {"Mounted scratch.mount - Scratch.", "False"},
+		},
+		"systemd-monitor": {
+			{restarted, "False"}, {restarted, "False"}, {restarted, "False"}, {"Started kubelet.service - kubelet.", "False"},
+			{restarted, "False"}, {restarted, "True"}, {"", "True"},
+		},
+	} {
+		monitors := examples(t)
+		i := slices.IndexFunc(monitors, func(m config.LogMonitor) bool { return m.Source == source })
+		if i < 0 {
+			t.Errorf("the page has no %s", source)
+			continue
+		}
+		m := started(t, Config{Monitor: monitors[i]})
+		now := day
+		for number, step := range steps {
+			now = now.Add(time.Minute)
+			text := []byte(step[0] + "\n")
+			m.Take(now, logs.Chunk{Text: text, Records: []logs.Record{{End: len(text), Time: now, Number: uint64(number)}}})
+			if got := string(m.conditions[0].status); got != step[1] {
+				t.Errorf("%s, line %d: %s, want %s", source, number, got, step[1])
+			}
+		}
+		m.Wake(now.Add(20 * time.Minute))
+		if got := m.conditions[0].status; got != "False" {
+			t.Errorf("%s: %s after 20 minutes", source, got)
+		}
 	}
 }
 
