@@ -55,7 +55,7 @@ func rootsOf(path string) []root {
 
 // list returns the files below the root and the folders in which they are or may come:
 // itself, and those that are named by the id of a machine. A root that is a file is all
-// there is.
+// there is. What can be listed is returned beside an error, too.
 func (r root) list() (files []found, folders []string, err error) {
 	info, err := os.Stat(r.path)
 	if err != nil {
@@ -75,17 +75,17 @@ func (r root) list() (files []found, folders []string, err error) {
 			continue
 		}
 		below := filepath.Join(r.path, name.Name())
-		names, err := os.ReadDir(below)
-		if errors.Is(err, fs.ErrNotExist) {
+		names, failure := os.ReadDir(below)
+		if failure != nil {
+			if !errors.Is(failure, fs.ErrNotExist) {
+				err = failure
+			}
 			continue
-		}
-		if err != nil {
-			return nil, nil, err
 		}
 		folders = append(folders, below)
 		files = r.choose(files, below, names)
 	}
-	return files, folders, nil
+	return files, folders, err
 }
 
 // choose adds the files of a folder that are of the journal.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +65,7 @@ type Reader struct {
 	sources []*source
 	done    map[id]uint64    // by sequence: the last number of files that are read to their end
 	ended   map[string]ended // those files, by their paths
-	blamed  map[string]bool  // paths that cannot be read, and have been told of
+	faults  map[string]bool  // paths that cannot be read, and whether that was told
 	resume  map[id]place     // of the files at which somebody has stopped reading
 	seen    uint64           // the last sequence number that was known then
 	flushed *moment          // of the last entry that was read in /run
@@ -77,9 +78,11 @@ type Reader struct {
 	lost    uint64
 	full    bool // the chunk, so that there may be more
 	cut     uint64
-	moved   bool // files may have come, gone or changed their names
-	stale   bool // the position that was handed out last is not worth keeping
-	away    bool // that there is no journal has been told
+	moved   bool   // files may have come, gone or changed their names
+	unmet   bool   // a file is there that could not be opened, such as one that is just made
+	stale   bool   // the position that was handed out last is not worth keeping
+	hidden  error  // why there was nothing to read when the folders were last listed
+	told    string // the trouble that was told last
 }
 
 var _ logs.Reader = (*Reader)(nil)
@@ -90,6 +93,8 @@ type source struct {
 	found
 	open *os.File
 	told bool // that a part of it cannot be read
+	// unseen is why one could not see what was added to it, when it was last looked at.
+	unseen error
 	// final says that nothing was added any more when the folders were last listed.
 	final bool
 }
@@ -116,7 +121,6 @@ func Open(config Config) (*Reader, error) {
 		roots:      rootsOf(config.Path),
 		done:       map[id]uint64{},
 		ended:      map[string]ended{},
-		blamed:     map[string]bool{},
 		lookEvery:  lookEvery,
 		moved:      true,
 		stale:      true,
@@ -166,26 +170,53 @@ func (r *Reader) Cut() uint64 { return r.cut }
 
 // Next waits for more entries. A chunk may be empty but for its position: the first, when
 // what is older has been passed over, and one after a file that was read to its end.
+//
+// It fails when nothing of the journal can be read, and says each reason once. While a
+// part can be read, it goes on with that, and the log is told of the rest.
 func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return logs.Chunk{}, err
 		}
 		if r.moved {
-			if err := r.survey(); err != nil {
-				return logs.Chunk{}, err
-			}
+			r.survey()
 		}
 		r.look()
 		r.take()
 		r.settle()
-		if len(r.records) > 0 || r.lost > 0 || r.stale && !r.away {
+		trouble := r.trouble()
+		if len(r.records) > 0 || r.lost > 0 || r.stale && trouble == nil {
 			return r.chunk()
 		}
+		if r.isNews(trouble) {
+			return logs.Chunk{}, trouble
+		}
 		if !r.moved {
-			r.moved = r.bell.wait(ctx, r.lookEvery)
+			r.moved = r.bell.wait(ctx, r.lookEvery) || r.unmet
 		}
 	}
+}
+
+// trouble says why nothing of the journal can be read. Nil means that something can.
+func (r *Reader) trouble() error {
+	trouble := r.hidden
+	for _, s := range r.sources {
+		if s.unseen == nil || s.isFinal() { // one that brings no more has a successor
+			return nil
+		}
+		trouble = fmt.Errorf("reading the journal: %s: %w", s.path, s.unseen)
+	}
+	return trouble
+}
+
+// isNews says whether a trouble is another than the one before.
+func (r *Reader) isNews(trouble error) bool {
+	before := r.told
+	r.told = ""
+	if trouble != nil {
+		r.told = trouble.Error()
+	}
+	return r.told != "" && r.told != before
 }
 
 func (r *Reader) chunk() (logs.Chunk, error) {
@@ -198,56 +229,93 @@ func (r *Reader) chunk() (logs.Chunk, error) {
 	return c, nil
 }
 
-// survey finds out which files there are. It fails once when there is no journal.
+// survey finds out which files there are.
 //
 // A file is final only if it was so before the others were listed: then there is none
 // that is older than its end and not known.
-func (r *Reader) survey() error {
+func (r *Reader) survey() {
 	for _, s := range r.sources {
 		s.final = s.isFinal() || s.isGone()
 	}
-	files, complete := r.list()
-	old := r.meet(files)
+	files, unlisted := r.list()
+	old, unread := r.meet(files)
 	for _, s := range old {
 		r.end(s)
 	}
-	if complete && len(files) > 0 {
+	faults := append(unlisted, unread...)
+	r.hidden = r.hides(files, faults)
+	r.blame(faults)
+	if len(unlisted) == 0 && len(files) > 0 {
 		r.forget(files)
 	}
 	r.moved = false
-	switch {
-	case len(files) > 0:
-		r.away = false
-	case !r.away && len(r.sources) == 0:
-		r.away = true
+	r.unmet = r.unmet || len(faults) > 0
+}
+
+// fault is a folder or a file that cannot be read.
+type fault struct {
+	found
+	isFolder bool
+	err      error
+}
+
+func (f fault) Error() string {
+	if broken, ok := errors.AsType[*fs.PathError](f.err); ok {
+		return broken.Path + ": " + broken.Err.Error()
+	}
+	return f.path + ": " + f.err.Error()
+}
+
+func (f fault) Unwrap() error { return f.err }
+
+// hides says why there is nothing to read, after all files were met. A file to which
+// nothing is added any more is missed only if there is no other.
+func (r *Reader) hides(files []found, faults []fault) error {
+	if len(r.sources) > 0 {
+		return nil
+	}
+	isKnown := func(f found) bool { return r.ended[f.path].inode == f.inode }
+	for _, f := range faults {
+		if f.isFolder || !isPutAside(f.path) || !slices.ContainsFunc(files, isKnown) {
+			return fmt.Errorf("reading the journal: %w", f)
+		}
+	}
+	if len(files) == 0 {
 		return fmt.Errorf("looking for the journal in %s: %w", r.where(), logs.ErrAway)
 	}
 	return nil
 }
 
-// list returns the files that there are, and whether these are all.
-func (r *Reader) list() (files []found, complete bool) {
-	complete = true
+// blame remembers what cannot be read, and tells of it once, unless whoever asks is told
+// that nothing can.
+func (r *Reader) blame(faults []fault) {
+	were := r.faults
+	r.faults = make(map[string]bool, len(faults))
+	for _, f := range faults {
+		told := were[f.path]
+		if r.hidden == nil && !told {
+			r.log.Warn("a part of the journal cannot be read", "path", f.path, "err", f.err)
+			told = true
+		}
+		r.faults[f.path] = told
+	}
+}
+
+// list returns the files that there are, and the folders that cannot be listed.
+func (r *Reader) list() (files []found, unlisted []fault) {
 	for _, root := range r.roots {
 		list, folders, err := root.list()
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err != nil:
-			complete = false
-			if r.isNews(root.path) {
-				r.log.Warn("journal cannot be listed", "path", root.path, "err", err)
-			}
-			continue
-		}
 		files = append(files, list...)
 		for _, folder := range folders {
 			// A folder that goes meanwhile is not missed, and what cannot be listened to is
 			// looked at by the clock.
 			_ = r.bell.listen(folder)
 		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			unlisted = append(unlisted, fault{found: found{path: root.path}, isFolder: true, err: err})
+		}
 	}
-	return files, complete
+	return files, unlisted
 }
 
 func (r *Reader) where() string {
@@ -258,16 +326,10 @@ func (r *Reader) where() string {
 	return strings.Join(paths, " and ")
 }
 
-// isNews says whether it has not been told yet that something cannot be read.
-func (r *Reader) isNews(path string) bool {
-	told := r.blamed[path]
-	r.blamed[path] = true
-	return !told
-}
-
 // meet opens the files that are not known yet. It returns those of them that are too
-// old to be read.
-func (r *Reader) meet(files []found) (old []*source) {
+// old to be read, and those that cannot be.
+func (r *Reader) meet(files []found) (old []*source, unread []fault) {
+	r.unmet = false
 	for _, f := range files {
 		if r.ended[f.path].inode == f.inode || r.follows(f) {
 			continue
@@ -275,17 +337,16 @@ func (r *Reader) meet(files []found) (old []*source) {
 		s, err := r.open(f)
 		switch {
 		case errors.Is(err, errNotYet) || errors.Is(err, fs.ErrNotExist):
+			r.unmet = true
 		case err != nil:
-			if r.isNews(f.path) {
-				r.log.Warn("journal file cannot be read", "path", f.path, "err", err)
-			}
+			unread = append(unread, fault{found: f, err: err})
 		case r.isDone(s) || s.isFinal() && s.header.tailTime < r.since:
 			old = append(old, s)
 		default:
 			r.begin(s)
 		}
 	}
-	return old
+	return old, unread
 }
 
 // follows says whether a file is being read under that name.
@@ -348,9 +409,12 @@ func (s *source) isGone() bool {
 
 // end closes a file that is read to its end.
 func (r *Reader) end(s *source) {
+	// Once a file without a name is closed, its inode may be that of the next one.
+	if !s.isGone() {
+		r.ended[s.path] = ended{inode: s.inode, header: s.header}
+	}
 	_ = s.open.Close()
 	delete(r.resume, s.header.file)
-	r.ended[s.path] = ended{inode: s.inode, header: s.header}
 	r.done[s.header.sequence] = max(r.done[s.header.sequence], s.header.tail)
 }
 
@@ -360,9 +424,8 @@ func (r *Reader) forget(files []found) {
 	for _, f := range files {
 		there[f.path] = true
 	}
-	maps.DeleteFunc(r.blamed, func(path string, _ bool) bool { return !there[path] })
 	maps.DeleteFunc(r.ended, func(path string, _ ended) bool { return !there[path] })
-	if len(r.blamed) > 0 { // a file that cannot be opened now may be one of those that seem gone
+	if len(r.faults) > 0 { // a file that cannot be opened now may be one of those that seem gone
 		return
 	}
 	r.mourn()
@@ -399,8 +462,8 @@ func (r *Reader) mourn() {
 // look finds out what has been added to the files.
 func (r *Reader) look() {
 	for _, s := range r.sources {
-		if err := s.look(); err != nil {
-			s.miss(0, err)
+		if s.unseen = s.look(); s.unseen != nil {
+			s.miss(0, s.unseen)
 		}
 	}
 }
@@ -489,11 +552,12 @@ func (r *Reader) tell(s *source) error {
 
 // settle counts what could not be read, and closes files that will bring no more.
 func (r *Reader) settle() {
+	blind := r.trouble() != nil // which whoever asks is told
 	left := r.sources[:0]
 	for _, s := range r.sources {
 		if s.fault != nil {
 			r.lost += s.lost
-			if !s.told {
+			if !s.told && !blind {
 				s.told = true
 				r.log.Warn("journal file cannot be read in part", "path", s.path, "lost", s.lost, "err", s.fault)
 			}

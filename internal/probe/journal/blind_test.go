@@ -1,0 +1,211 @@
+package journal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/probe/logs"
+)
+
+// folder is one of the journal, whose files are made by hand.
+type folder struct {
+	t    *testing.T
+	path string
+}
+
+func newFolder(t *testing.T) folder {
+	return folder{t, filepath.Join(t.TempDir(), "journal")}
+}
+
+func (f folder) place(name string) string {
+	f.t.Helper()
+	path := filepath.Join(f.path, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	_ = os.Remove(path)
+	return path
+}
+
+func (f folder) write(name string, m *image, id byte) {
+	f.t.Helper()
+	m.b[24], m.b[72] = id, id // the file's and the sequence's
+	if err := os.WriteFile(f.place(name), m.b, 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// lock makes a path that nobody can open, not even root: a link to itself.
+func (f folder) lock(name string) {
+	f.t.Helper()
+	path := f.place(name)
+	if err := os.Symlink(path, path); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// waits fails if anything but nothing comes.
+func (f *follower) waits() {
+	f.t.Helper()
+	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		f.t.Errorf("asked once more: %v, want to wait", err)
+	}
+}
+
+// blind fails if anything is said but that the journal cannot be read.
+func (f *follower) blind(path string) {
+	f.t.Helper()
+	err := f.one(10 * time.Second)
+	if err == nil || errors.Is(err, logs.ErrAway) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
+		f.t.Errorf("got %v, want that %s cannot be read", err, path)
+	}
+}
+
+func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	const live, archived = "system.journal", "system@1.journal"
+	for name, test := range map[string]struct {
+		spoil func(f folder)
+		read  int // entries, before that is found out
+		path  string
+	}{
+		"its folder cannot be listed": {func(f folder) { f.lock("") }, 0, "journal"},
+		"its file cannot be opened":   {func(f folder) { f.lock(live) }, 0, live},
+		"none of its files can":       {func(f folder) { f.lock(live); f.lock(archived) }, 0, live},
+		"only one put aside is there": {func(f folder) { f.lock(archived) }, 0, archived},
+		"its file is something else": {func(f folder) {
+			m := sample(true, 2)
+			m.b[0] = 'x'
+			f.write(live, m, 'a')
+		}, 0, live},
+		"its file is a maze": {func(f folder) {
+			m := sample(true, 2)
+			m.put(120, 1<<40)
+			f.write(live, m, 'a')
+		}, 0, live},
+		"only what was put aside can": {func(f folder) { f.lock(live); f.write(archived, sample(true, 3), 'b') }, 3, live},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := newFolder(t)
+			test.spoil(folder)
+			var said bytes.Buffer
+			f := follow(t, journal.Config{Path: folder.path, Identifier: "a", Log: slog.New(slog.NewTextHandler(&said, nil))})
+			f.until(test.read)
+			for err := error(nil); test.read > 0 && err == nil; { // the position after them
+				err = f.one(50 * time.Millisecond)
+			}
+			f.blind(test.path)
+			f.waits()
+			if test.read == 0 && said.Len() > 0 {
+				t.Errorf("what Next says is said to the log as well: %s", said.String())
+			}
+
+			// Whoever opens the journal anew, as one does who cannot read it, hears it at once.
+			g := follow(t, journal.Config{Path: folder.path, Identifier: "a", From: f.next})
+			g.blind(test.path)
+			g.stop()
+
+			if err := os.RemoveAll(folder.path); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for err == nil { // there may be a position behind the last file
+				err = f.one(10 * time.Second)
+			}
+			if !errors.Is(err, logs.ErrAway) {
+				t.Errorf("after it was taken away: %v, want %v", err, logs.ErrAway)
+			}
+			folder.write(live, sample(true, 2), 'c')
+			f.until(test.read + 2)
+			f.quiet()
+		})
+	}
+}
+
+func TestAPartOfTheJournalThatCannotBeReadIsLeftOut(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(f folder){
+		"a file that grows":       func(f folder) { f.lock("user-1000.journal") },
+		"a file put aside":        func(f folder) { f.lock("system@1.journal") },
+		"a file that is no other": func(f folder) { m := sample(true, 1); m.b[0] = 'x'; f.write("user-1000.journal", m, 'b') },
+		"a file that is a maze":   func(f folder) { m := sample(true, 1); m.put(120, 1<<40); f.write("user-1000.journal", m, 'b') },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := newFolder(t)
+			spoil(folder)
+			folder.write("system.journal", sample(true, 2), 'a')
+			var said bytes.Buffer
+			f := follow(t, journal.Config{Path: folder.path, Identifier: "a", Log: slog.New(slog.NewTextHandler(&said, nil))})
+			f.expect(messages(2, "message %d of a"))
+			f.quiet()
+			folder.write("system@2.journal", newImage(true), 'd') // so that the folder is listed again
+			f.quiet()
+			if n := strings.Count(said.String(), "level=WARN"); n != 1 {
+				t.Errorf("%d warnings, want 1: %s", n, said.String())
+			}
+		})
+	}
+}
+
+func TestWhatWasPutAsideIsNotMissedBesideAnother(t *testing.T) {
+	t.Parallel()
+	folder := newFolder(t)
+	folder.lock("system@1.journal")
+	folder.write("system@2.journal", sample(true, 2), 'a')
+	f := follow(t, journal.Config{Path: folder.path, Identifier: "a"})
+	f.expect(messages(2, "message %d of a"))
+	f.quiet()
+	folder.write("system@3.journal", newImage(true), 'd')
+	f.quiet()
+}
+
+func TestOneOfTwoFoldersIsEnoughToRead(t *testing.T) {
+	t.Parallel()
+	volatile, persistent := newFolder(t), newFolder(t)
+	persistent.lock("")
+	reader, err := journal.OpenIn(journal.Config{Identifier: "a"}, volatile.path, persistent.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &follower{t: t, reader: reader}
+	defer f.stop()
+	f.blind(persistent.path)
+	f.waits()
+	volatile.write("system.journal", sample(true, 2), 'a')
+	f.expect(messages(2, "message %d of a"))
+	f.quiet()
+}
+
+// In a busy journal there is always something that is written, and never a moment of
+// silence after which one would look for new files.
+func TestAFileThatIsNotYetOneIsOpenedWhenItIs(t *testing.T) {
+	t.Parallel()
+	folder := newFolder(t)
+	folder.write("system.journal", sample(true, 1), 'a')
+	folder.write("user-1000.journal", &image{b: make([]byte, 100)}, 0)
+	f := follow(t, journal.Config{Path: folder.path, Identifier: "b"})
+	f.reader.OnlyListen()
+	f.expect([]string{"message 0 of b"})
+	m := newImage(true)
+	m.b[24], m.b[72] = 'b', 'b'
+	m.say("b", "in the new file")
+	file, err := os.OpenFile(filepath.Join(folder.path, "user-1000.journal"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteAt(m.b, 0); err != nil {
+		t.Fatal(err)
+	}
+	f.expect([]string{"message 0 of b", "in the new file"})
+}
