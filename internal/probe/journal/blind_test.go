@@ -22,6 +22,7 @@ type folder struct {
 }
 
 func newFolder(t *testing.T) folder {
+	t.Helper()
 	return folder{t, filepath.Join(t.TempDir(), "journal")}
 }
 
@@ -184,6 +185,18 @@ func TestOneOfTwoFoldersIsEnoughToRead(t *testing.T) {
 	volatile.write("system.journal", sample(true, 2), 'a')
 	f.expect(messages(2, "message %d of a"))
 	f.quiet()
+}
+
+func TestBlanksAroundAMessageAreNoPartOfIt(t *testing.T) {
+	m := newImage(true)
+	for _, message := range []string{"  foo bad \n\n", "foo bad\r\n", "\tfoo bad", "foo bad"} {
+		m.say("a", message)
+	}
+	m.say("a", " \n ")
+	texts, _, _, err := journal.Read(m.b, "a")
+	if err != nil || strings.Join(texts, "|") != "foo bad|foo bad|foo bad|foo bad|" {
+		t.Errorf("%q, %v", texts, err)
+	}
 }
 
 // In a busy journal there is always something that is written, and never a moment of

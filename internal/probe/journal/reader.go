@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -242,7 +243,7 @@ func (r *Reader) survey() {
 	for _, s := range old {
 		r.end(s)
 	}
-	faults := append(unlisted, unread...)
+	faults := slices.Concat(unlisted, unread)
 	r.hidden = r.hides(files, faults)
 	r.blame(faults)
 	if len(unlisted) == 0 && len(files) > 0 {
@@ -532,10 +533,8 @@ func (r *Reader) tell(s *source) error {
 	if cut {
 		r.cut++
 	}
-	r.text = text[:begin+copy(text[begin:], text[begin+len(messageIs):])]
-	if n := len(r.text); n > begin && r.text[n-1] == '\n' {
-		r.text = r.text[:n-1]
-	}
+	message := bytes.TrimSpace(text[begin+len(messageIs):])
+	r.text = text[:begin+copy(text[begin:], message)]
 	r.text = append(r.text, '\n')
 	if said.facility == logs.Kernel && !said.kernel {
 		said.facility = unsaid // anybody can say so, but only journald says who it was

@@ -192,10 +192,10 @@ func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
 				t.Run("identifier "+identifier, func(t *testing.T) {
 					var want []told
 					for _, w := range j.journalctl(folder, identifier) {
-						w.message = strings.TrimSuffix(w.message, "\n")
 						if len(w.message) > journal.MaxMessage {
 							w.message = w.message[:journal.MaxMessage]
 						}
+						w.message = strings.TrimSpace(w.message)
 						if len(w.facility) > 3 {
 							w.facility = ""
 						}
