@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ func FuzzParse(f *testing.F) {
 		`{"plugin": "kmsg", "source": "s", "nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": [null]}]}}`,
 		`{"plugin": "filelog", "source": "s", "logPath": "/a", "pluginConfig": {"timestamp": "a", "message": "b", "timestampFormat": "2006"}}`,
 		`{"plugin": "custom", "source": "s", "pluginConfig": {"timeout": "9223372036854775807ns"}, "rules": [{"path": "/a"}]}`,
+		`{"plugin": "journald", "logPath": "..", "bufferSize": 99999, "lookback": "-1h", "pluginConfig": {"source": "kernel"}}`,
 		`{"cpu": {"metricsConfigs": {"a": {"displayName": "b"}}}}`,
 	} {
 		for i := range kinds {
@@ -61,7 +63,8 @@ func FuzzParse(f *testing.F) {
 
 func checkLog(t *testing.T, m *config.LogMonitor) {
 	t.Helper()
-	if m.LogPath == "" || m.Source == "" || m.BufferSize < 1 || m.Lookback < 0 || m.Delay < 0 {
+	hasPath := filepath.IsAbs(m.LogPath) || m.LogPath == "" && m.Plugin == config.Journald
+	if !hasPath || m.Source == "" || m.BufferSize < 1 || m.BufferSize > 10_000 || m.Lookback < 0 || m.Delay < 0 {
 		t.Fatalf("%+v was taken", m)
 	}
 	for _, rule := range m.Rules {

@@ -2,7 +2,9 @@ package config
 
 import (
 	"math"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/slip"
@@ -12,7 +14,6 @@ import (
 const (
 	defaultBuffer = 10
 	kernelLog     = "/dev/kmsg"
-	journalFolder = "/var/log/journal"
 )
 
 // Lines of the buffer and times of a count are kept in memory and in the state file.
@@ -35,14 +36,18 @@ func logMonitor(top *section) *LogMonitor {
 		PluginConfig: top.textsByName("pluginConfig"),
 		LogPath:      top.text("logPath", ""),
 		SkipList:     top.texts("skipList"),
-		Lookback:     top.duration("lookback", 0),
-		Delay:        top.duration("delay", 0),
-		BufferSize:   top.number("bufferSize", math.MinInt, mostLines, 0),
-		Source:       top.required("source", "the monitor's name, such as kernel-monitor, under which its Events are told"),
+		Lookback:     top.durationOrNone("lookback"),
+		Delay:        top.durationOrNone("delay"),
+		BufferSize:   top.number("bufferSize", math.MinInt, math.MaxInt, 0),
+		Source:       top.source(),
 		Metrics:      top.flag("metricsReporting", true),
 	}
-	if m.BufferSize <= 0 {
+	switch {
+	case m.BufferSize <= 0:
 		m.BufferSize = defaultBuffer
+	case m.BufferSize > mostLines:
+		top.warn("bufferSize", "%d is more than is kept, so that a pattern may span %d lines; write at most that", m.BufferSize, mostLines)
+		m.BufferSize = mostLines
 	}
 	m.judgePlugin(top)
 	m.Conditions = conditions(top)
@@ -72,13 +77,9 @@ func (m *LogMonitor) judgePlugin(top *section) {
 	case "":
 		return
 	case Kmsg:
-		if m.LogPath == "" {
-			m.LogPath = kernelLog
-		}
+		m.judgeDevice(top)
 	case Journald:
-		if m.LogPath == "" {
-			m.LogPath = journalFolder
-		}
+		m.rootPath(top)
 		known = []string{identifier}
 		if m.PluginConfig[identifier] == "" && !top.refused["pluginConfig.source"] {
 			top.refuse("pluginConfig.source", `missing; write the SYSLOG_IDENTIFIER of the entries, such as "kernel" or "systemd"`)
@@ -88,6 +89,7 @@ func (m *LogMonitor) judgePlugin(top *section) {
 		if m.LogPath == "" && !top.refused["logPath"] {
 			top.refuse("logPath", `missing; write the path of the file, such as "/var/log/kern.log"`)
 		}
+		m.rootPath(top)
 		m.judgeTranslator(top)
 	default:
 		meant, ok := slip.Nearest(m.Plugin, []string{Kmsg, Journald, Filelog})
@@ -101,6 +103,30 @@ func (m *LogMonitor) judgePlugin(top *section) {
 		top.warn("skipList", "ignored; only filelog has one")
 	}
 	warnOfPluginSlips(top, known)
+}
+
+// judgeDevice finds the kernel's log. Whatever the file says, the old agent reads
+// /dev/kmsg; here it may stand elsewhere, where /dev of the machine is mounted.
+func (m *LogMonitor) judgeDevice(top *section) {
+	switch {
+	case m.LogPath == "":
+	case filepath.IsAbs(m.LogPath) && strings.HasSuffix(filepath.Clean(m.LogPath), kernelLog):
+		return
+	default:
+		top.warn("logPath", "%s is ignored, because the kernel's log is %s; take it away, or write a path that ends so", quote(m.LogPath), kernelLog)
+	}
+	m.LogPath = kernelLog
+}
+
+// rootPath makes a path one from the root on. To the old agent others begin where it
+// was started, which is the root in its image and under systemd.
+func (m *LogMonitor) rootPath(top *section) {
+	if m.LogPath == "" || filepath.IsAbs(m.LogPath) {
+		return
+	}
+	whole := filepath.Join("/", m.LogPath)
+	top.warn("logPath", "%s does not begin at the root, and is taken for %s; write that", quote(m.LogPath), quote(whole))
+	m.LogPath = whole
 }
 
 // warnOfPluginSlips warns of what the plugin does not ask for. Its names have their

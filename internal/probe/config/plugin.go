@@ -21,7 +21,7 @@ func pluginMonitor(top *section) *PluginMonitor {
 		Concurrency:       global.number("concurrency", 1, math.MaxInt, 3),
 		UpdateOnMessage:   global.flag("enable_message_change_based_condition_update", false),
 		SkipInitialStatus: global.flag("skip_initial_status", false),
-		Source:            top.required("source", "the monitor's name, such as ntp-custom-plugin-monitor, under which its Events are told"),
+		Source:            top.source(),
 		Metrics:           top.flag("metricsReporting", true),
 		Conditions:        conditions(top),
 	}

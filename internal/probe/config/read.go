@@ -63,10 +63,10 @@ func missingPrograms(path string, rules []PluginRule) []string {
 	return warnings
 }
 
-// Parse judges the text of a file of a kind; the path is for its words. An error has
-// a line for each problem, in the order of the text's fields as the documentation
-// lists them. Warnings are of what is taken and may not be meant, also beside an
-// error.
+// Parse judges the text of a file of a kind; the path is for its words, and for the
+// name of a monitor that has none. An error has a line for each problem, in the order of
+// the text's fields as the documentation lists them. Warnings are of what is taken and
+// may not be meant, also beside an error.
 func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
 	r := &reader{path: path}
 	root, err := parseObject(text)

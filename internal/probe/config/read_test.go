@@ -91,7 +91,7 @@ func TestDefaults(t *testing.T) {
 		{`{"plugin": "kmsg", "source": "s", "lookback": "0", "delay": "", "bufferSize": 0, "metricsReporting": null, "rules": null, "conditions": null, "pluginConfig": null}`,
 			log(config.LogMonitor{Plugin: config.Kmsg, LogPath: "/dev/kmsg"})},
 		{`{"plugin": "journald", "source": "s", "pluginConfig": {"source": "kernel"}, "delay": "2m"}`,
-			log(config.LogMonitor{Plugin: config.Journald, LogPath: "/var/log/journal", PluginConfig: map[string]string{"source": "kernel"}, Delay: 2 * time.Minute})},
+			log(config.LogMonitor{Plugin: config.Journald, PluginConfig: map[string]string{"source": "kernel"}, Delay: 2 * time.Minute})},
 	} {
 		if diff := cmp.Diff(test.want, *parse(t, config.SystemLog, test.text).Log); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.text, diff)
@@ -110,6 +110,43 @@ func TestDefaults(t *testing.T) {
 		InvokeInterval: time.Minute, ProcPath: "/proc", LsblkTimeout: 5 * time.Second, Metrics: map[string]map[string]string{},
 	}, parse(t, config.SystemStats, `{}`).Stats); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// What the old agent takes and cannot mean is taken for what it comes to there.
+func TestWhatTheOldAgentTakesIsTaken(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		want config.LogMonitor
+	}{
+		{`"plugin": "kmsg", "lookback": "-5m", "delay": "-1s"`, config.LogMonitor{Source: "kernel.monitor", LogPath: "/dev/kmsg", BufferSize: 10}},
+		{`"plugin": "kmsg", "source": "s", "bufferSize": 10001`, config.LogMonitor{Source: "s", LogPath: "/dev/kmsg", BufferSize: 10_000}},
+		{`"plugin": "kmsg", "source": "s", "bufferSize": 10000`, config.LogMonitor{Source: "s", LogPath: "/dev/kmsg", BufferSize: 10_000}},
+		{`"plugin": "kmsg", "source": "s", "logPath": "/var/log/journal"`, config.LogMonitor{Source: "s", LogPath: "/dev/kmsg", BufferSize: 10}},
+		{`"plugin": "kmsg", "source": "s", "logPath": "/host/dev/kmsg"`, config.LogMonitor{Source: "s", LogPath: "/host/dev/kmsg", BufferSize: 10}},
+		{`"plugin": "kmsg", "source": "s", "logPath": "/proc/kmsg"`, config.LogMonitor{Source: "s", LogPath: "/dev/kmsg", BufferSize: 10}},
+		{`"plugin": "journald", "source": "s", "logPath": "var/log/journal", "pluginConfig": {"source": "kernel"}`, config.LogMonitor{Source: "s", LogPath: "/var/log/journal", BufferSize: 10}},
+		{`"plugin": "filelog", "source": "s", "logPath": "./kern.log", "pluginConfig": {"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "Jan _2 15:04:05"}`,
+			config.LogMonitor{Source: "s", LogPath: "/kern.log", BufferSize: 10}},
+	} {
+		file, warnings, err := config.Parse("/etc/kernel.monitor.json", config.SystemLog, []byte("{"+test.text+`, "rules": []}`))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		got := file.Log
+		got.Plugin, got.PluginConfig, got.Metrics = "", nil, false
+		if diff := cmp.Diff(test.want, *got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.text, diff)
+		}
+		asIs := strings.Contains(test.text, "/host/dev/kmsg") || test.want.BufferSize == 10_000 && !strings.Contains(test.text, "10001")
+		if (len(warnings) == 0) != asIs {
+			t.Errorf("%s: warnings %q", test.text, warnings)
+		}
+	}
+	plugin, warnings, err := config.Parse("ntp.json", config.CustomPlugin, []byte(`{"plugin": "custom", "rules": []}`))
+	if err != nil || plugin.Plugin.Source != "ntp" || len(warnings) != 1 {
+		t.Errorf("%+v, %q, %v", plugin, warnings, err)
 	}
 }
 
@@ -177,6 +214,7 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 	}
 	word := rapid.SampledFrom([]string{"a", "b", "Ünï", "k", "\u212a", "s\u017f", "\ufffd"})
 	quoted := rapid.Map(word, func(text string) string { return fmt.Sprintf("%q", text) })
+	path := rapid.Map(word, func(text string) string { return fmt.Sprintf("%q", "/"+text) })
 	orNull := func(g *rapid.Generator[string]) *rapid.Generator[string] { return rapid.OneOf(g, rapid.Just("null")) }
 	// spell writes a name in some letter case, with letters that fold to ASCII.
 	spell := func(rt *rapid.T, name string) string {
@@ -211,9 +249,9 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 				"reason": orNull(quoted), "patternGeneratedMessageSuffix": orNull(quoted), "type": rapid.Just("null"), "other": quoted,
 			}, "reason", "patternGeneratedMessageSuffix", "type", "other")
 		})
-		text := fields(rt, `"plugin": "kmsg", "source": "s", "rules": [`+strings.Join(rapid.SliceOfN(rule, 0, 3).Draw(rt, "rules"), ", ")+`]`,
+		text := fields(rt, `"plugin": "journald", "pluginConfig": {"source": "kernel"}, "source": "s", "rules": [`+strings.Join(rapid.SliceOfN(rule, 0, 3).Draw(rt, "rules"), ", ")+`]`,
 			map[string]*rapid.Generator[string]{
-				"source": orNull(quoted), "logPath": orNull(quoted), "other": quoted,
+				"source": orNull(quoted), "logPath": orNull(path), "other": quoted,
 				"bufferSize": orNull(rapid.Map(rapid.IntRange(1, 99), strconv.Itoa)),
 				"skipList":   rapid.Map(rapid.SliceOf(quoted), func(list []string) string { return "[" + strings.Join(list, ",") + "]" }),
 			}, "source", "logPath", "bufferSize", "skipList", "other")
@@ -236,9 +274,6 @@ func TestFieldsAreFoundAsEncodingJSONFindsThem(t *testing.T) {
 		}
 		if want.BufferSize == 0 {
 			want.BufferSize = 10
-		}
-		if want.LogPath == "" {
-			want.LogPath = "/dev/kmsg"
 		}
 		if len(want.SkipList) == 0 {
 			want.SkipList = nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,6 +122,19 @@ func (s *section) required(name, example string) string {
 	return text
 }
 
+// source asks for the name of a monitor. One that has none is called by its file.
+func (s *section) source() string {
+	name := s.text("source", "")
+	if name == "" && !s.refused["source"] {
+		base := filepath.Base(s.reader.path)
+		if name = strings.TrimSuffix(base, filepath.Ext(base)); name == "" {
+			name = base
+		}
+		s.warn("source", "missing, so that the monitor is called %s; write its name, under which its Events are told", quote(name))
+	}
+	return name
+}
+
 func (s *section) flag(name string, otherwise bool) bool {
 	if flag, ok := ask[bool](s, name, "true or false, without quotes"); ok {
 		return flag
@@ -168,6 +182,19 @@ func (s *section) duration(name string, otherwise time.Duration) time.Duration {
 		return otherwise
 	}
 	return duration
+}
+
+// durationOrNone asks for a duration of which a negative one is none: the old agent
+// takes it, though it means nothing.
+func (s *section) durationOrNone(name string) time.Duration {
+	value, _ := s.fields.get(name)
+	text, _ := value.(string)
+	if duration, err := time.ParseDuration(text); err == nil && duration < 0 {
+		s.find(name)
+		s.warn(name, "%s is negative, and is taken for none; write %s", quote(text), aDuration)
+		return 0
+	}
+	return s.duration(name, 0)
 }
 
 // positive asks for a duration that must not be zero.

@@ -51,8 +51,8 @@ const (
 type LogMonitor struct {
 	Plugin       string            // Kmsg, Journald or Filelog
 	PluginConfig map[string]string // what the plugin wants to know
-	LogPath      string
-	SkipList     []string // lines of a file with one of these in them are passed over
+	LogPath      string            // from the root on; none means the journal's own folders
+	SkipList     []string          // lines of a file with one of these in them are passed over
 	Lookback     time.Duration
 	Delay        time.Duration // after the boot, from when on lines count
 	BufferSize   int
