@@ -216,7 +216,7 @@ func testClinicKilled(w *ward) {
 	w.checkTold("workers", counted(count, count-sick, sick))
 	w.checkTold("plane", counted(3, 1, 1))
 	w.t.Logf("%d kills", kills)
-	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 20, Releases: 20, Notes: 10, Leases: 40})
+	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: 12, Releases: 9, Notes: 6, Leases: 20}) // each is killed over three times at least
 }
 
 // ---- the control plane
