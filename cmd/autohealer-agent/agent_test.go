@@ -214,6 +214,21 @@ func publish(t *testing.T, mount, version, file, text string) {
 	}
 }
 
+// The old agent logs a warning for each of them.
+func TestLinesWithoutAStampAreCountedAndNotLogged(t *testing.T) {
+	s := newScene(t)
+	p := start(t, s.args()...)
+	put(t, s.log.path, strings.Repeat("no stamp, and yet: "+hung+"\n", 500))
+	s.log.write(oom)
+	p.waitFor("the line that has one", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
+	if got := p.figure(`autohealer_agent_unstamped_lines_total{monitor="` + monitorOf(s) + `"}`); got != "500" {
+		t.Errorf("%s lines are counted", got)
+	}
+	if n := p.logged("no stamp, and yet"); n > 0 {
+		t.Errorf("%d lines are logged", n)
+	}
+}
+
 func TestOneBadFileBlindsNoOther(t *testing.T) {
 	s := newScene(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
