@@ -1,24 +1,19 @@
 package nodewatch
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"hash/maphash"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/wire"
 )
 
 // The numbers of the fields that are read, as Kubernetes' .proto files have them.
 const (
-	eventType, eventObject      = 1, 2 // meta/v1 WatchEvent
-	extensionRaw                = 1    // runtime RawExtension
-	unknownType, unknownRaw     = 1, 2 // runtime Unknown
-	typeKind                    = 2    // runtime TypeMeta
 	nodeMeta, nodeSpec          = 1, 2 // core/v1 Node
 	nodeStatus                  = 3
 	metaName, metaUID           = 1, 5 // meta/v1 ObjectMeta
@@ -32,11 +27,6 @@ const (
 	conditionReason             = 5
 	entryKey, entryValue        = 1, 2 // of a map
 )
-
-// magic begins every object that Kubernetes writes in this form.
-var magic = []byte{'k', '8', 's', 0}
-
-var errMalformed = errors.New("malformed")
 
 // decoder reads events. It keeps what it has told of every node, so that it can
 // tell a heartbeat from a change before it has made anything of it.
@@ -62,45 +52,23 @@ func newDecoder() *decoder {
 
 // event reads one.
 func (d *decoder) event(frame []byte) (event watch.Event, err error) {
-	var raw []byte
-	if err := fields(frame, func(number protowire.Number, value []byte) error {
-		switch number {
-		case eventType:
-			event.Type = watch.EventType(d.word(value))
-		case eventObject:
-			return fields(value, keep(extensionRaw, &raw))
-		}
-		return nil
-	}); err != nil {
-		return event, fmt.Errorf("the event: %w", err)
+	brought, err := wire.Open(frame)
+	event.Type = brought.Type
+	if err != nil {
+		return event, err
 	}
-	message, found := bytes.CutPrefix(raw, magic)
-	if !found {
-		return event, fmt.Errorf("the object of a %s event: %w", event.Type, errMalformed)
-	}
-	var kind, object []byte
-	if err := fields(message, func(number protowire.Number, value []byte) error {
-		switch number {
-		case unknownType:
-			return fields(value, keep(typeKind, &kind))
-		case unknownRaw:
-			object = value
-		}
-		return nil
-	}); err != nil {
-		return event, fmt.Errorf("the object of a %s event: %w", event.Type, err)
+	if status, is, err := brought.Status(); is {
+		event.Object = status
+		return event, err
 	}
 	switch {
-	case string(kind) == "Status":
-		status := &metav1.Status{}
-		event.Object, err = status, status.Unmarshal(object)
-	case string(kind) != "Node":
-		err = fmt.Errorf("it brought a %q", kind)
+	case string(brought.Kind) != "Node":
+		err = fmt.Errorf("it brought a %q", brought.Kind)
 	case event.Type == watch.Bookmark: // has nothing but a version and word of what it stands for
 		node := &corev1.Node{}
-		event.Object, err = node, node.Unmarshal(object)
+		event.Object, err = node, node.Unmarshal(brought.Object)
 	default:
-		event.Object, err = d.node(object, event.Type == watch.Deleted)
+		event.Object, err = d.node(brought.Object, event.Type == watch.Deleted)
 	}
 	return event, err
 }
@@ -147,14 +115,14 @@ type parts struct {
 // find goes through a message without copying anything of it.
 func (p *parts) find(message []byte) error {
 	*p = parts{labels: p.labels[:0], notes: p.notes[:0], taints: p.taints[:0], conditions: p.conditions[:0]}
-	return fields(message, func(number protowire.Number, value []byte) error {
+	return wire.Fields(message, func(number protowire.Number, value []byte) error {
 		switch number {
 		case nodeMeta:
-			return fields(value, p.findMeta)
+			return wire.Fields(value, p.findMeta)
 		case nodeSpec:
-			return fields(value, collect(specTaints, &p.taints))
+			return wire.Fields(value, wire.Collect(specTaints, &p.taints))
 		case nodeStatus:
-			return fields(value, collect(statusConditions, &p.conditions))
+			return wire.Fields(value, wire.Collect(statusConditions, &p.conditions))
 		}
 		return nil
 	})
@@ -174,7 +142,7 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 		p.labels = append(p.labels, value)
 	case metaAnnotations:
 		var key []byte
-		if err := fields(value, keep(entryKey, &key)); err != nil {
+		if err := wire.Fields(value, wire.Keep(entryKey, &key)); err != nil {
 			return err
 		}
 		for _, one := range read {
@@ -199,7 +167,7 @@ func (p *parts) appendSaid(to []byte) ([]byte, error) {
 	}
 	for _, message := range p.conditions {
 		var c conditionParts
-		if err := fields(message, c.find); err != nil {
+		if err := wire.Fields(message, c.find); err != nil {
 			return to, err
 		}
 		for _, part := range [...][]byte{c.kind, c.status, c.transition, c.reason} {
@@ -253,7 +221,7 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	}
 	for i, message := range p.conditions {
 		var c conditionParts
-		if err := fields(message, c.find); err != nil {
+		if err := wire.Fields(message, c.find); err != nil {
 			return nil, err
 		}
 		row := &n.Status.Conditions[i]
@@ -273,7 +241,7 @@ func (d *decoder) entries(messages [][]byte) (map[string]string, error) {
 	made := make(map[string]string, len(messages))
 	for _, message := range messages {
 		var key, value []byte
-		if err := fields(message, func(number protowire.Number, part []byte) error {
+		if err := wire.Fields(message, func(number protowire.Number, part []byte) error {
 			switch number {
 			case entryKey:
 				key = part
@@ -311,52 +279,4 @@ func (d *decoder) word(text []byte) string {
 	word := string(text)
 	d.words[word] = word
 	return word
-}
-
-// fields calls visit with every field of a message that has bytes: a text or
-// another message.
-func fields(message []byte, visit func(number protowire.Number, value []byte) error) error {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return errMalformed
-		}
-		message = message[n:]
-		if kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
-				return errMalformed
-			}
-			message = message[n:]
-			continue
-		}
-		value, n := protowire.ConsumeBytes(message)
-		if n < 0 {
-			return errMalformed
-		}
-		if err := visit(number, value); err != nil {
-			return err
-		}
-		message = message[n:]
-	}
-	return nil
-}
-
-// keep returns a visitor that keeps one field. The last one counts.
-func keep(number protowire.Number, in *[]byte) func(protowire.Number, []byte) error {
-	return func(at protowire.Number, value []byte) error {
-		if at == number {
-			*in = value
-		}
-		return nil
-	}
-}
-
-// collect returns a visitor that keeps every occurrence of a field.
-func collect(number protowire.Number, in *[][]byte) func(protowire.Number, []byte) error {
-	return func(at protowire.Number, value []byte) error {
-		if at == number {
-			*in = append(*in, value)
-		}
-		return nil
-	}
 }

@@ -2,7 +2,6 @@ package nodewatch
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -12,13 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-)
 
-// longestSilence is how long nothing may come until the watch is begun anew: the
-// connection may be dead although nobody has said so, because some load balancer
-// has lost its backend. HTTP/2 would have asked with a ping. Where no node says
-// anything for so long, in a cluster of a handful, it costs a request.
-const longestSilence = 90 * time.Second
+	"github.com/resourcestack/autohealer/internal/wire"
+)
 
 // Source is where a reflector gets nodes from. It has one watch at a time.
 type Source struct {
@@ -29,21 +24,13 @@ type Source struct {
 	decoder *decoder // of the last watch, for the one that goes on from there
 }
 
-// New returns a source with a connection of its own, over HTTP/1.1: HTTP/2 asks
-// for more of a stream frame by frame, which costs a seventh of all that a steady
-// cluster does, and would share the connection with the writes.
+// New returns a source with a connection of its own.
 func New(config *rest.Config) (*Source, error) {
-	config = rest.CopyConfig(config)
-	config.NextProtos = []string{"http/1.1"}
-	config.GroupVersion, config.APIPath = &corev1.SchemeGroupVersion, "/api"
-	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf
-	client, err := rest.RESTClientFor(config)
+	client, err := wire.Client(config, corev1.SchemeGroupVersion)
 	if err != nil {
-		return nil, fmt.Errorf("making a client to watch nodes with: %w", err)
+		return nil, err
 	}
-	return &Source{client: client, silence: longestSilence}, nil
+	return &Source{client: client, silence: wire.LongestSilence}, nil
 }
 
 // ListWithContext returns a page of nodes, trimmed.
@@ -62,22 +49,14 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 // not be changed. The stream ends when the server ends it, and when nothing has
 // come for so long that the connection may be dead.
 func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.Watch = true
-	ctx, cancel := context.WithCancel(ctx)
-	body, err := s.client.Get().Resource("nodes").VersionedParams(&options, scheme.ParameterCodec).
-		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch").Stream(ctx)
+	known := s.takeDecoder(options)
+	giveBack := func() { s.giveDecoder(known) }
+	stream, err := wire.Watch(ctx, s.client.Get().Resource("nodes"), options, wire.Reader{What: "nodes", Decode: known.event, Ended: giveBack, Silence: s.silence})
 	if err != nil {
-		cancel()
+		giveBack()
 		return nil, err
 	}
-	st := &stream{body: body, results: make(chan watch.Event), cancel: cancel, silence: s.silence}
-	known := s.takeDecoder(options)
-	go func() {
-		defer close(st.results) // after the decoder is there for who goes on
-		defer s.giveDecoder(known)
-		st.run(ctx, known)
-	}()
-	return st, nil
+	return stream, nil
 }
 
 // takeDecoder returns the one that knows what the last watch has told, if this one

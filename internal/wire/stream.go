@@ -1,4 +1,4 @@
-package nodewatch
+package wire
 
 import (
 	"context"
@@ -15,12 +15,30 @@ import (
 // maxFrame is larger than anything that the API server stores.
 const maxFrame = 16 << 20
 
+// LongestSilence is how long nothing may come until the watch is begun anew: the
+// connection may be dead although nobody has said so, because some load balancer
+// has lost its backend. HTTP/2 would have asked with a ping. Where no object says
+// anything for so long, in a cluster of a handful, it costs a request.
+const LongestSilence = 90 * time.Second
+
+// Reader is how the events of a watch are read.
+type Reader struct {
+	// What is watched, for people.
+	What string
+	// Decode reads one event. The frame is its own for as long only as that takes.
+	Decode func(frame []byte) (watch.Event, error)
+	// Ended, if there is one, is called when nothing is decoded any more.
+	Ended func()
+	// Silence is how long nothing may come; zero means LongestSilence.
+	Silence time.Duration
+}
+
 // stream is a watch that is under way.
 type stream struct {
+	Reader
 	body    io.ReadCloser
 	results chan watch.Event
 	cancel  context.CancelFunc
-	silence time.Duration
 }
 
 // Stop ends the watch.
@@ -32,24 +50,24 @@ func (s *stream) ResultChan() <-chan watch.Event { return s.results }
 // run sends what comes, until ctx ends, the server does, or something comes
 // that cannot be read. A connection that breaks or is silent for too long ends the
 // watch as the server does: it is taken up again from where it was.
-func (s *stream) run(ctx context.Context, decode *decoder) {
+func (s *stream) run(ctx context.Context) {
 	defer s.body.Close()
 	defer s.cancel()
-	alarm := time.AfterFunc(s.silence, s.cancel)
+	alarm := time.AfterFunc(s.Silence, s.cancel)
 	defer alarm.Stop()
 	var frame []byte
 	for {
 		var err error
 		var event watch.Event
 		frame, err = readFrame(s.body, frame)
-		alarm.Reset(s.silence)
+		alarm.Reset(s.Silence)
 		if err == nil {
-			event, err = decode.event(frame)
+			event, err = s.Decode(frame)
 		} else if !errors.Is(err, errTooLarge) {
 			return
 		}
 		if err != nil {
-			status := apierrors.NewInternalError(fmt.Errorf("reading the watch of nodes: %w", err)).Status()
+			status := apierrors.NewInternalError(fmt.Errorf("reading the watch of %s: %w", s.What, err)).Status()
 			event = watch.Event{Type: watch.Error, Object: &status}
 		}
 		select {
