@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -88,6 +89,10 @@ const (
 	StormRecoveryStarted
 	StormRecoveryCooldownStarted
 	StormRecoveryEnded
+
+	// AgentSilent: nobody looks at the node any more. AgentHeard: somebody does, again.
+	AgentSilent
+	AgentHeard
 )
 
 // judge is the action of whoever has not touched anything.
@@ -109,6 +114,8 @@ var happenings = [...]struct{ reason, action, kind string }{
 	StormRecoveryStarted:         {"StormRecoveryStarted", judge, corev1.EventTypeWarning},
 	StormRecoveryCooldownStarted: {"StormRecoveryCooldownStarted", judge, corev1.EventTypeWarning},
 	StormRecoveryEnded:           {"StormRecoveryEnded", judge, corev1.EventTypeNormal},
+	AgentSilent:                  {triage.AgentSilent, judge, corev1.EventTypeWarning},
+	AgentHeard:                   {"AgentHeard", judge, corev1.EventTypeNormal},
 }
 
 // AboutSet refers to a ConditionSet, where it is written; nil to none.
@@ -151,7 +158,7 @@ type Announcer struct {
 	count    func(outcome string)
 	waiting  chan *eventsv1.Event
 	pace     *rate.Limiter
-	told     uint64
+	told     atomic.Uint64
 }
 
 // NewAnnouncer returns an announcer, which writes once it is started. Instance
@@ -214,7 +221,7 @@ func (a *Announcer) create(ctx context.Context, event *eventsv1.Event) error {
 }
 
 // Announce queues an Event about the node, and one with the same words about the
-// policy. It never blocks. One goroutine at a time may call it.
+// policy. It never blocks.
 func (a *Announcer) Announce(word Announcement) {
 	what := happenings[word.What]
 	event := eventsv1.Event{
@@ -263,11 +270,10 @@ func (word Announcement) note() string {
 }
 
 func (a *Announcer) queue(event eventsv1.Event, about corev1.ObjectReference, related *corev1.ObjectReference, note string) {
-	a.told++
 	if event.Namespace = about.Namespace; event.Namespace == "" {
 		event.Namespace = eventNamespace
 	}
-	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told)
+	event.Name = fmt.Sprintf("%s.%x.%x", strings.TrimRight(about.Name[:min(len(about.Name), maxEventName)], ".-"), event.EventTime.UnixNano(), a.told.Add(1))
 	event.Regarding, event.Related, event.Note = about, related, shorten(note, MaxNote)
 	select {
 	case a.waiting <- &event:
