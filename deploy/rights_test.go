@@ -55,7 +55,7 @@ const (
 )
 
 var allowed = []request{
-	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""},
+	{"get", "nodes n1", ""}, {"list", "nodes", ""}, {"watch", "nodes", ""}, {"patch", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
 	{"get", sets + " s1", ""}, {"list", sets, ""}, {"watch", sets, ""},
 	{"patch", sets + "/status s1", ""},
 	{"get", checks + " c1", ""}, {"list", checks, ""}, {"watch", checks, ""},
@@ -67,6 +67,7 @@ var allowed = []request{
 	{"create", "leases.coordination.k8s.io", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", namespace},
 	{"update", "leases.coordination.k8s.io autohealer-controller", namespace},
+	{"get", leases + " autohealer-agent-n1", namespace}, {"list", leases, namespace}, {"watch", leases, namespace},
 	{"create", "configmaps", namespace},
 	{"get", "configmaps autohealer-ledger", namespace},
 	{"update", "configmaps autohealer-ledger", namespace},
@@ -78,9 +79,10 @@ var allowed = []request{
 }
 
 var forbidden = []request{
-	// Nodes: their existence and what others report of them are not its business.
+	// Nodes: their existence is not its business, and of what is reported of them only
+	// what a silent agent has said.
 	{"create", "nodes", ""}, {"update", "nodes n1", ""}, {"delete", "nodes n1", ""}, {"deletecollection", "nodes", ""},
-	{"patch", "nodes/status n1", ""}, {"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
+	{"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
 	// Pods: NoExecute evicts, and the controller does not.
 	{"list", "pods", "default"}, {"delete", "pods p1", "default"}, {"create", "pods", namespace}, {"create", "pods/eviction p1", "default"}, {"create", "pods/exec p1", namespace},
 	// Its own orders.
@@ -104,6 +106,7 @@ var forbidden = []request{
 	{"update", revisions + " r1", namespace}, {"patch", revisions + " r1", namespace}, {"deletecollection", revisions, namespace},
 	{"list", revisions, "default"}, {"watch", revisions, "default"}, {"watch", revisions, ""}, {"create", revisions, "default"}, {"delete", revisions + " r1", "kube-system"},
 	{"delete", "configmaps autohealer-ledger", namespace}, {"update", "configmaps autohealer-ledger", "default"}, {"create", "configmaps", "default"},
+	{"update", leases + " autohealer-agent-n1", namespace}, {"patch", leases + " autohealer-agent-n1", namespace}, {"delete", leases + " autohealer-agent-n1", namespace},
 	{"update", "leases.coordination.k8s.io other", namespace}, {"delete", "leases.coordination.k8s.io autohealer-controller", namespace},
 	{"get", "leases.coordination.k8s.io autohealer-controller", "kube-system"}, {"update", "leases.coordination.k8s.io n1", "kube-node-lease"},
 	{"watch", "secrets", namespace}, {"update", "secrets s1", namespace}, {"list", cert, namespace}, {"delete", cert, namespace}, {"get", cert, "default"}, {"get", cert, "kube-system"},
@@ -141,7 +144,8 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
 		t.Errorf("patching a node: %v", err)
 	}
-	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}, "status"); !apierrors.IsForbidden(err) {
+	row := []byte(`{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Sick", "status": "Unknown", "reason": "AgentSilent"}]}}`)
+	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, row, metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status"); err != nil {
 		t.Errorf("patching the status of a node: %v", err)
 	}
 	if err := controller.CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {

@@ -27,6 +27,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/controller"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -94,6 +95,10 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return err
 	}
+	agents, err := silence.NewSource(config, o.namespace)
+	if err != nil {
+		return err
+	}
 	counts := controller.NewMetrics()
 	announcer := treat.NewAnnouncer(direct, self, counts.Event)
 	if err := metrics.Registry.Register(counts); err != nil {
@@ -106,6 +111,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	follower, err := controller.New(controller.Config{
 		Client:    direct,
 		Nodes:     nodes,
+		Agents:    agents,
 		Census:    people,
 		Namespace: o.namespace,
 		Identity:  self,

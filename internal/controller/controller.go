@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -32,13 +33,17 @@ type Config struct {
 	Client client.WithWatch
 	// Nodes is where nodes come from, trimmed as nodewatch does.
 	Nodes cache.ListerWatcherWithContext
-	// Namespace is where the ledger is kept, and ConfigMaps with sets are read.
+	// Agents is where the Leases of agents come from, as silence trims them.
+	Agents cache.ListerWatcherWithContext
+	// Namespace is where the ledger is kept, and ConfigMaps with sets and the Leases of
+	// agents are read.
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
 	Identity string
 	// Census, if there is one, is told of every node from now on.
 	Census *census.Census
-	// Announce tells users of a change. It must not block.
+	// Announce tells users of a change. It must not block, and may be called by several
+	// goroutines.
 	Announce func(treat.Announcement)
 	// Metrics may be nil.
 	Metrics *Metrics
@@ -52,7 +57,7 @@ func (c Config) Validate() error {
 		name    string
 		missing bool
 	}{
-		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
+		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
 		{"Announce", c.Announce == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
@@ -89,6 +94,10 @@ func (c *Controller) Start(ctx context.Context) error {
 		return err
 	}
 	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
+	agents, err := c.listenToAgents()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watches sync.WaitGroup
 	defer watches.Wait()
@@ -110,6 +119,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	peers := newInquiry(signal, &coordinationv1.Lease{}, peerFrom(c.cfg.Client))
 	peers.spread = true
 	watches.Go(func() { peers.ask(ctx) })
+	watches.Go(func() { agents.Run(ctx) })
 	healthChecks := newInquiry(signal, &remediationv1alpha1.NodeHealthCheck{}, from(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
 	watches.Go(func() { healthChecks.ask(ctx) })
 	l := &loop{
@@ -148,6 +158,20 @@ func (c *Controller) Start(ctx context.Context) error {
 		startedAt:     time.Now(),
 	}
 	return l.run(ctx)
+}
+
+// listenToAgents returns who calls them silent. It shares nothing with the loop: what
+// it writes, the loop sees as it sees what agents write.
+func (c *Controller) listenToAgents() (*silence.Keeper, error) {
+	return silence.NewKeeper(silence.Config{
+		Leases:    c.cfg.Agents,
+		Hands:     silence.NewHands(c.cfg.Client, c.cfg.Namespace),
+		Namespace: c.cfg.Namespace,
+		Announce:  c.cfg.Announce,
+		Wrote:     func(fate treat.Fate) { c.cfg.Metrics.wrote("nodes/status", fate) },
+		Count:     c.cfg.Metrics.heard,
+		Logger:    c.cfg.Logger,
+	})
 }
 
 // claim takes the ledger over. An API server that is not there yet, or rights

@@ -28,6 +28,7 @@ type Metrics struct {
 	toRecovery    *prometheus.HistogramVec
 	isBack        prometheus.Gauge
 	sheetsRead    prometheus.Gauge
+	agents        *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that are not registered yet.
@@ -108,6 +109,10 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_nodehealthcheck_standing_back",
 			Help: "Whether NodeHealthChecks are left to another controller (1) or followed (0).",
 		}),
+		agents: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_agents",
+			Help: "Agents that have a Lease: heard, or silent because they have not renewed it. 0 where this replica does not lead.",
+		}, []string{"state"}),
 	}
 }
 
@@ -130,7 +135,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead,
-		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack}
+		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents}
 }
 
 var fateNames = map[treat.Fate]string{
@@ -214,6 +219,12 @@ func (m *Metrics) forgetCheck(name string) {
 }
 
 func (m *Metrics) standingBack(isBack bool) { m.isBack.Set(zeroOrOne(isBack)) }
+
+// heard tells how many agents are, and how many are silent.
+func (m *Metrics) heard(heard, silent int) {
+	m.agents.WithLabelValues("heard").Set(float64(heard))
+	m.agents.WithLabelValues("silent").Set(float64(silent))
+}
 
 func zeroOrOne(is bool) float64 {
 	if is {

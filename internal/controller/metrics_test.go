@@ -28,6 +28,7 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m.removed.WithLabelValues("set", "NoExecute").Inc()
 	m.latency.Observe(0.01)
 	m.Event("written")
+	m.heard(2, 1)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,59 @@
+package silence
+
+import (
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// Label and LabelValue are what the Leases of agents are known by.
+	Label      = "app.kubernetes.io/name"
+	LabelValue = "autohealer-agent"
+
+	// namePrefix and the name of the node are the name of a Lease, if that is not
+	// longer than maxName. If it is, the agent has shortened it.
+	namePrefix = "autohealer-agent-"
+	maxName    = 253
+
+	// usualDuration is how long a Lease lasts that does not say so.
+	usualDuration = 6 * time.Minute
+)
+
+// Lease is what is known of the Lease of an agent.
+type Lease struct {
+	Name    string
+	Node    string
+	UID     types.UID // of the node, empty if the Lease does not tell
+	Renewed time.Time // as the agent has written it
+	Lasts   time.Duration
+}
+
+// Read returns what counts of a Lease, and false if it is no agent's: none whose name
+// is that of another node than its owner's. Otherwise one agent could speak for the
+// node of another.
+func Read(lease *coordinationv1.Lease) (Lease, bool) {
+	is := Lease{Name: lease.Name, Lasts: usualDuration}
+	named, ok := strings.CutPrefix(lease.Name, namePrefix)
+	if !ok || named == "" {
+		return is, false
+	}
+	is.Node = named
+	for _, owner := range lease.OwnerReferences {
+		if owner.Kind == "Node" && owner.APIVersion == "v1" {
+			is.Node, is.UID = owner.Name, owner.UID
+		}
+	}
+	if is.Node != named && len(namePrefix)+len(is.Node) <= maxName {
+		return is, false
+	}
+	if seconds := lease.Spec.LeaseDurationSeconds; seconds != nil && *seconds > 0 {
+		is.Lasts = time.Duration(*seconds) * time.Second
+	}
+	if at := lease.Spec.RenewTime; at != nil {
+		is.Renewed = at.Time
+	}
+	return is, true
+}
