@@ -95,7 +95,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return err
 	}
-	agents, err := silence.NewSource(config, o.namespace)
+	agents, err := silence.NewSource(config, o.namespace, log)
 	if err != nil {
 		return err
 	}

@@ -34,9 +34,11 @@ func (k *Keeper) ear() cache.ListerWatcher {
 	}
 }
 
-// heed notes whether Leases could be had, and says so when that changes.
+// heed notes whether Leases could be had, and says so when that changes. That the server
+// cannot stream a list, or has forgotten where a watch was, is an answer: another
+// question follows.
 func (k *Keeper) heed(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || apierrors.IsInvalid(err) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 	k.change(func(now time.Time, roll *Roll) time.Time {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -32,6 +33,8 @@ const (
 	// pageSize is how many Leases are asked for at a time where the API server cannot
 	// stream them.
 	pageSize = 500
+	// aWhile is how long a watch must have gone well for a failure to be the first one.
+	aWhile = 2 * time.Minute
 	// clockSkew is how far ahead of ours the clock of the API server may be.
 	clockSkew = time.Minute
 )
@@ -118,10 +121,23 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // listen lists and watches Leases until ctx ends.
 func (k *Keeper) listen(ctx context.Context) {
-	logger := logr.FromSlogHandler(slog.DiscardHandler) // what fails is told by who heeds it
+	logger := logr.FromSlogHandler(slog.DiscardHandler) // what fails is told by heed
 	reflector := cache.NewReflectorWithOptions(k.ear(), &coordinationv1.Lease{}, &desk{k}, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(logr.NewContext(ctx, logger))
+	ctx = logr.NewContext(ctx, logger)
+	for waits := rewatch.Backoff(); ctx.Err() == nil; {
+		began := time.Now()
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && !errors.Is(err, io.EOF) {
+			k.heed(ctx, err)
+		}
+		if time.Since(began) > aWhile {
+			waits = rewatch.Backoff()
+		}
+		select {
+		case <-time.After(waits.Step()):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // change changes the roll, and has it looked at if somebody is due sooner than it

@@ -3,6 +3,7 @@ package silence
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -21,15 +22,16 @@ import (
 type Source struct {
 	client    rest.Interface
 	namespace string
+	log       *slog.Logger
 }
 
 // NewSource returns one of the Leases in a namespace, with a connection of its own.
-func NewSource(config *rest.Config, namespace string) (*Source, error) {
+func NewSource(config *rest.Config, namespace string, log *slog.Logger) (*Source, error) {
 	client, err := wire.Client(config, coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	return &Source{client: client, namespace: namespace}, nil
+	return &Source{client: client, namespace: namespace, log: log}, nil
 }
 
 // request is one for Leases, and options it with what restricts it to those of agents.
@@ -62,7 +64,17 @@ func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
 // WatchWithContext returns a stream of Leases.
 func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	request, options := s.request(options)
-	return wire.Watch(ctx, request, options, wire.Reader{What: "the Leases of agents", Decode: decodeEvent})
+	return wire.Watch(ctx, request, options, wire.Reader{What: "the Leases of agents", Decode: s.decode})
+}
+
+// decode reads an event, and tells of one that cannot be read: to a reflector that is a
+// watch which has ended.
+func (s *Source) decode(frame []byte) (watch.Event, error) {
+	event, err := decodeEvent(frame)
+	if err != nil {
+		s.log.Error("lease of an agent unreadable", "err", err)
+	}
+	return event, err
 }
 
 // decodeEvent reads one.

@@ -1,0 +1,289 @@
+package silence
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+)
+
+// noon is when stories begin.
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+func TestRead(t *testing.T) {
+	owner := func(name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d"}, {APIVersion: "v1", Kind: "Node", Name: name, UID: "u"}}
+	}
+	long := strings.Repeat("n", 240)
+	for _, test := range []struct {
+		name  string
+		lease coordinationv1.Lease
+		want  Lease
+		ours  bool
+	}{
+		{"all of it", coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", OwnerReferences: owner("n1")},
+			Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(noon))},
+		}, Lease{Name: "autohealer-agent-n1", Node: "n1", UID: "u", Renewed: noon, Lasts: 30 * time.Second}, true},
+		{"nothing but a name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Lasts: usualDuration}, true},
+		{"no time at all", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(-1))}},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Lasts: usualDuration}, true},
+		{"a shortened name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-short", OwnerReferences: owner(long)}},
+			Lease{Name: "autohealer-agent-short", Node: long, UID: "u", Lasts: usualDuration}, true},
+		{"the name of another node", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", OwnerReferences: owner("n2")}}, Lease{}, false},
+		{"no agent's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-controller", OwnerReferences: owner("n1")}}, Lease{}, false},
+		{"no node's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-"}}, Lease{}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, ours := Read(&test.lease)
+			if ours != test.ours || ours && got != test.want {
+				t.Errorf("%+v, %t", got, ours)
+			}
+		})
+	}
+}
+
+// story is a roll with the time that passes.
+type story struct {
+	*Roll
+	t     *testing.T
+	now   time.Time
+	beats int
+}
+
+func tells(t *testing.T) *story {
+	t.Helper()
+	s := &story{Roll: NewRoll(), t: t, now: noon}
+	s.Sound(s.now)
+	return s
+}
+
+func (s *story) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+// renews has an agent renew a Lease of six minutes.
+func (s *story) renews(node string) (isBack bool) {
+	s.beats++
+	return s.Hear(s.now, Lease{Name: "l-" + node, Node: node, Renewed: noon.Add(time.Duration(s.beats)), Lasts: usualDuration})
+}
+
+func (s *story) silent(nodes ...string) {
+	s.t.Helper()
+	due, _ := s.Due(s.now)
+	want := make([]string, len(nodes))
+	for i, node := range nodes {
+		want[i] = "l-" + node
+	}
+	if !slices.Equal(due, want) {
+		s.t.Errorf("after %s silent are %v, want %v", s.now.Sub(noon), due, want)
+	}
+}
+
+func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.pass(time.Minute)
+	s.renews("b")
+	s.pass(5*time.Minute - 1)
+	s.silent()
+	if _, next := s.Due(s.now); !next.Equal(s.now.Add(1)) {
+		t.Errorf("it looks again at %v", next)
+	}
+	s.pass(1)
+	s.silent("a")
+	s.pass(time.Minute)
+	s.silent("a", "b") // the longest first
+	s.Silence("l-a")
+	s.silent("b")
+	if heard, silent := s.Count(); heard != 1 || silent != 1 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+	if s.renews("b") {
+		t.Error("one is back who was not called silent")
+	}
+	if !s.renews("a") {
+		t.Error("one who was silent is not back")
+	}
+	s.silent()
+	if heard, silent := s.Count(); heard != 2 || silent != 0 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+}
+
+func TestAWriteThatRenewsNothingIsNoSignOfLife(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", Renewed: noon, Lasts: usualDuration}
+	s.Hear(s.now, lease)
+	s.pass(usualDuration - time.Second)
+	s.Hear(s.now, lease) // somebody labels it, or it is listed again
+	s.pass(time.Second)
+	s.silent("a")
+	s.Silence("l-a")
+	if s.Hear(s.now, lease) {
+		t.Error("it is back although it was not renewed")
+	}
+}
+
+func TestTheClockOfTheNodeDoesNotCount(t *testing.T) {
+	s := tells(t)
+	s.Hear(s.now, Lease{Name: "l-a", Node: "a", Renewed: noon.Add(-24 * time.Hour), Lasts: usualDuration})
+	s.Hear(s.now, Lease{Name: "l-b", Node: "b", Renewed: noon.Add(24 * time.Hour), Lasts: usualDuration})
+	s.silent()
+	s.pass(usualDuration)
+	s.silent("a", "b")
+}
+
+func TestNobodyIsSilentWhoCouldNotSpeak(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.pass(time.Minute)
+	s.Broken()
+	s.pass(10 * time.Minute)
+	s.silent()
+	if _, next := s.Due(s.now); !next.IsZero() {
+		t.Errorf("somebody is waited for until %v", next)
+	}
+	s.Sound(s.now)
+	s.Sound(s.now.Add(time.Minute)) // which is no news
+	s.pass(usualDuration - 1)
+	s.silent()
+	s.pass(1)
+	s.silent("a")
+	s.Doubt(s.now)
+	s.silent()
+	s.pass(usualDuration)
+	s.silent("a")
+}
+
+func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.renews("b")
+	s.renews("c")
+	s.pass(2 * time.Minute)
+	s.Lose("l-a")
+	s.LoseOthers(map[string]bool{"l-a": true, "l-c": true}) // a list that was made before
+	s.silent()
+	s.pass(4 * time.Minute)
+	s.silent("a", "b", "c")
+	s.Silence("l-a")
+	s.Silence("l-b")
+	s.Silence("l-c")
+	if heard, silent := s.Count(); heard != 0 || silent != 1 {
+		t.Errorf("%d heard, %d silent: who is gone is not expected back", heard, silent)
+	}
+	s.Lose("l-c")
+	if heard, silent := s.Count(); heard+silent != 0 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+	s.Lose("l-d") // was never there
+	s.silent()
+}
+
+func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", UID: "1", Renewed: noon, Lasts: usualDuration}
+	s.Hear(s.now, lease)
+	s.pass(4 * time.Minute)
+	s.Lose("l-a")
+	s.Hear(s.now, lease)
+	s.pass(2 * time.Minute)
+	s.silent()
+	lease.UID = "2" // another node of that name
+	s.Hear(s.now, lease)
+	s.pass(5 * time.Minute)
+	s.silent()
+	s.pass(time.Minute)
+	s.silent("a")
+	s.PutOff("l-a", s.now.Add(time.Minute))
+	s.silent()
+	s.pass(time.Minute)
+	s.silent("a")
+}
+
+// A roll against one that keeps the whole story and judges it anew every time.
+func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
+	calls := 0
+	rapid.Check(t, func(t *rapid.T) {
+		type event struct {
+			at   time.Time
+			what string
+			of   int
+		}
+		var story []event
+		roll, now, beats := NewRoll(), noon, 0
+		names := []string{"l-0", "l-1", "l-2"}
+		lasts := func(of int) time.Duration { return time.Duration(of+2) * time.Minute }
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "seconds")) * time.Second)
+			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "sound", "sound", "broken", "doubt", "lose", "call", "call"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
+			name := names[e.of]
+			known, gone, there := roll.Look(name)
+			switch e.what {
+			case "renew":
+				beats++
+				roll.Hear(now, Lease{Name: name, Node: "n", Renewed: noon.Add(time.Duration(beats)), Lasts: lasts(e.of)})
+			case "again":
+				if !there || gone {
+					continue
+				}
+				roll.Hear(now, known)
+			case "sound":
+				roll.Sound(now)
+			case "broken":
+				roll.Broken()
+			case "doubt":
+				roll.Doubt(now)
+			case "lose":
+				roll.Lose(name)
+			case "call":
+				if !roll.IsDue(name, now) {
+					continue
+				}
+				roll.Silence(name)
+				calls++
+			}
+			story = append(story, e)
+			due, _ := roll.Due(now)
+			for of, name := range names {
+				var heard, sound time.Time
+				var called bool
+				for _, e := range story {
+					switch {
+					case e.what == "renew" && e.of == of:
+						heard, called = e.at, false
+					case e.what == "call" && e.of == of:
+						called = true
+					case e.what == "sound" && sound.IsZero(), e.what == "doubt" && !sound.IsZero():
+						sound = e.at
+					case e.what == "broken":
+						sound = time.Time{}
+					}
+				}
+				silent := !heard.IsZero() && !called && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
+				if silent != slices.Contains(due, name) {
+					t.Fatalf("%s is silent: %t; due are %v", name, silent, due)
+				}
+			}
+		}
+	})
+	t.Logf("%d were called silent", calls)
+	if calls == 0 {
+		t.Error("nobody was ever silent: this test looks at nothing")
+	}
+}
+
+func TestARenewalAllocatesNothing(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", UID: "u", Lasts: time.Minute}
+	if allocations := testing.AllocsPerRun(100, func() {
+		lease.Renewed = lease.Renewed.Add(time.Second)
+		s.Hear(s.now, lease)
+	}); allocations > 0 {
+		t.Errorf("a renewal takes %.0f allocations", allocations)
+	}
+}
