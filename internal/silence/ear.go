@@ -58,14 +58,16 @@ func (k *Keeper) heed(ctx context.Context, err error) {
 		why = "broken"
 	}
 	k.mu.Lock()
-	before := k.deaf
+	isNews := k.deaf != why
 	k.deaf = why
 	k.mu.Unlock()
-	switch {
-	case why == before:
-	case why == "":
+	if !isNews {
+		return
+	}
+	switch why {
+	case "":
 		k.cfg.Logger.Info("agents can be heard")
-	case why == "forbidden":
+	case "forbidden":
 		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent: the role lacks get, list and watch of leases", "namespace", k.cfg.Namespace, "err", err)
 	default:
 		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -102,7 +103,7 @@ func (p *place) keeps() (stop func()) {
 
 // pass lets time pass.
 func (p *place) pass(d time.Duration) {
-	time.Sleep(d)
+	time.Sleep(d) //nolint:forbidigo // nobody waits: the clock is the bubble's
 	synctest.Wait()
 }
 
@@ -113,7 +114,7 @@ func (p *place) ListWithContext(context.Context, metav1.ListOptions) (runtime.Ob
 	if p.deaf != nil {
 		return nil, p.deaf
 	}
-	list := &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(p.version)}}
+	list := &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(p.version)}}
 	for _, lease := range p.leases {
 		list.Items = append(list.Items, *lease.DeepCopy())
 	}
@@ -163,7 +164,7 @@ func (p *place) has(name string) {
 	p.do(func() {
 		p.version++
 		p.nodes[name] = &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: fmt.Sprint(p.version)},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(p.version)},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "A", Status: "True", Reason: "Bad"}, {Type: "B", Status: "False", Reason: "Good"}}},
 		}
 	})
@@ -176,7 +177,7 @@ func (p *place) says(name string) {
 	p.do(func() {
 		node := p.nodes[name]
 		p.version++
-		node.ResourceVersion = fmt.Sprint(p.version)
+		node.ResourceVersion = strconv.Itoa(p.version)
 		node.ManagedFields = []metav1.ManagedFieldsEntry{{
 			Manager: "autohealer-agent", Operation: metav1.ManagedFieldsOperationApply, Subresource: "status", Time: new(metav1.Now()),
 			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}},"k:{\"type\":\"B\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`),
@@ -195,7 +196,7 @@ func (p *place) renews(names ...string) {
 				p.leases[lease.Name] = lease
 			}
 			p.version++
-			lease.ResourceVersion = fmt.Sprint(p.version)
+			lease.ResourceVersion = strconv.Itoa(p.version)
 			lease.Spec.RenewTime = new(metav1.NowMicro())
 			p.tell(kind, lease)
 		}

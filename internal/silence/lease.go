@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// Label and LabelValue are what the Leases of agents are known by.
-	Label      = "app.kubernetes.io/name"
-	LabelValue = "autohealer-agent"
+	// label and labelValue are what the Leases of agents are known by.
+	label      = "app.kubernetes.io/name"
+	labelValue = "autohealer-agent"
 
 	// namePrefix and the name of the node are the name of a Lease, if that is not
 	// longer than maxName. If it is, the agent has shortened it.

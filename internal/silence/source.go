@@ -36,7 +36,7 @@ func NewSource(config *rest.Config, namespace string, log *slog.Logger) (*Source
 
 // request is one for Leases, and options it with what restricts it to those of agents.
 func (s *Source) request(options metav1.ListOptions) (*rest.Request, metav1.ListOptions) {
-	options.LabelSelector = labels.Set{Label: LabelValue}.String()
+	options.LabelSelector = labels.Set{label: labelValue}.String()
 	return s.client.Get().Namespace(s.namespace).Resource("leases"), options
 }
 

@@ -2,6 +2,7 @@ package silence
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -48,7 +49,7 @@ func realLease(node string, renewed time.Time) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "autohealer-system", Name: namePrefix + node, UID: "9a0cf6d2-1b44-4e4b-9c87-6a6f4bb1f3aa", ResourceVersion: "123456789",
-			CreationTimestamp: metav1.NewTime(noon), Labels: map[string]string{Label: LabelValue},
+			CreationTimestamp: metav1.NewTime(noon), Labels: map[string]string{label: labelValue},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "0d0c8f1b-51a8-4d7a-8b65-0b3d1cf2b3a4"}},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: "autohealer-agent", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "coordination.k8s.io/v1",
@@ -151,14 +152,14 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}, Body: io.NopCloser(a(r)), Request: r}, nil
 }
 
-// BenchmarkRenewal takes in one renewal of one of 10,000 agents, a Lease of 0.9 KB as
+// BenchmarkRenewal takes in one renewal of one of 10,000 agents, a Lease of 0.6 KB as
 // the API server sends it, from the bytes of the stream to the roll: frame, event,
 // Lease, channel, roll and counts. The connection is not in it.
 func BenchmarkRenewal(b *testing.B) {
 	const agents = 10000
 	var stream []byte
 	for i := range agents {
-		event := leaseFrame(watch.Modified, realLease("node-"+string(rune('a'+i%26))+strings.Repeat("x", i%20), noon.Add(time.Duration(i))))
+		event := leaseFrame(watch.Modified, realLease(fmt.Sprintf("node-%05d", i), noon.Add(time.Duration(i)*time.Microsecond)))
 		stream = append(binary.BigEndian.AppendUint32(stream, uint32(len(event))), event...)
 	}
 	config := &rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) io.Reader { return &endless{stream: stream} })}
@@ -180,7 +181,6 @@ func BenchmarkRenewal(b *testing.B) {
 	}
 	take()
 	allocations := testing.AllocsPerRun(1000, take)
-	b.ReportMetric(allocations, "allocations")
 	if allocations > 14 {
 		b.Errorf("a renewal takes %.0f allocations", allocations)
 	}

@@ -220,7 +220,7 @@ func (a *agency) leavesOthers() {
 		a.Errorf("somebody's note became %q", got)
 	}
 	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // which owns what it did
-	a.must(a.applies(agentSays, false, "C=True/Bad")) // and so does the agent
+	a.must(a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
 }
 
 func (a *agency) saysNothing() {

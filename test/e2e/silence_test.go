@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	// agentManager is the name that agents apply conditions under.
+	agentManager = "autohealer-agent"
+	// leaseLasts is how long the Leases of a test last: long enough for one that is
+	// renewed ten times as often not to end on two busy cores.
+	leaseLasts = 5 * time.Second
+)
+
+// agent is one that a test plays: it says what it is told to, and renews its Lease.
+type agent struct {
+	w    *ward
+	node string
+	stop func()
+}
+
+// agentOn begins to renew the Lease of a node's agent.
+func (w *ward) agentOn(node string) *agent {
+	w.t.Helper()
+	a := &agent{w: w, node: node}
+	found, err := w.get(w.t.Context(), node)
+	w.must(err)
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: rig.Namespace, Name: "autohealer-agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: found.UID}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), LeaseDurationSeconds: new(int32(leaseLasts / time.Second)), RenewTime: new(metav1.NowMicro())},
+	}
+	if err := w.api.Create(w.t.Context(), lease); !apierrors.IsAlreadyExists(err) {
+		w.must(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		for ctx.Err() == nil {
+			patch := fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
+			_ = w.api.Patch(ctx, lease.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))) // in an outage it cannot
+			select {
+			case <-time.After(leaseLasts / 10):
+			case <-ctx.Done():
+			}
+		}
+	})
+	var once sync.Once
+	a.stop = func() { once.Do(func() { cancel(); renewing.Wait() }) }
+	w.t.Cleanup(a.stop)
+	return a
+}
+
+// says applies the agent's rows, without force.
+func (a *agent) says(rows map[string]corev1.ConditionStatus) {
+	a.w.t.Helper()
+	var conditions []map[string]any
+	for kind, status := range rows {
+		conditions = append(conditions, map[string]any{"type": kind, "status": status, "reason": "TestSaysSo", "message": "so it is", "lastTransitionTime": metav1.Now()})
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
+	a.w.must(err)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.node}}
+	a.w.must(a.w.api.Status().Patch(a.w.t.Context(), node, client.RawPatch(types.ApplyPatchType, body), client.FieldOwner(agentManager)))
+}
+
+// is says why a row of a node is not so.
+func (w *ward) is(node, kind string, status corev1.ConditionStatus, reason string) error {
+	found, err := w.get(w.t.Context(), node)
+	if err != nil {
+		return err
+	}
+	for _, c := range found.Status.Conditions {
+		if string(c.Type) == kind {
+			if c.Status != status || c.Reason != reason {
+				return fmt.Errorf("%s of %s is %s (%s: %s)", kind, node, c.Status, c.Reason, c.Message)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no %s", node, kind)
+}
+
+func (w *ward) isSilent(node string, kinds ...string) {
+	w.t.Helper()
+	for _, kind := range kinds {
+		w.eventually(kind+" of "+node, func() error { return w.is(node, kind, corev1.ConditionUnknown, "AgentSilent") })
+	}
+}
+
+// ours returns what the controller has written to a node.
+func (w *ward) ours(node string) (changes []testbed.Change) {
+	w.t.Helper()
+	for _, c := range w.recording() {
+		if c.Name == node && c.Author.User == rig.User {
+			changes = append(changes, c)
+		}
+	}
+	return changes
+}
+
+// TestSilentAgents plays agents, under the rights and with the controller's program as
+// users have them.
+func TestSilentAgents(t *testing.T) {
+	t.Parallel()
+	world := newWorld(t)
+	w := world.ward(t, "mute")
+	nodes := w.admit(testbed.Nodes{Count: 5})
+	w.says(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
+	first := w.start(rig.Options{Args: short})
+	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
+	all := w // whose agents outlive a part
+	agents := make([]*agent, 4)
+	for i := range agents {
+		agents[i] = w.agentOn(nodes[i])
+		agents[i].says(healthy)
+	}
+	w.metric(first, `autohealer_agents{state="heard"} 4`)
+
+	w.part("one that stops is called silent, in one write, and returns", func(w *ward) {
+		agents[0].stop()
+		w.isSilent(nodes[0], "KernelDeadlock", "Disk")
+		w.metric(first, `autohealer_agents{state="silent"} 1`)
+		w.must(w.is(nodes[0], "Sick", corev1.ConditionFalse, "TestSaysSo"))
+		w.must(w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		if made := w.ours(nodes[0]); len(made) != 1 {
+			w.t.Errorf("it took %d writes", len(made))
+		}
+		w.tells(nodes[0], "AgentSilent", "Disk, KernelDeadlock")
+		agents[0] = all.agentOn(nodes[0])
+		agents[0].says(healthy) // for which it needs no force
+		w.must(w.is(nodes[0], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		w.tells(nodes[0], "AgentHeard", "renews Lease")
+		w.metric(first, `autohealer_agents{state="heard"} 4`)
+	})
+	w.part("a node that goes takes its agent along", func(w *ward) {
+		agents[3].stop()
+		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
+		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
+		w.metric(first, `autohealer_agents{state="heard"} 3`)
+	})
+	w.part("who takes over hears for itself", func(w *ward) {
+		second := w.start(rig.Options{Args: short})
+		agents[1].stop()
+		w.kill(first)
+		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
+		w.metric(second, `autohealer_agents{state="silent"} 1`)
+		w.metric(second, `autohealer_agents{state="heard"} 2`)
+		w.kill(second)
+		agents[1] = all.agentOn(nodes[1])
+		agents[1].says(healthy)
+	})
+	w.part("an outage makes nobody silent", func(w *ward) {
+		controller := w.start(rig.Options{Args: []string{alone}})
+		w.metric(controller, `autohealer_agents{state="heard"} 3`)
+		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
+		said := func(words string) int {
+			text, err := controller.Log()
+			w.must(err)
+			return strings.Count(text, words)
+		}
+		for outage := range 2 {
+			w.must(w.APIServer.Kill())
+			time.Sleep(2 * leaseLasts) //nolint:forbidigo // in which nobody can renew, and nothing else happens
+			w.restart(w.APIServer)
+			w.eventually("the agents to be heard", func() error {
+				if said("agents can be heard") != outage+1 {
+					return errors.New("they cannot be")
+				}
+				return nil
+			})
+		}
+		agents[2].stop()
+		w.isSilent(nodes[2], "KernelDeadlock", "Disk") // but who is so afterwards
+		if after := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2])); after != before+1 {
+			w.t.Errorf("%d writes, want one\n%s", after-before, w.lastWords())
+		}
+		for _, node := range nodes[:2] {
+			w.must(w.is(node, "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		}
+		if made := w.ours(nodes[4]); len(made) > 0 {
+			w.t.Errorf("a node without an agent was written to: %v", made)
+		}
+		if n := said("agents cannot be heard"); n != 2 {
+			w.t.Errorf("two outages were told of %d times", n)
+		}
+	})
+}
+
+// tells waits for an Event about a node.
+func (w *ward) tells(node, reason, says string) {
+	w.t.Helper()
+	w.eventually("Event "+reason+" about "+node, func() error {
+		found, err := w.events(w.t.Context(), node, reason)
+		if err != nil {
+			return err
+		}
+		if len(found) != 1 || !strings.Contains(found[0].Note, says) {
+			return fmt.Errorf("there are %d: %+v", len(found), found)
+		}
+		return nil
+	})
+}
