@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,6 +17,9 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/wire"
 )
+
+// gather is for how long renewals may gather: they count in minutes.
+const gather = time.Second
 
 // Source is where the Leases of agents come from, decoded no further than they are
 // used: 10,000 agents renew 83 a second.
@@ -64,7 +68,7 @@ func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
 // WatchWithContext returns a stream of Leases.
 func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	request, options := s.request(options)
-	return wire.Watch(ctx, request, options, wire.Reader{What: "the Leases of agents", Decode: s.decode})
+	return wire.Watch(ctx, request, options, wire.Reader{What: "the Leases of agents", Decode: s.decode, Gather: gather})
 }
 
 // decode reads an event, and tells of one that cannot be read: to a reflector that is a

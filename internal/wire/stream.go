@@ -21,6 +21,9 @@ const maxFrame = 16 << 20
 // anything for so long, in a cluster of a handful, it costs a request.
 const LongestSilence = 90 * time.Second
 
+// atOnce is how long it may take to read what is there already.
+const atOnce = time.Millisecond
+
 // Reader is how the events of a watch are read.
 type Reader struct {
 	// What is watched, for people.
@@ -29,6 +32,9 @@ type Reader struct {
 	Decode func(frame []byte) (watch.Event, error)
 	// Ended, if there is one, is called when nothing is decoded any more.
 	Ended func()
+	// Gather is for how long events may gather where they come one by one; zero hands
+	// each over as it comes. To wake up for one costs ten times as much as to read it.
+	Gather time.Duration
 	// Silence is how long nothing may come; zero means LongestSilence.
 	Silence time.Duration
 }
@@ -59,8 +65,10 @@ func (s *stream) run(ctx context.Context) {
 	for {
 		var err error
 		var event watch.Event
+		begun := time.Now()
 		frame, err = readFrame(s.body, frame)
 		alarm.Reset(s.Silence)
+		wasWaitedFor := time.Since(begun) > atOnce
 		if err == nil {
 			event, err = s.Decode(frame)
 		} else if !errors.Is(err, errTooLarge) {
@@ -77,6 +85,13 @@ func (s *stream) run(ctx context.Context) {
 		}
 		if err != nil {
 			return
+		}
+		if wasWaitedFor && s.Gather > 0 { // nothing else is there yet
+			select {
+			case <-time.After(s.Gather):
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
