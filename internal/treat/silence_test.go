@@ -204,10 +204,10 @@ func (a *agency) isPrecise() {
 }
 
 func (a *agency) leavesOthers() {
-	a.must(a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad"))
+	a.must(a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
 	a.must(a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
 	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType,
-		[]byte(`{"status":{"conditions":[{"type":"D","message":"a note"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status")
+		[]byte(`{"status":{"conditions":[{"type":"D","message":"a note"},{"type":"E","status":"False"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status")
 	a.must(err)
 	_, node := a.rows()
 	s := a.silence(node)
@@ -215,7 +215,7 @@ func (a *agency) leavesOthers() {
 		a.Fatalf("it would turn %+v", s)
 	}
 	a.must(a.writer.ApplySilence(a.Context(), s))
-	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent)
+	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent, "E=False/Bad")
 	if got := node.Status.Conditions[4].Message; got != "a note" {
 		a.Errorf("somebody's note became %q", got)
 	}

@@ -52,7 +52,7 @@ func BenchmarkAgents(b *testing.B) {
 		idle, done := use(b, controller).cpu, d.work(b, controller)
 		time.Sleep(before) //nolint:forbidigo // how much it costs that time passes is the question
 		used := use(b, controller).cpu
-		idle = (used - idle) * span / before
+		idle = (used - idle) * time.Duration(span/before)
 		b.StartTimer()
 		pace(b, renewals, every, func(ctx context.Context, i int) error {
 			patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
