@@ -1,0 +1,299 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	agent         = "autohealer-agent" // the account, its namespace and the DaemonSet
+	agentAccount  = "system:serviceaccount:autohealer-agent:autohealer-agent"
+	agentPolicies = 3
+)
+
+// TestAgent installs the agent beside the controller's namespace. The controller
+// manager and the scheduler are there to make the pods of the DaemonSet, whose tokens
+// name the nodes that they are on.
+func TestAgent(t *testing.T) {
+	c := cluster{testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})}
+	if !t.Run("installs by one command", c.installsAgent) {
+		return
+	}
+	t.Run("has policies that the API server understands", c.understandsPolicies)
+	t.Run("has its pods admitted in its own namespace and in no restricted one", c.admitsAgents)
+	t.Run("gives an agent what it needs and nothing else", c.givesAgentLeastRights)
+	t.Run("leaves an agent with the rights of node-problem-detector all but its Lease", c.takesOldRights)
+	t.Run("binds an agent to its own node", c.guardsNodes)
+	t.Run("holds up nobody else", c.guardsNobodyElse)
+}
+
+// installsAgent applies the manifests as the documentation says, and once more.
+func (c cluster) installsAgent(t *testing.T) {
+	files := []string{"-f", "controller/1-namespace.yaml", "-f", "agent", "-f", "agent/kmsg"}
+	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const objects = 2 + 1 + 7 + 2*agentPolicies + 2
+	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
+		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
+	}
+	for _, again := range [][]string{{"apply", "--validate=strict"}, {"apply", "--validate=strict", "--server-side"}, {"diff"}} {
+		out, err := c.Kubectl(t.Context(), append(again, files...)...)
+		if err != nil {
+			t.Errorf("the second time: %v", err)
+		}
+		if again[0] == "diff" && out != "" {
+			t.Errorf("what is there is not what is written:\n%s", out)
+		}
+	}
+	// One takes the place of the other.
+	for _, way := range [][]string{{}, {"--server-side"}} {
+		out, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict", "--dry-run=server", "-f", "agent/journal"}, way...)...)
+		if err != nil || !strings.Contains(out, "daemonset.apps/"+agent) {
+			t.Errorf("the other variant, %v: %v\n%s", way, err, out)
+		}
+	}
+	// A cluster of one node of either kind; large ones, as the guard compares them.
+	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// understandsPolicies asks what the API server thinks of the expressions, and whether
+// they name the conditions that the catalogue gives to Kubernetes.
+func (c cluster) understandsPolicies(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	policies := admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != agentPolicies {
+		t.Fatalf("%d policies are there, want %d", len(list.Items), agentPolicies)
+	}
+	for i := range list.Items {
+		policy := &list.Items[i]
+		eventually(t, "the expressions being checked", func() error {
+			if policy, err = policies.Get(t.Context(), policy.Name, metav1.GetOptions{}); err != nil {
+				return err
+			}
+			if policy.Status.ObservedGeneration != policy.Generation || policy.Status.TypeChecking == nil {
+				return fmt.Errorf("%s: the status is %+v", policy.Name, policy.Status)
+			}
+			return nil
+		})
+		for _, warning := range policy.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", policy.Name, warning.FieldRef, warning.Warning)
+		}
+		if *policy.Spec.FailurePolicy != admissionv1.Fail {
+			t.Errorf("%s: what cannot be judged gets in", policy.Name)
+		}
+		for _, validation := range policy.Spec.Validations {
+			if validation.Reason == nil || *validation.Reason != metav1.StatusReasonForbidden {
+				t.Errorf("%s: %s is not refused as a matter of rights", policy.Name, validation.Expression)
+			}
+		}
+		if who := policy.Spec.MatchConditions; len(who) != 1 || !strings.Contains(who[0].Expression, "['"+agentAccount+"']") {
+			t.Errorf("%s holds for %+v", policy.Name, who)
+		}
+		for _, variable := range policy.Spec.Variables {
+			if variable.Name == "native" {
+				if got := quoted(variable.Expression); !slices.Equal(got, nativeConditions()) {
+					t.Errorf("the guard keeps %v, and of Kubernetes are %v", got, nativeConditions())
+				}
+			}
+		}
+	}
+}
+
+func nativeConditions() []string {
+	var types []string
+	for _, condition := range catalog.Conditions() {
+		if condition.Source == catalog.Kubernetes {
+			types = append(types, condition.Type)
+		}
+	}
+	return types
+}
+
+func quoted(expression string) []string {
+	var words []string
+	for _, found := range regexp.MustCompile(`'([^']*)'`).FindAllStringSubmatch(expression, -1) {
+		words = append(words, found[1])
+	}
+	return words
+}
+
+// admitsAgents looks at the pods that the DaemonSet has got, and at those that the
+// other variant would have.
+func (c cluster) admitsAgents(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	for _, node := range []string{"node-0001", "node-0002"} {
+		pod := c.agentPod(t, node)
+		if pod.Spec.ServiceAccountName != agent || pod.Spec.Priority == nil || *pod.Spec.Priority != 2000001000 {
+			t.Errorf("%s runs as %s with priority %v", pod.Name, pod.Spec.ServiceAccountName, pod.Spec.Priority)
+		}
+		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+			if !mount.ReadOnly && mount.Name != "state" {
+				t.Errorf("%s may write %s", pod.Name, mount.MountPath)
+			}
+		}
+		if n := len(pod.Spec.Containers[0].VolumeMounts); n != len(pod.Spec.Volumes) {
+			t.Errorf("%s has %d volumes and %d mounts: the API server has added a token of its own", pod.Name, len(pod.Spec.Volumes), n)
+		}
+	}
+	for variant, privileged := range map[string]bool{"kmsg": true, "journal": false} {
+		out, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "-o", "json", "-f", "agent/"+variant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct{ Items []json.RawMessage }
+		var daemons appsv1.DaemonSet
+		if err := errors.Join(json.Unmarshal([]byte(out), &list), json.Unmarshal(list.Items[len(list.Items)-1], &daemons)); err != nil {
+			t.Fatal(err)
+		}
+		spec := daemons.Spec.Template.Spec
+		if got := spec.Containers[0].SecurityContext.Privileged; (got != nil && *got) != privileged {
+			t.Errorf("%s: privileged is %v", variant, got)
+		}
+		if !*spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem || spec.HostNetwork || spec.HostPID {
+			t.Errorf("%s has more of its node than it needs", variant)
+		}
+		create := func(namespace string, change func(*corev1.PodSpec)) error {
+			// With the account that the other namespace has as well.
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "trial", Namespace: namespace}, Spec: *spec.DeepCopy()}
+			pod.Spec.ServiceAccountName = "default"
+			change(&pod.Spec)
+			_, err := admin.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}
+		asItIs := func(*corev1.PodSpec) {}
+		eventually(t, "the default accounts", func() error { return create(agent, asItIs) })
+		err = create(namespace, asItIs)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
+			t.Errorf("%s in %s: %v", variant, namespace, err)
+		}
+		// Of what is not restricted, only the folders and its user are left.
+		if privileged != strings.Contains(fmt.Sprint(err), "privileged (") {
+			t.Errorf("%s in %s: %v", variant, namespace, err)
+		}
+		if variant == "journal" {
+			err := create(namespace, func(p *corev1.PodSpec) {
+				p.Containers[0].SecurityContext.RunAsUser = new(int64(65532))
+				p.Containers[0].SecurityContext.RunAsNonRoot = new(true)
+				p.Volumes, p.Containers[0].VolumeMounts = nil, nil
+			})
+			if err != nil {
+				t.Errorf("without its folders and its user: %v", err)
+			}
+		}
+	}
+}
+
+// agentPod waits for the pod that the DaemonSet has on a node.
+func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	admin := clientFor(t, c.AdminConfig())
+	var pod *corev1.Pod
+	eventually(t, "an agent on "+node, func() error {
+		pods, err := admin.CoreV1().Pods(agent).List(t.Context(), metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/name=" + agent, FieldSelector: "spec.nodeName=" + node,
+		})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) == 1 {
+			pod = &pods.Items[0]
+			return nil
+		}
+		complaints, err := c.Kubectl(t.Context(), "get", "events", "-n", agent, "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
+		return errors.Join(fmt.Errorf("%d pods are there; %s", len(pods.Items), complaints), err)
+	})
+	return pod
+}
+
+// agentOn returns a client with the token that the kubelet of a node would mount into
+// the agent's pod there.
+func (c cluster) agentOn(t *testing.T, node string) kubernetes.Interface {
+	t.Helper()
+	pod := c.agentPod(t, node)
+	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, func(spec *authenticationv1.TokenRequestSpec) {
+		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		for _, volume := range pod.Spec.Volumes {
+			if volume.Name == "token" {
+				spec.ExpirationSeconds = volume.Projected.Sources[0].ServiceAccountToken.ExpirationSeconds
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientFor(t, config)
+}
+
+// agentWithoutNode returns a client with a token that is bound to nothing.
+func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	config, err := c.ServiceAccountConfig(t.Context(), agent, agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientFor(t, config)
+}
+
+var agentAllowed = []request{
+	{"get", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
+	{"create", "events", "default"}, {"patch", "events e1", "default"},
+	{"get", leases + " autohealer-agent-n1", namespace}, {"create", leases, namespace},
+	{"update", leases + " autohealer-agent-n1", namespace}, {"patch", leases + " autohealer-agent-n1", namespace},
+}
+
+var agentForbidden = []request{
+	// Nodes: their status and nothing else, and of others only by name.
+	{"list", "nodes", ""}, {"watch", "nodes", ""}, {"create", "nodes", ""}, {"update", "nodes n1", ""}, {"patch", "nodes n1", ""},
+	{"delete", "nodes n1", ""}, {"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
+	// Leases: no look around, no end, nowhere else.
+	{"list", leases, namespace}, {"watch", leases, namespace}, {"delete", leases + " autohealer-agent-n1", namespace}, {"deletecollection", leases, namespace},
+	{"create", leases, agent}, {"get", leases + " n1", "kube-node-lease"}, {"update", leases + " n1", "kube-node-lease"}, {"update", leases + " node-n1", nodeLocks},
+	// Events: no others, and none that are told.
+	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"},
+	{"create", "events", "kube-system"}, {"create", "events", namespace}, {"create", "events.events.k8s.io", "default"},
+	// What the kubelet mounts, nobody needs to read over the API.
+	{"get", "configmaps autohealer-agent-config", agent}, {"list", "configmaps", agent}, {"get", "secrets s1", agent}, {"get", "secrets s1", namespace}, {"get", "configmaps autohealer-ledger", namespace},
+	{"get", "pods p1", agent}, {"list", "pods", ""}, {"create", "pods", agent}, {"create", "pods/exec p1", agent}, {"create", "pods/eviction p1", "default"},
+	{"update", "daemonsets.apps autohealer-agent", agent}, {"get", sets + " s1", ""}, {"get", checks + " c1", ""},
+	// The way to more rights, or around the guard.
+	{"create", "serviceaccounts/token " + agent, agent}, {"delete", "validatingadmissionpolicies.admissionregistration.k8s.io autohealer-agent-nodes", ""},
+	{"delete", "validatingadmissionpolicybindings.admissionregistration.k8s.io autohealer-agent-nodes", ""},
+	{"create", "clusterrolebindings.rbac.authorization.k8s.io", ""}, {"impersonate", "users admin", ""}, {"impersonate", "userextras/authentication.kubernetes.io/node-name n2", ""}, {"*", "*.*", ""},
+}
+
+// givesAgentLeastRights asks in words; what the guard lets through of it is shown in
+// deed.
+func (c cluster) givesAgentLeastRights(t *testing.T) {
+	client := c.agentOn(t, "node-0001")
+	for answer, requests := range map[bool][]request{true: agentAllowed, false: agentForbidden} {
+		for _, r := range requests {
+			if may := mayDo(t, client, r); may != answer {
+				t.Errorf("%s: allowed is %v, want %v", r, may, answer)
+			}
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// deed is something that an agent asks the API server to do.
+type deed func(context.Context, kubernetes.Interface) error
+
+const (
+	mine   = "node-0001"
+	theirs = "node-0002"
+)
+
+// row is a condition as the agent writes it.
+func row(kind, status string) string {
+	return fmt.Sprintf(`{"type": %q, "status": %q, "reason": "Tested", "message": "100%% of it", "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-15T12:00:00Z"}`, kind, status)
+}
+
+// apply is the agent's own way of writing: a server-side apply of all its rows.
+func apply(node string, rows ...string) deed {
+	return applyBody(node, "autohealer-agent", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)
+}
+
+// applyBody applies fields to the status of a node, as somebody.
+func applyBody(node, manager, fields string) deed {
+	body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, %s}`, node, fields)
+	if strings.HasPrefix(fields, `"metadata"`) {
+		body = fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", %s}`, fields)
+	}
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoreV1().Nodes().Patch(ctx, node, types.ApplyYAMLPatchType, []byte(body), metav1.PatchOptions{FieldManager: manager, Force: new(true)}, "status")
+		return err
+	}
+}
+
+// patch changes a node, or what of it is named, by another kind of patch.
+func patch(node string, kind types.PatchType, body string, subresources ...string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoreV1().Nodes().Patch(ctx, node, kind, []byte(body), metav1.PatchOptions{FieldManager: "autohealer-agent"}, subresources...)
+		return err
+	}
+}
+
+func createLease(in, name string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoordinationV1().Leases(in).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	}
+}
+
+func renewLease(in, name string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "somebody", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{})
+		return err
+	}
+}
+
+// createEvent tells of something, in the words of the core group.
+func createEvent(name string, about corev1.ObjectReference) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		now := metav1.Now()
+		_, err := client.CoreV1().Events("default").Create(ctx, &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: about, Reason: "TaskHung", Message: "100% of it", Type: "Warning",
+			Source: corev1.EventSource{Component: "kernel-monitor", Host: mine}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		}, metav1.CreateOptions{})
+		return err
+	}
+}
+
+func patchEvent(name, body string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoreV1().Events("default").Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+}
+
+func nodeRef(name string) corev1.ObjectReference {
+	return corev1.ObjectReference{Kind: "Node", Name: name, UID: types.UID(name)}
+}
+
+// guardsNodes has an agent do what it must and what it must not. It has all rights of
+// the cluster meanwhile: what is refused, the guard refuses.
+func (c cluster) guardsNodes(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	everything := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "too-much"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: agent, Namespace: agent}},
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), everything, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	client, nobody := c.agentOn(t, mine), c.agentWithoutNode(t)
+	eventually(t, "all rights", func() error {
+		if !mayDo(t, client, request{"*", "*.*", ""}) {
+			return errors.New("they are not there")
+		}
+		return nil
+	})
+	// What is there of others.
+	for _, prepare := range []deed{
+		createLease(namespace, "autohealer-controller"), createLease(namespace, "autohealer-agent-"+theirs), createLease("kube-node-lease", mine),
+		createEvent("theirs", nodeRef(theirs)), applyBody(mine, "old-agent", `"status": {"conditions": [`+row("ReadonlyFilesystem", "True")+`]}`),
+	} {
+		if err := prepare(t.Context(), admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the guard", func() error {
+		if err := createLease(namespace, "x")(t.Context(), nobody); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it is not there yet: %w", err)
+		}
+		return nil
+	})
+
+	const (
+		metadata  = "an agent may write conditions of its node, and not metadata."
+		status    = "an agent may write conditions of its node, and not status."
+		itself    = "an agent may write the status of its node, and not the node itself"
+		native    = "an agent may not write conditions of Kubernetes itself: "
+		byApply   = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
+		others    = "the agent on node node-0001 may not write node node-0002"
+		nameless  = "the token of this agent names no node: use that of its pod"
+		ownLease  = "the agent on node node-0001 may write the Lease autohealer-agent-node-0001, and not "
+		ownEvents = "the agent on node node-0001 may write Events about this node, and not about "
+	)
+	labels := `"labels": {"node-role.kubernetes.io/control-plane": ""}`
+	steps := []struct {
+		name string
+		do   deed
+		want string // empty: it is done
+	}{
+		{"applies its conditions", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ""},
+		{"changes one", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")), ""},
+		{"takes one away", apply(mine, row("KernelDeadlock", "True")), ""},
+		{"takes over that of an old agent", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
+		{"takes all away", apply(mine), ""},
+		{"comes back", apply(mine, row("KernelDeadlock", "False")), ""},
+
+		{"another node", apply(theirs, row("KernelDeadlock", "True")), others},
+		{"another node, from which nothing is taken", apply(theirs), others},
+		{"labels by an apply", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", `+labels+`}`), metadata + "labels"},
+		{"labels by a patch", patch(mine, types.MergePatchType, `{"metadata": {`+labels+`}}`, "status"), metadata + "labels"},
+		{"all labels gone", patch(mine, types.MergePatchType, `{"metadata": {"labels": null}}`, "status"), metadata + "labels"},
+		{"annotations", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "annotations": {"autohealer.resourcestack.com/record": "{}"}}`), metadata + "annotations"},
+		{"finalizers", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "finalizers": ["example.com/stay"]}`), metadata + "finalizers"},
+		{"owners", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}`), metadata + "ownerReferences"},
+		{"empties who manages what, to no effect", patch(mine, types.MergePatchType, `{"metadata": {"managedFields": [{}]}}`, "status"), ""},
+		{"capacity", applyBody(mine, "autohealer-agent", `"status": {"capacity": {"cpu": "1000"}}`), status + "capacity"},
+		{"a field that was not there", patch(mine, types.MergePatchType, `{"status": {"volumesInUse": ["v1"]}}`, "status"), status + "volumesInUse"},
+		{"a field that goes", patch(mine, types.MergePatchType, `{"status": {"images": null}}`, "status"), status + "images"},
+		{"a patch of its own row", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}}`, "status"), byApply},
+		{"an apply as somebody else", applyBody(mine, "kubelet", `"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}`), byApply},
+		{"the kubelet's row gone", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, "status"), native + "Ready"},
+		{"all rows gone", patch(mine, types.MergePatchType, `{"status": {"conditions": null}}`, "status"), native + "Ready, MemoryPressure, DiskPressure, PIDPressure"},
+		{"the node itself", patch(mine, types.MergePatchType, `{"spec": {"unschedulable": true}}`), itself},
+		{"another node itself", patch(theirs, types.MergePatchType, `{"spec": {"unschedulable": true}}`), others},
+		{"its node deleted", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
+		}, itself},
+		{"a new node", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0003"}}, metav1.CreateOptions{})
+			return err
+		}, "the agent on node node-0001 may not write node node-0003"},
+
+		{"makes its Lease", createLease(namespace, "autohealer-agent-"+mine), ""},
+		{"renews it", renewLease(namespace, "autohealer-agent-"+mine), ""},
+		{"the Lease of another agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLease + "autohealer-agent-node-0002"},
+		{"the Lease of the leader", renewLease(namespace, "autohealer-controller"), ownLease + "autohealer-controller"},
+		{"the Lease of the kubelet", renewLease("kube-node-lease", mine), ownLease + "node-0001"},
+		{"a Lease by any name", createLease(namespace, "other"), ownLease + "other"},
+		{"a Lease whose name the API server makes up", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoordinationV1().Leases(namespace).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "autohealer-agent-"}}, metav1.CreateOptions{})
+			return err
+		}, ownLease + "autohealer-agent-"},
+		{"the Lease of another agent deleted", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoordinationV1().Leases(namespace).Delete(ctx, "autohealer-agent-"+theirs, metav1.DeleteOptions{})
+		}, ownLease + "autohealer-agent-node-0002"},
+
+		{"tells of its node", createEvent("mine", nodeRef(mine)), ""},
+		{"tells more of it", patchEvent("mine", `{"count": 2}`), ""},
+		{"tells of another node", createEvent("e1", nodeRef(theirs)), ownEvents + "Node node-0002"},
+		{"tells of a pod", createEvent("e2", corev1.ObjectReference{Kind: "Pod", Name: mine, Namespace: "default"}), ownEvents + "Pod node-0001"},
+		{"tells of another kind of node", createEvent("e3", corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Node", Name: mine}), ownEvents + "Node node-0001"},
+		{"tells of nothing", createEvent("e4", corev1.ObjectReference{}), strings.TrimSpace(ownEvents)},
+		{"changes what is told of another node", patchEvent("theirs", `{"count": 2}`), ownEvents + "Node node-0002"},
+		{"makes it one of its own", patchEvent("theirs", `{"involvedObject": {"name": "node-0001"}}`), ownEvents + "Node node-0001 or Node node-0002"},
+		{"tells of another node in the other group", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
+				ObjectMeta: metav1.ObjectMeta{Name: "e5"}, Regarding: nodeRef(theirs), Reason: "TaskHung", Action: "Looked", Type: "Warning", EventTime: metav1.NowMicro(), ReportingController: "example.com/c", ReportingInstance: "i",
+			}, metav1.CreateOptions{})
+			return err
+		}, ownEvents + "Node node-0002"},
+	}
+	for _, kind := range nativeConditions() {
+		steps = append(steps, struct {
+			name string
+			do   deed
+			want string
+		}{"the condition " + kind, apply(mine, row("KernelDeadlock", "False"), row(kind, "Unknown")), native + kind})
+	}
+	for _, step := range steps {
+		t.Run(step.name, func(t *testing.T) {
+			err := step.do(t.Context(), client)
+			switch {
+			case step.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case step.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), step.want)):
+				t.Errorf("want %q; it says: %v", step.want, err)
+			}
+		})
+	}
+	for name, do := range map[string]deed{
+		"conditions": apply(mine, row("KernelDeadlock", "True")),
+		"a Lease":    renewLease(namespace, "autohealer-agent-"+mine),
+		"an Event":   createEvent("e6", nodeRef(mine)),
+	} {
+		t.Run(name+" by a token without a node", func(t *testing.T) {
+			if err := do(t.Context(), nobody); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), nameless) {
+				t.Error(err)
+			}
+		})
+	}
+
+	// All that was refused has left no trace, and the rows of others are theirs.
+	node, err := admin.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[corev1.NodeConditionType]string{}
+	for _, condition := range node.Status.Conditions {
+		found[condition.Type] = condition.Reason
+	}
+	if found["KernelDeadlock"] != "Tested" || found["NTPProblem"] != "NoNTPProblem" || found["Ready"] == "Tested" {
+		t.Errorf("the conditions are %v", found)
+	}
+	managers := map[string]bool{}
+	for _, entry := range node.ManagedFields {
+		managers[entry.Manager] = true
+	}
+	if !managers["testbed"] || !managers["old-agent"] || !managers["autohealer-agent"] {
+		t.Errorf("the managers are %v", managers)
+	}
+
+	// A slip of somebody else does not shut the agent out.
+	if err := patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("XfsShutdown", "True")+`]}}`, "status")(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
+
+	// From here on it has its own rights again, and what it must do still works.
+	if err := admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), everything.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no more rights than its own", func() error {
+		if mayDo(t, client, request{"*", "*.*", ""}) {
+			return errors.New("they are there")
+		}
+		return nil
+	})
+	for _, step := range steps {
+		if step.want != "" || strings.HasPrefix(step.name, "makes its Lease") || strings.HasPrefix(step.name, "tells of") {
+			continue
+		}
+		if err := step.do(t.Context(), client); err != nil {
+			t.Errorf("%s, with no rights but its own: %v", step.name, err)
+		}
+	}
+	if err := createEvent("mine", nodeRef(mine))(t.Context(), client); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("an Event told twice: %v", err)
+	}
+}
+
+// guardsNobodyElse does as the admin, who is not bound by anything, what an agent must
+// not.
+func (c cluster) guardsNobodyElse(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	for name, do := range map[string]deed{
+		"a label":           patch(mine, types.MergePatchType, `{"metadata": {"labels": {"a": "b"}}}`, "status"),
+		"a native row":      apply(theirs, row("Ready", "True")),
+		"a Lease":           renewLease(namespace, "autohealer-agent-"+mine),
+		"a Lease of theirs": renewLease("kube-node-lease", mine),
+		"an Event":          patchEvent("theirs", `{"count": 3}`),
+	} {
+		if err := do(t.Context(), admin); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// takesOldRights gives an account what every cluster has for node-problem-detector:
+// the DaemonSet of before, with another image.
+func (c cluster) takesOldRights(t *testing.T) {
+	const old = "node-problem-detector"
+	config, err := c.ServiceAccountConfig(t.Context(), "kube-system", old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "create", "clusterrolebinding", old, "--clusterrole=system:node-problem-detector", "--serviceaccount=kube-system:"+old); err != nil {
+		t.Fatal(err)
+	}
+	client := clientFor(t, config)
+	eventually(t, "conditions", func() error { return apply(theirs, row("KernelDeadlock", "True"))(t.Context(), client) })
+	if _, err := client.CoreV1().Nodes().Get(t.Context(), theirs, metav1.GetOptions{}); err != nil {
+		t.Errorf("a look at the node: %v", err)
+	}
+	if err := createEvent("of-old", nodeRef(theirs))(t.Context(), client); err != nil {
+		t.Errorf("an Event: %v", err)
+	}
+	if err := createLease(namespace, "autohealer-agent-"+theirs)(t.Context(), client); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `cannot create resource "leases"`) {
+		t.Errorf("a Lease: %v", err)
+	}
+	// What docs/agent-migration.md adds.
+	if _, err := c.Kubectl(t.Context(), "-n", namespace, "create", "rolebinding", old, "--role="+agent, "--serviceaccount=kube-system:"+old); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a Lease", func() error {
+		if err := createLease(namespace, "autohealer-agent-node-0009")(t.Context(), client); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		return nil
+	})
+}
