@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // deed is something that an agent asks the API server to do.
@@ -323,13 +326,91 @@ func (c cluster) takesOldRights(t *testing.T) {
 		t.Errorf("a Lease: %v", err)
 	}
 	// What docs/agent-migration.md adds.
-	if _, err := c.Kubectl(t.Context(), "-n", namespace, "create", "rolebinding", old, "--role="+agent, "--serviceaccount=kube-system:"+old); err != nil {
+	page, err := os.ReadFile("../docs/agent-migration.md")
+	if err != nil {
 		t.Fatal(err)
 	}
+	_, change, _ := strings.Cut(string(page), "```yaml\n")
+	change, _, found := strings.Cut(change, "```")
+	if !found {
+		t.Fatal("the page shows no patch")
+	}
+	if _, err := c.Kubectl(t.Context(), "create", "-f", file(t, oldDaemons)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.Kubectl(t.Context(), "-n", "kube-system", "patch", "daemonset", old, "--patch-file", file(t, change), "--dry-run=server", "-o", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"image: resourcestack/autohealer-agent:v0.1.0", "- /node-problem-detector", "path: /dev/kmsg", "path: /var/lib/autohealer-agent", "fieldPath: spec.nodeName"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the changed DaemonSet has no %q:\n%s", want, out)
+		}
+	}
+	bind := []string{"-n", namespace, "create", "rolebinding", old, "--role=" + agent, "--serviceaccount=kube-system:" + old}
+	if _, err := c.Kubectl(t.Context(), bind...); err != nil || !strings.Contains(string(page), "kubectl "+strings.Join(bind, " ")) {
+		t.Errorf("binding the right to Leases, as the page says: %v", err)
+	}
 	eventually(t, "a Lease", func() error {
-		if err := createLease(namespace, "autohealer-agent-node-0009")(t.Context(), client); err != nil && !apierrors.IsAlreadyExists(err) {
-			return err
+		err := createLease(namespace, "autohealer-agent-node-0009")(t.Context(), client)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+	c.guardsTheOld(t, string(page), old)
+}
+
+// oldDaemons is what the DaemonSet of node-problem-detector has at least.
+const oldDaemons = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: node-problem-detector, namespace: kube-system}
+spec:
+  selector: {matchLabels: {app: node-problem-detector}}
+  template:
+    metadata: {labels: {app: node-problem-detector}}
+    spec:
+      serviceAccountName: node-problem-detector
+      containers:
+      - name: node-problem-detector
+        image: registry.k8s.io/node-problem-detector/node-problem-detector:v0.8.19
+        command: [/node-problem-detector, --logtostderr, "--config.system-log-monitor=/config/kernel-monitor.json"]
+        securityContext: {privileged: true}
+        volumeMounts: [{name: kmsg, mountPath: /dev/kmsg, readOnly: true}]
+      volumes: [{name: kmsg, hostPath: {path: /dev/kmsg}}]
+`
+
+// guardsTheOld binds the account of old to its node as well, by the words of the page.
+func (c cluster) guardsTheOld(t *testing.T, page, account string) {
+	t.Helper()
+	const ours = "'" + agentAccount + "'"
+	added := ", 'system:serviceaccount:kube-system:" + account + "'"
+	if !strings.Contains(page, `sed "s/`+ours+`/&`+added+`/" deploy/agent/3-guard.yaml | kubectl apply -f -`) {
+		t.Fatal("the page says otherwise")
+	}
+	guard, err := os.ReadFile("agent/3-guard.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.ReplaceAll(string(guard), ours, ours+added))); err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.ServiceAccountConfig(t.Context(), "kube-system", account, testbed.WithNode(theirs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clientFor(t, config)
+	eventually(t, "the guard of the old account", func() error {
+		if err := apply(mine, row("KernelDeadlock", "True"))(t.Context(), client); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it writes another node: %w", err)
 		}
 		return nil
 	})
+	if err := apply(theirs, row("KernelDeadlock", "False"))(t.Context(), client); err != nil {
+		t.Errorf("its own node: %v", err)
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", "agent/3-guard.yaml"); err != nil {
+		t.Fatal(err)
+	}
 }
