@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,9 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -204,6 +207,51 @@ func (c cluster) admitsAgents(t *testing.T) {
 				t.Errorf("without its folders and its user: %v", err)
 			}
 		}
+	}
+}
+
+// Both variants look for the same, and what they find is known to the catalogue.
+func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
+	read := func(variant string) (config map[string]any) {
+		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(text), "\n---\n")
+		var data corev1.ConfigMap
+		if err := yaml.Unmarshal([]byte(first), &data); err != nil {
+			t.Fatal(err)
+		}
+		for name := range data.Data {
+			if !strings.Contains(string(text), "--config.system-log-monitor=/config/"+name+"\n") {
+				t.Errorf("%s: no flag names %s", variant, name)
+			}
+		}
+		if err := json.Unmarshal([]byte(data.Data["kernel-monitor.json"]), &config); err != nil {
+			t.Fatalf("%s: %v", variant, err)
+		}
+		return config
+	}
+	kmsg, journal := read("kmsg"), read("journal")
+	if kmsg["plugin"] != "kmsg" || kmsg["logPath"] != "/dev/kmsg" || journal["plugin"] != "journald" || journal["logPath"] != nil || fmt.Sprint(journal["pluginConfig"]) != "map[source:kernel]" {
+		t.Errorf("they read %v and %v", kmsg["plugin"], journal["plugin"])
+	}
+	for _, differs := range []string{"plugin", "pluginConfig", "logPath"} {
+		delete(kmsg, differs)
+		delete(journal, differs)
+	}
+	if !reflect.DeepEqual(kmsg, journal) {
+		t.Errorf("they look for\n%v\n%v", kmsg, journal)
+	}
+	conditions, _ := kmsg["conditions"].([]any)
+	for _, condition := range conditions {
+		kind, _ := condition.(map[string]any)["type"].(string)
+		if known, ok := catalog.Lookup(kind); !ok || known.Source == catalog.Kubernetes {
+			t.Errorf("%q is none that the catalogue knows of agents", kind)
+		}
+	}
+	if len(conditions) == 0 {
+		t.Error("there are no conditions")
 	}
 }
 
