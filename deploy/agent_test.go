@@ -73,7 +73,7 @@ func (c cluster) installsAgent(t *testing.T) {
 			t.Errorf("the other variant, %v: %v\n%s", way, err, out)
 		}
 	}
-	// A cluster of one node of either kind; large ones, as the guard compares them.
+	// As large as real ones: the guard compares them field by field.
 	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
 		t.Fatal(err)
 	}
