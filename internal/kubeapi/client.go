@@ -46,15 +46,24 @@ func New(access Access, userAgent string) (*Client, error) {
 	return &Client{access: access, agent: userAgent}, nil
 }
 
-// StatusError is an answer of the server that says no.
-type StatusError struct {
-	Code    int
-	Message string
+// Request is what is asked of the API server.
+type Request struct {
+	Method string
+	// Path with its query, such as /api/v1/nodes/node-1?resourceVersion=0.
+	Path string
+	// ContentType of Body, which may be empty.
+	ContentType string
+	Body        []byte
+	// MetadataOnly asks for no more than the metadata of the object: of a node with many
+	// images that is a tenth.
+	MetadataOnly bool
 }
 
-// Error returns the words of the server.
-func (e *StatusError) Error() string {
-	return fmt.Sprintf("the API server answers %d: %s", e.Code, e.Message)
+// Answer is what the server says to a request that it has granted.
+type Answer struct {
+	Body []byte
+	// Date is what the server's clock says, to the second; zero if it does not tell.
+	Date time.Time
 }
 
 // NodeLabels returns the labels of a node. What the API server has in its cache will
@@ -65,9 +74,13 @@ func (c *Client) NodeLabels(ctx context.Context, node string) (map[string]string
 			Labels map[string]string `json:"labels"`
 		} `json:"metadata"`
 	}
-	err := c.get(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"?resourceVersion=0", &answer)
+	path := "/api/v1/nodes/" + url.PathEscape(node) + "?resourceVersion=0"
+	got, err := c.Do(ctx, Request{Method: http.MethodGet, Path: path, MetadataOnly: true})
 	if err != nil {
 		return nil, fmt.Errorf("getting the labels of node %s: %w", node, err)
+	}
+	if err := json.Unmarshal(got.Body, &answer); err != nil {
+		return nil, fmt.Errorf("getting the labels of node %s: reading the answer: %w", node, err)
 	}
 	if answer.Metadata.Labels == nil {
 		return map[string]string{}, nil
@@ -75,51 +88,58 @@ func (c *Client) NodeLabels(ctx context.Context, node string) (map[string]string
 	return answer.Metadata.Labels, nil
 }
 
-func (c *Client) get(ctx context.Context, path string, answer any) error {
+// Do asks once. An answer that says no is a StatusError; every other error means that
+// there was no answer, and nobody knows whether the request was carried out.
+func (c *Client) Do(ctx context.Context, asked Request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.access.Server+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, asked.Method, c.access.Server+asked.Path, bytes.NewReader(asked.Body))
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
-	request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+	request.Header.Set("Accept", "application/json")
+	if asked.MetadataOnly {
+		request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+	}
+	if asked.ContentType != "" {
+		request.Header.Set("Content-Type", asked.ContentType)
+	}
 	request.Header.Set("User-Agent", c.agent)
 	if err := c.authorize(request); err != nil {
-		return err
+		return Answer{}, err
 	}
 	client, err := c.connection()
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
+	answer, err := exchange(client, request)
+	if said := (*StatusError)(nil); err != nil && !errors.As(err, &said) {
+		// A connection that has died without a word would swallow the next request too.
+		client.CloseIdleConnections()
+	}
+	return answer, err
+}
+
+func exchange(client *http.Client, request *http.Request) (Answer, error) {
 	response, err := client.Do(request)
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, mostBytes+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("reading the answer: %w", err)
+		return Answer{}, fmt.Errorf("reading the answer: %w", err)
 	case len(body) > mostBytes:
-		return fmt.Errorf("the answer is longer than %d bytes", mostBytes)
-	case response.StatusCode != http.StatusOK:
-		return &StatusError{Code: response.StatusCode, Message: words(body, response.Status)}
+		return Answer{}, fmt.Errorf("the answer is longer than %d bytes", mostBytes)
+	case response.StatusCode < 200 || response.StatusCode > 299:
+		return Answer{}, refusal(response, body)
 	}
-	if err := json.Unmarshal(body, answer); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+	date, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		date = time.Time{}
 	}
-	return nil
-}
-
-// words are what the server says of its refusal, or otherwise the status line.
-func words(body []byte, otherwise string) string {
-	var status struct {
-		Message string `json:"message"`
-	}
-	if err := json.Unmarshal(body, &status); err != nil || status.Message == "" {
-		return otherwise
-	}
-	return status.Message
+	return Answer{Body: body, Date: date}, nil
 }
 
 // authorize says who asks. A token that is a file is read each time: requests are
