@@ -1,0 +1,294 @@
+package report
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+)
+
+// What can come of a request.
+const (
+	fine        = "ok"
+	unreachable = "unreachable"  // no answer
+	stranger    = "unauthorized" // the server does not know who asks
+	busy        = "busy"         // the server asks for patience
+	forbidden   = "forbidden"
+	absent      = "not found"
+	conflict    = "conflict"
+	invalid     = "invalid"
+	ailing      = "error" // of the server
+)
+
+const (
+	strangerWait  = 5 * time.Minute // at most: a token is replaced sooner
+	forbiddenWait = 5 * time.Minute
+	noLeaseWait   = time.Hour
+	invalidWait   = time.Minute
+	// lookSoon is within which time a look follows what gives reason to doubt.
+	lookSoon = 30 * time.Second
+	// clocksAgree is how far apart clocks are that agree: the server tells seconds.
+	clocksAgree = 2 * time.Second
+)
+
+func resultOf(err error) string {
+	var refused *kubeapi.StatusError
+	switch {
+	case err == nil:
+		return fine
+	case !errors.As(err, &refused):
+		return unreachable
+	case refused.Code == http.StatusUnauthorized:
+		return stranger
+	case refused.Code == http.StatusTooManyRequests, refused.Code == http.StatusServiceUnavailable && refused.RetryAfter > 0:
+		return busy
+	case refused.Code == http.StatusForbidden:
+		return forbidden
+	case refused.Code == http.StatusNotFound:
+		return absent
+	case refused.Code == http.StatusConflict:
+		return conflict
+	case refused.Code >= 400 && refused.Code < 500 && refused.Code != http.StatusRequestTimeout:
+		return invalid
+	default:
+		return ailing
+	}
+}
+
+// answer takes in what came of a request.
+func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err error) {
+	result := resultOf(err)
+	var refused *kubeapi.StatusError
+	if result == conflict && asked.kind == forEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
+		result, err = fine, nil // it has been sent before
+	}
+	c.counts.Requests[Outcome{asked.kind, result}]++
+	if result == unreachable || result == stranger || result == busy {
+		c.cutOff(now, result, err)
+		c.unsent(asked)
+		return
+	}
+	c.heard(now, got)
+	own := c.paces[asked.kind]
+	switch result {
+	case fine:
+		if own.told {
+			c.log.Info("what was refused is granted again", "request", asked.kind)
+		}
+		*own = pace{}
+		c.granted(now, asked, got)
+		return
+	case conflict:
+		c.contradicted(now, asked, err)
+		c.unsent(asked)
+		return
+	case invalid:
+		if asked.kind == forEvent { // the next one may be better
+			c.rejected(asked, err)
+			return
+		}
+		own.pause(now, jitter(invalidWait, c.random))
+	case forbidden:
+		own.pause(now, jitter(patience(asked.kind), c.random))
+	case absent:
+		if asked.kind == forLease || asked.kind == forEvent { // a namespace
+			own.pause(now, jitter(patience(asked.kind), c.random))
+			break
+		}
+		own.fail(now, longestWait, c.random) // a node that is about to join
+	default:
+		own.fail(now, longestWait, c.random)
+	}
+	if own.firstTime() {
+		c.log.Warn("a request is refused, and is made again from time to time", "request", asked.kind, "result", result, "err", err)
+	}
+	c.unsent(asked)
+}
+
+// patience is how long one waits who was turned away.
+func patience(kind string) time.Duration {
+	if kind == forLease {
+		return noLeaseWait
+	}
+	return forbiddenWait
+}
+
+// cutOff notes that nothing at all can be sent for a while.
+func (c *core) cutOff(now time.Time, result string, err error) {
+	most := longestWait
+	if result == stranger {
+		most = strangerWait
+	}
+	c.outage.fail(now, most, c.random)
+	var refused *kubeapi.StatusError
+	if errors.As(err, &refused) && refused.RetryAfter > 0 {
+		// All are asked to come back at the same time: none comes sooner, and not all do then.
+		c.outage.until = latest(c.outage.until, now.Add(refused.RetryAfter+time.Duration(c.random()*float64(refused.RetryAfter)/2)))
+	}
+	if c.outage.firstTime() {
+		c.log.Warn("the api server cannot be told anything", "result", result, "err", err)
+	}
+}
+
+// heard notes that the API server has answered.
+func (c *core) heard(now time.Time, got kubeapi.Answer) {
+	c.counts.LastAnswer = now
+	if !got.Date.IsZero() {
+		c.skew = got.Date.Sub(now)
+		if c.skew.Abs() <= clocksAgree {
+			c.skew = 0
+		}
+	}
+	if c.outage.failures > 0 {
+		c.log.Info("the api server answers again", "away", now.Sub(c.outage.began).Round(time.Millisecond))
+		c.outage = pace{}
+		c.lookWithin(now, lookSoon)
+	}
+}
+
+func (c *core) lookWithin(now time.Time, d time.Duration) {
+	c.lookAt = earlier(c.lookAt, now.Add(time.Duration(c.random()*float64(d))))
+}
+
+// granted takes in that a request was carried out.
+func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
+	switch asked.kind {
+	case forRows:
+		c.rows.said, c.rows.mend, c.rows.force = asked.rows, false, false
+		c.wrote(now, got)
+	case forHand:
+		if asked.fresh {
+			c.weigh(now, got)
+			return
+		}
+		c.rows.handing, c.rows.bequest = false, nil
+		c.wrote(now, got)
+	case forLook:
+		c.looked(now, got)
+	case forLease:
+		c.leased = now.Add(jitter(renewEvery, c.random))
+		c.counts.LeaseRenewed = now
+	case forEvent:
+		c.lanes.delivered(asked.lane)
+	}
+}
+
+// unsent puts back what a request has not brought to its goal.
+func (c *core) unsent(asked *request) {
+	if asked.kind == forEvent {
+		c.lanes.failed(asked.lane, asked.event)
+	}
+}
+
+// rejected drops an Event that the API server will never take.
+func (c *core) rejected(asked *request, err error) {
+	c.lanes.refused(asked.lane)
+	if !c.toldRejected {
+		c.toldRejected = true
+		c.log.Error("an event is dropped, because the api server does not take it", "reason", asked.event.Reason, "err", err)
+	}
+}
+
+// wrote notes the version of the Node that we have made.
+func (c *core) wrote(now time.Time, got kubeapi.Answer) {
+	v, err := parseNode(got.Body)
+	if err != nil {
+		return // that it was written is certain, of which version is not
+	}
+	c.rows.version = v.version
+	c.learn(now, v.uid)
+}
+
+// learn notes who the Node is. One that was made anew has nothing of ours.
+func (c *core) learn(now time.Time, uid string) {
+	if uid == "" || uid == c.uid {
+		return
+	}
+	if c.uid != "" {
+		c.log.Info("the node was made anew", "uid", uid)
+		c.leased = now
+	}
+	c.uid = uid
+}
+
+// looked compares the Node with what was said of it.
+func (c *core) looked(now time.Time, got kubeapi.Answer) {
+	c.lookAt = now.Add(c.lookEvery())
+	v, err := parseNode(got.Body)
+	if err != nil {
+		c.log.Warn("the node cannot be read", "err", err)
+		return
+	}
+	c.learn(now, v.uid)
+	if c.rows.said == nil {
+		return
+	}
+	if older(v.version, c.rows.version) {
+		c.lookWithin(now, lookSoon) // the server's cache is behind what we wrote
+		return
+	}
+	if found := c.rows.changed(&v); len(found) > 0 && !c.rows.dirty() {
+		c.log.Info("conditions were changed by others", "conditions", found)
+		c.counts.Mended += uint64(len(found))
+		c.rows.mend = true
+	}
+	if _, differs := c.rows.inherit(&v); differs {
+		c.rows.handing, c.rows.bequest = true, nil
+	}
+}
+
+// weigh works out what has to be handed over.
+func (c *core) weigh(now time.Time, got kubeapi.Answer) {
+	v, err := parseNode(got.Body)
+	if err != nil {
+		c.log.Warn("the node cannot be read", "err", err)
+		c.paces[forHand].fail(now, longestWait, c.random)
+		return
+	}
+	left, differs := c.rows.inherit(&v)
+	if !differs {
+		c.rows.handing = false
+		return
+	}
+	c.rows.bequest = &bequest{rows: left, version: v.version}
+}
+
+// contradicted is told that somebody else has written what was to be written.
+func (c *core) contradicted(now time.Time, asked *request, err error) {
+	var refused *kubeapi.StatusError
+	errors.As(err, &refused)
+	switch asked.kind {
+	case forHand:
+		c.rows.bequest = nil // look again
+		c.paces[forHand].fail(now, longestWait, c.random)
+		return
+	case forRows:
+		found := contests(refused)
+		taken, yielded := c.rows.settle(found)
+		for _, one := range taken {
+			c.counts.TakenOver++
+			c.log.Info("a condition is taken over from another manager", "condition", one.kind, "manager", one.manager)
+		}
+		for _, one := range yielded {
+			c.log.Warn("a condition is left to another manager, who writes it again and again: stop him, or give --take-over",
+				"condition", one.kind, "manager", one.manager)
+		}
+		c.stateChanged = c.stateChanged || len(taken)+len(yielded) > 0
+		if len(found) > 0 {
+			c.rows.last = time.Time{} // it is decided, and can be told at once
+			return
+		}
+	}
+	c.paces[asked.kind].fail(now, longestWait, c.random)
+}
+
+// latest is the last of some times.
+func latest(first time.Time, others ...time.Time) time.Time {
+	for _, t := range others {
+		if t.After(first) {
+			first = t
+		}
+	}
+	return first
+}

@@ -1,0 +1,207 @@
+package report
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// The kinds of requests.
+const (
+	forRows  = "conditions"
+	forHand  = "handover"
+	forLook  = "look"
+	forLease = "lease"
+	forEvent = "event"
+)
+
+// request is what is to be sent, and what it was made of.
+type request struct {
+	kubeapi.Request
+	kind  string
+	rows  map[string]row
+	fresh bool
+	lane  *lane
+	event *waiting
+}
+
+// core decides what to say next. Its caller hands over what was found (take), sends what
+// it asks for (next) and tells it what came of that (answer), one request at a time.
+type core struct {
+	cfg    Config
+	log    *slog.Logger
+	random func() float64 // from 0 to 1
+
+	began    time.Time
+	complete bool // everybody has said what his conditions are
+	rows     rows
+	lanes    lanes
+	counts   Counts
+	native   map[string]bool // conditions of which it was said that they are not written
+
+	toldRejected bool // that an Event is not taken
+	stateChanged bool // since somebody asked
+
+	outage pace             // of all requests
+	paces  map[string]*pace // of one kind
+	lookAt time.Time
+	leased time.Time // when the Lease is due
+	uid    string    // of the Node
+	skew   time.Duration
+}
+
+func newCore(cfg Config, random func() float64, now time.Time) *core {
+	c := &core{
+		cfg: cfg, log: cfg.Logger, random: random, began: now, rows: newRows(cfg.TakeOver, cfg.Remembered),
+		native: map[string]bool{}, paces: map[string]*pace{}, leased: now,
+		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
+	}
+	c.lanes = lanes{by: map[laneKey]*lane{}, counts: &c.counts}
+	for _, kind := range []string{forRows, forHand, forLook, forLease, forEvent} {
+		c.paces[kind] = &pace{}
+	}
+	c.lookAt = now.Add(c.lookEvery())
+	return c
+}
+
+// lookEvery spreads the looks of a cluster's agents.
+func (c *core) lookEvery() time.Duration {
+	return c.cfg.LookEvery/2 + time.Duration(c.random()*float64(c.cfg.LookEvery)/2)
+}
+
+// take notes what was found.
+func (c *core) take(now time.Time, r symptom.Report) {
+	if !c.cfg.WithoutConditions {
+		for _, kind := range r.Gone {
+			delete(c.rows.want, kind)
+		}
+		for _, condition := range r.Conditions {
+			if err := Writable(condition.Type); err != nil {
+				c.refuse(condition.Type, err)
+				continue
+			}
+			c.rows.want[condition.Type] = rowFor(condition, now)
+		}
+	}
+	if !c.cfg.WithoutEvents {
+		for _, event := range r.Events {
+			c.lanes.post(now, r.Source, event)
+		}
+	}
+}
+
+func (c *core) refuse(kind string, why error) {
+	c.counts.Dropped[Drop{Kind: "condition", Why: "native"}]++
+	if !c.native[kind] && len(c.native) < mostLanes {
+		c.native[kind] = true
+		c.log.Error("a condition is not written", "condition", kind, "err", why)
+	}
+}
+
+// next returns what to send now, or when to ask again; never if that is zero.
+func (c *core) next(now time.Time) (*request, time.Time) {
+	if c.outage.until.After(now) {
+		return nil, c.outage.until
+	}
+	var soonest time.Time
+	for _, ask := range []func(time.Time) (*request, time.Time){c.nextRows, c.nextLease, c.nextLook, c.nextEvent} {
+		asked, at := ask(now)
+		if asked != nil {
+			return asked, now
+		}
+		soonest = earlier(soonest, at)
+	}
+	return nil, soonest
+}
+
+func (c *core) nextRows(now time.Time) (*request, time.Time) {
+	r := &c.rows
+	if c.cfg.WithoutConditions {
+		return nil, time.Time{}
+	}
+	// A row that is not said is removed: nothing is, before everybody has had his say.
+	if due := c.began.Add(settleAfter); !c.complete && due.After(now) {
+		return nil, due
+	}
+	if r.handing {
+		return c.nextHand(now)
+	}
+	if !r.dirty() {
+		return nil, time.Time{}
+	}
+	due := latest(c.paces[forRows].until, r.last.Add(coalesce), r.budget.when(now))
+	if due.After(now) {
+		return nil, due
+	}
+	r.budget.take(now)
+	r.last = now
+	said := r.shall()
+	return &request{Request: c.applyRows(FieldManager, r.force || r.takeOver, "", wireRows(said, now)), kind: forRows, rows: said}, now
+}
+
+// nextHand hands over what is yielded, before it is no longer said.
+func (c *core) nextHand(now time.Time) (*request, time.Time) {
+	r := &c.rows
+	due := c.paces[forHand].until
+	if r.bequest != nil {
+		due = latest(due, r.budget.when(now))
+	}
+	switch {
+	case due.After(now):
+		return nil, due
+	case r.bequest == nil:
+		return &request{Request: c.getNode(true), kind: forHand, fresh: true}, now
+	}
+	r.budget.take(now)
+	return &request{Request: c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows), kind: forHand}, now
+}
+
+func (c *core) nextLease(now time.Time) (*request, time.Time) {
+	if c.cfg.LeaseNamespace == "" {
+		return nil, time.Time{}
+	}
+	due := latest(c.leased, c.paces[forLease].until)
+	switch {
+	case due.After(now):
+		return nil, due
+	case c.uid == "":
+		// Without an owner it would outlive its node. Who the node is, a look tells.
+		if wait := c.paces[forLook].until; wait.After(now) {
+			return nil, wait
+		}
+		return &request{Request: c.getNode(false), kind: forLook}, now
+	}
+	return &request{Request: c.applyLease(now), kind: forLease}, now
+}
+
+func (c *core) nextLook(now time.Time) (*request, time.Time) {
+	if c.cfg.WithoutConditions || c.rows.said == nil {
+		return nil, time.Time{} // there is nothing of ours to look at
+	}
+	if due := latest(c.lookAt, c.paces[forLook].until); due.After(now) {
+		return nil, due
+	}
+	return &request{Request: c.getNode(false), kind: forLook}, now
+}
+
+func (c *core) nextEvent(now time.Time) (*request, time.Time) {
+	if wait := c.paces[forEvent].until; wait.After(now) {
+		return nil, wait
+	}
+	lane, event, at := c.lanes.next(now)
+	if event == nil {
+		return nil, at
+	}
+	return &request{Request: c.createEvent(event), kind: forEvent, lane: lane, event: event}, now
+}
+
+// figures are the counts, with what is so now.
+func (c *core) figures() Counts {
+	copied := c.counts.clone()
+	copied.EventsQueued = c.lanes.queued
+	copied.Yielded = c.rows.state.clone().Yielded
+	copied.Pending = !c.cfg.WithoutConditions && c.rows.dirty()
+	return copied
+}

@@ -1,0 +1,272 @@
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+)
+
+// fake plays the API server for one node: who owns which field of a row, as server-side
+// apply has it. The tests with a real one (cluster_test.go) tell whether it plays well.
+type fake struct {
+	mu      sync.Mutex
+	version int
+	uid     string
+	rows    map[string]map[string]string
+	owners  map[string]map[string]map[string]bool // by manager, type and field
+	events  map[string]map[string]any
+	order   []string // of events
+	lease   map[string]any
+	renewed int
+	asked   []string
+	times   []time.Time
+	bodies  []string
+	// fail is asked before every request is carried out, lose after it.
+	fail, lose func(kubeapi.Request) error
+}
+
+func newFake() *fake {
+	return &fake{
+		uid: "uid-1", version: 1, rows: map[string]map[string]string{}, events: map[string]map[string]any{},
+		owners: map[string]map[string]map[string]bool{},
+	}
+}
+
+func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error) {
+	if ctx.Err() != nil {
+		return kubeapi.Answer{}, ctx.Err()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	path, err := url.Parse(r.Path)
+	if err != nil {
+		return kubeapi.Answer{}, err
+	}
+	f.asked = append(f.asked, r.Method+" "+r.Path)
+	f.times = append(f.times, time.Now())
+	f.bodies = append(f.bodies, string(r.Body))
+	if f.fail != nil {
+		if err := f.fail(r); err != nil {
+			return kubeapi.Answer{}, err
+		}
+	}
+	var answer kubeapi.Answer
+	switch {
+	case r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
+		answer = kubeapi.Answer{Body: f.node()}
+	case r.Method == http.MethodPatch && strings.HasSuffix(path.Path, "/status"):
+		err = f.patch(r, path.Query())
+		answer = kubeapi.Answer{Body: f.node()}
+	case r.Method == http.MethodPatch && strings.Contains(path.Path, "/leases/"):
+		f.lease, f.renewed = map[string]any{}, f.renewed+1
+		err = json.Unmarshal(r.Body, &f.lease)
+	case r.Method == http.MethodPost:
+		err = f.post(r.Body)
+	default:
+		err = fmt.Errorf("nobody knows %s %s", r.Method, r.Path)
+	}
+	if err == nil && f.lose != nil {
+		err = f.lose(r)
+	}
+	return answer, err
+}
+
+func (f *fake) post(body []byte) error {
+	var event map[string]any
+	if err := json.Unmarshal(body, &event); err != nil {
+		return err
+	}
+	name := event["metadata"].(map[string]any)["name"].(string)
+	if f.events[name] != nil {
+		return &kubeapi.StatusError{Code: 409, Reason: "AlreadyExists", Message: name}
+	}
+	f.events[name] = event
+	f.order = append(f.order, name)
+	return nil
+}
+
+func (f *fake) patch(r kubeapi.Request, query url.Values) error {
+	var node struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+		Status struct {
+			Conditions []map[string]string `json:"conditions"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(r.Body, &node); err != nil {
+		return err
+	}
+	if v := node.Metadata.ResourceVersion; v != "" && v != strconv.Itoa(f.version) {
+		return &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the object has been modified"}
+	}
+	return f.apply(query.Get("fieldManager"), query.Get("force") == "true", node.Status.Conditions)
+}
+
+func (f *fake) apply(manager string, force bool, rows []map[string]string) error {
+	refused := &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "conflicts"}
+	next := map[string]map[string]bool{}
+	for _, row := range rows {
+		kind := row["type"]
+		next[kind] = map[string]bool{}
+		for field, value := range row {
+			next[kind][field] = true
+			for other, owned := range f.owners {
+				if other != manager && owned[kind][field] && f.rows[kind][field] != value {
+					how := ` with subresource "status"`
+					name, updates := strings.CutPrefix(other, "update:")
+					if updates {
+						how += " using v1"
+					}
+					refused.Causes = append(refused.Causes, kubeapi.Cause{Reason: "FieldManagerConflict",
+						Message: "conflict with " + strconv.Quote(name) + how, Field: fmt.Sprintf(".status.conditions[type=%q].%s", kind, field)})
+				}
+			}
+		}
+	}
+	if len(refused.Causes) > 0 && !force {
+		return refused
+	}
+	for _, row := range rows {
+		f.set(manager, row["type"], row)
+	}
+	before := f.owners[manager]
+	f.owners[manager] = next
+	for kind, fields := range before {
+		for field := range fields {
+			if !f.owned(kind, field) {
+				delete(f.rows[kind], field)
+			}
+		}
+		if len(f.rows[kind]) == 0 || (len(f.rows[kind]) == 1 && f.rows[kind]["type"] != "") {
+			delete(f.rows, kind)
+		}
+	}
+	f.version++
+	return nil
+}
+
+func (f *fake) owned(kind, field string) bool {
+	for _, owned := range f.owners {
+		if owned[kind][field] || (field == "type" && len(owned[kind]) > 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// set changes a row. What is changed is nobody else's any more.
+func (f *fake) set(manager, kind string, row map[string]string) (changed []string) {
+	if f.rows[kind] == nil {
+		f.rows[kind] = map[string]string{}
+	}
+	for field, value := range row {
+		if f.rows[kind][field] == value {
+			continue
+		}
+		f.rows[kind][field] = value
+		changed = append(changed, field)
+		for other, owned := range f.owners {
+			if other != manager {
+				delete(owned[kind], field)
+			}
+		}
+	}
+	return changed
+}
+
+// update is a write that is no apply, as of node-problem-detector.
+func (f *fake) update(manager string, row map[string]string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	manager = "update:" + manager
+	if f.owners[manager] == nil {
+		f.owners[manager] = map[string]map[string]bool{}
+	}
+	kind := row["type"]
+	for _, field := range f.set(manager, kind, row) {
+		if f.owners[manager][kind] == nil {
+			f.owners[manager][kind] = map[string]bool{}
+		}
+		f.owners[manager][kind][field] = true
+	}
+	f.version++
+}
+
+func (f *fake) node() []byte {
+	var conditions []map[string]string
+	for _, kind := range slices.Sorted(maps.Keys(f.rows)) {
+		conditions = append(conditions, f.rows[kind])
+	}
+	var managed []object
+	for manager, owned := range f.owners {
+		name, updates := strings.CutPrefix(manager, "update:")
+		operation := "Apply"
+		if updates {
+			operation = "Update"
+		}
+		keys := object{}
+		for kind, fields := range owned {
+			of := object{".": object{}}
+			for field := range fields {
+				of["f:"+field] = object{}
+			}
+			keys["k:"+string(encode(object{"type": kind}))] = of
+		}
+		managed = append(managed, object{"manager": name, "operation": operation, "subresource": "status",
+			"fieldsV1": object{"f:status": object{"f:conditions": keys}}})
+	}
+	return encode(object{
+		"metadata": object{"name": "n", "uid": f.uid, "resourceVersion": strconv.Itoa(f.version), "managedFields": managed},
+		"status":   object{"conditions": conditions},
+	})
+}
+
+func (f *fake) row(kind string) map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.rows[kind])
+}
+
+func (f *fake) count(prefix string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, asked := range f.asked {
+		if strings.HasPrefix(asked, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *fake) refuseWith(fail func(kubeapi.Request) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fail
+}
+
+var errNoRoute = errors.New("no route to host")
+
+func away(kubeapi.Request) error { return errNoRoute }
+
+// answers refuses requests whose method and path begin so.
+func answers(prefix string, code int) func(kubeapi.Request) error {
+	return func(r kubeapi.Request) error {
+		if strings.HasPrefix(r.Method+" "+r.Path, prefix) {
+			return &kubeapi.StatusError{Code: code, Message: http.StatusText(code)}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,192 @@
+package report
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+const (
+	mostWrites  = 10 // of conditions at once; a node that flaps then has one a second
+	writeEvery  = time.Second
+	coalesce    = 10 * time.Millisecond
+	settleAfter = 10 * time.Second
+)
+
+// row is a condition as it is told.
+type row struct {
+	status          catalog.Status
+	reason, message string
+	since           int64 // to the second, as the API server has it
+}
+
+func rowFor(c symptom.Condition, now time.Time) row {
+	return row{
+		status: c.Status, reason: cut(c.Reason, longestReason), message: cut(c.Message, longestConditionMessage),
+		since: stamp(c.Since, now).Unix(),
+	}
+}
+
+func (r row) wire(kind string) wireRow {
+	return wireRow{
+		Type: kind, Status: string(r.status), Reason: r.reason, Message: r.message,
+		LastTransitionTime: time.Unix(r.since, 0).UTC().Format(time.RFC3339),
+	}
+}
+
+// State is what of conditions outlives a restart.
+type State struct {
+	// Taken are the managers from whom a row was taken over, by the row's type: from none
+	// of them is it taken again.
+	Taken map[string][]string `json:"taken,omitempty"`
+	// Yielded are the rows that are left to another manager, by type.
+	Yielded map[string]string `json:"yielded,omitempty"`
+}
+
+func (s State) clone() State {
+	taken := make(map[string][]string, len(s.Taken))
+	for kind, managers := range s.Taken {
+		taken[kind] = slices.Clone(managers)
+	}
+	yielded := maps.Clone(s.Yielded)
+	if yielded == nil {
+		yielded = map[string]string{}
+	}
+	return State{Taken: taken, Yielded: yielded}
+}
+
+// rows are the conditions of the node that are ours, as they shall be and as they are.
+type rows struct {
+	takeOver bool
+	want     map[string]row
+	said     map[string]row // that the API server has taken; nil as long as nothing is known
+	state    State
+
+	mend    bool      // somebody has changed what was said
+	force   bool      // the next apply takes over what is contested
+	handing bool      // something is yielded that must not vanish with us
+	bequest *bequest  // what of it, once that is known
+	last    time.Time // when the last apply began
+	budget  bucket
+	version string // of the Node, after what we wrote last
+}
+
+// bequest is what is handed over of the rows that are yielded, as they were in a version
+// of the Node.
+type bequest struct {
+	rows    []wireRow
+	version string
+}
+
+func newRows(takeOver bool, remembered State) rows {
+	r := rows{takeOver: takeOver, want: map[string]row{}, budget: newBucket(mostWrites, writeEvery), state: remembered.clone()}
+	if takeOver {
+		r.state = State{}.clone()
+	}
+	return r
+}
+
+// shall are the rows that we say: all that are wanted and not left to somebody else.
+func (r *rows) shall() map[string]row {
+	told := maps.Clone(r.want)
+	for kind := range r.state.Yielded {
+		delete(told, kind)
+	}
+	return told
+}
+
+// dirty says whether the API server has to be told something.
+func (r *rows) dirty() bool { return r.mend || r.said == nil || !maps.Equal(r.shall(), r.said) }
+
+// settle decides on rows that another manager has written: each is taken over once, and
+// from then on it is his. It returns those that are taken and those that are yielded.
+func (r *rows) settle(contested []contest) (taken, yielded []contest) {
+	for _, c := range contested {
+		if r.takeOver || isOurs(c.manager) { // ours is what we have handed over, and want back
+			r.force = true
+			continue
+		}
+		if !slices.Contains(r.state.Taken[c.kind], c.manager) {
+			r.state.Taken[c.kind] = append(r.state.Taken[c.kind], c.manager)
+			r.force = true
+			taken = append(taken, c)
+			continue
+		}
+		r.state.Yielded[c.kind] = c.manager
+		r.handing, r.bequest = true, nil
+		yielded = append(yielded, c)
+	}
+	return taken, yielded
+}
+
+// changed returns the rows that are not as we have said, or not ours in full any more. A
+// row that was written by another is no longer ours in what he has changed.
+func (r *rows) changed(v *view) []string {
+	var found []string
+	for kind, said := range r.said {
+		want, is := said.wire(kind), v.rows[kind]
+		for field, value := range want.fields() {
+			if *value == "" && field != "lastHeartbeatTime" {
+				continue
+			}
+			if (field != "lastHeartbeatTime" && *value != *is.fields()[field]) || !v.owns(FieldManager, kind, field) {
+				found = append(found, kind)
+				break
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// inherit works out what must be handed over, and whether that is not so yet: what of a
+// yielded row nobody else owns would vanish with us, and a condition without a status is
+// worse than an old one. What was handed over before goes on, unless the row is ours again.
+func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
+	kinds := slices.Collect(maps.Keys(r.state.Yielded))
+	for kind := range v.owners {
+		if _, ours := r.shall()[kind]; !ours && !slices.Contains(kinds, kind) && handed(v, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	slices.Sort(kinds)
+	held := map[contest]bool{} // a kind and a field
+	for kind, fields := range v.owners {
+		for field := range fields {
+			if field != "type" && v.owns(HandManager, kind, field) {
+				held[contest{kind, field}] = true
+			}
+		}
+	}
+	for _, kind := range kinds {
+		is, ok := v.rows[kind]
+		if !ok {
+			continue
+		}
+		left := wireRow{Type: kind}
+		for field, value := range is.fields() {
+			others := slices.ContainsFunc(v.owners[kind][field], func(manager string) bool { return !isOurs(manager) })
+			if *value != "" && !others {
+				*left.fields()[field] = *value
+				differs = differs || !held[contest{kind, field}]
+				delete(held, contest{kind, field})
+			}
+		}
+		if left != (wireRow{Type: kind}) {
+			wanted = append(wanted, left)
+		}
+	}
+	return wanted, differs || len(held) > 0
+}
+
+func handed(v *view, kind string) bool {
+	for field := range v.owners[kind] {
+		if v.owns(HandManager, kind, field) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,125 @@
+package report
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+const applyPatch = "application/apply-patch+yaml" // of which JSON is a part
+
+// encode makes JSON of what is made of strings and numbers, which cannot fail.
+func encode(object any) []byte {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+type object map[string]any
+
+func (c *core) nodePath() string { return "/api/v1/nodes/" + url.PathEscape(c.cfg.Node) }
+
+// applyRows says all rows of one manager: those that he said before and does not say now
+// are removed.
+func (c *core) applyRows(manager string, force bool, version string, rows []wireRow) kubeapi.Request {
+	metadata := object{"name": c.cfg.Node}
+	if version != "" {
+		metadata["resourceVersion"] = version
+	}
+	query := url.Values{"fieldManager": {manager}}
+	if force {
+		query.Set("force", "true")
+	}
+	node := object{"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+	if len(rows) > 0 { // an empty list would be something to own
+		node["status"] = object{"conditions": rows}
+	}
+	return kubeapi.Request{
+		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + query.Encode(), ContentType: applyPatch,
+		MetadataOnly: true, Body: encode(node),
+	}
+}
+
+// wireRows are rows as they are written now.
+func wireRows(rows map[string]row, now time.Time) []wireRow {
+	list := make([]wireRow, 0, len(rows))
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
+		w := rows[kind].wire(kind)
+		w.LastHeartbeatTime = now.UTC().Format(time.RFC3339)
+		list = append(list, w)
+	}
+	return list
+}
+
+func (c *core) getNode(fresh bool) kubeapi.Request {
+	path := c.nodePath()
+	if !fresh {
+		path += "?resourceVersion=0"
+	}
+	return kubeapi.Request{Method: http.MethodGet, Path: path}
+}
+
+func (c *core) applyLease(now time.Time) kubeapi.Request {
+	const micro = "2006-01-02T15:04:05.000000Z07:00"
+	name := LeaseName(c.cfg.Node)
+	path := "/apis/coordination.k8s.io/v1/namespaces/" + url.PathEscape(c.cfg.LeaseNamespace) + "/leases/" + name +
+		"?" + url.Values{"fieldManager": {FieldManager}, "force": {"true"}}.Encode()
+	return kubeapi.Request{
+		Method: http.MethodPatch, Path: path, ContentType: applyPatch, MetadataOnly: true,
+		Body: encode(object{
+			"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+			"metadata": object{
+				"name": name, "namespace": c.cfg.LeaseNamespace,
+				"labels": object{LeaseLabel: LeaseLabelValue},
+				// The Lease goes with the node.
+				"ownerReferences": []object{{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.uid}},
+			},
+			"spec": object{
+				"holderIdentity":       c.cfg.Holder,
+				"leaseDurationSeconds": int(LeaseDuration / time.Second),
+				"acquireTime":          c.began.Add(c.skew).UTC().Format(micro),
+				"renewTime":            now.Add(c.skew).UTC().Format(micro),
+			},
+		}),
+	}
+}
+
+func (c *core) createEvent(w *waiting) kubeapi.Request {
+	about := object{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.cfg.Node}
+	if c.uid != "" {
+		about["uid"] = c.uid
+	}
+	if c.cfg.EventNamespace != defaultEventNamespace {
+		// A node has no namespace, but the API server wants that of the Event to be its own.
+		about["namespace"] = c.cfg.EventNamespace
+	}
+	first, kind := w.Time, "Normal"
+	if w.more > 0 && w.since.Before(first) {
+		first = w.since
+	}
+	if w.Severity == symptom.Warn {
+		kind = "Warning"
+	}
+	return kubeapi.Request{
+		Method: http.MethodPost, Path: "/api/v1/namespaces/" + url.PathEscape(c.cfg.EventNamespace) + "/events",
+		ContentType: "application/json", MetadataOnly: true,
+		Body: encode(object{
+			"apiVersion": "v1", "kind": "Event",
+			"metadata":       object{"name": eventName(c.cfg.Node, w.ID), "namespace": c.cfg.EventNamespace},
+			"involvedObject": about,
+			"reason":         w.Reason, "message": w.words(), "type": kind,
+			"source":             object{"component": w.source, "host": c.cfg.Node},
+			"reportingComponent": w.source,
+			"firstTimestamp":     first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
+			"count": min(w.more+1, 1<<31-1),
+		}),
+	}
+}
