@@ -156,13 +156,17 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 	switch asked.kind {
 	case forRows:
 		c.rows.said, c.rows.mend, c.rows.force = asked.rows, false, false
+		c.rows.erase = asked.placeholder
+		c.wrote(now, got)
+	case forErase:
+		c.rows.erase = false
 		c.wrote(now, got)
 	case forHand:
 		if asked.fresh {
 			c.weigh(now, got)
 			return
 		}
-		c.rows.handing, c.rows.bequest = false, nil
+		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, asked.placeholder
 		c.wrote(now, got)
 	case forLook:
 		c.looked(now, got)
@@ -222,6 +226,9 @@ func (c *core) looked(now time.Time, got kubeapi.Answer) {
 	}
 	c.learn(now, v.uid)
 	if c.rows.said == nil {
+		if c.rows.sweep = v.ownsAny(FieldManager); !c.rows.sweep && len(c.rows.want) == 0 {
+			c.rows.said = map[string]row{} // there is nothing to say, and nothing was said
+		}
 		return
 	}
 	if older(v.version, c.rows.version) {

@@ -11,6 +11,7 @@ import (
 // The kinds of requests.
 const (
 	forRows  = "conditions"
+	forErase = "erasure"
 	forHand  = "handover"
 	forLook  = "look"
 	forLease = "lease"
@@ -20,11 +21,12 @@ const (
 // request is what is to be sent, and what it was made of.
 type request struct {
 	kubeapi.Request
-	kind  string
-	rows  map[string]row
-	fresh bool
-	lane  *lane
-	event *waiting
+	kind        string
+	rows        map[string]row
+	placeholder bool // stands for rows of which there are none
+	fresh       bool
+	lane        *lane
+	event       *waiting
 }
 
 // core decides what to say next. Its caller hands over what was found (take), sends what
@@ -59,7 +61,7 @@ func newCore(cfg Config, random func() float64, now time.Time) *core {
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
 	c.lanes = lanes{by: map[laneKey]*lane{}, counts: &c.counts}
-	for _, kind := range []string{forRows, forHand, forLook, forLease, forEvent} {
+	for _, kind := range []string{forRows, forErase, forHand, forLook, forLease, forEvent} {
 		c.paces[kind] = &pace{}
 	}
 	c.lookAt = now.Add(c.lookEvery())
@@ -125,11 +127,20 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 	if due := c.began.Add(settleAfter); !c.complete && due.After(now) {
 		return nil, due
 	}
-	if r.handing {
+	switch {
+	case r.erase:
+		due := latest(c.paces[forErase].until, r.budget.when(now))
+		if due.After(now) {
+			return nil, due
+		}
+		r.budget.take(now)
+		return &request{Request: c.erase(), kind: forErase}, now
+	case r.handing:
 		return c.nextHand(now)
-	}
-	if !r.dirty() {
+	case !r.dirty():
 		return nil, time.Time{}
+	case r.said == nil && len(r.want) == 0 && !r.sweep:
+		return c.askLook(now) // whether there is anything to remove
 	}
 	due := latest(c.paces[forRows].until, r.last.Add(coalesce), r.budget.when(now))
 	if due.After(now) {
@@ -138,7 +149,8 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 	r.budget.take(now)
 	r.last = now
 	said := r.shall()
-	return &request{Request: c.applyRows(FieldManager, r.force || r.takeOver, "", wireRows(said, now)), kind: forRows, rows: said}, now
+	asked := c.applyRows(FieldManager, r.force || r.takeOver, "", wireRows(said, now))
+	return &request{Request: asked, kind: forRows, rows: said, placeholder: len(said) == 0}, now
 }
 
 // nextHand hands over what is yielded, before it is no longer said.
@@ -155,7 +167,8 @@ func (c *core) nextHand(now time.Time) (*request, time.Time) {
 		return &request{Request: c.getNode(true), kind: forHand, fresh: true}, now
 	}
 	r.budget.take(now)
-	return &request{Request: c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows), kind: forHand}, now
+	asked := c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows)
+	return &request{Request: asked, kind: forHand, placeholder: len(r.bequest.rows) == 0}, now
 }
 
 func (c *core) nextLease(now time.Time) (*request, time.Time) {
@@ -167,23 +180,27 @@ func (c *core) nextLease(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case c.uid == "":
-		// Without an owner it would outlive its node. Who the node is, a look tells.
-		if wait := c.paces[forLook].until; wait.After(now) {
-			return nil, wait
-		}
-		return &request{Request: c.getNode(false), kind: forLook}, now
+		return c.askLook(now) // without an owner it would outlive its node
 	}
 	return &request{Request: c.applyLease(now), kind: forLease}, now
+}
+
+// askLook looks at the Node, if that is not to be left alone for a while.
+func (c *core) askLook(now time.Time) (*request, time.Time) {
+	if wait := c.paces[forLook].until; wait.After(now) {
+		return nil, wait
+	}
+	return &request{Request: c.getNode(false), kind: forLook}, now
 }
 
 func (c *core) nextLook(now time.Time) (*request, time.Time) {
 	if c.cfg.WithoutConditions || c.rows.said == nil {
 		return nil, time.Time{} // there is nothing of ours to look at
 	}
-	if due := latest(c.lookAt, c.paces[forLook].until); due.After(now) {
-		return nil, due
+	if c.lookAt.After(now) {
+		return nil, c.lookAt
 	}
-	return &request{Request: c.getNode(false), kind: forLook}, now
+	return c.askLook(now)
 }
 
 func (c *core) nextEvent(now time.Time) (*request, time.Time) {

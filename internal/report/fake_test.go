@@ -29,6 +29,7 @@ type fake struct {
 	order   []string // of events
 	lease   map[string]any
 	renewed int
+	wiped   bool // by an apply that says no more rows, which takes with it what nobody owns
 	asked   []string
 	times   []time.Time
 	bodies  []string
@@ -108,6 +109,19 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 	if err := json.Unmarshal(r.Body, &node); err != nil {
 		return err
 	}
+	if r.ContentType == mergePatch {
+		for _, row := range node.Status.Conditions {
+			if row["$patch"] != "delete" {
+				return errors.New("nobody merges here")
+			}
+			delete(f.rows, row["type"])
+			for _, owned := range f.owners {
+				delete(owned, row["type"])
+			}
+		}
+		f.version++
+		return nil
+	}
 	if v := node.Metadata.ResourceVersion; v != "" && v != strconv.Itoa(f.version) {
 		return &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the object has been modified"}
 	}
@@ -142,6 +156,7 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 		f.set(manager, row["type"], row)
 	}
 	before := f.owners[manager]
+	f.wiped = f.wiped || (len(before) > 0 && len(rows) == 0)
 	f.owners[manager] = next
 	for kind, fields := range before {
 		for field := range fields {
@@ -251,10 +266,43 @@ func (f *fake) count(prefix string) int {
 	return n
 }
 
+func (f *fake) event(name string) map[string]any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.events[name]
+}
+
+func (f *fake) lastEvent() map[string]any {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.order) == 0 {
+		return nil
+	}
+	return f.events[f.order[len(f.order)-1]]
+}
+
+func (f *fake) stored() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.events)
+}
+
+func (f *fake) renewals() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.renewed
+}
+
 func (f *fake) refuseWith(fail func(kubeapi.Request) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = fail
+}
+
+func (f *fake) loseWith(lose func(kubeapi.Request) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lose = lose
 }
 
 var errNoRoute = errors.New("no route to host")

@@ -10,23 +10,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// wireRow is a condition as the API has it.
-type wireRow struct {
-	Type               string `json:"type"`
-	Status             string `json:"status,omitempty"`
-	LastHeartbeatTime  string `json:"lastHeartbeatTime,omitempty"`
-	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
-	Reason             string `json:"reason,omitempty"`
-	Message            string `json:"message,omitempty"`
-}
-
-// fields are the parts of a row that can have owners of their own, by name.
-func (w *wireRow) fields() map[string]*string {
-	return map[string]*string{
-		"status": &w.Status, "reason": &w.Reason, "message": &w.Message,
-		"lastHeartbeatTime": &w.LastHeartbeatTime, "lastTransitionTime": &w.LastTransitionTime,
-	}
-}
+// wireRow is a condition as the API has it: each of its fields can have an owner of its
+// own.
+type wireRow map[string]string
 
 // view is what is read of a Node.
 type view struct {
@@ -38,6 +24,18 @@ type view struct {
 // owns says whether somebody owns a field of a row.
 func (v *view) owns(manager, kind, field string) bool {
 	return slices.Contains(v.owners[kind][field], manager)
+}
+
+// ownsAny says whether somebody owns anything of any row.
+func (v *view) ownsAny(manager string) bool {
+	for kind, fields := range v.owners {
+		for field := range fields {
+			if v.owns(manager, kind, field) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // parseNode reads a Node, or the metadata of one.
@@ -53,7 +51,7 @@ func parseNode(body []byte) (view, error) {
 			} `json:"managedFields"`
 		} `json:"metadata"`
 		Status struct {
-			Conditions []wireRow `json:"conditions"`
+			Conditions []map[string]any `json:"conditions"`
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
@@ -63,8 +61,14 @@ func parseNode(body []byte) (view, error) {
 		uid: node.Metadata.UID, version: node.Metadata.ResourceVersion,
 		rows: map[string]wireRow{}, owners: map[string]map[string][]string{},
 	}
-	for _, row := range node.Status.Conditions {
-		v.rows[row.Type] = row
+	for _, condition := range node.Status.Conditions {
+		row := wireRow{}
+		for field, value := range condition {
+			if text, ok := value.(string); ok {
+				row[field] = text
+			}
+		}
+		v.rows[row["type"]] = row
 	}
 	for _, entry := range node.Metadata.ManagedFields {
 		var owned struct {
@@ -106,6 +110,8 @@ func managerName(manager string, applies bool) string {
 }
 
 func isOurs(manager string) bool { return manager == FieldManager || manager == HandManager }
+
+func isForeign(manager string) bool { return !isOurs(manager) }
 
 // rowOf reads the key of a row in managedFields, k:{"type":"KernelDeadlock"}.
 func rowOf(key string) (kind string, ok bool) {

@@ -161,8 +161,7 @@ func (r *Reporter) next() (*request, time.Time) {
 	return r.core.next(time.Now())
 }
 
-// send sends a request and says whether it was granted.
-func (r *Reporter) send(ctx context.Context, asked *request) bool {
+func (r *Reporter) send(ctx context.Context, asked *request) {
 	got, err := r.api.Do(ctx, asked.Request)
 	r.mu.Lock()
 	if err != nil && ctx.Err() != nil {
@@ -176,18 +175,18 @@ func (r *Reporter) send(ctx context.Context, asked *request) bool {
 	if remember {
 		r.remember(state)
 	}
-	return err == nil
 }
 
-// finish sends what is due, as long as it is well received.
+// finish sends what is due, until nothing is or it cannot be sent.
 func (r *Reporter) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	for ctx.Err() == nil {
 		asked, _ := r.next()
-		if asked == nil || !r.send(ctx, asked) {
+		if asked == nil {
 			break
 		}
+		r.send(ctx, asked)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

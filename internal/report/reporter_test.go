@@ -29,6 +29,7 @@ func conditions(list ...symptom.Condition) symptom.Report {
 
 // running is a reporter that runs in a bubble.
 type running struct {
+	*testing.T
 	*Reporter
 	api  *fake
 	log  *bytes.Buffer
@@ -38,11 +39,11 @@ type running struct {
 func (r *running) logged(words string) int { return strings.Count(r.log.String(), words) }
 
 // inBubble runs a story with a clock of its own.
-func inBubble(t *testing.T, name string, shape func(*Config), story func(t *testing.T, r *running)) {
+func inBubble(t *testing.T, name string, shape func(*Config), story func(r *running)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			r := &running{api: newFake(), log: &bytes.Buffer{}}
+			r := &running{T: t, api: newFake(), log: &bytes.Buffer{}}
 			cfg := Config{API: r.api, Node: "n", Holder: "pod", LeaseNamespace: "autohealer-system", Logger: slog.New(slog.NewTextHandler(r.log, nil))}
 			if shape != nil {
 				shape(&cfg)
@@ -57,7 +58,7 @@ func inBubble(t *testing.T, name string, shape func(*Config), story func(t *test
 			go func() { reporter.Run(ctx); close(done) }()
 			r.stop = func() { cancel(); <-done }
 			defer r.stop()
-			story(t, r)
+			story(r)
 		})
 	})
 }
@@ -75,18 +76,18 @@ func TestConditions(t *testing.T) {
 		synctest.Wait()
 		return since
 	}
-	inBubble(t, "nothing is removed before everybody has had his say", nil, func(t *testing.T, r *running) {
+	inBubble(t, "nothing is removed before everybody has had his say", nil, func(r *running) {
 		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
 		pass(settleAfter / 2)
 		if n := r.api.count(patchStatus); n != 0 {
-			t.Errorf("%d writes before all was known", n)
+			r.Errorf("%d writes before all was known", n)
 		}
 		pass(settleAfter)
 		if n := r.api.count(patchStatus); n != 1 {
-			t.Errorf("%d writes although the wait is over", n)
+			r.Errorf("%d writes although the wait is over", n)
 		}
 	})
-	inBubble(t, "a change is told at once, all rows with it and their own times", nil, func(t *testing.T, r *running) {
+	inBubble(t, "a change is told at once, all rows with it and their own times", nil, func(r *running) {
 		since := start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatus)
@@ -96,31 +97,31 @@ func TestConditions(t *testing.T) {
 		want := map[string]string{"type": "A", "status": "True", "reason": "Sick", "message": "all of Sick",
 			"lastTransitionTime": sick.UTC().Format(time.RFC3339), "lastHeartbeatTime": time.Now().UTC().Format(time.RFC3339)}
 		if diff := cmp.Diff(want, r.api.row("A")); diff != "" {
-			t.Error(diff)
+			r.Error(diff)
 		}
 		if got := r.api.row("B"); got["lastTransitionTime"] != since.UTC().Format(time.RFC3339) || got["status"] != "False" {
-			t.Errorf("B is %v", got)
+			r.Errorf("B is %v", got)
 		}
 		if n := r.api.count(patchStatus) - before; n != 1 {
-			t.Errorf("%d writes for one change", n)
+			r.Errorf("%d writes for one change", n)
 		}
 	})
-	inBubble(t, "nothing is written while nothing changes", nil, func(t *testing.T, r *running) {
+	inBubble(t, "nothing is written while nothing changes", nil, func(r *running) {
 		start(r)
 		for range 24 * 60 {
 			pass(time.Minute)
 		}
 		if n := r.api.count("PATCH /api/"); n != 1 {
-			t.Errorf("%d writes in a day, want the first one", n)
+			r.Errorf("%d writes in a day, want the first one", n)
 		}
 		if looks := r.api.count("GET /api/v1/nodes/n?resourceVersion=0"); looks < 288 || looks > 600 {
-			t.Errorf("%d looks in a day", looks)
+			r.Errorf("%d looks in a day", looks)
 		}
 		if r.logged("level=WARN")+r.logged("level=ERROR") > 0 {
-			t.Error(r.log.String())
+			r.Error(r.log.String())
 		}
 	})
-	inBubble(t, "changes within 10 ms go together", nil, func(t *testing.T, r *running) {
+	inBubble(t, "changes within 10 ms go together", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatus)
@@ -130,13 +131,13 @@ func TestConditions(t *testing.T) {
 		}
 		pass(coalesce)
 		if n := r.api.count(patchStatus) - before; n != 2 {
-			t.Errorf("%d writes for what came within 9 ms, want the first and the rest", n)
+			r.Errorf("%d writes for what came within 9 ms, want the first and the rest", n)
 		}
 		if got := r.api.row("A")["reason"]; got != "Sick99" {
-			t.Errorf("A is %s", got)
+			r.Errorf("A is %s", got)
 		}
 	})
-	inBubble(t, "a node that flaps has ten writes and then one a second", nil, func(t *testing.T, r *running) {
+	inBubble(t, "a node that flaps has ten writes and then one a second", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
 		before := r.api.count(patchStatus)
@@ -145,42 +146,42 @@ func TestConditions(t *testing.T) {
 			pass(20 * time.Millisecond)
 		}
 		if n := r.api.count(patchStatus) - before; n < 60 || n > mostWrites+61 {
-			t.Errorf("%d writes in a minute of flapping", n)
+			r.Errorf("%d writes in a minute of flapping", n)
 		}
 		pass(time.Second)
 		if got := r.api.row("A")["reason"]; got != "Sick2999" {
-			t.Errorf("in the end A is %s", got)
+			r.Errorf("in the end A is %s", got)
 		}
 	})
-	inBubble(t, "a condition that nobody keeps any more is removed", nil, func(t *testing.T, r *running) {
+	inBubble(t, "a condition that nobody keeps any more is removed", nil, func(r *running) {
 		start(r)
 		r.Take(symptom.Report{Gone: []string{"A"}})
 		pass(coalesce)
 		if a, b := r.api.row("A"), r.api.row("B"); a != nil || b == nil {
-			t.Errorf("A is %v, B is %v", a, b)
+			r.Errorf("A is %v, B is %v", a, b)
 		}
 		r.Take(symptom.Report{Gone: []string{"B"}})
 		pass(coalesce)
 		if b := r.api.row("B"); b != nil {
-			t.Errorf("B is %v", b)
+			r.Errorf("B is %v", b)
 		}
 	})
-	inBubble(t, "conditions of Kubernetes are refused with words", nil, func(t *testing.T, r *running) {
+	inBubble(t, "conditions of Kubernetes are refused with words", nil, func(r *running) {
 		for _, kind := range []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"} {
 			r.Take(conditions(condition(kind, catalog.True, "Mine", time.Now())))
 		}
 		start(r)
 		if len(r.api.rows) != 2 {
-			t.Errorf("rows: %v", r.api.rows)
+			r.Errorf("rows: %v", r.api.rows)
 		}
 		if got := r.Counts().Dropped[Drop{"condition", "native"}]; got != 6 {
-			t.Errorf("%d were counted", got)
+			r.Errorf("%d were counted", got)
 		}
 		if n := r.logged("kept by Kubernetes itself"); n != 5 {
-			t.Errorf("said %d times:\n%s", n, r.log)
+			r.Errorf("said %d times:\n%s", n, r.log)
 		}
 	})
-	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(t *testing.T, r *running) {
+	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(r *running) {
 		r.Take(symptom.Report{Conditions: []symptom.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
 		r.Complete()
 		synctest.Wait()
@@ -188,21 +189,21 @@ func TestConditions(t *testing.T) {
 			pass(time.Hour)
 		}
 		if n := r.api.count(patchStatus); n != 1 || len(r.api.row("A")["message"]) > longestConditionMessage {
-			t.Errorf("%d writes: %v", n, r.api.row("A"))
+			r.Errorf("%d writes: %v", n, r.api.row("A"))
 		}
 	})
-	inBubble(t, "a foreign change is found and mended", nil, func(t *testing.T, r *running) {
+	inBubble(t, "a foreign change is found and mended", nil, func(r *running) {
 		start(r)
 		r.api.update("kubectl-edit", map[string]string{"type": "A", "status": "True"})
 		pass(defaultLookEvery)
 		if got := r.api.row("A")["status"]; got != "False" {
-			t.Errorf("A is %s", got)
+			r.Errorf("A is %s", got)
 		}
 		if c := r.Counts(); c.Mended != 1 || c.TakenOver != 1 || len(c.Yielded) != 0 {
-			t.Errorf("%+v", c)
+			r.Errorf("%+v", c)
 		}
 	})
-	inBubble(t, "what was written under our own name, as for a silent agent, is put right without a fight", nil, func(t *testing.T, r *running) {
+	inBubble(t, "what was written under our own name, as for a silent agent, is put right without a fight", nil, func(r *running) {
 		start(r)
 		for range 3 {
 			r.api.mu.Lock()
@@ -211,19 +212,19 @@ func TestConditions(t *testing.T) {
 				rows = append(rows, map[string]string{"type": kind, "status": "Unknown", "reason": "AgentSilent"})
 			}
 			if err := r.api.apply(FieldManager, false, rows); err != nil {
-				t.Error(err)
+				r.Error(err)
 			}
 			r.api.mu.Unlock()
 			pass(defaultLookEvery)
 			if a, b := r.api.row("A"), r.api.row("B"); a["status"] != "False" || b["reason"] != "FineB" {
-				t.Errorf("A is %v, B is %v", a, b)
+				r.Errorf("A is %v, B is %v", a, b)
 			}
 		}
 		if c := r.Counts(); c.TakenOver != 0 || len(c.Yielded) != 0 {
-			t.Errorf("%+v", c)
+			r.Errorf("%+v", c)
 		}
 	})
-	inBubble(t, "an old look, from before our write, changes nothing", nil, func(t *testing.T, r *running) {
+	inBubble(t, "an old look, from before our write, changes nothing", nil, func(r *running) {
 		start(r)
 		old := r.api.node()
 		r.Take(conditions(condition("A", catalog.True, "Sick", time.Now())))
@@ -233,7 +234,7 @@ func TestConditions(t *testing.T) {
 		mend := r.core.rows.mend
 		r.mu.Unlock()
 		if mend {
-			t.Error("what the server's cache had not seen yet was taken for a foreign change")
+			r.Error("what the server's cache had not seen yet was taken for a foreign change")
 		}
 	})
 }
@@ -248,61 +249,61 @@ func heartbeat(r *running) {
 func TestTwoWriters(t *testing.T) {
 	since := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	both := conditions(condition("A", catalog.False, "FineA", since), condition("B", catalog.False, "FineB", since))
-	inBubble(t, "a row is taken over once, and yielded when the other writes it again", nil, func(t *testing.T, r *running) {
+	inBubble(t, "a row is taken over once, and yielded when the other writes it again", nil, func(r *running) {
 		heartbeat(r)
 		r.Take(both)
 		r.Complete()
 		synctest.Wait()
 		if got := r.api.row("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-			t.Errorf("the row was not taken over: %s", got)
+			r.Errorf("the row was not taken over: %s", got)
 		}
 		for range 12 * 24 {
 			pass(5 * time.Minute)
 			heartbeat(r)
 			// Though it owns no more than the times, the row must stay whole.
 			if a := r.api.row("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
-				t.Fatalf("A is %v", a)
+				r.Fatalf("A is %v", a)
 			}
 		}
 		if diff := cmp.Diff(map[string]string{"A": "node-problem-detector"}, r.Counts().Yielded); diff != "" {
-			t.Error(diff)
+			r.Error(diff)
 		}
 		if n := r.logged("left to another manager"); n != 1 {
-			t.Errorf("said %d times:\n%s", n, r.log)
+			r.Errorf("said %d times:\n%s", n, r.log)
 		}
 		writes := r.api.count(patchStatus)
 		if writes > 8 {
-			t.Errorf("%d writes in a day of two writers", writes)
+			r.Errorf("%d writes in a day of two writers", writes)
 		}
 		// The other goes on as it likes, and so do we with what is ours.
 		r.api.update("node-problem-detector", map[string]string{"type": "A", "status": "True", "reason": "Theirs"})
 		r.Take(conditions(condition("A", catalog.False, "Ours", time.Now()), condition("B", catalog.True, "Ours", time.Now())))
 		pass(time.Hour)
 		if a, b := r.api.row("A"), r.api.row("B"); a["reason"] != "Theirs" || b["reason"] != "Ours" {
-			t.Errorf("A is %v, B is %v", a, b)
+			r.Errorf("A is %v, B is %v", a, b)
 		}
 		if r.api.owners[FieldManager]["A"] != nil {
-			t.Errorf("A is ours still: %v", r.api.owners)
+			r.Errorf("A is ours still: %v", r.api.owners)
 		}
 	})
-	inBubble(t, "with take-over it is ours each time", func(c *Config) { c.TakeOver = true }, func(t *testing.T, r *running) {
+	inBubble(t, "with take-over it is ours each time", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.Take(both)
 		r.Complete()
 		for range 10 {
 			heartbeat(r)
 			pass(6 * time.Minute)
 			if got := r.api.row("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-				t.Errorf("the row was not taken over: %s", got)
+				r.Errorf("the row was not taken over: %s", got)
 			}
 		}
 		if len(r.Counts().Yielded) > 0 {
-			t.Error("a row was yielded")
+			r.Error("a row was yielded")
 		}
 	})
 	var told []State
 	inBubble(t, "what was taken and yielded is told to whoever remembers", func(c *Config) {
 		c.Remember = func(s State) { told = append(told, s) }
-	}, func(t *testing.T, r *running) {
+	}, func(r *running) {
 		heartbeat(r)
 		r.Take(both)
 		r.Complete()
@@ -315,24 +316,24 @@ func TestTwoWriters(t *testing.T) {
 			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}},
 		}
 		if diff := cmp.Diff(want, told); diff != "" {
-			t.Error(diff)
+			r.Error(diff)
 		}
 	})
 	inBubble(t, "and what is remembered holds", func(c *Config) {
 		c.Remembered = State{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}}
-	}, func(t *testing.T, r *running) {
+	}, func(r *running) {
 		heartbeat(r)
 		r.Take(both)
 		r.Complete()
 		pass(time.Hour)
 		if a := r.api.row("A"); a["lastTransitionTime"] != "2026-01-01T00:00:00Z" || r.api.row("B") == nil {
-			t.Errorf("A is %v", a)
+			r.Errorf("A is %v", a)
 		}
 	})
-	inBubble(t, "who takes a yielded row back leaves nothing behind", func(c *Config) { c.TakeOver = true }, func(t *testing.T, r *running) {
+	inBubble(t, "who takes a yielded row back leaves nothing behind", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.api.mu.Lock()
 		if err := r.api.apply(HandManager, false, []map[string]string{{"type": "A", "status": "False"}}); err != nil {
-			t.Error(err)
+			r.Error(err)
 		}
 		r.api.mu.Unlock()
 		r.Take(both)
@@ -341,7 +342,7 @@ func TestTwoWriters(t *testing.T) {
 		r.Take(symptom.Report{Gone: []string{"A"}})
 		pass(time.Second)
 		if a := r.api.row("A"); a != nil {
-			t.Errorf("A is %v", a)
+			r.Errorf("A is %v", a)
 		}
 	})
 }

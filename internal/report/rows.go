@@ -30,10 +30,13 @@ func rowFor(c symptom.Condition, now time.Time) row {
 	}
 }
 
-func (r row) wire(kind string) wireRow {
+// wire is the row as it is written now. What is empty is said too: what is not said stays
+// as others have written it.
+func (r row) wire(kind string, now time.Time) wireRow {
 	return wireRow{
-		Type: kind, Status: string(r.status), Reason: r.reason, Message: r.message,
-		LastTransitionTime: time.Unix(r.since, 0).UTC().Format(time.RFC3339),
+		"type": kind, "status": string(r.status), "reason": r.reason, "message": r.message,
+		"lastTransitionTime": time.Unix(r.since, 0).UTC().Format(time.RFC3339),
+		"lastHeartbeatTime":  now.UTC().Format(time.RFC3339),
 	}
 }
 
@@ -66,6 +69,8 @@ type rows struct {
 	state    State
 
 	mend    bool      // somebody has changed what was said
+	sweep   bool      // there are rows of an agent before this one
+	erase   bool      // there is a placeholder
 	force   bool      // the next apply takes over what is contested
 	handing bool      // something is yielded that must not vanish with us
 	bequest *bequest  // what of it, once that is known
@@ -127,12 +132,8 @@ func (r *rows) settle(contested []contest) (taken, yielded []contest) {
 func (r *rows) changed(v *view) []string {
 	var found []string
 	for kind, said := range r.said {
-		want, is := said.wire(kind), v.rows[kind]
-		for field, value := range want.fields() {
-			if *value == "" && field != "lastHeartbeatTime" {
-				continue
-			}
-			if (field != "lastHeartbeatTime" && *value != *is.fields()[field]) || !v.owns(FieldManager, kind, field) {
+		for field, value := range said.wire(kind, time.Time{}) {
+			if !v.owns(FieldManager, kind, field) || (field != "lastHeartbeatTime" && value != v.rows[kind][field]) {
 				found = append(found, kind)
 				break
 			}
@@ -148,7 +149,7 @@ func (r *rows) changed(v *view) []string {
 func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
 	kinds := slices.Collect(maps.Keys(r.state.Yielded))
 	for kind := range v.owners {
-		if _, ours := r.shall()[kind]; !ours && !slices.Contains(kinds, kind) && handed(v, kind) {
+		if _, ours := r.shall()[kind]; !ours && kind != placeholder && !slices.Contains(kinds, kind) && handed(v, kind) {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -162,20 +163,16 @@ func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
 		}
 	}
 	for _, kind := range kinds {
-		is, ok := v.rows[kind]
-		if !ok {
-			continue
-		}
-		left := wireRow{Type: kind}
-		for field, value := range is.fields() {
-			others := slices.ContainsFunc(v.owners[kind][field], func(manager string) bool { return !isOurs(manager) })
-			if *value != "" && !others {
-				*left.fields()[field] = *value
-				differs = differs || !held[contest{kind, field}]
-				delete(held, contest{kind, field})
+		left := wireRow{"type": kind}
+		for field, value := range v.rows[kind] {
+			if field == "type" || value == "" || slices.ContainsFunc(v.owners[kind][field], isForeign) {
+				continue
 			}
+			left[field] = value
+			differs = differs || !held[contest{kind, field}]
+			delete(held, contest{kind, field})
 		}
-		if left != (wireRow{Type: kind}) {
+		if len(left) > 1 {
 			wanted = append(wanted, left)
 		}
 	}

@@ -12,7 +12,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
-const applyPatch = "application/apply-patch+yaml" // of which JSON is a part
+const (
+	applyPatch = "application/apply-patch+yaml" // of which JSON is a part
+	mergePatch = "application/strategic-merge-patch+json"
+
+	// placeholder is the type of the row of one who has no rows any more. A manager who
+	// says no row takes the whole list with him, and all of the status, as far as nobody is
+	// known to own it: so the API server has it, and much of what a kubelet has made with
+	// its node nobody owns. So he says one that is of no use, and then it is deleted.
+	placeholder = "AutohealerPlaceholder"
+)
 
 // encode makes JSON of what is made of strings and numbers, which cannot fail.
 func encode(object any) []byte {
@@ -38,13 +47,15 @@ func (c *core) applyRows(manager string, force bool, version string, rows []wire
 	if force {
 		query.Set("force", "true")
 	}
-	node := object{"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-	if len(rows) > 0 { // an empty list would be something to own
-		node["status"] = object{"conditions": rows}
+	if len(rows) == 0 {
+		rows = []wireRow{{"type": placeholder, "status": "Unknown", "reason": "NothingToReport", "message": "The agent has no conditions any more. This row is removed at once."}}
 	}
 	return kubeapi.Request{
-		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + query.Encode(), ContentType: applyPatch,
-		MetadataOnly: true, Body: encode(node),
+		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + query.Encode(), ContentType: applyPatch, MetadataOnly: true,
+		Body: encode(object{
+			"apiVersion": "v1", "kind": "Node", "metadata": metadata,
+			"status": object{"conditions": rows},
+		}),
 	}
 }
 
@@ -52,11 +63,18 @@ func (c *core) applyRows(manager string, force bool, version string, rows []wire
 func wireRows(rows map[string]row, now time.Time) []wireRow {
 	list := make([]wireRow, 0, len(rows))
 	for _, kind := range slices.Sorted(maps.Keys(rows)) {
-		w := rows[kind].wire(kind)
-		w.LastHeartbeatTime = now.UTC().Format(time.RFC3339)
-		list = append(list, w)
+		list = append(list, rows[kind].wire(kind, now))
 	}
 	return list
+}
+
+// erase deletes the placeholder.
+func (c *core) erase() kubeapi.Request {
+	return kubeapi.Request{
+		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + url.Values{"fieldManager": {FieldManager}}.Encode(),
+		ContentType: mergePatch, MetadataOnly: true,
+		Body: encode(object{"status": object{"conditions": []object{{"type": placeholder, "$patch": "delete"}}}}),
+	}
 }
 
 func (c *core) getNode(fresh bool) kubeapi.Request {

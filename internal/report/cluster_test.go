@@ -1,0 +1,441 @@
+package report_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/report"
+	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// world is a real API server with a node of a test's own in it.
+type world struct {
+	*testing.T
+	cluster *testbed.Cluster
+	admin   *kubernetes.Clientset
+	node    string
+	config  *rest.Config
+}
+
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// agent is a reporter that runs against the real API server.
+type agent struct {
+	*report.Reporter
+	log  *journal
+	stop func()
+}
+
+func (w *world) agent(shape func(*report.Config), first ...symptom.Condition) *agent {
+	w.Helper()
+	client, err := kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")
+	if err != nil {
+		w.Fatal(err)
+	}
+	a := &agent{log: &journal{}}
+	cfg := report.Config{
+		API: client, Node: w.node, Holder: "pod-1", LeaseNamespace: "autohealer-system", LookEvery: 500 * time.Millisecond,
+		Logger: slog.New(slog.NewTextHandler(a.log, nil)),
+	}
+	if shape != nil {
+		shape(&cfg)
+	}
+	if a.Reporter, err = report.New(cfg); err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() { a.Run(ctx); close(done) }()
+	a.stop = sync.OnceFunc(func() { cancel(); <-done })
+	w.Cleanup(a.stop)
+	a.Take(symptom.Report{Source: "kernel-monitor", Conditions: first})
+	a.Complete()
+	w.until("the first write", func() bool { return !a.Counts().Pending })
+	return a
+}
+
+func (w *world) until(what string, ok func() bool) {
+	w.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			w.Fatalf("waited in vain for %s; the node has %v", what, w.get().Status.Conditions)
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *world) get() *corev1.Node {
+	w.Helper()
+	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), w.node, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return node
+}
+
+func (w *world) row(kind string) *corev1.NodeCondition {
+	w.Helper()
+	for _, c := range w.get().Status.Conditions {
+		if string(c.Type) == kind {
+			return &c
+		}
+	}
+	return nil
+}
+
+// merge patches the status as a kubelet or a node-problem-detector does.
+func (w *world) merge(manager string, conditions ...corev1.NodeCondition) {
+	w.Helper()
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	_, err = w.admin.CoreV1().Nodes().Patch(w.Context(), w.node, types.StrategicMergePatchType, body, metav1.PatchOptions{FieldManager: manager}, "status")
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// apply applies rows, with force.
+func (w *world) apply(manager string, rows ...map[string]string) {
+	w.Helper()
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]string{"name": w.node}, "status": map[string]any{"conditions": rows}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	force := true
+	_, err = w.admin.CoreV1().Nodes().Patch(w.Context(), w.node, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force}, "status")
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// owned are the rows of which a manager owns something.
+func (w *world) owned(manager string) string {
+	w.Helper()
+	var found []string
+	for _, entry := range w.get().ManagedFields {
+		if entry.Manager == manager && entry.FieldsV1 != nil {
+			found = append(found, entry.FieldsV1.GetRawString())
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+func is(kind string, status catalog.Status, reason string) symptom.Condition {
+	return symptom.Condition{Type: kind, Status: status, Reason: reason, Message: "100% " + reason, Since: time.Now().Add(-time.Hour)}
+}
+
+func npd(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
+	return corev1.NodeCondition{Type: "KernelDeadlock", Status: status, Reason: reason, Message: "100% " + reason,
+		LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.NewTime(time.Now().Add(-24 * time.Hour))}
+}
+
+func TestOnTheRealAPIServer(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"autohealer-system", "elsewhere"} {
+		if _, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes := 0
+	scene := func(name string, play func(w *world)) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			nodes++
+			made, err := cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 1, First: nodes})
+			if err != nil {
+				t.Fatal(err)
+			}
+			play(&world{T: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
+		})
+	}
+
+	scene("own rows stand beside those of the kubelet", func(w *world) {
+		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "up"})
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("ReadonlyFilesystem", catalog.False, "Fine"))
+		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "still up"})
+		a.Take(symptom.Report{Conditions: []symptom.Condition{is("KernelDeadlock", catalog.True, "DockerHung")}})
+		w.until("the change", func() bool { return w.row("KernelDeadlock").Status == corev1.ConditionTrue })
+		if ready, other := w.row("Ready"), w.row("ReadonlyFilesystem"); ready.Message != "still up" || other == nil || other.Status != corev1.ConditionFalse {
+			w.Errorf("Ready is %v, ReadonlyFilesystem %v", ready, other)
+		}
+		deadlock := w.row("KernelDeadlock")
+		if ago := time.Since(deadlock.LastTransitionTime.Time); ago < time.Hour || ago > time.Hour+time.Minute || time.Since(deadlock.LastHeartbeatTime.Time) > time.Minute {
+			w.Errorf("its times are %v", deadlock)
+		}
+		if owned := w.owned(report.FieldManager); strings.Contains(owned, "Ready\\\"") || !strings.Contains(owned, "ReadonlyFilesystem") {
+			w.Errorf("we own %s", owned)
+		}
+		if c := a.Counts(); c.TakenOver+c.Mended != 0 {
+			w.Errorf("%+v", c)
+		}
+	})
+	scene("nothing is written while nothing changes, however often one looks", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), symptom.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
+		version := w.get().ResourceVersion
+		look := report.Outcome{Kind: "look", Result: "ok"}
+		seen := a.Counts().Requests[look]
+		w.until("three looks", func() bool { return a.Counts().Requests[look] >= seen+3 })
+		if now := w.get().ResourceVersion; now != version {
+			w.Errorf("the node was written: %v\n%s", a.Counts(), a.log)
+		}
+	})
+	scene("two managers on one row: it is taken over once and then left whole to the other", func(w *world) {
+		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Fine"))
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
+		if c := a.Counts(); c.TakenOver != 1 {
+			w.Errorf("%+v", c)
+		}
+		for range 3 {
+			w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Fine"))
+		}
+		w.until("the yield", func() bool { c := a.Counts(); return len(c.Yielded) == 1 && !c.Pending })
+		w.until("that it is no longer ours", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
+		if row := w.row("KernelDeadlock"); row.Status != corev1.ConditionFalse || row.Reason != "Fine" || row.Message != "100% Fine" {
+			w.Errorf("the row is no longer whole: %v", row)
+		}
+		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
+		a.Take(symptom.Report{Conditions: []symptom.Condition{is("KernelDeadlock", catalog.False, "Ours"), is("Other", catalog.True, "Ours")}})
+		w.until("our own row", func() bool { return w.row("Other").Reason == "Ours" })
+		if row := w.row("KernelDeadlock"); row.Reason != "Theirs" || a.Counts().Yielded["KernelDeadlock"] != "node-problem-detector" {
+			w.Errorf("the row is %v", row)
+		}
+		if n := strings.Count(a.log.String(), "left to another manager"); n != 1 {
+			w.Errorf("said %d times:\n%s", n, a.log)
+		}
+		a.stop()
+		// With take-over it is ours again, and nothing stays behind when its monitor goes.
+		b := w.agent(func(c *report.Config) { c.TakeOver = true }, is("KernelDeadlock", catalog.False, "Mine"))
+		w.until("the row", func() bool { return w.row("KernelDeadlock").Reason == "Mine" })
+		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
+		w.until("the row again", func() bool { return w.row("KernelDeadlock").Reason == "Mine" })
+		if w.row("Other") != nil {
+			w.Error("the row of a monitor that is gone is there still")
+		}
+		w.until("what was handed over to be let go", func() bool { return !strings.Contains(w.owned(report.HandManager), "KernelDeadlock") })
+		_ = b
+	})
+	scene("a forced foreign apply is mended, and a second one is not fought", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
+		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "Theirs"})
+		w.until("the mending", func() bool { return w.row("KernelDeadlock").Reason == "Fine" })
+		if c := a.Counts(); c.Mended == 0 || c.TakenOver != 1 {
+			w.Errorf("%+v", c)
+		}
+		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "TheirsAgain"})
+		w.until("the yield", func() bool { return a.Counts().Yielded["KernelDeadlock"] == "intruder" && !a.Counts().Pending })
+		if row := w.row("KernelDeadlock"); row.Reason != "TheirsAgain" || row.Message != "100% Fine" {
+			w.Errorf("the row is %v", row)
+		}
+	})
+	scene("an empty reason wipes out what another has written", func(w *world) {
+		w.merge("somebody", npd(corev1.ConditionTrue, "Theirs"))
+		w.agent(nil, symptom.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
+		if row := w.row("KernelDeadlock"); row.Reason != "" || row.Message != "" || row.Status != corev1.ConditionFalse {
+			w.Errorf("the row is %v", row)
+		}
+	})
+	scene("rows of removed monitors are removed, also those of an earlier life, and nothing else is", func(w *world) {
+		before := w.get().Status
+		a := w.agent(nil, is("A", catalog.True, "X"), is("B", catalog.False, "X"), is("C", catalog.False, "X"))
+		a.Take(symptom.Report{Gone: []string{"B"}})
+		w.until("B to go", func() bool { return w.row("B") == nil })
+		if diff := cmp.Diff(before.Addresses, w.get().Status.Addresses); diff != "" || w.row("Ready") == nil {
+			w.Error(diff)
+		}
+		a.stop()
+		b := w.agent(nil, is("A", catalog.True, "X"))
+		if w.row("C") != nil || w.row("A") == nil {
+			w.Errorf("the node has %v", w.get().Status.Conditions)
+		}
+		b.stop()
+		c := w.agent(nil)
+		w.until("A to go", func() bool { return w.row("A") == nil && w.row("AutohealerPlaceholder") == nil })
+		// What nobody owns, as what a kubelet makes with its node, is none of ours.
+		if diff := cmp.Diff(before, w.get().Status); diff != "" || len(before.Conditions) == 0 {
+			w.Error(diff)
+		}
+		c.Take(symptom.Report{Conditions: []symptom.Condition{is("D", catalog.True, "X")}})
+		w.until("D", func() bool { return w.row("D") != nil })
+		c.Take(symptom.Report{Gone: []string{"D"}})
+		w.until("D to go", func() bool { return w.row("D") == nil && w.row("AutohealerPlaceholder") == nil })
+		if diff := cmp.Diff(before, w.get().Status); diff != "" {
+			w.Error(diff)
+		}
+	})
+	scene("a row that was turned Unknown under our name is ours still", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.True, "DockerHung"))
+		w.apply(report.FieldManager, map[string]string{"type": "KernelDeadlock", "status": "Unknown", "reason": "AgentSilent"})
+		w.until("the agent's own word", func() bool { return w.row("KernelDeadlock").Reason == "DockerHung" })
+		if c := a.Counts(); c.TakenOver != 0 || len(c.Yielded) != 0 {
+			w.Errorf("%+v", c)
+		}
+	})
+	scene("events are stored once, as they are", func(w *world) {
+		event := symptom.Event{ID: "0123456789abcdef0123", Severity: symptom.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100%!s(MISSING) ü"}
+		a := w.agent(nil)
+		for range 3 {
+			a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{event}})
+		}
+		w.until("three deliveries", func() bool { return a.Counts().EventsSent == 3 })
+		list, err := admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.node})
+		if err != nil || len(list.Items) != 1 {
+			w.Fatalf("%v %v", list, err)
+		}
+		e := list.Items[0]
+		if e.Name != w.node+".0123456789abcdef" || e.Message != event.Message || e.Type != "Warning" || e.Source.Component != "kernel-monitor" ||
+			e.Source.Host != w.node || e.InvolvedObject.UID != w.get().UID || e.Count != 1 {
+			w.Errorf("the event is %+v", e)
+		}
+	})
+	scene("events go to the namespace that is asked for", func(w *world) {
+		a := w.agent(func(c *report.Config) { c.EventNamespace = "elsewhere" })
+		a.Take(symptom.Report{Source: "x", Events: []symptom.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})
+		w.until("the delivery", func() bool { return a.Counts().EventsSent == 1 })
+		list, err := admin.CoreV1().Events("elsewhere").List(w.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || len(list.Items[0].Message) > 1024 {
+			w.Errorf("%v %v", list, err)
+		}
+	})
+	scene("the Lease is there and goes with the node", func(w *world) {
+		a := w.agent(nil)
+		w.until("the Lease", func() bool { return !a.Counts().LeaseRenewed.IsZero() })
+		lease, err := admin.CoordinationV1().Leases("autohealer-system").Get(w.Context(), report.LeaseName(w.node), metav1.GetOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		owner := lease.OwnerReferences
+		if len(owner) != 1 || owner[0].Kind != "Node" || owner[0].UID != w.get().UID || *lease.Spec.LeaseDurationSeconds != 360 ||
+			*lease.Spec.HolderIdentity != "pod-1" || lease.Labels["app.kubernetes.io/name"] != "autohealer-agent" || time.Since(lease.Spec.RenewTime.Time) > time.Minute {
+			w.Errorf("the Lease is %+v", lease)
+		}
+	})
+	scene("without rights to Leases, or their namespace, the agent runs and says so", func(w *world) {
+		if _, err := admin.RbacV1().ClusterRoles().Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
+			{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+		}}, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		if _, err := admin.RbacV1().ClusterRoleBindings().Create(w.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "old"}, RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "old"},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "elsewhere", Name: "npd"}},
+		}, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		for namespace, result := range map[string]string{"autohealer-system": "forbidden", "nowhere": "not found"} {
+			if w.config = cluster.AdminConfig(); result == "forbidden" {
+				if w.config, err = cluster.ServiceAccountConfig(w.Context(), "elsewhere", "npd"); err != nil {
+					w.Fatal(err)
+				}
+			}
+			a := w.agent(func(c *report.Config) { c.LeaseNamespace = namespace })
+			w.until("the refusal", func() bool { return a.Counts().Requests[report.Outcome{Kind: "lease", Result: result}] == 1 })
+			a.Take(symptom.Report{Source: "x", Conditions: []symptom.Condition{is("A", catalog.True, namespace)}, Events: []symptom.Event{{ID: namespace, Reason: "R"}}})
+			w.until("the rest", func() bool { r := w.row("A"); return r != nil && r.Reason == namespace && a.Counts().EventsSent == 1 })
+			if n := strings.Count(a.log.String(), "level=WARN"); n != 1 {
+				w.Errorf("said %d times:\n%s", n, a.log)
+			}
+			a.stop()
+		}
+	})
+	scene("outages of random length under a flood", func(w *world) { weather(w) })
+}
+
+// weather has the API server go away again and again while a hundred thousand lines match:
+// in the end the newest state is there, and every event is sent or counted as dropped.
+// REPORT_OUTAGES says how often, 8 times if it does not.
+func weather(w *world) {
+	outages, lines := 8, 100_000
+	if asked, err := strconv.Atoi(os.Getenv("REPORT_OUTAGES")); err == nil {
+		outages = asked
+	}
+	proxy, err := w.cluster.Proxy()
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.config = proxy.Config(w.config)
+	a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
+	random := rand.New(rand.NewPCG(7, 7))
+	line := 0
+	for i := range outages {
+		proxy.Partition()
+		for range lines / outages {
+			line++
+			event := symptom.Event{ID: fmt.Sprint("flood-", line), Severity: symptom.Warn, Time: time.Now(), Reason: fmt.Sprint("Flood", line%3), Message: fmt.Sprint(line)}
+			a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{event}})
+		}
+		change := symptom.Event{ID: fmt.Sprint("change-", i), Time: time.Now(), Reason: "DockerHung", Condition: "KernelDeadlock", Message: fmt.Sprint("change ", i)}
+		a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{change}, Conditions: []symptom.Condition{is("KernelDeadlock", catalog.True, fmt.Sprint("Hung", i))}})
+		select {
+		case <-time.After(time.Duration(random.IntN(300)) * time.Millisecond):
+		case <-w.Context().Done():
+		}
+		proxy.Heal()
+		w.until("the newest state", func() bool { return w.row("KernelDeadlock").Reason == fmt.Sprint("Hung", i) })
+	}
+	w.until("the events of all changes", func() bool {
+		list, err := w.admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "reason=DockerHung,involvedObject.name=" + w.node})
+		return err == nil && len(list.Items) == outages
+	})
+	a.stop()
+	c := a.Counts()
+	var dropped uint64
+	for _, n := range c.Dropped {
+		dropped += n
+	}
+	w.Logf("%d outages, %d refused connections; %d events taken: %d sent, %d summed up, %d dropped; requests: %v",
+		outages, proxy.Refused(), c.EventsTaken, c.EventsSent, c.EventsSummed, dropped, c.Requests)
+	if c.EventsTaken != uint64(line+outages) || c.EventsTaken != c.EventsSent+c.EventsSummed+dropped || c.EventsQueued != 0 {
+		w.Errorf("not every event is accounted for: %+v", c)
+	}
+	if proxy.Refused() == 0 || c.Requests[report.Outcome{Kind: "conditions", Result: "unreachable"}] == 0 {
+		w.Error("there was no outage")
+	}
+}
