@@ -178,10 +178,14 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 	}
 }
 
-// unsent puts back what a request has not brought to its goal.
+// unsent puts back what a request has not brought to its goal. Perhaps it has, and only
+// the answer was lost: what the API server knows of our rows is not known then.
 func (c *core) unsent(asked *request) {
-	if asked.kind == forEvent {
+	switch asked.kind {
+	case forEvent:
 		c.lanes.failed(asked.lane, asked.event)
+	case forRows:
+		c.rows.mend = true
 	}
 }
 
@@ -227,7 +231,7 @@ func (c *core) looked(now time.Time, got kubeapi.Answer) {
 	c.learn(now, v.uid)
 	if c.rows.said == nil {
 		if c.rows.sweep = v.ownsAny(FieldManager); !c.rows.sweep && len(c.rows.want) == 0 {
-			c.rows.said = map[string]row{} // there is nothing to say, and nothing was said
+			c.rows.said, c.rows.mend = map[string]row{}, false // there is nothing to say, and nothing was said
 		}
 		return
 	}

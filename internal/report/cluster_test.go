@@ -408,7 +408,7 @@ func weather(w *world) {
 		proxy.Partition()
 		for range lines / outages {
 			line++
-			event := symptom.Event{ID: fmt.Sprint("flood-", line), Severity: symptom.Warn, Time: time.Now(), Reason: fmt.Sprint("Flood", line%3), Message: fmt.Sprint(line)}
+			event := symptom.Event{ID: fmt.Sprint("flood-", line), Severity: symptom.Warn, Time: time.Now(), Reason: fmt.Sprint("Flood", line%3), Message: strconv.Itoa(line)}
 			a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{event}})
 		}
 		change := symptom.Event{ID: fmt.Sprint("change-", i), Time: time.Now(), Reason: "DockerHung", Condition: "KernelDeadlock", Message: fmt.Sprint("change ", i)}

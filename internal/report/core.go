@@ -140,7 +140,7 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 	case !r.dirty():
 		return nil, time.Time{}
 	case r.said == nil && len(r.want) == 0 && !r.sweep:
-		return c.askLook(now) // whether there is anything to remove
+		return c.askLook(now, true) // whether there is anything to remove
 	}
 	due := latest(c.paces[forRows].until, r.last.Add(coalesce), r.budget.when(now))
 	if due.After(now) {
@@ -180,17 +180,17 @@ func (c *core) nextLease(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case c.uid == "":
-		return c.askLook(now) // without an owner it would outlive its node
+		return c.askLook(now, false) // without an owner it would outlive its node
 	}
 	return &request{Request: c.applyLease(now), kind: forLease}, now
 }
 
 // askLook looks at the Node, if that is not to be left alone for a while.
-func (c *core) askLook(now time.Time) (*request, time.Time) {
+func (c *core) askLook(now time.Time, fresh bool) (*request, time.Time) {
 	if wait := c.paces[forLook].until; wait.After(now) {
 		return nil, wait
 	}
-	return &request{Request: c.getNode(false), kind: forLook}, now
+	return &request{Request: c.getNode(fresh), kind: forLook}, now
 }
 
 func (c *core) nextLook(now time.Time) (*request, time.Time) {
@@ -200,7 +200,7 @@ func (c *core) nextLook(now time.Time) (*request, time.Time) {
 	if c.lookAt.After(now) {
 		return nil, c.lookAt
 	}
-	return c.askLook(now)
+	return c.askLook(now, false)
 }
 
 func (c *core) nextEvent(now time.Time) (*request, time.Time) {
