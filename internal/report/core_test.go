@@ -75,19 +75,32 @@ var refusals = map[string]error{
 // the newest state is there, and every event is sent or counted.
 func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T) {
 	var saw Counts
-	yields, outages, mended := 0, 0, 0
+	yields, outages := 0, uint64(0)
+	note := func(c Counts) {
+		saw.EventsSent += c.EventsSent
+		saw.EventsSummed += c.EventsSummed
+		saw.TakenOver += c.TakenOver
+		saw.Mended += c.Mended
+		yields += len(c.Yielded)
+		outages += c.Requests[Outcome{forRows, unreachable}]
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
 		s := &story{T: t, api: newFake(), now: start}
 		takeOver := rapid.Bool().Draw(t, "take over")
-		s.core = newCore(Config{
-			API: s.api, Node: "n", Holder: "h", LeaseNamespace: "l", EventNamespace: "default", LookEvery: defaultLookEvery,
-			TakeOver: takeOver, Logger: slog.New(slog.DiscardHandler),
-		}, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Float64, start)
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Float64
+		begin := func(remembered State) *core {
+			return newCore(Config{
+				API: s.api, Node: "n", Holder: "h", LeaseNamespace: "l", EventNamespace: "default", LookEvery: defaultLookEvery,
+				TakeOver: takeOver, Logger: slog.New(slog.DiscardHandler), Remembered: remembered,
+			}, random, s.now)
+		}
+		s.core = begin(State{})
 		kinds := rapid.SampledFrom([]string{"A", "B", "C", "Ready"})
 		statuses := rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown})
 		want := map[string]symptom.Condition{}
 		events := 0
+		var ended time.Time // the agent before this one
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
 				c := symptom.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
@@ -129,12 +142,34 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				}
 				s.api.update(rapid.SampledFrom([]string{"npd", "kubectl-edit"}).Draw(t, "manager"), row)
 			},
+			"fight": func(t *rapid.T) {
+				kind := kinds.Draw(t, "type")
+				for i := range 3 {
+					s.api.update("npd", map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Fight", i), "lastHeartbeatTime": s.now.Format(time.RFC3339)})
+					s.pass(6 * time.Minute)
+				}
+			},
 			"made anew": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
 					s.api.uid, s.api.rows, s.api.owners = fmt.Sprint("uid-", s.api.version), map[string]map[string]string{}, map[string]map[string]map[string]bool{}
 				}
 			},
-			"work": func(*rapid.T) { s.work() },
+			"restart": func(t *rapid.T) {
+				s.core.lanes.abandon("stopped")
+				balanced(t, s.core.figures())
+				note(s.core.figures())
+				remembered := State{}
+				if rapid.Bool().Draw(t, "remembers") {
+					remembered = s.core.rows.state
+				}
+				s.core, events, ended = begin(remembered), 0, s.now
+				for _, c := range want {
+					s.core.take(s.now, conditions(c))
+				}
+				s.core.complete = true
+			},
+			"cache": func(t *rapid.T) { s.api.freeze(rapid.Bool().Draw(t, "behind")) },
+			"work":  func(*rapid.T) { s.work() },
 			"wait": func(t *rapid.T) {
 				s.pass(time.Duration(rapid.SampledFrom([]int{1, 10, 500, 2000, 70_000, 400_000}).Draw(t, "ms")) * time.Millisecond)
 			},
@@ -142,6 +177,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		t.Repeat(actions)
 
 		s.api.fail, s.api.lose = nil, nil
+		s.api.freeze(false)
 		s.pass(30 * time.Minute)
 		counts := s.core.figures()
 		balanced(t, counts)
@@ -169,7 +205,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			t.Fatalf("more is gone than was ours, or less: %v", s.api.rows)
 		}
 		for i, at := range s.writes {
-			if i >= mostWrites && at.Sub(s.writes[i-mostWrites]) < writeEvery {
+			if i >= mostWrites && at.Sub(s.writes[i-mostWrites]) < writeEvery && s.writes[i-mostWrites].After(ended) {
 				t.Fatalf("%d writes between %s and %s", mostWrites+1, s.writes[i-mostWrites], at)
 			}
 		}
@@ -179,16 +215,11 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		if len(s.writes) != writes {
 			t.Fatalf("%d writes while nothing changes: %v", len(s.writes)-writes, s.api.bodies)
 		}
-		saw.EventsSent += counts.EventsSent
-		saw.EventsSummed += counts.EventsSummed
-		saw.TakenOver += counts.TakenOver
-		yields += len(counts.Yielded)
-		mended += int(counts.Mended)
-		outages += int(counts.Requests[Outcome{forRows, unreachable}])
+		note(counts)
 	})
 	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d writes lost in outages",
-		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, mended, outages)
-	if saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || mended == 0 || outages == 0 {
+		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, outages)
+	if saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
 		t.Error("these stories prove nothing")
 	}
 }

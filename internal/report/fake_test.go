@@ -29,7 +29,8 @@ type fake struct {
 	order   []string // of events
 	lease   map[string]any
 	renewed int
-	wiped   bool // by an apply that says no more rows, which takes with it what nobody owns
+	wiped   bool   // by an apply that says no more rows, which takes with it what nobody owns
+	cache   []byte // what those see who ask for what is cached, if it is behind
 	asked   []string
 	times   []time.Time
 	bodies  []string
@@ -65,7 +66,9 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 	var answer kubeapi.Answer
 	switch {
 	case r.Method == http.MethodGet && strings.HasPrefix(r.Path, "/api/v1/nodes/"):
-		answer = kubeapi.Answer{Body: f.node()}
+		if answer.Body = f.cache; f.cache == nil || path.RawQuery == "" {
+			answer.Body = f.node()
+		}
 	case r.Method == http.MethodPatch && strings.HasSuffix(path.Path, "/status"):
 		err = f.patch(r, path.Query())
 		answer = kubeapi.Answer{Body: f.node()}
@@ -246,6 +249,14 @@ func (f *fake) node() []byte {
 		"metadata": object{"name": "n", "uid": f.uid, "resourceVersion": strconv.Itoa(f.version), "managedFields": managed},
 		"status":   object{"conditions": conditions},
 	})
+}
+
+// freeze has the cache stay as it is now, or follow again.
+func (f *fake) freeze(behind bool) {
+	f.cache = nil
+	if behind {
+		f.cache = f.node()
+	}
 }
 
 func (f *fake) row(kind string) map[string]string {
