@@ -50,6 +50,8 @@ var laws = []law{
 	{"internal/kubeapi", anyOf("internal/probe", "k8s.io", "sigs.k8s.io"), "the agent's client is small because it is its own"},
 	{"internal/intake", anyOf("internal/probe", "internal/report"), "probe, intake and report meet only in the agent's main"},
 	{"internal/report", anyOf("internal/probe", "internal/intake"), "probe, intake and report meet only in the agent's main"},
+	{"internal/report", outside("internal/report", "internal/kubeapi", "internal/symptom", "catalog", "go.yaml.in/yaml"),
+		"the agent's voice is as small as the agent: no client-go, and no eyes"},
 	{"cmd/autohealer-agent", anyOf("sigs.k8s.io/controller-runtime", "k8s.io/client-go", "k8s.io/api", "github.com/prometheus"),
 		"the agent runs on every node and stays small"},
 	{"internal/observe", anyOf("internal/treat", "internal/remedy", "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/client"),

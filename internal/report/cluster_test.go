@@ -31,7 +31,7 @@ import (
 
 // world is a real API server with a node of a test's own in it.
 type world struct {
-	*testing.T
+	testing.TB
 	cluster *testbed.Cluster
 	admin   *kubernetes.Clientset
 	node    string
@@ -191,7 +191,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(&world{T: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
+			play(&world{TB: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
 		})
 	}
 

@@ -300,15 +300,37 @@ func TestOutages(t *testing.T) {
 			r.Errorf("%v %+v", r.api.rows, c)
 		}
 	})
+	inBubble(t, "what was told though its answer was lost is taken back", nil, func(r *running) {
+		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
+		r.Complete()
+		pass(time.Second)
+		r.api.loseWith(away)
+		r.Take(conditions(condition("B", catalog.True, "Sick", time.Now())))
+		synctest.Wait()
+		if r.api.row("B") == nil {
+			r.Fatal("B was not told")
+		}
+		r.Take(symptom.Report{Gone: []string{"B"}})
+		r.api.loseWith(nil)
+		pass(longestWait)
+		if r.api.row("B") != nil {
+			r.Error("B is there still")
+		}
+	})
 	inBubble(t, "after one, a look follows", nil, func(r *running) {
 		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
 		r.Complete()
 		pass(time.Second)
 		r.api.refuseWith(away)
-		pass(30 * time.Minute)
+		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
+		pass(5 * time.Second)
 		r.api.update("kubectl-edit", map[string]string{"type": "A", "status": "True"})
 		r.api.refuseWith(nil)
-		pass(longestWait + lookSoon)
+		looks := r.api.count("GET")
+		pass(10*time.Second + lookSoon) // sooner than the next look by itself
+		if r.api.count("GET") == looks {
+			r.Error("nobody has looked")
+		}
 		if got := r.api.row("A")["status"]; got != "False" {
 			r.Errorf("A is %s", got)
 		}

@@ -188,6 +188,9 @@ func TestConditions(t *testing.T) {
 		for range 24 {
 			pass(time.Hour)
 		}
+		if _, err := time.Parse(time.RFC3339, r.api.row("A")["lastTransitionTime"]); err != nil {
+			r.Error(err)
+		}
 		if n := r.api.count(patchStatus); n != 1 || len(r.api.row("A")["message"]) > longestConditionMessage {
 			r.Errorf("%d writes: %v", n, r.api.row("A"))
 		}
@@ -209,7 +212,8 @@ func TestConditions(t *testing.T) {
 			r.api.mu.Lock()
 			rows := []map[string]string{}
 			for kind := range r.api.rows {
-				rows = append(rows, map[string]string{"type": kind, "status": "Unknown", "reason": "AgentSilent"})
+				now := time.Now().UTC().Format(time.RFC3339)
+				rows = append(rows, map[string]string{"type": kind, "status": "Unknown", "reason": "AgentSilent", "message": "", "lastTransitionTime": now, "lastHeartbeatTime": now})
 			}
 			if err := r.api.apply(FieldManager, false, rows); err != nil {
 				r.Error(err)
@@ -284,6 +288,34 @@ func TestTwoWriters(t *testing.T) {
 		}
 		if r.api.owners[FieldManager]["A"] != nil {
 			r.Errorf("A is ours still: %v", r.api.owners)
+		}
+	})
+	inBubble(t, "what of a yielded row was only ours does not vanish with us", nil, func(r *running) {
+		r.Take(both)
+		r.Complete()
+		synctest.Wait()
+		for range 10 {
+			// It says the same, and so it owns no more than the times.
+			heartbeat(r)
+			pass(5 * time.Minute)
+			if a := r.api.row("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
+				r.Fatalf("A is %v", a)
+			}
+		}
+		if r.Counts().Yielded["A"] == "" || r.api.owners[FieldManager]["A"] != nil {
+			r.Errorf("A is ours still: %v", r.api.owners)
+		}
+	})
+	inBubble(t, "one who agrees in all but the heartbeat is a second writer too", nil, func(r *running) {
+		r.Take(both)
+		r.Complete()
+		synctest.Wait()
+		for range 4 {
+			r.api.update("twin", map[string]string{"type": "A", "lastHeartbeatTime": time.Now().Add(time.Second).UTC().Format(time.RFC3339)})
+			pass(6 * time.Minute)
+		}
+		if r.Counts().Yielded["A"] != "twin" {
+			r.Errorf("%+v", r.Counts())
 		}
 	})
 	inBubble(t, "with take-over it is ours each time", func(c *Config) { c.TakeOver = true }, func(r *running) {
