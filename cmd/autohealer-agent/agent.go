@@ -20,11 +20,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/memory"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
-// agent joins the parts: files become monitors, and what those find goes onto the
-// chart.
+// agent joins the parts: files become monitors, what those find goes onto the chart, and
+// what that says of the node to the API server.
 type agent struct {
 	log        *slog.Logger
 	boot       boot.Boot
@@ -32,6 +33,13 @@ type agent struct {
 	supervisor *supervise.Supervisor
 	chart      chart.Chart
 	needLabels chan struct{}
+	client     *kubeapi.Client // nil if there is no API server, for which noClient says why
+	noClient   error
+	reporter   *report.Reporter // nil if nothing is reported
+
+	// What is entered into the chart first is reported first: the reporter takes the last
+	// word for the newest.
+	telling sync.Mutex
 
 	// One change at a time. It may wait for monitors to end, which mu must not: whoever
 	// asks how the agent is gets an answer meanwhile.
@@ -45,6 +53,8 @@ type agent struct {
 	watches  map[string]*logwatch.Watch
 	counted  map[string]bool   // monitors whose problems are counted
 	retired  map[string]uint64 // problems of monitors that are no more, by reason
+	silent   map[string]bool   // monitors that have conditions and have not told them yet
+	complete bool              // there was a moment without any
 }
 
 // run wires everything up and works until ctx ends.
@@ -67,6 +77,9 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	if err := anyGood(shelf.Settings()); err != nil {
 		return errors.Join(err, a.memory.Close())
 	}
+	if err := a.connect(o, getenv); err != nil {
+		return errors.Join(err, a.memory.Close())
+	}
 	servers, err := listen(ctx, o, a)
 	if err != nil {
 		return errors.Join(err, a.memory.Close())
@@ -76,6 +89,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 		log.Info("an argument has no effect", "argument", given)
 	}
 
+	hush := a.speak(context.WithoutCancel(ctx))
 	var parts sync.WaitGroup
 	for _, server := range servers {
 		parts.Go(func() { server.serve(ctx, stop) })
@@ -84,9 +98,10 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	parts.Go(func() {
 		shelf.Watch(ctx, func(changes []settings.Change) { a.follow(ctx, changes, shelf.Settings()) })
 	})
-	parts.Go(func() { labels{a.ask(o, getenv), a.needLabels, a.labelsNeeded, a.learn, log}.follow(ctx) })
+	parts.Go(func() { labels{a.ask(o.node), a.needLabels, a.labelsNeeded, a.learn, log}.follow(ctx) })
 	parts.Wait()
 	a.supervisor.Stop()
+	hush() // after the last monitor has had its say
 	log.Info("stopping")
 	err = a.memory.Close()
 	for _, server := range servers {
@@ -108,13 +123,25 @@ func begin(o options, log *slog.Logger) (*agent, error) {
 	a := &agent{
 		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1),
 		runs: map[string]bool{}, noted: map[string]string{}, watches: map[string]*logwatch.Watch{},
-		counted: map[string]bool{}, retired: map[string]uint64{},
+		counted: map[string]bool{}, retired: map[string]uint64{}, silent: map[string]bool{},
 	}
 	if known, ok := remembered.Labels(); ok {
 		a.labels = known
 	}
 	a.supervisor = supervise.New(supervise.Config{Emit: a.found, Logger: log})
 	return a, nil
+}
+
+// speak reports what is found until what it returns is called, which waits until what is
+// left has been reported, for a moment.
+func (a *agent) speak(ctx context.Context) (hush func()) {
+	if a.reporter == nil {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var voice sync.WaitGroup
+	voice.Go(func() { a.reporter.Run(ctx) })
+	return func() { stop(); voice.Wait() }
 }
 
 // anyGood says what is wrong if nothing at all can be used: one bad file of several
@@ -168,6 +195,7 @@ func (a *agent) change(ctx context.Context, what func()) {
 	a.mu.Lock()
 	what()
 	jobs := a.plan()
+	a.await(jobs)
 	a.mu.Unlock()
 	now := map[string]bool{}
 	for i := range jobs {
@@ -179,6 +207,29 @@ func (a *agent) change(ctx context.Context, what func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drop(now)
+	a.allTold()
+}
+
+// await notes whose conditions are not known yet.
+func (a *agent) await(jobs []supervise.Job) {
+	before := a.silent
+	a.silent = map[string]bool{}
+	for i := range jobs {
+		name := jobs[i].Name
+		a.silent[name] = len(jobs[i].Conditions) > 0 && (before[name] || !a.runs[name])
+	}
+}
+
+// allTold tells the reporter when all conditions are known for the first time: what an
+// agent before this one has reported, and nobody tells of, is then removed.
+func (a *agent) allTold() {
+	if a.complete || len(a.waiting) > 0 || slices.Contains(slices.Collect(maps.Values(a.silent)), true) {
+		return
+	}
+	a.complete = true
+	if a.reporter != nil {
+		a.reporter.Complete()
+	}
 }
 
 // plan returns what the files ask for on this node.
@@ -283,11 +334,19 @@ func (a *agent) found(monitor string, r symptom.Report) {
 			log.Info("condition changed", "condition", event.Condition)
 		}
 	}
+	a.telling.Lock()
 	a.report(a.chart.Enter(monitor, r))
+	a.telling.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(r.Conditions) > 0 && a.silent[monitor] {
+		a.silent[monitor] = false
+		a.allTold()
+	}
 }
 
-// report is where what concerns the node as a whole leaves the agent: the log, until
-// there is a way to the API server.
+// report is where what concerns the node as a whole leaves the agent: to the log and,
+// where there is one, to the API server.
 func (a *agent) report(r symptom.Report) {
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
@@ -301,6 +360,9 @@ func (a *agent) report(r symptom.Report) {
 	for _, kind := range r.Gone {
 		a.log.Info("condition is kept no longer", "condition", kind)
 	}
+	if a.reporter != nil {
+		a.reporter.Take(r)
+	}
 }
 
 // labelsNeeded says whether a file asks for labels.
@@ -311,19 +373,12 @@ func (a *agent) labelsNeeded() bool {
 }
 
 // ask returns how the labels of the node are asked for.
-func (a *agent) ask(o options, getenv func(string) string) func(context.Context) (map[string]string, error) {
-	var client *kubeapi.Client
+func (a *agent) ask(node string) func(context.Context) (map[string]string, error) {
 	return func(ctx context.Context) (map[string]string, error) {
-		if client == nil {
-			access, err := kubeapi.Find(o.kubeconfig, o.override, getenv)
-			if err != nil {
-				return nil, err
-			}
-			if client, err = kubeapi.New(access, name+"/"+version); err != nil {
-				return nil, err
-			}
+		if a.client == nil {
+			return nil, a.noClient
 		}
-		return client.NodeLabels(ctx, o.node)
+		return a.client.NodeLabels(ctx, node)
 	}
 }
 

@@ -36,7 +36,7 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
 		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
 	kept.Add(number(a.memory.Err() == nil))
-	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics())
+	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.reportMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {

@@ -39,19 +39,19 @@ type options struct {
 	ignored []string // what was given and has no effect, for the log
 }
 
-// reporting is what the flags say of the way to the API server, which a later version
-// goes.
+// reporting is what the flags say of the way to the API server.
 type reporting struct {
-	enable                    bool
-	namespace                 string
-	waitTimeout, waitInterval time.Duration
-	heartbeat                 time.Duration
-	events, conditions        bool
-	qps                       float64
-	burst                     int
+	enable             bool
+	namespace          string // of Events
+	leases             string // namespace of the Lease
+	heartbeat          time.Duration
+	events, conditions bool
 }
 
-const defaultStateDir = "/var/lib/" + name
+const (
+	defaultStateDir       = "/var/lib/" + name
+	defaultLeaseNamespace = "autohealer-system"
+)
 
 // list is a flag whose value is separated by commas, and that may be given again.
 type list struct{ to *[]string }
@@ -91,17 +91,13 @@ func (o *options) flags() *flag.FlagSet {
 	f.BoolVar(&o.version, "version", false, "say which version this is, and exit")
 	f.IntVar(&o.verbosity, "v", 0, "how much is logged: from `level` 4 on also what is of no interest to most")
 
-	const later = " (taken, used by a later version)"
-	f.BoolVar(&o.takeOver, "take-over", false, "take over the conditions that node-problem-detector has left on the node"+later)
-	f.BoolVar(&o.reporting.enable, "enable-k8s-exporter", true, "report to the API server"+later)
-	f.StringVar(&o.reporting.namespace, "event-namespace", "", "`namespace` of Events"+later)
-	f.DurationVar(&o.reporting.waitTimeout, "apiserver-wait-timeout", 5*time.Minute, "how long the API server is waited for at the start"+later)
-	f.DurationVar(&o.reporting.waitInterval, "apiserver-wait-interval", 5*time.Second, "how often it is asked meanwhile"+later)
-	f.DurationVar(&o.reporting.heartbeat, "k8s-exporter-heartbeat-period", 5*time.Minute, "how often conditions are reported that have not changed"+later)
-	f.BoolVar(&o.reporting.events, "k8s-exporter-write-events", true, "report Events"+later)
-	f.BoolVar(&o.reporting.conditions, "k8s-exporter-update-node-conditions", true, "report conditions"+later)
-	f.Float64Var(&o.reporting.qps, "kube-api-qps", 500, "requests per second to the API server at most"+later)
-	f.IntVar(&o.reporting.burst, "kube-api-burst", 500, "requests at once at most"+later)
+	f.BoolVar(&o.reporting.enable, "enable-k8s-exporter", true, "report to the API server")
+	f.BoolVar(&o.reporting.conditions, "k8s-exporter-update-node-conditions", true, "report conditions")
+	f.BoolVar(&o.reporting.events, "k8s-exporter-write-events", true, "report Events")
+	f.StringVar(&o.reporting.namespace, "event-namespace", "", "`namespace` of Events; empty means default")
+	f.DurationVar(&o.reporting.heartbeat, "k8s-exporter-heartbeat-period", 5*time.Minute, "how often, at most, the node is looked at for what others have made of its conditions; nothing is written that has not changed")
+	f.StringVar(&o.reporting.leases, "lease-namespace", defaultLeaseNamespace, "`namespace` of the Lease by which the controller knows that the agent lives; empty: there is none")
+	f.BoolVar(&o.takeOver, "take-over", false, "take over conditions that another writes as often as he does; otherwise once")
 
 	for _, without := range withoutEffect {
 		f.Var(ignored{without, &o.ignored}, without.name, "taken and without effect: "+without.why)
@@ -127,6 +123,10 @@ var withoutEffect = []struct {
 	{"skip-headers", "the log has no headers", true},
 	{"skip-log-headers", "the log has no headers", true},
 	{"vmodule", "there is one level for everything: --v", false},
+	{"apiserver-wait-timeout", "the agent begins at once, and reports when the API server answers", false},
+	{"apiserver-wait-interval", "the agent begins at once, and reports when the API server answers", false},
+	{"kube-api-qps", "what is reported is bounded in itself, and far lower", false},
+	{"kube-api-burst", "what is reported is bounded in itself, and far lower", false},
 	{"exporter.stackdriver", "nothing is reported to Stackdriver", false},
 }
 
@@ -212,8 +212,6 @@ func wanted(f *flag.Flag) string {
 		return "true or false"
 	case time.Duration:
 		return "a time such as 30s or 5m"
-	case float64:
-		return "a number"
 	}
 	if strings.HasSuffix(f.Name, "port") {
 		return aPort

@@ -39,10 +39,10 @@ func TestTheFlagsOfTheOldAgentAreTaken(t *testing.T) {
 		statsMonitors:  []string{"/config/system-stats-monitor.json"},
 		address:        "0.0.0.0", prometheusAddress: "0.0.0.0", prometheusPort: 20258,
 		hostname: "worker-1", node: "worker-1", override: "http://127.0.0.1:8080?inClusterConfig=false",
-		reporting: reporting{namespace: "default", waitTimeout: time.Minute, waitInterval: time.Second, heartbeat: 5 * time.Minute,
-			conditions: true, qps: 10, burst: 20},
-		stateDir: "/var/lib/autohealer-agent", verbosity: 4,
-		ignored: []string{"logtostderr", "alsologtostderr", "log-dir", "stderrthreshold", "vmodule", "log-file-max-size", "skip-headers", "exporter.stackdriver", "true"},
+		reporting: reporting{namespace: "default", leases: "autohealer-system", heartbeat: 5 * time.Minute, conditions: true},
+		stateDir:  "/var/lib/autohealer-agent", verbosity: 4,
+		ignored: []string{"logtostderr", "alsologtostderr", "log-dir", "stderrthreshold", "vmodule", "log-file-max-size", "skip-headers",
+			"kube-api-qps", "kube-api-burst", "apiserver-wait-timeout", "apiserver-wait-interval", "exporter.stackdriver", "true"},
 	}
 	if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{}, reporting{})); diff != "" {
 		t.Error(diff)
@@ -66,8 +66,8 @@ func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
 	if o.address != "127.0.0.1" || o.port != 20256 || o.prometheusAddress != "127.0.0.1" || o.prometheusPort != 20257 {
 		t.Errorf("it serves %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
 	}
-	if diff := cmp.Diff(reporting{enable: true, waitTimeout: 5 * time.Minute, waitInterval: 5 * time.Second, heartbeat: 5 * time.Minute,
-		events: true, conditions: true, qps: 500, burst: 500}, o.reporting, cmp.AllowUnexported(reporting{})); diff != "" {
+	if diff := cmp.Diff(reporting{enable: true, leases: "autohealer-system", heartbeat: 5 * time.Minute,
+		events: true, conditions: true}, o.reporting, cmp.AllowUnexported(reporting{})); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]settings.Name{{Kind: config.SystemLog, Path: "a.json"}}, o.files()); diff != "" {
@@ -109,8 +109,7 @@ func TestAWrongCommandLineIsRefusedWithTheWayOut(t *testing.T) {
 		{[]string{file, "-vmuch"}, "no flag --vmuch"},
 		{[]string{file, "-x4"}, "no flag --x"},
 		{[]string{file, "--v4"}, "no flag --v4"},
-		{[]string{file, "--kube-api-qps=fast"}, "want a number"},
-		{[]string{file, "--apiserver-wait-timeout=10"}, "want a time such as 30s"},
+		{[]string{file, "--k8s-exporter-heartbeat-period=10"}, "want a time such as 30s"},
 		{[]string{file, "--port=70000"}, "want 1 to 65535"},
 		{[]string{file, "--port=20257"}, "both 20257"},
 		{[]string{file, "--enable-k8s-exporter=perhaps"}, "--enable-k8s-exporter=perhaps: want true or false"},

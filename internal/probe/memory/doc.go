@@ -1,6 +1,6 @@
 // Package memory keeps what the agent must not forget when it is started again: how far
-// each log was read, what was found to stand, the labels of its node, and its files as
-// they were last good.
+// each log was read, what was found to stand, the labels of its node, its files as they
+// were last good, and a note of what was agreed upon with others.
 //
 // It promises that the state file is whole at every moment, whatever dies when: a state
 // replaces another or does not. What is urgent is written at once, the rest soon, and

@@ -224,6 +224,21 @@ func (m *Memory) KeepTexts(texts map[string]string) {
 	}
 }
 
+// Note returns what KeepNote was given last, empty if nothing was.
+func (m *Memory) Note() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.Note
+}
+
+// KeepNote remembers a small text of somebody who is no monitor: what was agreed upon
+// with others about the node. It never waits.
+func (m *Memory) KeepNote(text string) {
+	if m.Note() != text {
+		m.change(true, func(s *state) { s.Note = text })
+	}
+}
+
 // Err says why a restart would forget the latest state, nil if it would not: it could
 // not be written, or not to a place that lasts.
 func (m *Memory) Err() error {

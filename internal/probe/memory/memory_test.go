@@ -54,6 +54,7 @@ func TestARestartRemembers(t *testing.T) {
 	m.Keep("files", Entry{State: []byte(`[]`)}, false)
 	m.KeepLabels(nil)
 	m.KeepTexts(map[string]string{"a.json": "{}", "b.json": `"<é>"`})
+	m.KeepNote(`{"agreed":"upon"}`)
 	closed(t, m)
 
 	m, said := opened(t, dir, "second")
@@ -73,6 +74,9 @@ func TestARestartRemembers(t *testing.T) {
 		if text, ok := m.Text(key); !ok || text != want {
 			t.Errorf("the text of %s is %q, %v", key, text, ok)
 		}
+	}
+	if m.Note() != `{"agreed":"upon"}` {
+		t.Errorf("the note is %q", m.Note())
 	}
 	m.KeepTexts(map[string]string{"a.json": "[]"})
 	m.KeepLabels(map[string]string{"gpu": "true"})

@@ -14,6 +14,7 @@ type state struct {
 	Monitors map[string]Entry   `json:"monitors"`
 	Labels   *map[string]string `json:"labels,omitempty"`
 	Texts    map[string]string  `json:"texts,omitempty"`
+	Note     string             `json:"note,omitempty"`
 }
 
 // version of the file. A file of another is not understood.
