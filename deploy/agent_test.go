@@ -308,9 +308,8 @@ func (c cluster) agentWithoutNode(t *testing.T) kubernetes.Interface {
 
 var agentAllowed = []request{
 	{"get", "nodes n1", ""}, {"patch", "nodes/status n1", ""},
-	{"create", "events", "default"}, {"patch", "events e1", "default"},
-	{"get", leases + " autohealer-agent-n1", namespace}, {"create", leases, namespace},
-	{"update", leases + " autohealer-agent-n1", namespace}, {"patch", leases + " autohealer-agent-n1", namespace},
+	{"create", "events", "default"},
+	{"create", leases, namespace}, {"patch", leases + " autohealer-agent-n1", namespace},
 }
 
 var agentForbidden = []request{
@@ -318,10 +317,11 @@ var agentForbidden = []request{
 	{"list", "nodes", ""}, {"watch", "nodes", ""}, {"create", "nodes", ""}, {"update", "nodes n1", ""}, {"patch", "nodes n1", ""},
 	{"delete", "nodes n1", ""}, {"update", "nodes/status n1", ""}, {"get", "nodes/proxy n1", ""}, {"create", "nodes/proxy n1", ""},
 	// Leases: no look around, no end, nowhere else.
+	{"get", leases + " autohealer-agent-n1", namespace}, {"update", leases + " autohealer-agent-n1", namespace},
 	{"list", leases, namespace}, {"watch", leases, namespace}, {"delete", leases + " autohealer-agent-n1", namespace}, {"deletecollection", leases, namespace},
 	{"create", leases, agent}, {"get", leases + " n1", "kube-node-lease"}, {"update", leases + " n1", "kube-node-lease"}, {"update", leases + " node-n1", nodeLocks},
 	// Events: no others, and none that are told.
-	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"},
+	{"get", "events e1", "default"}, {"list", "events", "default"}, {"delete", "events e1", "default"}, {"update", "events e1", "default"}, {"patch", "events e1", "default"},
 	{"create", "events", "kube-system"}, {"create", "events", namespace}, {"create", "events.events.k8s.io", "default"},
 	// What the kubelet mounts, nobody needs to read over the API.
 	{"get", "configmaps autohealer-agent-config", agent}, {"list", "configmaps", agent}, {"get", "secrets s1", agent}, {"get", "secrets s1", namespace}, {"get", "configmaps autohealer-ledger", namespace},

@@ -38,6 +38,17 @@ func apply(node string, rows ...string) deed {
 	return applyBody(node, "autohealer-agent", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)
 }
 
+// yield is how an agent keeps what would vanish from a row that it leaves to another.
+func yield(node string, rows ...string) deed {
+	return applyBody(node, "autohealer-agent-yielded", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)
+}
+
+// placeholder is what an agent says that has nothing to say, and erase how it takes that back.
+const (
+	placeholder = `{"type": "AutohealerPlaceholder", "status": "Unknown", "reason": "NothingToReport"}`
+	erase       = `{"status": {"conditions": [{"type": "AutohealerPlaceholder", "$patch": "delete"}]}}`
+)
+
 // applyBody applies fields to the status of a node, as somebody.
 func applyBody(node, manager, fields string) deed {
 	body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, %s}`, node, fields)
@@ -52,8 +63,12 @@ func applyBody(node, manager, fields string) deed {
 
 // patch changes a node, or what of it is named, by another kind of patch.
 func patch(node string, kind types.PatchType, body string, subresources ...string) deed {
+	return patchAs("autohealer-agent", node, kind, body, subresources...)
+}
+
+func patchAs(manager, node string, kind types.PatchType, body string, subresources ...string) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
-		_, err := client.CoreV1().Nodes().Patch(ctx, node, kind, []byte(body), metav1.PatchOptions{FieldManager: "autohealer-agent"}, subresources...)
+		_, err := client.CoreV1().Nodes().Patch(ctx, node, kind, []byte(body), metav1.PatchOptions{FieldManager: manager}, subresources...)
 		return err
 	}
 }
@@ -134,6 +149,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		status    = "an agent may write conditions of its node, and not status."
 		itself    = "an agent may write the status of its node, and not the node itself"
 		native    = "an agent may not write conditions of Kubernetes itself: "
+		keeps     = "as field manager autohealer-agent-yielded an agent may keep conditions as they are, and change none"
 		byApply   = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
 		others    = "the agent on node node-0001 may not write node node-0002"
 		nameless  = "the token of this agent names no node: use that of its pod"
@@ -150,8 +166,18 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"changes one", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")), ""},
 		{"takes one away", apply(mine, row("KernelDeadlock", "True")), ""},
 		{"takes over that of an old agent", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
-		{"takes all away", apply(mine), ""},
+		{"keeps of one what another has not written yet", yield(mine, row("KernelDeadlock", "True")), ""},
+		{"leaves it to the other", apply(mine, row("ReadonlyFilesystem", "False")), ""},
+		{"has it all from the other", yield(mine, placeholder), ""},
+		{"puts something in place of its conditions", apply(mine, placeholder), ""},
+		{"deletes that", patch(mine, types.StrategicMergePatchType, erase, "status"), ""},
 		{"comes back", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"a change by the name of what is kept", yield(mine, row("KernelDeadlock", "True")), keeps},
+		{"another row by that name", yield(mine, row("KernelDeadlock", "False"), row("Other", "False")), keeps},
+		{"a row of Kubernetes by that name", yield(mine, row("Ready", "False")), native + "Ready"},
+		{"another node by that name", yield(theirs, row("KernelDeadlock", "True")), others},
+		{"a patch in place of the placeholder's apply", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
+		{"a patch by that name", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
 
 		{"another node", apply(theirs, row("KernelDeadlock", "True")), others},
 		{"another node, from which nothing is taken", apply(theirs), others},
@@ -274,7 +300,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		return nil
 	})
 	for _, step := range steps {
-		if step.want != "" || strings.HasPrefix(step.name, "makes its Lease") || strings.HasPrefix(step.name, "tells of") {
+		if step.want != "" || strings.HasPrefix(step.name, "makes its Lease") || strings.HasPrefix(step.name, "tells ") {
 			continue
 		}
 		if err := step.do(t.Context(), client); err != nil {

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/report"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// ear plays an API server that takes everything, and notes it.
+type ear struct {
+	*httptest.Server
+	mu     sync.Mutex
+	labels string // of the node; while it is empty the node cannot be got
+	asked  []string
+	rows   []string // of each apply of conditions: "type=status" in the order of types
+}
+
+func newEar(tb testing.TB) *ear {
+	tb.Helper()
+	e := &ear{labels: "{}"}
+	e.Server = httptest.NewServer(e)
+	tb.Cleanup(e.Close)
+	return e
+}
+
+func (e *ear) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = append(e.asked, r.Method+" "+r.URL.Path)
+	if r.Method == http.MethodGet && e.labels == "" {
+		http.Error(w, "away", http.StatusInternalServerError)
+		return
+	}
+	if strings.HasSuffix(r.URL.Path, "/status") {
+		var node struct {
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+		if err := json.Unmarshal(body, &node); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		var rows []string
+		for _, c := range node.Status.Conditions {
+			rows = append(rows, c.Type+"="+c.Status)
+		}
+		e.rows = append(e.rows, strings.Join(rows, " "))
+	}
+	fmt.Fprintf(w, `{"metadata":{"name":"worker-1","uid":"u","resourceVersion":"1","labels":%s}}`, e.labels)
+}
+
+// heard says how often something was asked for.
+func (e *ear) heard(what string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, asked := range e.asked {
+		if strings.Contains(asked, what) {
+			n++
+		}
+	}
+	return n
+}
+
+// told are the rows of each apply.
+func (e *ear) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string{}, e.rows...)
+}
+
+func (e *ear) args() []string {
+	return []string{"--hostname-override=worker-1", "--apiserver-override=" + e.URL + "?inClusterConfig=false"}
+}
+
+func TestWhatIsFoundIsReported(t *testing.T) {
+	e, s := newEar(t), newScene(t)
+	p := start(t, append(s.args(), e.args()...)...)
+	p.waitFor("the first row", func() bool { return len(e.told()) == 1 })
+	s.log.write(oom, hung)
+	p.waitFor("the change", func() bool { return len(e.told()) == 2 })
+	if diff := cmp.Diff([]string{"KernelDeadlock=False", "KernelDeadlock=True"}, e.told()); diff != "" {
+		t.Error(diff)
+	}
+	p.waitFor("the problem and the change as Events", func() bool { return e.heard("POST /api/v1/namespaces/default/events") == 2 })
+	p.waitFor("the Lease", func() bool {
+		return e.heard("PATCH /apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases/autohealer-agent-worker-1") == 1
+	})
+	p.waitFor("the figures", func() bool { return p.figure("autohealer_agent_events_sent_total") == "2" })
+	for metric, want := range map[string]string{
+		`autohealer_agent_requests_total{request="conditions",result="ok"}`: "2",
+		`autohealer_agent_requests_total{request="lease",result="ok"}`:      "1",
+		`autohealer_agent_conditions_pending`:                               "0",
+		`autohealer_agent_events_taken_total`:                               "2",
+		`autohealer_agent_events_queued`:                                    "0",
+	} {
+		if got := p.figure(metric); got != want {
+			t.Errorf("%s is %s, want %s", metric, got, want)
+		}
+	}
+	lint(t, p)
+	if took := p.stop(); took > time.Second {
+		t.Errorf("it takes %s to stop", took)
+	}
+}
+
+// What is not said is removed, so that half of the rows would take the other half away
+// for a moment, at each restart.
+func TestNoRowIsReportedBeforeAllAreKnown(t *testing.T) {
+	e, s := newEar(t), newScene(t)
+	e.labels = ""
+	folder := t.TempDir()
+	gpu := filepath.Join(folder, "gpu.json")
+	put(t, gpu, strings.ReplaceAll(kernelMonitor(filepath.Join(folder, "gpu.log"), `"nodeSelector": "gpu=true",`), "KernelDeadlock", "GPUHung"))
+	p := start(t, append(append(s.args(), e.args()...), "--config.system-log-monitor="+gpu)...)
+	p.waitFor("that the labels are asked for", func() bool { return e.heard("GET /api/v1/nodes/worker-1") > 1 })
+	if told := e.told(); len(told) > 0 {
+		t.Errorf("%q is told", told)
+	}
+	e.mu.Lock()
+	e.labels = `{"gpu":"true"}`
+	e.mu.Unlock()
+	p.waitFor("the rows", func() bool { return len(e.told()) > 0 })
+	if diff := cmp.Diff([]string{"GPUHung=False KernelDeadlock=False"}, e.told()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTheFlagsSayWhatIsReported(t *testing.T) {
+	for _, c := range []struct {
+		flags        string
+		rows, events bool
+		where        string // Events go
+		lease        bool
+	}{
+		{"--enable-k8s-exporter=false", false, false, "", false},
+		{"--k8s-exporter-write-events=false", true, false, "", true},
+		{"--k8s-exporter-update-node-conditions=false", false, true, "default", true},
+		{"--event-namespace=kube-system --lease-namespace=", true, true, "kube-system", false},
+	} {
+		t.Run(c.flags, func(t *testing.T) {
+			t.Parallel()
+			e, s := newEar(t), newScene(t)
+			p := start(t, append(append(s.args(), e.args()...), strings.Fields(c.flags)...)...)
+			s.log.write(oom, hung)
+			p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+			p.waitFor("what is to be reported", func() bool {
+				return (e.heard("/status") > 0) == c.rows && (e.heard("POST ") == 2) == c.events && (e.heard("/leases/") > 0) == c.lease
+			})
+			p.stop() // it has told everything then
+			if got := e.heard("/status") > 0; got != c.rows {
+				t.Errorf("conditions are reported: %v", got)
+			}
+			if got := e.heard("POST /api/v1/namespaces/" + c.where + "/events"); got != e.heard("POST ") || (got == 2) != c.events {
+				t.Errorf("%d Events are reported, and %d in all", got, e.heard("POST "))
+			}
+			if got := e.heard("/leases/") > 0; got != c.lease {
+				t.Errorf("a Lease is kept: %v", got)
+			}
+			if c.flags == "--enable-k8s-exporter=false" && e.heard("/") > 0 {
+				t.Errorf("it asks for %q", e.asked)
+			}
+		})
+	}
+}
+
+func TestWithoutAnAPIServerTheAgentServesAndLogs(t *testing.T) {
+	s := newScene(t)
+	p := start(t, s.args()...)
+	p.waitFor("a condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
+	if n := p.logged("nothing is reported", "--kubeconfig"); n != 1 {
+		t.Errorf("it is said %d times that nothing is reported, and what to do", n)
+	}
+	if got := p.figure("autohealer_agent_events_taken_total"); got != "none" {
+		t.Errorf("there is a figure of what is reported: %s", got)
+	}
+	// One that was asked for is another matter.
+	p = start(t, append(newScene(t).args(), "--kubeconfig=/nowhere/config")...)
+	<-p.ended
+	if p.logged("/nowhere/config") == 0 || p.command.ProcessState.ExitCode() != 1 {
+		t.Errorf("it ends with %d", p.command.ProcessState.ExitCode())
+	}
+}
+
+func TestWhatWasAgreedWithOtherWritersIsRemembered(t *testing.T) {
+	folder := t.TempDir()
+	state := report.State{Taken: map[string][]string{"A": {"npd"}}, Yielded: map[string]string{"B": "other"}}
+	for round := range 2 {
+		var log bytes.Buffer
+		a, err := begin(options{stateDir: folder}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round == 0 {
+			a.agree(state)
+		} else if diff := cmp.Diff(state, a.agreed()); diff != "" {
+			t.Error(diff)
+		}
+		a.memory.KeepNote(map[int]string{0: a.memory.Note(), 1: "[nonsense"}[round])
+		if round == 1 {
+			if diff := cmp.Diff(report.State{}, a.agreed()); diff != "" || !strings.Contains(log.String(), "settled anew") {
+				t.Errorf("of nonsense %s\n%s", diff, log.String())
+			}
+		}
+		if err := a.memory.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lastRow is an API that keeps the last row that it was told.
+type lastRow struct {
+	mu   sync.Mutex
+	text string
+}
+
+func (l *lastRow) Do(_ context.Context, r kubeapi.Request) (kubeapi.Answer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.Method == http.MethodPatch {
+		l.text = string(r.Body)
+	}
+	return kubeapi.Answer{Body: []byte(`{"metadata":{"uid":"u"}}`)}, nil
+}
+
+// Several monitors may keep one condition, and each tells of it whenever it wants.
+func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
+	for round := range 20 {
+		a, told := inside(t), &lastRow{}
+		var err error
+		if a.reporter, err = report.New(report.Config{API: told, Node: "n"}); err != nil {
+			t.Fatal(err)
+		}
+		a.reporter.Complete()
+		var monitors sync.WaitGroup
+		for m := range 4 {
+			monitors.Go(func() {
+				for i := range 300 {
+					a.found(fmt.Sprint(m), symptom.Report{Conditions: []symptom.Condition{{
+						Type: "Shared", Status: []catalog.Status{catalog.True, catalog.False}[i%2], Reason: fmt.Sprintf("Said%dBy%d", i, m), Since: time.Unix(int64(i), 0),
+					}}})
+				}
+			})
+		}
+		monitors.Wait()
+		a.speak(t.Context())() // what is left is told
+		if want := a.chart.Conditions()[0].Reason; !strings.Contains(told.text, want) {
+			t.Fatalf("round %d: %s stands, and the API server is told %s", round, want, told.text)
+		}
+	}
+}
+
+// The manifests and the program are made together.
+func TestTheManifestsHaveArgumentsThatTheAgentTakes(t *testing.T) {
+	for _, variant := range []string{"kmsg", "journal"} {
+		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, found := strings.Cut(string(text), "\n---\n")
+		var daemons appsv1.DaemonSet
+		if err := yaml.Unmarshal([]byte(after), &daemons); err != nil || !found || daemons.Kind != "DaemonSet" {
+			t.Fatalf("%s: %s, %v", variant, daemons.Kind, err)
+		}
+		container := daemons.Spec.Template.Spec.Containers[0]
+		o, err := parse(container.Args, none, io.Discard)
+		if err != nil {
+			t.Fatalf("%s: %v", variant, err)
+		}
+		if len(o.ignored) > 0 || o.reporting.leases != defaultLeaseNamespace || !o.reporting.enable {
+			t.Errorf("%s: %+v", variant, o)
+		}
+		for _, file := range o.files() {
+			if filepath.Dir(file.Path) != "/config" {
+				t.Errorf("%s: %s is not mounted", variant, file.Path)
+			}
+		}
+		ports := map[string]int32{}
+		for _, p := range container.Ports {
+			ports[p.Name] = p.ContainerPort
+		}
+		if int(ports["status"]) != o.port || int(ports["metrics"]) != o.prometheusPort {
+			t.Errorf("%s: it serves %d and %d, and the manifest names %v", variant, o.port, o.prometheusPort, ports)
+		}
+		if mounts := fmt.Sprint(container.VolumeMounts); !strings.Contains(mounts, o.stateDir) {
+			t.Errorf("%s: the state in %s is not kept", variant, o.stateDir)
+		}
+	}
+}
