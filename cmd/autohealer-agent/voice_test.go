@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -31,6 +32,7 @@ type ear struct {
 	*httptest.Server
 	mu     sync.Mutex
 	labels string // of the node; while it is empty the node cannot be got
+	stall  bool   // the next apply is not answered
 	asked  []string
 	rows   []string // of each apply of conditions: "type=status" in the order of types
 }
@@ -51,6 +53,13 @@ func (e *ear) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asked = append(e.asked, r.Method+" "+r.URL.Path)
+	if e.stall && strings.HasSuffix(r.URL.Path, "/status") {
+		e.stall = false
+		e.mu.Unlock()
+		<-r.Context().Done()
+		e.mu.Lock()
+		return
+	}
 	if r.Method == http.MethodGet && e.labels == "" {
 		http.Error(w, "away", http.StatusInternalServerError)
 		return
@@ -133,7 +142,9 @@ func TestWhatIsFoundIsReported(t *testing.T) {
 // for a moment, at each restart.
 func TestNoRowIsReportedBeforeAllAreKnown(t *testing.T) {
 	e, s := newEar(t), newScene(t)
+	e.mu.Lock()
 	e.labels = ""
+	e.mu.Unlock()
 	folder := t.TempDir()
 	gpu := filepath.Join(folder, "gpu.json")
 	put(t, gpu, strings.ReplaceAll(kernelMonitor(filepath.Join(folder, "gpu.log"), `"nodeSelector": "gpu=true",`), "KernelDeadlock", "GPUHung"))
@@ -186,6 +197,24 @@ func TestTheFlagsSayWhatIsReported(t *testing.T) {
 				t.Errorf("it asks for %q", e.asked)
 			}
 		})
+	}
+}
+
+func TestWhatIsNotToldYetIsToldAtTheEnd(t *testing.T) {
+	e, s := newEar(t), newScene(t)
+	e.mu.Lock()
+	e.stall = true
+	e.mu.Unlock()
+	p := start(t, append(s.args(), e.args()...)...)
+	p.waitFor("the first row", func() bool { return e.heard("/status") == 1 })
+	s.log.write(hung)
+	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
+	p.stop()
+	if told := e.told(); len(told) == 0 || told[len(told)-1] != "KernelDeadlock=True" {
+		t.Errorf("%q is told", told)
+	}
+	if got := e.heard("POST "); got != 1 {
+		t.Errorf("%d Events are told", got)
 	}
 }
 
@@ -250,8 +279,9 @@ func (l *lastRow) Do(_ context.Context, r kubeapi.Request) (kubeapi.Answer, erro
 
 // Several monitors may keep one condition, and each tells of it whenever it wants.
 func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
-	for round := range 20 {
+	for round := range 50 {
 		a, told := inside(t), &lastRow{}
+		a.log = slog.New(dawdling{})
 		var err error
 		if a.reporter, err = report.New(report.Config{API: told, Node: "n"}); err != nil {
 			t.Fatal(err)
@@ -260,11 +290,9 @@ func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
 		var monitors sync.WaitGroup
 		for m := range 4 {
 			monitors.Go(func() {
-				for i := range 300 {
-					a.found(fmt.Sprint(m), symptom.Report{Conditions: []symptom.Condition{{
-						Type: "Shared", Status: []catalog.Status{catalog.True, catalog.False}[i%2], Reason: fmt.Sprintf("Said%dBy%d", i, m), Since: time.Unix(int64(i), 0),
-					}}})
-				}
+				a.found(fmt.Sprint(m), symptom.Report{Conditions: []symptom.Condition{{
+					Type: "Shared", Status: catalog.True, Reason: fmt.Sprint("SaidBy", m), Since: time.Unix(int64(100-m), 0),
+				}}})
 			})
 		}
 		monitors.Wait()
@@ -274,6 +302,17 @@ func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
 		}
 	}
 }
+
+// dawdling is a log that takes its time.
+type dawdling struct{ slog.Handler }
+
+func (dawdling) Handle(context.Context, slog.Record) error {
+	<-time.After(rand.N(200 * time.Microsecond))
+	return nil
+}
+
+func (d dawdling) Enabled(context.Context, slog.Level) bool { return true }
+func (d dawdling) WithAttrs([]slog.Attr) slog.Handler       { return d }
 
 // The manifests and the program are made together.
 func TestTheManifestsHaveArgumentsThatTheAgentTakes(t *testing.T) {

@@ -11,40 +11,56 @@ import (
 	"sync"
 )
 
-var (
-	buildOnce sync.Once
-	folder    string
-	errBuild  error
-)
+// built are the programs of this process, and where they are.
+var built struct {
+	mu       sync.Mutex
+	folder   string
+	programs map[string]error
+}
 
-// Clean removes what was built. A package whose tests run a controller calls it
+// Clean removes what was built. A package whose tests run a program calls it
 // at their end.
 func Clean() {
-	if folder != "" {
-		_ = os.RemoveAll(folder)
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if built.folder != "" {
+		_ = os.RemoveAll(built.folder)
 	}
 }
 
-// controllerProgram builds the controller, once for this process, with the race
-// detector if this process has it.
-func controllerProgram(ctx context.Context) (string, error) {
-	buildOnce.Do(func() {
-		if folder, errBuild = os.MkdirTemp("", "rig-"); errBuild != nil {
-			return
+// build builds a program of cmd, once for this process, with the race detector if this
+// process has it.
+func build(ctx context.Context, name string) (string, error) {
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if built.folder == "" {
+		made, err := os.MkdirTemp("", "rig-")
+		if err != nil {
+			return "", err
 		}
-		args := []string{"build", "-o", folder}
-		if raced {
-			args = append(args, "-race")
-		}
-		if errBuild = readSources(); errBuild != nil {
-			return
-		}
-		build := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/cmd/autohealer-controller")...)
-		if out, err := build.CombinedOutput(); err != nil {
-			errBuild = fmt.Errorf("building the controller: %w\n%s", err, out)
-		}
-	})
-	return filepath.Join(folder, "autohealer-controller"), errBuild
+		built.folder, built.programs = made, map[string]error{}
+	}
+	err, done := built.programs[name]
+	if !done {
+		err = compile(ctx, name, built.folder)
+		built.programs[name] = err
+	}
+	return filepath.Join(built.folder, name), err
+}
+
+func compile(ctx context.Context, name, into string) error {
+	args := []string{"build", "-o", into}
+	if raced {
+		args = append(args, "-race")
+	}
+	if err := readSources(); err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/cmd/"+name)...)
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", name, err, out)
+	}
+	return nil
 }
 
 // readSources looks at every file that the program is made of. The test does not

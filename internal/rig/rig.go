@@ -26,21 +26,10 @@ const (
 // programs run beside the testbed and not in it.
 var manifests = []string{"crds/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml"}
 
-// Install applies the manifests.
+// Install applies the manifests of the controller.
 func Install(ctx context.Context, c *testbed.Cluster) error {
-	for _, pattern := range manifests {
-		names, err := fs.Glob(deploy.Manifests, pattern)
-		if err == nil && len(names) == 0 {
-			err = errors.New("there is none")
-		}
-		if err != nil {
-			return fmt.Errorf("finding deploy/%s: %w", pattern, err)
-		}
-		for _, name := range names {
-			if err := apply(ctx, c, name); err != nil {
-				return fmt.Errorf("installing deploy/%s: %w", name, err)
-			}
-		}
+	if err := install(ctx, c, manifests); err != nil {
+		return err
 	}
 	// Of the webhook only what it keeps its certificate in: who is asked about
 	// policies is another matter.
@@ -54,6 +43,24 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s",
 		"crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io")
 	return err
+}
+
+func install(ctx context.Context, c *testbed.Cluster, patterns []string) error {
+	for _, pattern := range patterns {
+		names, err := fs.Glob(deploy.Manifests, pattern)
+		if err == nil && len(names) == 0 {
+			err = errors.New("there is none")
+		}
+		if err != nil {
+			return fmt.Errorf("finding deploy/%s: %w", pattern, err)
+		}
+		for _, name := range names {
+			if err := apply(ctx, c, name); err != nil {
+				return fmt.Errorf("installing deploy/%s: %w", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 func apply(ctx context.Context, c *testbed.Cluster, name string) error {
@@ -99,7 +106,7 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 	}
 	if o.Program == "" {
 		var err error
-		if o.Program, err = controllerProgram(ctx); err != nil {
+		if o.Program, err = build(ctx, "autohealer-controller"); err != nil {
 			return nil, err
 		}
 	}
