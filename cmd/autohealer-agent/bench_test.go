@@ -91,14 +91,19 @@ func buildRelease(tb testing.TB, folder string) string {
 // resident returns how much memory the agent has, in MB.
 func (p *process) resident() float64 {
 	p.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.command.Process.Pid))
+	return residentOf(p.t, p.command.Process.Pid)
+}
+
+func residentOf(tb testing.TB, pid int) float64 {
+	tb.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		p.t.Fatal(err)
+		tb.Fatal(err)
 	}
 	_, after, _ := strings.Cut(string(text), "VmRSS:")
 	kilobytes, err := strconv.ParseFloat(strings.Fields(after)[0], 64)
 	if err != nil {
-		p.t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return kilobytes / 1024
 }

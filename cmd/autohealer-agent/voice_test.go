@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -290,7 +291,7 @@ func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
 		var monitors sync.WaitGroup
 		for m := range 4 {
 			monitors.Go(func() {
-				a.found(fmt.Sprint(m), symptom.Report{Conditions: []symptom.Condition{{
+				a.found(strconv.Itoa(m), symptom.Report{Conditions: []symptom.Condition{{
 					Type: "Shared", Status: catalog.True, Reason: fmt.Sprint("SaidBy", m), Since: time.Unix(int64(100-m), 0),
 				}}})
 			})

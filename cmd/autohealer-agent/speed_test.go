@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// What the agent may take, of memory and of disk, in MB.
+const mostMegabytes = 15
+
+// onlooker watches one node.
+type onlooker struct {
+	tb     testing.TB
+	events <-chan watch.Event
+}
+
+// sees returns when the watch shows a condition with that status.
+func (o onlooker) sees(kind corev1.NodeConditionType, status corev1.ConditionStatus) time.Time {
+	o.tb.Helper()
+	for limit := time.After(20 * time.Second); ; {
+		select {
+		case event := <-o.events:
+			node, ok := event.Object.(*corev1.Node)
+			if ok && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind && c.Status == status }) {
+				return time.Now()
+			}
+		case <-limit:
+			o.tb.Fatalf("waited in vain for %s=%s", kind, status)
+		}
+	}
+}
+
+// still says how many events come within a while.
+func (o onlooker) still(while time.Duration) (n int) {
+	for limit := time.After(while); ; {
+		select {
+		case <-o.events:
+			n++
+		case <-limit:
+			return n
+		}
+	}
+}
+
+// One op is the agent as it is released, with the kernel monitor of config/ and the real
+// /dev/kmsg, on a node of 15 KB of a real API server, under its rights and the guard: it
+// is left alone for 20 s, and then 30 lines make a condition True, which another client
+// watches, and 30 more end it. The times are from before the write of a line until the
+// watcher has the condition.
+func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		b.Fatalf("%v: run this as root, on a machine with a kernel log", err)
+	}
+	defer kmsg.Close()
+	folder := b.TempDir()
+	release := buildRelease(b, folder)
+	info, err := os.Stat(release)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cluster := testbed.New(b, testbed.Config{})
+	if err := rig.Install(b.Context(), cluster); err != nil {
+		b.Fatal(err)
+	}
+	if err := rig.InstallAgent(b.Context(), cluster); err != nil {
+		b.Fatal(err)
+	}
+	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	const lines = 30
+	var took []time.Duration
+	var idle float64
+	writes, round := 0, 0
+	for b.Loop() {
+		round++
+		nodes := testbed.RealNodes(1)
+		nodes.First = round
+		made, err := cluster.CreateNodes(b.Context(), nodes)
+		if err != nil {
+			b.Fatal(err)
+		}
+		mark := fmt.Sprintf("autohealer-bench-%d", time.Now().UnixNano())
+		config := filepath.Join(folder, fmt.Sprint("kernel-monitor-", round, ".json"))
+		put(b, config, withRule(b, mark))
+		seen, err := admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + made[0].Name})
+		if err != nil {
+			b.Fatal(err)
+		}
+		o := onlooker{b, seen.ResultChan()}
+		a, err := rig.StartAgent(b.Context(), cluster, rig.AgentOptions{
+			Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, fmt.Sprint("state-", round)), Args: []string{"--config.system-log-monitor=" + config},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		o.sees("BenchmarkRuns", corev1.ConditionFalse)
+		o.still(2 * time.Second)
+		writes += o.still(20 * time.Second)
+		idle = max(idle, residentOf(b, a.PID()))
+		for line := range lines {
+			began := time.Now()
+			if _, err := fmt.Fprintf(kmsg, "<3>%s begins %d\n", mark, line); err != nil {
+				b.Fatal(err)
+			}
+			took = append(took, o.sees("BenchmarkRuns", corev1.ConditionTrue).Sub(began))
+			// A node that flaps would be slowed down.
+			o.still(1100 * time.Millisecond)
+			if _, err := fmt.Fprintf(kmsg, "<3>%s ends %d\n", mark, line); err != nil {
+				b.Fatal(err)
+			}
+			o.sees("BenchmarkRuns", corev1.ConditionFalse)
+			o.still(1100 * time.Millisecond)
+		}
+		seen.Stop()
+		if err := a.Stop(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	slices.Sort(took)
+	b.ReportMetric(milliseconds(took[len(took)/2]), "ms-median")
+	b.ReportMetric(milliseconds(took[len(took)*95/100]), "ms-p95")
+	b.ReportMetric(milliseconds(took[len(took)-1]), "ms-worst")
+	b.ReportMetric(float64(writes), "idle-writes")
+	b.ReportMetric(idle, "MB-idle")
+	size := float64(info.Size()) / 1e6
+	b.ReportMetric(size, "MB-binary")
+	if writes > 0 || size > mostMegabytes {
+		b.Errorf("the node was written %d times while nothing happened, and the program has %.1f MB", writes, size)
+	}
+	if idle > mostMegabytes {
+		b.Logf("idle it has %.1f MB, and %d are allowed", idle, mostMegabytes)
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// withRule is the kernel monitor that is installed by default, with a condition that
+// lines of a mark begin and end.
+func withRule(tb testing.TB, mark string) string {
+	tb.Helper()
+	text, err := os.ReadFile("../../config/kernel-monitor.json")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var monitor map[string]any
+	if err := json.Unmarshal(text, &monitor); err != nil {
+		tb.Fatal(err)
+	}
+	conditions, _ := monitor["conditions"].([]any)
+	rules, _ := monitor["rules"].([]any)
+	if monitor["plugin"] != "kmsg" || len(conditions) == 0 || len(rules) == 0 {
+		tb.Fatalf("the kernel monitor is %s", text)
+	}
+	monitor["conditions"] = append(conditions, map[string]string{"type": "BenchmarkRuns", "reason": "NoBenchmark", "message": "nothing runs"})
+	monitor["rules"] = append(rules, map[string]string{"type": "permanent", "condition": "BenchmarkRuns", "reason": "Benchmark", "pattern": mark + " begins .*", "clearPattern": mark + " ends .*"})
+	if text, err = json.Marshal(monitor); err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}

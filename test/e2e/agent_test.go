@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// probed is a node that the agent's own program looks after, with the token of its pod,
+// its rights and the guard. It reads the kernel log of this machine.
+type probed struct {
+	*rig.Agent
+	w    *ward
+	node string
+	mark string // of the lines that are for it
+	file string
+}
+
+// monitor is what the agent looks for: what makes KernelDeadlock, and what ends it.
+func (p *probed) monitor(conditions string) {
+	p.w.t.Helper()
+	p.w.must(os.WriteFile(p.file, []byte(fmt.Sprintf(`{"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "conditions": [%s],
+		"rules": [{"type": "temporary", "reason": "OOMKilling", "pattern": "%s killed .*"}%s]}`, conditions, p.mark, map[bool]string{
+		true: fmt.Sprintf(`, {"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "%[1]s hung.*", "clearPattern": "%[1]s goes on.*"}`, p.mark),
+	}[conditions != ""])), 0o600))
+}
+
+// kernelSays writes a line into the kernel log.
+func (p *probed) kernelSays(words string) {
+	p.w.t.Helper()
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		p.w.t.Fatalf("%v: run this test as root, on a machine with a kernel log", err)
+	}
+	defer kmsg.Close()
+	_, err = kmsg.WriteString("<3>" + p.mark + " " + words + "\n")
+	p.w.must(err)
+}
+
+func (p *probed) shows(w *ward, metric string) {
+	w.t.Helper()
+	w.eventually("the agent's metric "+metric, func() error {
+		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+p.Metrics+"/metrics", http.NoBody)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil || strings.Contains(string(text), "\n"+metric+"\n") {
+			return err
+		}
+		name, _, _ := strings.Cut(metric, " ")
+		return fmt.Errorf("it is %.120q", string(text)[max(0, strings.Index(string(text), "\n"+name)):])
+	})
+}
+
+func (p *probed) becomes(w *ward, kind string, status corev1.ConditionStatus, reason string) {
+	w.t.Helper()
+	w.eventually(kind, func() error { return w.is(p.node, kind, status, reason) })
+}
+
+// owners are who owns the status of a row, and how they came to it.
+func (p *probed) owners(w *ward, kind string) (names []string) {
+	w.t.Helper()
+	node, err := w.get(w.t.Context(), p.node)
+	w.must(err)
+	for _, entry := range node.ManagedFields {
+		if _, row, found := strings.Cut(entry.FieldsV1.GetRawString(), `"k:{\"type\":\"`+kind+`\"}":{`); found {
+			if row, _, _ = strings.Cut(row, "}}"); strings.Contains(row+"}", `"f:status":{}`) {
+				names = append(names, entry.Manager+" "+string(entry.Operation))
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestTheAgent has the program of the agent and that of the controller at work together.
+func TestTheAgent(t *testing.T) {
+	t.Parallel()
+	world := newWorld(t)
+	w := world.ward(t, "probed")
+	w.must(rig.InstallAgent(t.Context(), w.Cluster))
+	w.agentsAreBound()
+	folder := t.TempDir()
+	p := &probed{w: w, node: w.admit(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
+	p.monitor(`{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100% well"}, {"type": "XfsShutdown", "reason": "XfsHasNotShutDown", "message": "it is up"}`)
+	w.want("hung", func(s *v1alpha1.ConditionSetSpec) {
+		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
+	})
+	controller := w.start(rig.Options{Args: short})
+	var err error
+	p.Agent, err = rig.StartAgent(t.Context(), w.Cluster, rig.AgentOptions{
+		Node: p.node, StateDir: filepath.Join(folder, "state"),
+		Args: []string{"--config.system-log-monitor=" + p.file, "--k8s-exporter-heartbeat-period=10s"},
+	})
+	w.must(err)
+	t.Cleanup(func() {
+		if text, err := p.Log(); t.Failed() {
+			t.Logf("the agent's log (%v):\n%s", err, text)
+		}
+	})
+
+	w.part("a line becomes a condition, an Event and a taint, and all goes again", func(w *ward) {
+		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
+		w.metric(controller, `autohealer_agents{state="heard"} 1`)
+		p.kernelSays("hung: 100% of it")
+		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+		w.has(p.node, noSchedule(w.key("hung")))
+		w.tells(p.node, "DockerHung", "100% of it")
+		p.kernelSays("goes on")
+		p.becomes(w, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		w.has(p.node)
+	})
+	w.part("one that is killed is called silent, and owns its rows when it is back", func(w *ward) {
+		p.kernelSays("hung")
+		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+		w.must(p.Kill())
+		// Six minutes are more than a test has.
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + p.node}}
+		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+		w.isSilent(p.node, "KernelDeadlock", "XfsShutdown")
+		w.has(p.node, noSchedule(w.key("hung"))) // who was sick is not well because nobody looks
+		w.must(p.Restart(w.t.Context()))
+		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+		p.becomes(w, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown")
+		for _, kind := range []string{"KernelDeadlock", "XfsShutdown"} {
+			if owners := p.owners(w, kind); !slices.Equal(owners, []string{"autohealer-agent Apply"}) {
+				w.t.Errorf("%s is owned by %q", kind, owners)
+			}
+		}
+		w.metric(controller, `autohealer_agents{state="heard"} 1`)
+		p.shows(w, "autohealer_agent_conditions_taken_over_total 0")
+	})
+	w.part("a row is taken over once, and then left to who writes it again, over a restart too", func(w *ward) {
+		admin, err := kubernetes.NewForConfig(w.AdminConfig())
+		w.must(err)
+		old := func() {
+			body := fmt.Sprintf(`{"status":{"conditions":[{"type":"KernelDeadlock","status":"False","reason":"SaysTheOld","message":"100%%","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`, time.Now().UTC().Format(time.RFC3339))
+			_, err := admin.CoreV1().Nodes().Patch(w.t.Context(), p.node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "node-problem-detector"}, "status")
+			w.must(err)
+		}
+		old()
+		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+		p.shows(w, "autohealer_agent_conditions_taken_over_total 1")
+		old()
+		yielded := `autohealer_agent_condition_yielded{condition="KernelDeadlock",manager="node-problem-detector"} 1`
+		p.shows(w, yielded)
+		p.shows(w, "autohealer_agent_conditions_pending 0")
+		w.must(p.Restart(w.t.Context()))
+		p.shows(w, yielded)
+		p.shows(w, "autohealer_agent_conditions_pending 0")
+		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
+		w.must(w.is(p.node, "XfsShutdown", corev1.ConditionFalse, "XfsHasNotShutDown"))
+	})
+	w.part("who has no conditions any more leaves nothing, and takes nothing of others", func(w *ward) {
+		before, err := w.get(w.t.Context(), p.node)
+		w.must(err)
+		p.monitor("")
+		gone := func() error {
+			node, err := w.get(w.t.Context(), p.node)
+			if err != nil {
+				return err
+			}
+			for _, c := range node.Status.Conditions {
+				if c.Type == "XfsShutdown" || c.Type == "AutohealerPlaceholder" {
+					return fmt.Errorf("%s is there", c.Type)
+				}
+			}
+			return nil
+		}
+		w.eventually("the rows going", gone)
+		p.shows(w, "autohealer_agent_conditions_pending 0")
+		w.must(gone())
+		after, err := w.get(w.t.Context(), p.node)
+		w.must(err)
+		if len(after.Status.Conditions) != len(before.Status.Conditions)-1 || after.Status.NodeInfo != before.Status.NodeInfo || len(after.Status.Addresses) != len(before.Status.Addresses) {
+			w.t.Errorf("of %+v\nis left %+v", before.Status, after.Status)
+		}
+		w.must(w.is(p.node, "KernelDeadlock", corev1.ConditionFalse, "SaysTheOld"))
+	})
+	text, err := p.Log()
+	w.must(err)
+	if strings.Contains(text, "a request is refused") || strings.Contains(text, "cannot be told anything") {
+		t.Errorf("the agent is held up:\n%s", text)
+	}
+}
+
+// agentsAreBound waits until the guard is in force.
+func (w *ward) agentsAreBound() {
+	w.t.Helper()
+	config, err := w.ServiceAccountConfig(w.t.Context(), rig.AgentAccount, rig.AgentAccount)
+	w.must(err)
+	nobody, err := kubernetes.NewForConfig(config)
+	w.must(err)
+	w.eventually("the guard", func() error {
+		_, err := nobody.CoordinationV1().Leases(rig.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "names no node") {
+			return errors.Join(errors.New("it is not there yet"), err)
+		}
+		return nil
+	})
+}
