@@ -57,9 +57,10 @@ func (o onlooker) still(while time.Duration) (n int) {
 
 // One op is the agent as it is released, with the kernel monitor of config/ and the real
 // /dev/kmsg, on a node of 15 KB of a real API server, under its rights and the guard: it
-// is left alone for 20 s, and then 30 lines make a condition True, which another client
-// watches, and 30 more end it. The times are from before the write of a line until the
-// watcher has the condition.
+// is left alone for 35 s, in which it hangs up, and then a line makes a condition True,
+// which another client watches, and another ends it, 31 times. The times are from before
+// the write of a line until the watcher has the condition. The first, for which the agent
+// connects anew, is ms-cold and not among the others.
 func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
@@ -85,6 +86,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	}
 	const lines = 30
 	var took []time.Duration
+	var cold time.Duration
 	var idle float64
 	writes, round := 0, 0
 	for b.Loop() {
@@ -111,14 +113,18 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 		}
 		o.sees("BenchmarkRuns", corev1.ConditionFalse)
 		o.still(2 * time.Second)
-		writes += o.still(20 * time.Second)
+		writes += o.still(33 * time.Second)
 		idle = max(idle, residentOf(b, a.PID()))
-		for line := range lines {
+		for line := range lines + 1 {
 			began := time.Now()
 			if _, err := fmt.Fprintf(kmsg, "<3>%s begins %d\n", mark, line); err != nil {
 				b.Fatal(err)
 			}
-			took = append(took, o.sees("BenchmarkRuns", corev1.ConditionTrue).Sub(began))
+			if passed := o.sees("BenchmarkRuns", corev1.ConditionTrue).Sub(began); line == 0 {
+				cold = max(cold, passed)
+			} else {
+				took = append(took, passed)
+			}
 			// A node that flaps would be slowed down.
 			o.still(1100 * time.Millisecond)
 			if _, err := fmt.Fprintf(kmsg, "<3>%s ends %d\n", mark, line); err != nil {
@@ -136,6 +142,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	b.ReportMetric(milliseconds(took[len(took)/2]), "ms-median")
 	b.ReportMetric(milliseconds(took[len(took)*95/100]), "ms-p95")
 	b.ReportMetric(milliseconds(took[len(took)-1]), "ms-worst")
+	b.ReportMetric(milliseconds(cold), "ms-cold")
 	b.ReportMetric(float64(writes), "idle-writes")
 	b.ReportMetric(idle, "MB-idle")
 	size := float64(info.Size()) / 1e6
