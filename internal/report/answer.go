@@ -156,7 +156,7 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 	switch asked.kind {
 	case forRows:
 		c.rows.said, c.rows.mend, c.rows.force = asked.rows, false, false
-		c.rows.erase = asked.placeholder
+		c.rows.erase = c.rows.erase || asked.placeholder
 		c.wrote(now, got)
 	case forErase:
 		c.rows.erase = false
@@ -167,6 +167,14 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 			return
 		}
 		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, asked.placeholder
+		c.wrote(now, got)
+	case forSweep:
+		if asked.fresh {
+			c.sort(now, got)
+			return
+		}
+		c.rows.isSwept(asked.litter)
+		c.log.Info("conditions without a status, which nobody keeps any more, are deleted", "conditions", asked.litter.kinds)
 		c.wrote(now, got)
 	case forLook:
 		c.looked(now, got)
@@ -205,6 +213,8 @@ func (c *core) wrote(now time.Time, got kubeapi.Answer) {
 		return // that it was written is certain, of which version is not
 	}
 	c.rows.version = v.version
+	c.rows.forgive(&v)
+	c.rows.stray = c.rows.stray || len(c.rows.ownerless(&v)) > 0
 	c.learn(now, v.uid)
 }
 
@@ -229,6 +239,8 @@ func (c *core) looked(now time.Time, got kubeapi.Answer) {
 		return
 	}
 	c.learn(now, v.uid)
+	c.rows.forgive(&v)
+	c.rows.stray = c.rows.stray || len(c.rows.strays(&v)) > 0
 	if c.rows.said == nil {
 		if c.rows.sweep = v.ownsAny(FieldManager); !c.rows.sweep && len(c.rows.want) == 0 {
 			c.rows.said, c.rows.mend = map[string]row{}, false // there is nothing to say, and nothing was said
@@ -244,7 +256,7 @@ func (c *core) looked(now time.Time, got kubeapi.Answer) {
 		c.counts.Mended += uint64(len(found))
 		c.rows.mend = true
 	}
-	if _, differs := c.rows.inherit(&v); differs {
+	if _, differs := c.rows.inherit(&v); differs || len(c.rows.released(&v)) > 0 {
 		c.rows.handing, c.rows.bequest = true, nil
 	}
 }
@@ -257,12 +269,40 @@ func (c *core) weigh(now time.Time, got kubeapi.Answer) {
 		c.paces[forHand].fail(now, longestWait, c.random)
 		return
 	}
+	if freed := c.rows.released(&v); len(freed) > 0 {
+		for _, kind := range freed {
+			c.log.Info("a condition that was left to another manager is ours again, because he keeps it no longer",
+				"condition", kind, "manager", c.rows.state.Yielded[kind])
+			delete(c.rows.state.Yielded, kind)
+		}
+		c.stateChanged = true
+		// What was handed over stays until the rows are said: they would be gone in between.
+		c.rows.handing = false
+		c.lookWithin(now, lookSoon)
+		return
+	}
 	left, differs := c.rows.inherit(&v)
 	if !differs {
 		c.rows.handing = false
 		return
 	}
 	c.rows.bequest = &bequest{rows: left, version: v.version}
+}
+
+// sort works out which rows have no status, by what is certain.
+func (c *core) sort(now time.Time, got kubeapi.Answer) {
+	v, err := parseNode(got.Body)
+	if err != nil {
+		c.log.Warn("the node cannot be read", "err", err)
+		c.paces[forSweep].fail(now, longestWait, c.random)
+		return
+	}
+	found := c.rows.strays(&v)
+	if len(found) == 0 {
+		c.rows.stray, c.rows.litter = false, nil
+		return
+	}
+	c.rows.litter = &litter{kinds: found, version: v.version}
 }
 
 // contradicted is told that somebody else has written what was to be written.
@@ -274,11 +314,13 @@ func (c *core) contradicted(now time.Time, asked *request, err error) {
 		c.rows.bequest = nil // look again
 		c.paces[forHand].fail(now, longestWait, c.random)
 		return
+	case forSweep:
+		c.rows.litter = nil // look again
 	case forRows:
 		found := contests(refused)
-		taken, yielded := c.rows.settle(found)
+		taken, again, yielded := c.rows.settle(found)
+		c.counts.TakenOver += uint64(len(taken) + len(again))
 		for _, one := range taken {
-			c.counts.TakenOver++
 			c.log.Info("a condition is taken over from another manager", "condition", one.kind, "manager", one.manager)
 		}
 		for _, one := range yielded {

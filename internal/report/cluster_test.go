@@ -195,6 +195,51 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		})
 	}
 
+	scene("a row that was another's goes as a whole", func(w *world) {
+		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
+		a := w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine"))
+		w.until("the takeover", func() bool { r := w.row("KernelDeadlock"); return r != nil && r.Reason == "Sick" })
+		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
+		if w.row("Other") == nil || w.row("Ready") == nil {
+			w.Errorf("the node has %v", w.get().Status.Conditions)
+		}
+	})
+
+	scene("so does one that was taken in an earlier life of which nothing is remembered", func(w *world) {
+		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
+		w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine")).stop()
+		w.agent(nil, is("Other", catalog.False, "Fine"))
+		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
+		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Back"))
+		w.agent(nil, is("Other", catalog.True, "Sick"))
+		if row := w.row("KernelDeadlock"); row == nil || row.Reason != "Back" {
+			w.Errorf("of one who writes it the row is %v", row)
+		}
+	})
+	scene("a yielded row is ours again, or gone, when the other lets it go", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
+		yield := func() {
+			for i := range 2 {
+				w.apply("gitops", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": fmt.Sprint("Theirs", i)})
+				w.until("a look at it", func() bool { return len(a.Counts().Yielded) == 1 || w.row("KernelDeadlock").Reason == "Fine" })
+			}
+			w.until("the yield", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
+		}
+		yield()
+		w.apply("gitops", map[string]string{"type": "Else", "status": "True"})
+		w.until("it to be ours", func() bool {
+			row := w.row("KernelDeadlock")
+			return row != nil && row.Reason == "Fine" && len(a.Counts().Yielded) == 0
+		})
+		yield()
+		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		w.apply("gitops", map[string]string{"type": "Else", "status": "True"})
+		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil && w.row("AutohealerPlaceholder") == nil })
+		if w.row("Other") == nil || w.row("Else") == nil || w.row("Ready") == nil {
+			w.Errorf("the node has %v", w.get().Status.Conditions)
+		}
+	})
 	scene("own rows stand beside those of the kubelet", func(w *world) {
 		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "up"})
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("ReadonlyFilesystem", catalog.False, "Fine"))

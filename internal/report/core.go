@@ -13,6 +13,7 @@ const (
 	forRows  = "conditions"
 	forErase = "erasure"
 	forHand  = "handover"
+	forSweep = "sweep"
 	forLook  = "look"
 	forLease = "lease"
 	forEvent = "event"
@@ -25,6 +26,7 @@ type request struct {
 	rows        map[string]row
 	placeholder bool // stands for rows of which there are none
 	fresh       bool
+	litter      *litter
 	lane        *lane
 	event       *waiting
 }
@@ -61,10 +63,11 @@ func newCore(cfg Config, random func() float64, now time.Time) *core {
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
 	c.lanes = lanes{by: map[laneKey]*lane{}, counts: &c.counts}
-	for _, kind := range []string{forRows, forErase, forHand, forLook, forLease, forEvent} {
+	for _, kind := range []string{forRows, forErase, forHand, forSweep, forLook, forLease, forEvent} {
 		c.paces[kind] = &pace{}
 	}
 	c.lookAt = now.Add(c.lookEvery())
+	c.stateChanged = len(cfg.Remembered.Yielded) != len(c.rows.state.Yielded) // what is taken anyway is left to nobody
 	return c
 }
 
@@ -128,17 +131,17 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 		return nil, due
 	}
 	switch {
-	case r.erase:
+	case r.erase && !(r.dirty() && c.paces[forErase].until.After(now)): // which must not hold up news
 		due := latest(c.paces[forErase].until, r.budget.when(now))
 		if due.After(now) {
 			return nil, due
 		}
 		r.budget.take(now)
-		return &request{Request: c.erase(), kind: forErase}, now
+		return &request{Request: c.erase("", placeholder), kind: forErase}, now
 	case r.handing:
 		return c.nextHand(now)
 	case !r.dirty():
-		return nil, time.Time{}
+		return c.nextSweep(now)
 	case r.said == nil && len(r.want) == 0 && !r.sweep:
 		return c.askLook(now, true) // whether there is anything to remove
 	}
@@ -149,7 +152,7 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 	r.budget.take(now)
 	r.last = now
 	said := r.shall()
-	asked := c.applyRows(FieldManager, r.force || r.takeOver, "", wireRows(said, now))
+	asked := c.applyRows(FieldManager, r.force, "", wireRows(said, now))
 	return &request{Request: asked, kind: forRows, rows: said, placeholder: len(said) == 0}, now
 }
 
@@ -169,6 +172,26 @@ func (c *core) nextHand(now time.Time) (*request, time.Time) {
 	r.budget.take(now)
 	asked := c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows)
 	return &request{Request: asked, kind: forHand, placeholder: len(r.bequest.rows) == 0}, now
+}
+
+// nextSweep deletes rows that have lost their status, once it is certain that they have.
+func (c *core) nextSweep(now time.Time) (*request, time.Time) {
+	r := &c.rows
+	if !r.stray {
+		return nil, time.Time{}
+	}
+	due := c.paces[forSweep].until
+	if r.litter != nil {
+		due = latest(due, r.budget.when(now))
+	}
+	switch {
+	case due.After(now):
+		return nil, due
+	case r.litter == nil:
+		return &request{Request: c.getNode(true), kind: forSweep, fresh: true}, now
+	}
+	r.budget.take(now)
+	return &request{Request: c.erase(r.litter.version, r.litter.kinds...), kind: forSweep, litter: r.litter}, now
 }
 
 func (c *core) nextLease(now time.Time) (*request, time.Time) {

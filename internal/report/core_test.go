@@ -75,7 +75,7 @@ var refusals = map[string]error{
 // the newest state is there, and every event is sent or counted.
 func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T) {
 	var saw Counts
-	yields, outages := 0, uint64(0)
+	yields, swept, outages := 0, 0, uint64(0)
 	note := func(c Counts) {
 		saw.EventsSent += c.EventsSent
 		saw.EventsSummed += c.EventsSummed
@@ -100,7 +100,8 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		statuses := rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown})
 		want := map[string]symptom.Condition{}
 		events := 0
-		var ended time.Time // the agent before this one
+		emptied := map[string]bool{} // by others alone, who may go on doing so
+		var ended time.Time          // the agent before this one
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
 				c := symptom.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
@@ -136,7 +137,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			"foreign": func(t *rapid.T) {
 				row := map[string]string{"type": kinds.Draw(t, "type"), "lastHeartbeatTime": s.now.Format(time.RFC3339)}
 				for _, field := range []string{"status", "reason", "message"} {
-					if rapid.Bool().Draw(t, field) {
+					if rapid.Bool().Draw(t, field) || field == "status" && s.api.rows[row["type"]] == nil {
 						row[field] = rapid.SampledFrom([]string{"True", "other"}).Draw(t, "value")
 					}
 				}
@@ -148,6 +149,33 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 					s.api.update("npd", map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Fight", i), "lastHeartbeatTime": s.now.Format(time.RFC3339)})
 					s.pass(6 * time.Minute)
 				}
+			},
+			"removed": func(t *rapid.T) { // a monitor, whose row was another's who is there no more
+				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
+				s.api.update("old", map[string]string{"type": kind, "status": "True", "reason": "Old", "lastHeartbeatTime": s.now.Format(time.RFC3339)})
+				c := condition(kind, catalog.False, rapid.SampledFrom([]string{"Old", "New"}).Draw(t, "reason"), s.now)
+				s.core.take(s.now, conditions(c))
+				if rapid.Bool().Draw(t, "told") {
+					s.pass(time.Duration(rapid.IntRange(0, 400).Draw(t, "s")) * time.Second)
+				}
+				s.core.take(s.now, symptom.Report{Gone: []string{kind}})
+				delete(want, kind)
+			},
+			"let go": func(t *rapid.T) { // one who applies says a row, and then no more
+				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
+				for i := range 3 {
+					row := map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Applied", i)}
+					if err := s.api.apply("gitops", true, []map[string]string{row}); err != nil {
+						t.Fatal(err)
+					}
+					s.pass(6 * time.Minute)
+				}
+				wiped := s.api.wiped
+				emptied[kind] = true
+				if err := s.api.apply("gitops", true, nil); err != nil {
+					t.Fatal(err)
+				}
+				s.api.wiped = wiped // that was not we
 			},
 			"made anew": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
@@ -201,6 +229,15 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				t.Fatalf("%s is ours, though it is not to be", kind)
 			}
 		}
+		for kind, row := range s.api.rows {
+			if row["status"] == "" && !(emptied[kind] && s.core.rows.swept[kind]) {
+				t.Fatalf("%s has no status: %v, of %v", kind, row, s.api.owners)
+			}
+		}
+		if len(s.api.robbed) > 0 {
+			t.Fatalf("deleted with their status: %v", s.api.robbed)
+		}
+		swept += len(s.api.swept)
 		if s.api.wiped || s.api.rows[placeholder] != nil {
 			t.Fatalf("more is gone than was ours, or less: %v", s.api.rows)
 		}
@@ -217,9 +254,9 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		}
 		note(counts)
 	})
-	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d writes lost in outages",
-		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, outages)
-	if saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
+	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d swept away, %d writes lost in outages",
+		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, outages)
+	if swept == 0 || saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
 		t.Error("these stories prove nothing")
 	}
 }
@@ -346,6 +383,8 @@ func FuzzParseNode(f *testing.F) {
 		r.said = map[string]row{"B": {status: catalog.True}}
 		r.changed(&v)
 		r.inherit(&v)
+		r.released(&v)
+		r.strays(&v)
 	})
 }
 

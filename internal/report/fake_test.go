@@ -29,6 +29,8 @@ type fake struct {
 	order   []string // of events
 	lease   map[string]any
 	renewed int
+	swept   []string // the rows that were deleted, and of them those that had a status
+	robbed  []string
 	wiped   bool   // by an apply that says no more rows, which takes with it what nobody owns
 	cache   []byte // what those see who ask for what is cached, if it is behind
 	asked   []string
@@ -112,10 +114,19 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 	if err := json.Unmarshal(r.Body, &node); err != nil {
 		return err
 	}
+	if v := node.Metadata.ResourceVersion; v != "" && v != strconv.Itoa(f.version) {
+		return &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the object has been modified"}
+	}
 	if r.ContentType == mergePatch {
 		for _, row := range node.Status.Conditions {
 			if row["$patch"] != "delete" {
 				return errors.New("nobody merges here")
+			}
+			if kind := row["type"]; f.rows[kind] != nil && kind != placeholder {
+				f.swept = append(f.swept, kind)
+				if f.rows[kind]["status"] != "" {
+					f.robbed = append(f.robbed, kind)
+				}
 			}
 			delete(f.rows, row["type"])
 			for _, owned := range f.owners {
@@ -124,9 +135,6 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 		}
 		f.version++
 		return nil
-	}
-	if v := node.Metadata.ResourceVersion; v != "" && v != strconv.Itoa(f.version) {
-		return &kubeapi.StatusError{Code: 409, Reason: "Conflict", Message: "the object has been modified"}
 	}
 	return f.apply(query.Get("fieldManager"), query.Get("force") == "true", node.Status.Conditions)
 }
@@ -167,8 +175,10 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 				delete(f.rows[kind], field)
 			}
 		}
-		if len(f.rows[kind]) == 0 || (len(f.rows[kind]) == 1 && f.rows[kind]["type"] != "") {
+		if !f.owned(kind, "type") {
 			delete(f.rows, kind)
+		} else { // whoever owns anything of a row keeps it there
+			f.rows[kind]["type"] = kind
 		}
 	}
 	f.version++

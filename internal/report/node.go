@@ -38,6 +38,27 @@ func (v *view) ownsAny(manager string) bool {
 	return false
 }
 
+// isKept says whether another than we keeps a row: to own no more than its type is what
+// is left to one from whom it was taken.
+func (v *view) isKept(kind string) bool {
+	for field, owners := range v.owners[kind] {
+		if field != "type" && slices.ContainsFunc(owners, isForeign) {
+			return true
+		}
+	}
+	return false
+}
+
+// shared says whether something of a row that another keeps was handed over.
+func (v *view) shared(kind string) bool {
+	for field := range v.owners[kind] {
+		if v.owns(HandManager, kind, field) {
+			return v.isKept(kind)
+		}
+	}
+	return false
+}
+
 // parseNode reads a Node, or the metadata of one.
 func parseNode(body []byte) (view, error) {
 	var node struct {

@@ -328,8 +328,32 @@ func TestTwoWriters(t *testing.T) {
 				r.Errorf("the row was not taken over: %s", got)
 			}
 		}
-		if len(r.Counts().Yielded) > 0 {
-			r.Error("a row was yielded")
+		if c := r.Counts(); len(c.Yielded) > 0 || c.TakenOver < 9 {
+			r.Errorf("%+v", c)
+		}
+		if n := r.logged("is taken over"); n != 1 {
+			r.Errorf("said %d times:\n%s", n, r.log)
+		}
+	})
+	var takes []State
+	inBubble(t, "what is taken over each time is remembered, and what was yielded no longer", func(c *Config) {
+		c.TakeOver = true
+		c.Remember = func(s State) { takes = append(takes, s) }
+		c.Remembered = State{Taken: map[string][]string{"B": {"other"}}, Yielded: map[string]string{"B": "other"}}
+	}, func(r *running) {
+		heartbeat(r)
+		r.Take(both)
+		r.Complete()
+		for range 5 {
+			pass(6 * time.Minute)
+			heartbeat(r)
+		}
+		want := State{Taken: map[string][]string{"A": {"node-problem-detector"}, "B": {"other"}}, Yielded: map[string]string{}}
+		if len(takes) == 0 || len(takes) > 2 {
+			r.Fatalf("told %d times", len(takes))
+		}
+		if diff := cmp.Diff(want, takes[len(takes)-1]); diff != "" {
+			r.Error(diff)
 		}
 	})
 	var told []State

@@ -75,6 +75,9 @@ type rows struct {
 	handing bool      // something is yielded that must not vanish with us
 	bequest *bequest  // what of it, once that is known
 	last    time.Time // when the last apply began
+	stray   bool      // there may be rows without a status
+	litter  *litter   // which, once that is known
+	swept   map[string]bool
 	budget  bucket
 	version string // of the Node, after what we wrote last
 }
@@ -87,9 +90,12 @@ type bequest struct {
 }
 
 func newRows(takeOver bool, remembered State) rows {
-	r := rows{takeOver: takeOver, want: map[string]row{}, budget: newBucket(mostWrites, writeEvery), state: remembered.clone()}
+	r := rows{
+		takeOver: takeOver, want: map[string]row{}, swept: map[string]bool{},
+		budget: newBucket(mostWrites, writeEvery), state: remembered.clone(),
+	}
 	if takeOver {
-		r.state = State{}.clone()
+		clear(r.state.Yielded)
 	}
 	return r
 }
@@ -107,10 +113,11 @@ func (r *rows) shall() map[string]row {
 func (r *rows) dirty() bool { return r.mend || r.said == nil || !maps.Equal(r.shall(), r.said) }
 
 // settle decides on rows that another manager has written: each is taken over once, and
-// from then on it is his. It returns those that are taken and those that are yielded.
-func (r *rows) settle(contested []contest) (taken, yielded []contest) {
+// from then on it is his, unless all are to be taken each time. It returns those that are
+// taken, those of them that are taken again, and those that are yielded.
+func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
 	for _, c := range contested {
-		if r.takeOver || isOurs(c.manager) { // ours is what we have handed over, and want back
+		if isOurs(c.manager) { // what we have handed over, and want back
 			r.force = true
 			continue
 		}
@@ -120,11 +127,16 @@ func (r *rows) settle(contested []contest) (taken, yielded []contest) {
 			taken = append(taken, c)
 			continue
 		}
+		if r.takeOver {
+			r.force = true
+			again = append(again, c)
+			continue
+		}
 		r.state.Yielded[c.kind] = c.manager
 		r.handing, r.bequest = true, nil
 		yielded = append(yielded, c)
 	}
-	return taken, yielded
+	return taken, again, yielded
 }
 
 // changed returns the rows that are not as we have said, or not ours in full any more. A
@@ -145,11 +157,12 @@ func (r *rows) changed(v *view) []string {
 
 // inherit works out what must be handed over, and whether that is not so yet: what of a
 // yielded row nobody else owns would vanish with us, and a condition without a status is
-// worse than an old one. What was handed over before goes on, unless the row is ours again.
+// worse than an old one. What was handed over before goes on, unless the row is ours again
+// or nobody's but ours.
 func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
 	kinds := slices.Collect(maps.Keys(r.state.Yielded))
 	for kind := range v.owners {
-		if _, ours := r.shall()[kind]; !ours && kind != placeholder && !slices.Contains(kinds, kind) && handed(v, kind) {
+		if _, ours := r.shall()[kind]; !ours && kind != placeholder && !slices.Contains(kinds, kind) && v.shared(kind) {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -177,13 +190,4 @@ func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
 		}
 	}
 	return wanted, differs || len(held) > 0
-}
-
-func handed(v *view, kind string) bool {
-	for field := range v.owners[kind] {
-		if v.owns(HandManager, kind, field) {
-			return true
-		}
-	}
-	return false
 }

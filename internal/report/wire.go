@@ -68,12 +68,21 @@ func wireRows(rows map[string]row, now time.Time) []wireRow {
 	return list
 }
 
-// erase deletes the placeholder.
-func (c *core) erase() kubeapi.Request {
+// erase deletes rows as a whole, whoever owns something of them: with a version, only
+// as they were in that version of the Node.
+func (c *core) erase(version string, kinds ...string) kubeapi.Request {
+	gone := make([]object, 0, len(kinds))
+	for _, kind := range kinds {
+		gone = append(gone, object{"type": kind, "$patch": "delete"})
+	}
+	body := object{"status": object{"conditions": gone}}
+	if version != "" {
+		body["metadata"] = object{"resourceVersion": version}
+	}
 	return kubeapi.Request{
 		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + url.Values{"fieldManager": {FieldManager}}.Encode(),
 		ContentType: mergePatch, MetadataOnly: true,
-		Body: encode(object{"status": object{"conditions": []object{{"type": placeholder, "$patch": "delete"}}}}),
+		Body: encode(body),
 	}
 }
 
