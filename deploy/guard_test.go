@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,31 @@ const (
 	placeholder = `{"type": "AutohealerPlaceholder", "status": "Unknown", "reason": "NothingToReport"}`
 	erase       = `{"status": {"conditions": [{"type": "AutohealerPlaceholder", "$patch": "delete"}]}}`
 )
+
+// erasure is a patch that deletes rows as a whole.
+func erasure(kinds ...string) string {
+	var rows []string
+	for _, kind := range kinds {
+		rows = append(rows, fmt.Sprintf(`{"type": %q, "$patch": "delete"}`, kind))
+	}
+	return `{"status": {"conditions": [` + strings.Join(rows, ", ") + `]}}`
+}
+
+func erasing(kinds ...string) deed {
+	return patch(mine, types.StrategicMergePatchType, erasure(kinds...), "status")
+}
+
+// cutting takes a row out of the list by its place in it.
+func cutting(kind string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		node, err := client.CoreV1().Nodes().Get(ctx, mine, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return string(c.Type) == kind })
+		return patch(mine, types.JSONPatchType, fmt.Sprintf(`[{"op": "remove", "path": "/status/conditions/%d"}]`, at), "status")(ctx, client)
+	}
+}
 
 // applyBody applies fields to the status of a node, as somebody.
 func applyBody(node, manager, fields string) deed {
@@ -131,6 +157,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	// What is there of others.
 	for _, prepare := range []deed{
 		createLease(namespace, "autohealer-controller"), createLease(namespace, "autohealer-agent-"+theirs), createLease("kube-node-lease", mine),
+		applyBody(mine, "older-agent", `"status": {"conditions": [`+row("Abandoned", "True")+`]}`),
 		createEvent("theirs", nodeRef(theirs)), applyBody(mine, "old-agent", `"status": {"conditions": [`+row("ReadonlyFilesystem", "True")+`]}`),
 	} {
 		if err := prepare(t.Context(), admin); err != nil {
@@ -149,6 +176,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		status    = "an agent may write conditions of its node, and not status."
 		itself    = "an agent may write the status of its node, and not the node itself"
 		native    = "an agent may not write conditions of Kubernetes itself: "
+		notTheirs = "an agent may remove conditions that it has applied, and those without a status, and not "
 		keeps     = "as field manager autohealer-agent-yielded an agent may keep conditions as they are, and change none"
 		byApply   = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
 		others    = "the agent on node node-0001 may not write node node-0002"
@@ -174,6 +202,18 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"puts something in place of its conditions", apply(mine, placeholder), ""},
 		{"deletes that", patch(mine, types.StrategicMergePatchType, erase, "status"), ""},
 		{"comes back", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"a row of an old agent gone", erasing("Abandoned"), notTheirs + "Abandoned"},
+		{"takes it over", apply(mine, row("KernelDeadlock", "False"), row("Abandoned", "False")), ""},
+		{"says it no longer", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"what is left of it, without a status, gone", erasing("Abandoned"), ""},
+		{"its own row gone by a patch", erasing("KernelDeadlock"), ""},
+		{"comes back again", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"a row of another gone, which has a status", erasing("NTPProblem"), notTheirs + "NTPProblem"},
+		{"that and its own", erasing("KernelDeadlock", "NTPProblem"), notTheirs + "NTPProblem"},
+		{"a row of another gone by another patch", cutting("NTPProblem"), notTheirs + "NTPProblem"},
+		{"a row of another gone by that name", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, erasure("NTPProblem"), "status"), keeps},
+		{"a row of Kubernetes gone", erasing("MemoryPressure"), native + "MemoryPressure"},
+		{"a row gone of another node", patch(theirs, types.StrategicMergePatchType, erasure("KernelDeadlock"), "status"), others},
 		{"a change by that name", yield(mine, row("KernelDeadlock", "True")), keeps},
 		{"another row by that name", yield(mine, row("KernelDeadlock", "False"), row("Other", "False")), keeps},
 		{"a row of Kubernetes by that name", yield(mine, row("Ready", "False")), native + "Ready"},
@@ -275,7 +315,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	for _, condition := range node.Status.Conditions {
 		found[condition.Type] = condition.Reason
 	}
-	if found["KernelDeadlock"] != "Tested" || found["NTPProblem"] != "NoNTPProblem" || found["Ready"] == "Tested" {
+	if found["KernelDeadlock"] != "Tested" || found["NTPProblem"] != "NoNTPProblem" || found["Ready"] == "Tested" || found["Abandoned"] != "" {
 		t.Errorf("the conditions are %v", found)
 	}
 	managers := map[string]bool{}
