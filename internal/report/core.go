@@ -131,7 +131,7 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 		return nil, due
 	}
 	switch {
-	case r.erase && !(r.dirty() && c.paces[forErase].until.After(now)): // which must not hold up news
+	case r.erase && (!r.dirty() || !c.paces[forErase].until.After(now)): // which must not hold up news
 		due := latest(c.paces[forErase].until, r.budget.when(now))
 		if due.After(now) {
 			return nil, due

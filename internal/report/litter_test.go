@@ -1,10 +1,13 @@
 package report
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
@@ -18,6 +21,25 @@ func (r *running) apply(manager string, rows ...map[string]string) {
 	defer r.api.mu.Unlock()
 	if err := r.api.apply(manager, true, rows); err != nil {
 		r.Error(err)
+	}
+}
+
+func TestOnlyRowsOfWhichNobodyHasAStatusAreStrays(t *testing.T) {
+	r := newRows(false, State{})
+	r.want["Wanted"] = row{status: catalog.True}
+	r.swept["Swept"] = true
+	v := view{rows: map[string]wireRow{}, owners: map[string]map[string][]string{}}
+	for _, kind := range []string{"Shell", "Owned", "Ours", "Told", "Wanted", "Swept", "Ready", "OnlyAnOwner"} {
+		v.rows[kind] = wireRow{"type": kind, "status": ""}
+		v.own("npd", kind, "type")
+	}
+	v.own("npd", "Owned", "status") // he says that it is empty
+	v.own(FieldManager, "Ours", "status")
+	v.rows["Told"]["status"] = "True"
+	delete(v.rows, "OnlyAnOwner")
+	v.rows["Unowned"] = wireRow{"type": "Unowned"}
+	if diff := cmp.Diff([]string{"Shell"}, r.strays(&v)); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -95,6 +117,14 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 		if len(r.api.swept) != 1 {
 			r.Errorf("deleted: %v", r.api.swept)
 		}
+		// It is another story if the row was whole in between.
+		r.apply("gitops", map[string]string{"type": "C", "status": "True"})
+		pass(6 * time.Minute)
+		r.apply("gitops", map[string]string{"type": "Else", "status": "True"})
+		pass(6 * time.Minute)
+		if len(r.api.swept) != 2 || r.api.row("C") != nil {
+			r.Errorf("deleted: %v", r.api.swept)
+		}
 	})
 	inBubble(t, "rows of Kubernetes are left as they are", nil, func(r *running) {
 		r.api.update("kubelet", map[string]string{"type": "Ready", "reason": "Starting"})
@@ -105,20 +135,23 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 			r.Error("Ready is gone")
 		}
 	})
-	yield := func(r *running) {
+	yield := func(r *running, also map[string]string) {
 		r.Take(sick(r))
 		r.Complete()
 		pass(time.Minute)
 		for _, reason := range []string{"Theirs", "TheirsAgain"} {
-			r.apply("gitops", map[string]string{"type": "A", "status": "Unknown", "reason": reason})
+			row := map[string]string{"type": "A", "reason": reason}
+			maps.Copy(row, also)
+			r.apply("gitops", row)
 			pass(6 * time.Minute)
 		}
 		if r.Counts().Yielded["A"] != "gitops" {
 			r.Fatalf("%+v", r.Counts())
 		}
 	}
+	theirs := map[string]string{"status": "Unknown"}
 	inBubble(t, "a yielded row is ours again when the other lets it go", nil, func(r *running) {
-		yield(r)
+		yield(r, theirs)
 		r.apply("gitops", map[string]string{"type": "Else", "status": "True"})
 		pass(6 * time.Minute)
 		if a := r.api.row("A"); a["status"] != "True" || a["reason"] != "Sick" || len(r.Counts().Yielded) != 0 {
@@ -129,19 +162,21 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 			r.Errorf("what was handed over is there still: %v", r.api.owners)
 		}
 	})
-	inBubble(t, "and gone if there is no monitor of it either", nil, func(r *running) {
-		yield(r)
-		r.Take(symptom.Report{Gone: []string{"A"}})
-		pass(10 * time.Minute)
-		if a := r.api.row("A"); a["reason"] != "TheirsAgain" {
-			r.Fatalf("A is %v", a)
-		}
-		r.apply("gitops", map[string]string{"type": "Else", "status": "True"})
-		pass(20 * time.Minute)
-		if a := r.api.row("A"); a != nil || r.api.row("B") == nil || r.api.row("Else") == nil {
-			r.Errorf("A is %v, of %v", a, r.api.owners)
-		}
-	})
+	for name, also := range map[string]map[string]string{"with his status": theirs, "with the status that we left": nil} {
+		inBubble(t, "and gone if there is no monitor of it either, "+name, nil, func(r *running) {
+			yield(r, also)
+			r.Take(symptom.Report{Gone: []string{"A"}})
+			pass(10 * time.Minute)
+			if a := r.api.row("A"); a["reason"] != "TheirsAgain" || a["status"] == "" {
+				r.Fatalf("A is %v", a)
+			}
+			r.apply("gitops", map[string]string{"type": "Else", "status": "True"})
+			pass(20 * time.Minute)
+			if a := r.api.row("A"); a != nil || r.api.row("B") == nil || r.api.row("Else") == nil {
+				r.Errorf("A is %v, of %v", a, r.api.owners)
+			}
+		})
+	}
 	inBubble(t, "a deletion that is refused holds up nothing", nil, func(r *running) {
 		heartbeat(r)
 		r.Take(sick(r))
