@@ -57,10 +57,10 @@ func (o onlooker) still(while time.Duration) (n int) {
 
 // One op is the agent as it is released, with the kernel monitor of config/ and the real
 // /dev/kmsg, on a node of 15 KB of a real API server, under its rights and the guard: it
-// is left alone for 35 s, in which it hangs up, and then a line makes a condition True,
+// is left alone for 35 s, and then a line makes a condition True,
 // which another client watches, and another ends it, 31 times. The times are from before
-// the write of a line until the watcher has the condition. The first, for which the agent
-// connects anew, is ms-cold and not among the others.
+// the write of a line until the watcher has the condition. The first after so long a time
+// is ms-cold and not among the others.
 func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
