@@ -51,6 +51,16 @@ func (c *Cluster) Run(ctx context.Context, program Program) (*Part, error) {
 	return part, nil
 }
 
+// Folder makes a folder for what a program keeps, and returns its path. It goes with the
+// cluster.
+func (c *Cluster) Folder(name string) (string, error) {
+	path := c.folder.at("kept", name)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", fmt.Errorf("making a folder for %s: %w", name, err)
+	}
+	return path, nil
+}
+
 // Address returns an address on loopback that nobody else gets for as long as
 // the cluster lives.
 func (c *Cluster) Address() (string, error) {

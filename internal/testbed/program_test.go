@@ -106,6 +106,16 @@ func TestProgram(t *testing.T) {
 			t.Errorf("it printed %q, %v", out, err)
 		}
 	})
+	kept := must(c.Folder("kept"))(t)
+	t.Run("a folder is there, for this user only", func(t *testing.T) {
+		info, err := os.Stat(kept)
+		if err != nil || info.Mode() != os.ModeDir|0o700 {
+			t.Errorf("it is %v, %v", info, err)
+		}
+		if other := must(c.Folder("other"))(t); other == kept {
+			t.Errorf("two have the folder %s", kept)
+		}
+	})
 	t.Run("an end that nobody asked for is told at the end, and an expected one is not", func(t *testing.T) {
 		crashing, err := c.Run(ctx, shell("crashing", "echo out of luck; exit 1"))
 		if err != nil {
@@ -128,6 +138,9 @@ func TestProgram(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "leaving") {
 			t.Errorf("an expected end is told of: %v", err)
+		}
+		if _, err := os.Stat(kept); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a folder has outlived its cluster: %v", err)
 		}
 		if _, err := c.Run(ctx, shell("late", "exit 0")); err == nil {
 			t.Error("a program was started on a cluster that is stopped")
