@@ -45,11 +45,11 @@ testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 
 	@cd tools && go run ./build testbed
 
 .PHONY: demo
-demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays the story and ends
-	@echo "demo: compiling the controller and the demo"
-	@go build -v -trimpath -o bin/ ./cmd/autohealer-controller ./cmd/demo 2>&1 | \
+demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays the story and ends, KMSG=1 writes to the kernel's log
+	@echo "demo: compiling the controller, the agent and the demo"
+	@go build -v -trimpath -o bin/ ./cmd/autohealer-controller ./cmd/autohealer-agent ./cmd/demo 2>&1 | \
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
-	@exec bin/demo -controller bin/autohealer-controller $(if $(ONCE),-once)
+	@exec bin/demo -controller bin/autohealer-controller -agent bin/autohealer-agent $(if $(ONCE),-once) $(if $(KMSG),-kmsg)
 
 # The tests of the agent read what a real journald has written. It is a part of every
 # Debian that boots, and of no container.

@@ -57,13 +57,15 @@ var controlPlaneTaint = corev1.Taint{Key: "node-role.kubernetes.io/control-plane
 type stage struct {
 	*testbed.Cluster
 	controller *rig.Controller
+	agent      *rig.Agent
+	kernelLog  kernelLog
 	*onlooker
 	remediator *healer
 }
 
-// build starts the cluster, with workloads that run and a controller that leads.
+// build starts the cluster, with workloads that run, a controller that leads and an agent.
 // The stage that it returns is to be struck, also if there is an error.
-func build(ctx context.Context, tell *teller, program string) (*stage, error) {
+func build(ctx context.Context, tell *teller, d demo) (*stage, error) {
 	began := time.Now()
 	tell.say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
 	cluster, err := testbed.Start(ctx, testbed.Config{
@@ -82,10 +84,14 @@ func build(ctx context.Context, tell *teller, program string) (*stage, error) {
 		return s, fmt.Errorf("setting up the cluster: %w", err)
 	}
 	tell.say("%d nodes in 3 zones and %d pods run after %s", workers+1, pods, span(time.Since(began)))
-	if err := s.install(ctx, program); err != nil {
+	if err := s.install(ctx, d.controller); err != nil {
 		return s, fmt.Errorf("installing Autohealer: %w", err)
 	}
+	if err := s.installAgent(ctx, d); err != nil {
+		return s, fmt.Errorf("installing the agent: %w", err)
+	}
 	tell.say("Autohealer is installed and at work after %s", span(time.Since(began)))
+	tell.say("%s has an agent, which reads %s", probed, s.kernelLog.path)
 	return s, s.introduce(ctx)
 }
 

@@ -21,8 +21,11 @@ type demo struct {
 	once bool
 	// pause before each scene lets a person read the one before.
 	pause time.Duration
-	// controller is its program; empty builds it.
-	controller string
+	// controller and agent are their programs; empty builds them.
+	controller, agent string
+	// kmsg has the agent read the log of this machine's kernel, and the story write
+	// there; otherwise that is a file.
+	kmsg bool
 	// story returns the scenes.
 	story func(s *stage) []scene
 }
@@ -36,10 +39,15 @@ type scene struct {
 // run builds the stage, plays the story and, unless it is to be played only
 // once, lets everything stay until ctx ends.
 func (d demo) run(ctx context.Context, out io.Writer) (err error) {
+	if d.kmsg {
+		if err := (kernelLog{kernelDevice}).check(); err != nil {
+			return err
+		}
+	}
 	tell := newTeller(out)
 	var s *stage
 	err = within(ctx, startLimit, func(ctx context.Context) (err error) {
-		s, err = build(ctx, tell, d.controller)
+		s, err = build(ctx, tell, d)
 		return err
 	})
 	defer func() { err = errors.Join(err, s.strike()) }()

@@ -135,20 +135,25 @@ func told(reason string, about ...string) look {
 
 // heard looks for what the heartbeats of nodes come to.
 func heard(ready corev1.ConditionStatus, nodes ...string) look {
+	return reported(corev1.NodeReady, ready, nodes...)
+}
+
+// reported looks for a condition of nodes.
+func reported(kind corev1.NodeConditionType, want corev1.ConditionStatus, nodes ...string) look {
 	return func(s *sight) string {
 		for _, name := range nodes {
-			if is := readiness(s.nodes[name]); is != ready {
-				return fmt.Sprintf("Ready of %s is %q, want %s", name, is, ready)
+			if is := statusOf(s.nodes[name], kind); is != want {
+				return fmt.Sprintf("%s of %s is %q, want %s", kind, name, is, want)
 			}
 		}
 		return ""
 	}
 }
 
-func readiness(node *corev1.Node) corev1.ConditionStatus {
+func statusOf(node *corev1.Node, kind corev1.NodeConditionType) corev1.ConditionStatus {
 	if node != nil {
 		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady {
+			if c.Type == kind {
 				return c.Status
 			}
 		}

@@ -1,11 +1,11 @@
 // Command demo shows Autohealer at work on a whole cluster that runs on this
 // machine alone: a real control plane, nodes in three zones whose kubelets kwok
-// plays, workloads that are really evicted and scheduled anew, and the
-// controller's own program under its own rights.
+// plays, workloads that are really evicted and scheduled anew, and the programs
+// of the controller and of one agent, each under its own rights.
 //
 // It promises that every line is what anybody sees who watches the API server,
 // and to leave nothing behind: no process, no file. It refuses to look inside
-// the controller, and to go on when a step has not come true.
+// the programs, and to go on when a step has not come true.
 package main
 
 import (
@@ -33,17 +33,22 @@ func main() {
 	d := demo{story: (*stage).story}
 	flag.BoolVar(&d.once, "once", false, "play the story without pauses, check every step and end")
 	flag.StringVar(&d.controller, "controller", "", "`program` of the controller; it is built if none is given")
+	flag.StringVar(&d.agent, "agent", "", "`program` of the agent; it is built if none is given")
+	flag.BoolVar(&d.kmsg, "kmsg", false, "let the agent read the log of this machine's kernel, and write there; needs root")
 	flag.Parse()
 	if !d.once {
 		d.pause = readingTime
 	}
-	if d.controller != "" {
-		path, err := filepath.Abs(d.controller) // it will run in a folder of the cluster's
+	for _, program := range []*string{&d.controller, &d.agent} {
+		if *program == "" {
+			continue
+		}
+		path, err := filepath.Abs(*program) // it will run in a folder of the cluster's
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "demo: finding the controller:", err)
+			fmt.Fprintf(os.Stderr, "demo: finding %s: %v\n", *program, err)
 			os.Exit(1)
 		}
-		d.controller = path
+		*program = path
 	}
 	// The libraries' logs would fall into the story: they complain of watches
 	// that break when the cluster goes down, as it should.

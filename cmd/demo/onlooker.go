@@ -138,7 +138,7 @@ func (o *onlooker) seeNode(was, is *corev1.Node) {
 		case others:
 			o.tell.begin()
 			o.tell.line(is.Name, "%s", change)
-		case strings.HasPrefix(change, "Ready="): // the others are the story's own doing
+		case strings.HasPrefix(change, "Ready=") || is.Name == probed: // the others are the story's own doing
 			o.tell.line(is.Name, "%s", change)
 		}
 	}
@@ -221,7 +221,7 @@ func (o *onlooker) seeRemediation(was, is *metav1.PartialObjectMetadata) {
 }
 
 func (o *onlooker) seeEvent(_, is *eventsv1.Event) {
-	if is == nil || is.ReportingController != controllerName {
+	if is == nil || is.ReportingController != controllerName && is.ReportingController != agentSource {
 		return
 	}
 	// What is said of a node and its policy is said twice.

@@ -190,7 +190,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 		},
 	}))
 	had := map[string][]types.UID{"worker-0002": {"pod"}}
-	full.nodes["worker-0001"].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	full.nodes["worker-0001"].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "KernelDeadlock", Status: corev1.ConditionTrue}}
 	full.setRemediation(nil, remediationOf("worker-0001"))
 	full.setCheck(nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
 		ObservedNodes: new(3), HealthyNodes: new(1), InTreatment: new(1), Phase: remediationv1alpha1.PhaseRemediating,
@@ -224,6 +224,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 		"listed":     listed(kernelSet, "worker-0001", "Tainted"),
 		"followed":   followed(kernelSet),
 		"heard":      heard(corev1.ConditionUnknown, "worker-0001"),
+		"reported":   reported("KernelDeadlock", corev1.ConditionTrue, "worker-0001"),
 		"treated":    treated("worker-0001"),
 		"askedInAll": askedInAll(1),
 		"checked":    checked(3, 1, 1),

@@ -23,7 +23,7 @@ func (s *stage) introduce(ctx context.Context) error {
 	}
 	s.tell.print("\n" + table + "\n" + checks + `
 What follows is what anybody sees who watches this cluster: taints, pods, remediations, the
-status of the policies, and why, in the words of the controller's Events. Times count from the last
+status of the policies, and why, in the words of Autohealer's Events. Times count from the last
 thing that was done.`)
 	return nil
 }
@@ -46,6 +46,10 @@ The cluster stays until Ctrl-C. In another terminal:
     '{"status":{"conditions":[{"type":"KernelDeadlock","status":"True","reason":"DockerHung",
       "lastTransitionTime":"'$(date -u +%%FT%%TZ)'"}]}}'
 
+  # Let the kernel of %[6]s say that docker hangs, and that it goes on. Its agent reads it.
+  %[7]s
+  %[8]s
+
   # Let fewer nodes be emptied, or only look on.
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"maxUnhealthy":1}}'
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"dryRun":true}}'
@@ -54,23 +58,27 @@ The cluster stays until Ctrl-C. In another terminal:
   kubectl label node %[3]s %[5]s=true
   kubectl get nhc
   kubectl get exampleremediations
-`, s.Kubeconfig(), programs(), worker(2), kernelSet, testbed.SilentLabel))
+`, s.Kubeconfig(), programs(), worker(2), kernelSet, testbed.SilentLabel,
+		probed, s.kernelLog.command(hung), s.kernelLog.command(goesOn)))
 	for ctx.Err() == nil {
-		s.controller.Expect() // its end is told here, and is no failure of the demo
+		s.controller.Expect() // their end is told here, and is no failure of the demo
+		s.agent.Expect()
 		select {
 		case <-ctx.Done():
 		case <-s.controller.Ended():
-			s.revive(ctx)
+			s.revive(ctx, "controller", s.controller.Part)
+		case <-s.agent.Ended():
+			s.revive(ctx, "agent", s.agent.Part)
 		}
 	}
 }
 
-// revive starts the controller again when it has ended, as its Deployment would.
-func (s *stage) revive(ctx context.Context) {
-	log, _ := s.controller.Log()
+// revive starts a program again when it has ended, as its Deployment or DaemonSet would.
+func (s *stage) revive(ctx context.Context, name string, program *testbed.Part) {
+	log, _ := program.Log()
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	s.tell.print("The controller has ended, and is started again. Its last words: " + lines[len(lines)-1])
-	if err := s.controller.Restart(ctx); err != nil && ctx.Err() == nil {
+	s.tell.print("The " + name + " has ended, and is started again. Its last words: " + lines[len(lines)-1])
+	if err := program.Restart(ctx); err != nil && ctx.Err() == nil {
 		s.tell.print("That did not work, and is tried again: " + err.Error())
 		select {
 		case <-ctx.Done():
@@ -91,17 +99,27 @@ func programs() string {
 	return folder
 }
 
-// lastWords are the end of the controller's log, for whoever has to find out why
-// a step has not come true. There is nothing to find out about an interruption.
-func (s *stage) lastWords(ctx context.Context) string {
-	if ctx.Err() != nil || s == nil || s.controller == nil {
+// lastWords are the ends of the programs' logs, for whoever has to find out why a
+// step has not come true. There is nothing to find out about an interruption.
+func (s *stage) lastWords(ctx context.Context) (words string) {
+	if ctx.Err() != nil || s == nil {
 		return ""
 	}
-	log, err := s.controller.Log()
+	if s.controller != nil {
+		words += lastLines("controller", s.controller.Part)
+	}
+	if s.agent != nil {
+		words += lastLines("agent", s.agent.Part)
+	}
+	return words
+}
+
+func lastLines(name string, program *testbed.Part) string {
+	log, err := program.Log()
 	if err != nil {
-		return "\n(the controller's log cannot be read: " + err.Error() + ")"
+		return "\n(the " + name + "'s log cannot be read: " + err.Error() + ")"
 	}
 	const most = 20
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	return "\nthe controller's last words:\n\t" + strings.Join(lines[max(0, len(lines)-most):], "\n\t")
+	return "\nthe " + name + "'s last words:\n\t" + strings.Join(lines[max(0, len(lines)-most):], "\n\t")
 }

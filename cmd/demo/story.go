@@ -39,6 +39,7 @@ func (s *stage) story() []scene {
 		{"Somebody writes a policy that would hurt: OutOfDisk=False is what every healthy node says. It never gets in.", s.trap},
 		{"A combination: one of its two conditions alone does nothing, both do.", s.pair},
 		{"Somebody has put up a taint with the same key. Ours comes and goes, theirs stays.", s.foreign},
+		{"So far the demo has played the agents. " + probed + " has a real one: a line of its log says that docker hangs, another that it goes on.", s.logLine},
 		{"A kubelet dies. Kubernetes misses it, the health check waits whether it comes back, and then has the node started anew.", s.silentKubelet},
 		{"Five kubelets die at once. The fault is hardly in the nodes, and at most 2 may be sick: nothing is begun.", s.silentKubelets},
 		{"Three of them are heard again by themselves. The two that are left are within the bound, and are helped.", s.lastSilentKubelets},
@@ -174,7 +175,7 @@ func (s *stage) trap(ctx context.Context) error {
 }
 
 func (s *stage) pair(ctx context.Context) error {
-	node := worker(7)
+	node := worker(6)
 	kubelet := corev1.NodeCondition{Type: "KubeletUnhealthy", Status: corev1.ConditionTrue, Reason: "NoAnswer"}
 	if err := s.report(ctx, kubelet, node); err != nil {
 		return err
@@ -214,6 +215,21 @@ func (s *stage) foreign(ctx context.Context) error {
 		return err
 	}
 	return s.kubectl(ctx, "taint", "node", node, taint+"-")
+}
+
+func (s *stage) logLine(ctx context.Context) error {
+	if err := s.kernelSays(hung); err != nil {
+		return err
+	}
+	if err := s.await(ctx, reported(deadlocked().Type, corev1.ConditionTrue, probed), tainted(kernelKey, noExecute, probed),
+		told(hungReason, probed), told("Tainted", probed), empty(probed), podsRun(grown), counted(kernelSet, 1, 1, 0)); err != nil {
+		return err
+	}
+	if err := s.kernelSays(goesOn); err != nil {
+		return err
+	}
+	return s.await(ctx, reported(alive().Type, corev1.ConditionFalse, probed), tainted(kernelKey, noExecute),
+		told(alive().Reason, probed), told("Recovered", probed), counted(kernelSet, 0, 0, 0))
 }
 
 // quiet is the node whose kubelet dies alone.
@@ -271,7 +287,7 @@ func (s *stage) lastSilentKubelets(ctx context.Context) error {
 }
 
 func (s *stage) crash(ctx context.Context) error {
-	before, after := workerRange(4, 6), workerRange(7, 9)
+	before, after := workerRange(4, 6), workerRange(1, 3)
 	if err := s.report(ctx, deadlocked(), before...); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func newTeller(out io.Writer) *teller {
 
 // say tells what the demo itself does.
 func (t *teller) say(format string, args ...any) {
-	t.print("demo: " + fmt.Sprintf(format, args...))
+	t.print(wrap("demo: ", fmt.Sprintf(format, args...)))
 }
 
 // print prints text as it is.
