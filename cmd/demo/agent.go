@@ -93,7 +93,7 @@ func (l kernelLog) command(words string) string {
 	if l.isDevice() {
 		return fmt.Sprintf("echo %q >> %s", words, l.path)
 	}
-	return fmt.Sprintf("echo \"$(LC_ALL=C date '+%%b %%e %%T') %s kernel: %s\" \\\n    >> %s", probed, words, l.path)
+	return fmt.Sprintf("LC_ALL=C date '+%%b %%e %%T %s kernel: %s' \\\n    >> %s", probed, words, l.path)
 }
 
 func (l kernelLog) write(words string) error {

@@ -46,7 +46,8 @@ The cluster stays until Ctrl-C. In another terminal:
     '{"status":{"conditions":[{"type":"KernelDeadlock","status":"True","reason":"DockerHung",
       "lastTransitionTime":"'$(date -u +%%FT%%TZ)'"}]}}'
 
-  # Let the kernel of %[6]s say that docker hangs, and that it goes on. Its agent reads it.
+  # Let the kernel of %[6]s say that docker hangs, and that it goes on. Its agent finds it:
+  # the node is sick, and well again.
   %[7]s
   %[8]s
 

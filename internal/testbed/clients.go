@@ -85,6 +85,9 @@ func (c *Cluster) kubectl(ctx context.Context, input string, args []string) (str
 	// have had an hour ago.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "KUBECACHEDIR="+c.folder.at("kubectl-cache"))
 	if err := runTethered(cmd, func(error) {}); err != nil {
+		if ctx.Err() != nil { // it was killed for that, and says only how
+			err = context.Cause(ctx)
+		}
 		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil

@@ -105,6 +105,11 @@ func TestCluster(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &review); err != nil || review.Status.UserInfo.Username != adminUser {
 			t.Errorf("%v: %s", err, out)
 		}
+		short, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("long enough"))
+		defer cancel()
+		if _, err := c.Kubectl(short, "get", "nodes", "--watch"); !errors.Is(err, context.Cause(short)) {
+			t.Errorf("a kubectl that was called off says %v", err)
+		}
 		if _, err := c.Kubectl(t.Context(), "get", "node", "nobody"); err == nil || !strings.Contains(err.Error(), `kubectl get node nobody: exit status 1: Error from server (NotFound): nodes "nobody" not found`) {
 			t.Errorf("error %v", err)
 		}
