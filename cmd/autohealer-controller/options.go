@@ -18,6 +18,7 @@ import (
 type options struct {
 	kubeconfig string
 	namespace  string
+	agents     string // namespace of their Leases
 
 	metricsAddress string
 	probeAddress   string
@@ -54,6 +55,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.SetOutput(io.Discard) // an error is told once, by whoever gets it
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
 	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's lease, the webhook's certificate, and ConfigMaps with sets")
+	flags.StringVar(&o.agents, "agent-lease-namespace", "", "`namespace` of the Leases by which agents tell that they live, if another than --namespace")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` on which metrics are served, 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "`address` on which /healthz and /readyz are served, 0 for none")
 	flags.BoolVar(&o.webhooks, "webhooks", true, "serve the admission webhooks, and keep their certificate")
@@ -79,6 +81,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	}
 	if flags.NArg() > 0 {
 		return options{}, fmt.Errorf("unexpected argument %q: every option has the form --name=value", flags.Arg(0))
+	}
+	if o.agents == "" {
+		o.agents = o.namespace
 	}
 	return o, o.validate()
 }

@@ -16,11 +16,14 @@ func TestParse(t *testing.T) {
 	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
 		t.Errorf("parsed to %+v", o)
 	}
+	if o.agents != "somewhere" {
+		t.Errorf("agents are looked for in %q, and the controller is elsewhere", o.agents)
+	}
 	if o.metricsAddress != ":8080" || o.probeAddress != ":8081" {
 		t.Errorf("default addresses are %s and %s", o.metricsAddress, o.probeAddress)
 	}
-	o, err = parse([]string{"--webhook-dns-name=a", "--webhook-bind-address=localhost:1", "--webhook-dns-name=b"}, &bytes.Buffer{})
-	if err != nil || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
+	o, err = parse([]string{"--webhook-dns-name=a", "--webhook-bind-address=localhost:1", "--webhook-dns-name=b", "--agent-lease-namespace=there"}, &bytes.Buffer{})
+	if err != nil || o.namespace != "somewhere" || o.agents != "there" || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
 		t.Errorf("parsed to %+v, %v", o, err)
 	}
 }

@@ -95,7 +95,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return err
 	}
-	agents, err := silence.NewSource(config, o.namespace, log)
+	agents, err := silence.NewSource(config, o.agents)
 	if err != nil {
 		return err
 	}
@@ -109,15 +109,16 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		people = census.New()
 	}
 	follower, err := controller.New(controller.Config{
-		Client:    direct,
-		Nodes:     nodes,
-		Agents:    agents,
-		Census:    people,
-		Namespace: o.namespace,
-		Identity:  self,
-		Announce:  announcer.Announce,
-		Metrics:   counts,
-		Logger:    log,
+		Client:         direct,
+		Nodes:          nodes,
+		Agents:         agents,
+		AgentNamespace: o.agents,
+		Census:         people,
+		Namespace:      o.namespace,
+		Identity:       self,
+		Announce:       announcer.Announce,
+		Metrics:        counts,
+		Logger:         log,
 	})
 	if err != nil {
 		return err

@@ -33,10 +33,10 @@ type Config struct {
 	Client client.WithWatch
 	// Nodes is where nodes come from, trimmed as nodewatch does.
 	Nodes cache.ListerWatcherWithContext
-	// Agents is where the Leases of agents come from, as silence trims them.
-	Agents cache.ListerWatcherWithContext
-	// Namespace is where the ledger is kept, and ConfigMaps with sets and the Leases of
-	// agents are read.
+	// Agents is where the Leases of agents come from, and AgentNamespace where they are.
+	Agents         silence.Leases
+	AgentNamespace string
+	// Namespace is where the ledger is kept, and ConfigMaps with sets are read.
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
 	Identity string
@@ -57,7 +57,7 @@ func (c Config) Validate() error {
 		name    string
 		missing bool
 	}{
-		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
+		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"AgentNamespace", c.AgentNamespace == ""}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
 		{"Announce", c.Announce == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
@@ -165,8 +165,8 @@ func (c *Controller) Start(ctx context.Context) error {
 func (c *Controller) listenToAgents() (*silence.Keeper, error) {
 	return silence.NewKeeper(silence.Config{
 		Leases:    c.cfg.Agents,
-		Hands:     silence.NewHands(c.cfg.Client, c.cfg.Namespace),
-		Namespace: c.cfg.Namespace,
+		Hands:     silence.NewHands(c.cfg.Client, c.cfg.AgentNamespace),
+		Namespace: c.cfg.AgentNamespace,
 		Announce:  c.cfg.Announce,
 		Wrote:     func(fate treat.Fate) { c.cfg.Metrics.wrote("nodes/status", fate) },
 		Count:     c.cfg.Metrics.heard,

@@ -4,55 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/resourcestack/autohealer/internal/rewatch"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 const (
+	// A look at all Leases costs as much as there are Leases, so the rest after it grows
+	// with them: 10,000 are looked at every half minute, which is often enough for
+	// silences that count in minutes.
+	restPerAgent = 3 * time.Millisecond
+	shortestRest = 5 * time.Second
+	longestRest  = time.Minute
+	// lookTimeout is how long a look may take.
+	lookTimeout = 30 * time.Second
+
 	// writesPerSecond bounds what a cluster that has lost all of its agents costs.
 	writesPerSecond = 10
 	// tries is how often a node is written that others write too, until that is put
 	// off, and how often the API server may fail until it is not believed to work.
 	tries = 5
-	// longestRest is how long nobody looks at the roll. Whoever comes onto it in
-	// between calls.
-	longestRest = time.Hour
-	// pageSize is how many Leases are asked for at a time where the API server cannot
-	// stream them.
-	pageSize = 500
-	// aWhile is how long a watch must have gone well for a failure to be the first one.
-	aWhile = 2 * time.Minute
 	// clockSkew is how far ahead of ours the clock of the API server may be.
 	clockSkew = time.Minute
+
+	// Many agents are silent if more are than aFew, and more than one in aPart of all.
+	aFew, aPart = 10, 10
 )
 
 // Config is what a keeper works with.
 type Config struct {
 	// Leases is where the Leases of agents come from.
-	Leases cache.ListerWatcherWithContext
+	Leases Leases
 	// Hands read afresh, and write.
 	Hands Hands
 	// Namespace is where the Leases are, for people.
 	Namespace string
-	// Announce tells users of a change. It must not block, and may be called by
-	// several goroutines.
+	// Announce tells users of a change. It must not block.
 	Announce func(treat.Announcement)
 	// Wrote is told what became of every write.
 	Wrote func(treat.Fate)
-	// Count is told how many agents are heard and silent, when that changes.
+	// Count is told how many agents are heard and silent, those included who are yet to
+	// be called so, when that changes.
 	Count  func(heard, silent int)
 	Logger *slog.Logger
 }
@@ -76,18 +78,19 @@ func (c Config) Validate() error {
 
 // Keeper listens to agents, and calls those silent who are.
 type Keeper struct {
-	cfg    Config
-	pace   *rate.Limiter
-	signal chan struct{} // has room for one
-
-	mu      sync.Mutex
+	cfg     Config
+	pace    *rate.Limiter
 	roll    *Roll
-	alarm   time.Time // when the roll is looked at next; zero while that is being done
-	counted [2]int
-	deaf    string // why nobody can be heard, empty if they can; so that it is said once
+	version string // that the last look has read
+	waits   *wait.Backoff
 
-	failures int  // of the API server, one after the other
-	refused  bool // a write was, and that was said
+	// What was said, so that it is said once.
+	counted [2]int
+	deaf    string // why nobody can be heard, empty if they can
+	storm   bool   // many are silent
+	refused bool   // a write was
+
+	failures int // of the API server, one after the other
 }
 
 // NewKeeper returns one that does nothing until it is run.
@@ -95,126 +98,140 @@ func NewKeeper(cfg Config) (*Keeper, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of silences: %w", err)
 	}
-	return &Keeper{cfg: cfg, pace: rate.NewLimiter(writesPerSecond, writesPerSecond), signal: make(chan struct{}, 1), roll: NewRoll()}, nil
+	return &Keeper{cfg: cfg, pace: rate.NewLimiter(writesPerSecond, writesPerSecond), roll: NewRoll(), waits: rewatch.Backoff()}, nil
 }
 
 // Run works until ctx ends. Whoever runs it must be the only one.
 func (k *Keeper) Run(ctx context.Context) {
-	var listening sync.WaitGroup
-	defer listening.Wait()
 	defer k.cfg.Count(0, 0)
-	ctx, cancel := context.WithCancel(ctx)
+	for ctx.Err() == nil {
+		pause(ctx, k.round(ctx))
+	}
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// round looks at all Leases once, calls those silent who are, as far as there is time
+// until the next look, and returns when that is.
+func (k *Keeper) round(ctx context.Context) (rest time.Duration) {
+	begun := time.Now()
+	if err := k.listen(ctx); err != nil {
+		return k.waits.Step()
+	}
+	k.waits = rewatch.Backoff()
+	next := begun.Add(k.rest())
+	due := k.count()
+	for _, lease := range due {
+		if !time.Now().Before(next) || ctx.Err() != nil {
+			break
+		}
+		if wait := k.attend(ctx, lease); wait > 0 {
+			return wait // and who is due is another question then
+		}
+	}
+	if len(due) > 0 {
+		k.count()
+	}
+	return time.Until(next)
+}
+
+// rest is how long after a look the next one is.
+func (k *Keeper) rest() time.Duration {
+	heard, silent := k.roll.Count()
+	return min(max(time.Duration(heard+silent)*restPerAgent, shortestRest), longestRest)
+}
+
+// patience is how long no look may succeed until nobody is held to have been heard:
+// one may fail, for agents have time for two renewals besides.
+func (k *Keeper) patience() time.Duration { return 2 * k.rest() }
+
+// listen looks at all Leases.
+func (k *Keeper) listen(ctx context.Context) error {
+	looking, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	listening.Go(func() { k.listen(ctx) })
-	alarm := time.NewTimer(0)
-	defer alarm.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.signal:
-		case <-alarm.C:
-		}
-		alarm.Reset(k.round(ctx))
+	version, err := k.cfg.Leases.List(looking, k.version, k.roll.Knows, k.hear)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
+	k.version = version // if it cannot be had any more, the next look asks for none
+	now := time.Now()
+	if err == nil {
+		k.roll.Looked(now, k.patience())
+	}
+	if k.roll.Sound(now, k.patience()) {
+		k.heed(nil)
+	} else {
+		k.heed(err)
+	}
+	return err
 }
 
-// listen lists and watches Leases until ctx ends.
-func (k *Keeper) listen(ctx context.Context) {
-	logger := logr.FromSlogHandler(slog.DiscardHandler) // what fails is told by heed
-	reflector := cache.NewReflectorWithOptions(k.ear(), &coordinationv1.Lease{}, &desk{k}, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
-	reflector.WatchListPageSize = pageSize
-	ctx = logr.NewContext(ctx, logger)
-	for waits := rewatch.Backoff(); ctx.Err() == nil; {
-		began := time.Now()
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && !errors.Is(err, io.EOF) {
-			k.heed(ctx, err)
-		}
-		if time.Since(began) > aWhile {
-			waits = rewatch.Backoff()
-		}
-		select {
-		case <-time.After(waits.Step()):
-		case <-ctx.Done():
-		}
+// heed says whether agents can be heard, when that changes.
+func (k *Keeper) heed(err error) {
+	why := ""
+	switch {
+	case err == nil:
+	case apierrors.IsForbidden(err):
+		why = "forbidden"
+	default:
+		why = "broken"
 	}
-}
-
-// change changes the roll, and has it looked at if somebody is due sooner than it
-// would be.
-func (k *Keeper) change(apply func(now time.Time, roll *Roll) (soonest time.Time)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	soonest := apply(time.Now(), k.roll)
-	if heard, silent := k.roll.Count(); k.counted != [2]int{heard, silent} {
-		k.counted = [2]int{heard, silent}
-		k.cfg.Count(heard, silent)
+	if why == k.deaf {
+		return
 	}
-	if !k.alarm.IsZero() && !soonest.IsZero() && soonest.Before(k.alarm) {
-		select {
-		case k.signal <- struct{}{}:
-		default:
-		}
+	k.deaf = why
+	switch why {
+	case "":
+		k.cfg.Logger.Info("agents can be heard")
+	case "forbidden":
+		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent: the role lacks get and list of leases", "namespace", k.cfg.Namespace, "err", err)
+	default:
+		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)
 	}
 }
 
 // hear takes in a Lease that is there.
 func (k *Keeper) hear(lease *coordinationv1.Lease) {
 	is, ours := Read(lease)
-	if !ours {
+	if !ours || !k.roll.Hear(time.Now(), is) {
 		return
 	}
-	var isBack bool
-	k.change(func(now time.Time, roll *Roll) time.Time {
-		isBack = roll.Hear(now, is)
-		due, _ := roll.Deadline(is.Name)
-		return due
-	})
-	if isBack {
-		k.cfg.Logger.Info("agent heard again", "node", is.Node)
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: is.Node, UID: is.UID}}
-		k.cfg.Announce(treat.Announcement{Node: node, What: treat.AgentHeard, Words: fmt.Sprintf("The agent renews Lease %s/%s again.", k.cfg.Namespace, is.Name)})
-	}
+	k.cfg.Logger.Info("agent heard again", "node", is.Node)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: is.Node, UID: is.UID}}
+	k.cfg.Announce(treat.Announcement{Node: node, What: treat.AgentHeard, Words: fmt.Sprintf("The agent renews Lease %s/%s again.", k.cfg.Namespace, is.Name)})
 }
 
-// round calls everybody silent who is, and returns how long to rest.
-func (k *Keeper) round(ctx context.Context) time.Duration {
-	for ctx.Err() == nil {
-		var due []string
-		var rest time.Duration
-		k.change(func(now time.Time, roll *Roll) time.Time {
-			var next time.Time
-			due, next = roll.Due(now)
-			k.alarm = now.Add(longestRest)
-			if !next.IsZero() && next.Before(k.alarm) {
-				k.alarm = next
-			}
-			rest = k.alarm.Sub(now)
-			if len(due) > 0 {
-				k.alarm = time.Time{}
-			}
-			return time.Time{}
-		})
-		if len(due) == 0 {
-			return rest
-		}
-		for _, lease := range due {
-			if wait := k.attend(ctx, lease); wait > 0 {
-				select {
-				case <-time.After(wait):
-				case <-ctx.Done():
-				}
-				break // who is due is another question now
-			}
+// count returns who is to be called silent, and tells how many are.
+func (k *Keeper) count() (due []string) {
+	due = k.roll.Due(time.Now())
+	heard, silent := k.roll.Count()
+	heard, silent = heard-len(due), silent+len(due)
+	if k.counted != [2]int{heard, silent} {
+		k.counted = [2]int{heard, silent}
+		k.cfg.Count(heard, silent)
+	}
+	if storm := silent > aFew && silent*aPart > heard+silent; storm != k.storm {
+		k.storm = storm
+		if storm {
+			k.cfg.Logger.Warn("many agents are silent at once: look at daemonset autohealer-agent, and at the way from nodes to the API server; nothing is tainted for that but by sets with evenSilent",
+				"silent", silent, "heard", heard, "callsPerSecond", writesPerSecond)
+		} else {
+			k.cfg.Logger.Info("few agents are silent again", "silent", silent, "heard", heard)
 		}
 	}
-	return longestRest
+	return due
 }
 
 // attend calls an agent silent, if it still is when its turn has come. It returns how
 // long to leave the API server alone.
 func (k *Keeper) attend(ctx context.Context, lease string) (wait time.Duration) {
-	for try := 1; k.isDue(lease); try++ {
+	for try := 1; ; try++ {
 		if k.pace.Wait(ctx) != nil {
 			return 0
 		}
@@ -235,26 +252,13 @@ func (k *Keeper) attend(ctx context.Context, lease string) (wait time.Duration) 
 			return k.trouble(err)
 		}
 	}
-	return 0
-}
-
-func (k *Keeper) isDue(lease string) (is bool) {
-	k.change(func(now time.Time, roll *Roll) time.Time {
-		is = roll.IsDue(lease, now)
-		return time.Time{}
-	})
-	return is
 }
 
 // putOff leaves an agent whose silence cannot be written for as long as it took to
 // notice. It is said once: where a right is missing, it is missing for all.
 func (k *Keeper) putOff(lease string, err error) {
-	var is Lease
-	k.change(func(now time.Time, roll *Roll) time.Time {
-		is, _, _ = roll.Look(lease)
-		roll.PutOff(lease, now.Add(is.Lasts))
-		return time.Time{}
-	})
+	is, _, _ := k.roll.Look(lease)
+	k.roll.PutOff(lease, time.Now().Add(is.Lasts))
 	if !k.refused {
 		k.refused = true
 		k.cfg.Logger.Error("silent agent not told of", "node", is.Node, "retryIn", is.Lasts.String(), "err", err)
@@ -271,10 +275,7 @@ func (k *Keeper) trouble(err error) (wait time.Duration) {
 	}
 	k.failures = 0
 	k.cfg.Logger.Warn("nobody is called silent for a while, for the API server may not have let them speak", "err", err)
-	k.change(func(now time.Time, roll *Roll) time.Time {
-		roll.Doubt(now)
-		return time.Time{}
-	})
+	k.roll.Doubt(time.Now())
 	return time.Second
 }
 
@@ -284,22 +285,15 @@ func (k *Keeper) look(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if lease != nil { // the watch may be behind
+	if lease != nil { // its turn may have come long after the look
 		k.hear(lease)
+	} else {
+		k.roll.Lose(name)
 	}
-	var is Lease
-	var gone, due bool
-	k.change(func(now time.Time, roll *Roll) time.Time {
-		if lease == nil {
-			roll.Lose(name)
-		}
-		is, gone, _ = roll.Look(name)
-		due = roll.IsDue(name, now)
-		return time.Time{}
-	})
-	if !due {
+	if !k.roll.IsDue(name, time.Now()) {
 		return nil
 	}
+	is, gone, _ := k.roll.Look(name)
 	node, err := k.cfg.Hands.Node(ctx, is.Node)
 	if err != nil {
 		return err
@@ -321,10 +315,7 @@ func (k *Keeper) look(ctx context.Context, name string) error {
 	}
 	// Who writes is not silent, whatever has become of its Lease.
 	if speaks := voice.Last.Add(is.Lasts); speaks.After(now) && voice.Last.Before(now.Add(clockSkew)) {
-		k.change(func(now time.Time, roll *Roll) time.Time {
-			roll.PutOff(name, speaks)
-			return time.Time{}
-		})
+		k.roll.PutOff(name, speaks)
 		return nil
 	}
 	err = k.cfg.Hands.Apply(ctx, silence)
@@ -340,13 +331,8 @@ func (k *Keeper) look(ctx context.Context, name string) error {
 // settle notes that there is no more to be written for a silent agent, and tells of
 // what was.
 func (k *Keeper) settle(name string, silence *treat.Silence) {
-	var is Lease
-	var gone bool
-	k.change(func(_ time.Time, roll *Roll) time.Time {
-		is, gone, _ = roll.Look(name)
-		roll.Silence(name)
-		return time.Time{}
-	})
+	is, gone, _ := k.roll.Look(name)
+	k.roll.Silence(name)
 	if silence == nil {
 		return
 	}

@@ -17,11 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/internal/treat"
 )
@@ -34,17 +31,16 @@ type place struct {
 	version int
 	leases  map[string]*coordinationv1.Lease
 	nodes   map[string]*corev1.Node
-	streams []*watch.FakeWatcher
-	deaf    error // why the watch of Leases cannot be had
-	refuse  error // why a write is not made
-	behind  bool  // the watch tells nothing
+	deaf    error                            // why Leases cannot be listed
+	refuse  error                            // why a write is not made
+	behind  map[string]*coordinationv1.Lease // what lists show, if they are behind
 
-	reads, writes []time.Time
-	applied       []*treat.Silence
-	words         []treat.Announcement
-	counts        [2]int
-	fates         []treat.Fate
-	log           bytes.Buffer
+	lists, reads, writes []time.Time
+	applied              []*treat.Silence
+	words                []treat.Announcement
+	counts               [2]int
+	fates                []treat.Fate
+	log                  bytes.Buffer
 }
 
 // among runs a story in a place whose clock runs as fast as there is nothing to do.
@@ -55,7 +51,7 @@ func among(t *testing.T, tell func(p *place)) {
 	})
 }
 
-func newKeeper(tb testing.TB, leases cache.ListerWatcherWithContext, p *place) *Keeper {
+func newKeeper(tb testing.TB, leases Leases, p *place) *Keeper {
 	tb.Helper()
 	cfg := Config{
 		Leases: leases, Hands: p, Namespace: "autohealer-system", Announce: func(treat.Announcement) {},
@@ -107,56 +103,44 @@ func (p *place) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// ListWithContext is an API server that lists.
-func (p *place) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+// List is an API server that lists.
+func (p *place) List(_ context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (string, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.deaf != nil {
-		return nil, p.deaf
+	p.lists = append(p.lists, time.Now())
+	version, deaf, all := strconv.Itoa(p.version), p.deaf, p.behind
+	if all == nil {
+		all = p.leases
 	}
-	list := &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(p.version)}}
-	for _, lease := range p.leases {
-		list.Items = append(list.Items, *lease.DeepCopy())
+	all = copied(all)
+	p.mu.Unlock()
+	if since != "" && deaf == nil {
+		if asked, err := strconv.Atoi(since); err != nil || asked > p.version {
+			return "", apierrors.NewTimeoutError("Too large resource version", 1)
+		}
 	}
-	return list, nil
+	if deaf != nil {
+		return "", deaf
+	}
+	for _, lease := range all {
+		if !known([]byte(lease.Name), []byte(lease.ResourceVersion)) {
+			hear(lease)
+		}
+	}
+	return version, nil
 }
 
-// WatchWithContext is one that lists first, and then watches.
-func (p *place) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	if options.SendInitialEvents != nil {
-		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil) // as one would that is older
+func copied(leases map[string]*coordinationv1.Lease) map[string]*coordinationv1.Lease {
+	all := map[string]*coordinationv1.Lease{}
+	for name, lease := range leases {
+		all[name] = lease.DeepCopy()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.deaf != nil {
-		return nil, p.deaf
-	}
-	stream := watch.NewFakeWithChanSize(1000, false)
-	p.streams = append(p.streams, stream)
-	go func() {
-		<-ctx.Done()
-		stream.Stop()
-	}()
-	return stream, nil
+	return all
 }
 
-func (p *place) tell(kind watch.EventType, lease *coordinationv1.Lease) {
-	if len(p.streams) > 0 && !p.behind {
-		p.streams[len(p.streams)-1].Action(kind, lease.DeepCopy())
-	}
-}
+// breaks lets nobody list.
+func (p *place) breaks(why error) { p.do(func() { p.deaf = why }) }
 
-// breaks ends the watch, and lets nobody begin another one.
-func (p *place) breaks(why error) {
-	p.do(func() {
-		p.deaf = why
-		p.streams[len(p.streams)-1].Stop()
-		p.streams = nil
-	})
-	synctest.Wait()
-}
-
-func (p *place) mends() { p.do(func() { p.deaf = nil }) }
+func (p *place) mends() { p.breaks(nil) }
 
 // has makes a node with an agent, which says that two conditions are as they are.
 func (p *place) has(name string) {
@@ -189,16 +173,15 @@ func (p *place) says(name string) {
 func (p *place) renews(names ...string) {
 	p.do(func() {
 		for _, name := range names {
-			lease, kind := p.leases[namePrefix+name], watch.Modified
+			lease := p.leases[namePrefix+name]
 			if lease == nil {
-				lease, kind = realLease(name, time.Now()), watch.Added
+				lease = realLease(name, time.Now())
 				lease.OwnerReferences[0].UID = types.UID("uid-" + name)
 				p.leases[lease.Name] = lease
 			}
 			p.version++
 			lease.ResourceVersion = strconv.Itoa(p.version)
 			lease.Spec.RenewTime = new(metav1.NowMicro())
-			p.tell(kind, lease)
 		}
 	})
 	synctest.Wait()
@@ -292,15 +275,18 @@ func (p *place) logged(times int, words string) {
 	})
 }
 
+// look is how long it takes at most until somebody looks.
+const look = shortestRest
+
 func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 	among(t, func(p *place) {
-		stop := p.keeps()
 		p.has("a")
 		p.has("b")
+		stop := p.keeps()
 		p.count(2, 0)
 		p.live(6*time.Minute-time.Second, "b")
 		p.silenced()
-		p.pass(time.Second)
+		p.pass(look)
 		p.silenced("a")
 		p.count(1, 1)
 		p.live(time.Hour, "b")
@@ -318,6 +304,7 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 			}
 		})
 		p.renews("a")
+		p.pass(look)
 		p.count(2, 0)
 		p.do(func() {
 			if len(p.words) != 2 || p.words[1].What != treat.AgentHeard || p.words[1].Node.UID != "uid-a" {
@@ -329,6 +316,37 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 	})
 }
 
+func TestTheClocksOfNodesDoNotCount(t *testing.T) {
+	among(t, func(p *place) {
+		wrong := map[string]time.Duration{"past": -24 * time.Hour, "future": 24 * time.Hour, "lives": -time.Hour}
+		for name := range wrong {
+			p.has(name)
+		}
+		backwards := func() {
+			p.renews("past", "future", "lives")
+			p.do(func() {
+				for name := range wrong {
+					wrong[name] -= 5 * time.Minute // and they run backwards
+					p.leases[namePrefix+name].Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(wrong[name])))
+				}
+			})
+		}
+		p.keeps()
+		for range 10 {
+			p.pass(2 * time.Minute)
+			backwards()
+		}
+		p.silenced()
+		for range 3 {
+			p.pass(2*time.Minute - 1)
+			p.renews("lives")
+			p.silenced()
+		}
+		p.pass(2 * look)
+		p.silenced("past", "future")
+	})
+}
+
 func TestWhoTakesOverWaitsForAFullDuration(t *testing.T) {
 	among(t, func(p *place) {
 		p.has("a")
@@ -337,15 +355,17 @@ func TestWhoTakesOverWaitsForAFullDuration(t *testing.T) {
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
 		stop()
-		p.keeps()
+		stop = p.keeps()
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
-		p.pass(time.Second)
+		p.pass(look)
 		p.silenced("a")
 		// One more finds that there is nothing left to say.
+		stop()
 		p.keeps()
 		p.pass(time.Hour)
 		p.silenced("a")
+		p.count(0, 1)
 		p.do(func() {
 			if len(p.words) != 1 {
 				t.Errorf("told was %+v", p.words)
@@ -356,125 +376,200 @@ func TestWhoTakesOverWaitsForAFullDuration(t *testing.T) {
 
 func TestNobodyIsSilentForAnOutage(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
 		p.has("b")
+		p.keeps()
 		p.live(4*time.Minute, "a", "b")
 		p.breaks(errors.New("connection refused"))
 		p.pass(10 * time.Minute)
 		p.silenced()
 		p.mends()
-		p.pass(15 * time.Second) // until the watch is asked for again
+		p.pass(15 * time.Second) // until somebody looks again
 		p.live(5*time.Minute, "a")
 		p.silenced()
 		p.live(time.Minute, "a")
+		p.pass(look)
 		p.silenced("b")
 		p.logged(1, "agents cannot be heard, so none is called silent until")
 		p.logged(1, "agents can be heard")
 	})
 }
 
+func TestAControllerThatReturnsFromAnOutageMakesNobodySilent(t *testing.T) {
+	among(t, func(p *place) {
+		var names []string
+		for i := range 100 {
+			names = append(names, fmt.Sprintf("n%03d", i))
+			p.has(names[i])
+		}
+		p.breaks(errors.New("connection refused"))
+		p.pass(time.Hour)
+		p.keeps() // it was away as well, and is back before the API server
+		p.pass(time.Hour)
+		p.mends()
+		p.pass(6*time.Minute - time.Second) // which is all the time they have
+		p.renews(names...)
+		p.pass(time.Minute)
+		p.silenced()
+		p.count(len(names), 0)
+	})
+}
+
+func TestAFailureThatIsNoOutageDelaysNothing(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		for range 6 {
+			p.pass(59 * time.Second)
+			p.breaks(errors.New("connection reset"))
+			p.pass(time.Second)
+			p.mends()
+		}
+		p.pass(look)
+		p.silenced("a")
+		p.logged(0, "agents cannot be heard")
+	})
+}
+
+// A process that was stopped hears of no outage in the meantime.
+func TestWhoCouldNotLookForLongBeginsAnew(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		keeper, ctx := newKeeper(p.t, p, p), p.t.Context()
+		for range 10 {
+			p.pass(min(keeper.round(ctx), look))
+		}
+		p.pass(time.Hour)
+		keeper.round(ctx)
+		p.silenced()
+		for range 6 * time.Minute / look {
+			p.pass(look - time.Millisecond)
+			p.renews("b")
+			keeper.round(ctx)
+			p.silenced()
+		}
+		p.pass(look)
+		keeper.round(ctx)
+		p.silenced("a")
+	})
+}
+
+func TestAStoreThatWasSetBackIsAskedAnew(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.do(func() { p.version += 1000 })
+		p.keeps()
+		p.do(func() { p.version -= 1000 }) // it was restored from a backup
+		p.live(10*time.Minute, "a")
+		p.has("b")
+		p.pass(look)
+		p.silenced()
+		p.count(2, 0)
+	})
+}
+
 func TestNobodyIsSilentForRightsThatAreMissing(t *testing.T) {
 	among(t, func(p *place) {
-		p.do(func() {
-			p.deaf = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no"))
-		})
+		p.breaks(apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no")))
 		p.has("a")
 		p.keeps()
 		p.pass(24 * time.Hour)
 		p.silenced()
 		p.count(0, 0)
-		p.logged(1, "the role lacks get, list and watch of leases")
+		p.logged(1, "the role lacks get and list of leases")
 	})
 }
 
 func TestAWriteThatIsRefusedIsSaidOnceAndTriedSeldom(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.do(func() {
 			p.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "", errors.New("no"))
 		})
 		p.has("a")
 		p.has("b")
-		p.pass(time.Hour)
+		p.keeps()
+		p.pass(time.Hour + 2*look)
 		p.logged(1, "silent agent not told of")
 		p.do(func() {
-			if len(p.writes) != 2*10 || len(p.words) != 0 {
+			if len(p.writes) < 2*8 || len(p.writes) > 2*10 || len(p.words) != 0 {
 				t.Errorf("%d writes, and told was %+v", len(p.writes), p.words)
 			}
 			p.refuse = nil
 		})
-		p.pass(6 * time.Minute)
+		p.pass(6*time.Minute + look)
 		p.silenced("a", "b")
 	})
 }
 
 func TestAServerThatTakesNoWritesMakesNobodySilent(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		for _, name := range []string{"a", "b", "c"} {
 			p.has(name)
 		}
+		p.keeps()
 		p.do(func() { p.refuse = apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded")) })
 		p.pass(6*time.Minute + 30*time.Second) // in which nobody could renew
 		p.logged(1, "nobody is called silent for a while")
 		p.do(func() { p.refuse = nil })
 		p.live(8*time.Minute, "a", "b", "c")
 		p.silenced()
+		p.pass(look)
 		p.count(3, 0)
 		// A short trouble is none.
 		p.do(func() { p.refuse = apierrors.NewServiceUnavailable("bye") })
 		p.live(6*time.Minute, "a", "b")
 		p.pass(2 * time.Second)
 		p.do(func() { p.refuse = nil })
-		p.pass(10 * time.Second)
+		p.pass(15 * time.Second)
 		p.silenced("c")
 	})
 }
 
-func TestAWatchThatIsBehindMakesNobodySilent(t *testing.T) {
+func TestAListThatIsBehindMakesNobodySilent(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
-		p.do(func() { p.behind = true })
+		p.keeps()
+		p.do(func() { p.behind = copied(p.leases) })
 		p.live(time.Hour, "a")
 		p.silenced()
-		p.pass(12 * time.Minute) // it takes one look to see the last renewal, and one to miss the next
+		p.do(func() { p.behind = nil })
+		p.pass(6*time.Minute + 2*look)
 		p.silenced("a")
 	})
 }
 
 func TestWhoWritesIsNotSilent(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
+		p.keeps()
 		p.pass(5 * time.Minute) // it may no longer renew
 		p.says("a")
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
-		p.pass(time.Second)
+		p.pass(look)
 		p.silenced("a")
 	})
 }
 
 func TestALeaseThatIsRemovedIsASilence(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
 		p.has("b")
+		p.has("c")
+		p.keeps()
 		p.pass(time.Minute)
 		p.do(func() {
-			for name := range p.leases {
-				p.tell(watch.Deleted, p.leases[name])
-			}
 			clear(p.leases)
 			delete(p.nodes, "b") // with its Lease
 		})
-		p.pass(5*time.Minute - time.Second)
+		p.pass(time.Minute)
+		p.renews("c") // its agent lives, and makes another one
+		p.pass(4*time.Minute - time.Second)
 		p.silenced()
-		p.pass(time.Second)
+		p.pass(look)
 		p.silenced("a")
-		p.count(0, 0)
+		p.count(1, 0)
 		p.do(func() {
 			if !strings.Contains(p.words[0].Words, "not there any more") {
 				t.Errorf("told was %q", p.words[0].Words)
@@ -483,10 +578,26 @@ func TestALeaseThatIsRemovedIsASilence(t *testing.T) {
 	})
 }
 
+func TestTheLeaseOfWhoIsSilentMayGo(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a")
+		p.do(func() { clear(p.leases) })
+		p.pass(time.Hour)
+		p.silenced("a") // once; its rows stay Unknown
+		p.count(0, 0)
+		p.renews("a")
+		p.pass(look)
+		p.count(1, 0)
+	})
+}
+
 func TestANodeMadeAgainHasAnotherAgent(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
+		p.keeps()
 		p.pass(time.Minute)
 		p.do(func() { p.nodes["a"].UID = "another" }) // and its old Lease is not collected yet
 		p.pass(time.Hour)
@@ -496,42 +607,62 @@ func TestANodeMadeAgainHasAnotherAgent(t *testing.T) {
 
 func TestANodeThatOthersWriteIsLookedAtAgain(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		p.has("a")
 		p.do(func() {
 			p.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed"))
 		})
-		p.pass(6*time.Minute + time.Second)
+		p.keeps()
+		p.pass(6*time.Minute + look)
 		p.do(func() {
 			if len(p.writes) != tries {
 				t.Errorf("it was tried %d times", len(p.writes))
 			}
 			p.refuse = nil
 		})
-		p.pass(6 * time.Minute)
+		p.pass(6*time.Minute + look)
 		p.silenced("a")
 	})
 }
 
 func TestACatastropheIsToldAtAPace(t *testing.T) {
 	among(t, func(p *place) {
-		p.keeps()
 		const agents = 300
 		var names []string
 		for i := range agents {
 			names = append(names, fmt.Sprintf("n%03d", i))
 			p.has(names[i])
 		}
-		p.pass(6*time.Minute + 10*time.Second)
+		p.keeps()
+		p.pass(6 * time.Minute)
+		p.count(0, agents) // at once, although most are yet to be called so
+		p.pass(10 * time.Second)
 		p.do(func() {
-			if n := len(p.writes); n < 100 || n > 111 {
+			if n := len(p.writes); n < 100 || n > 115 {
 				t.Errorf("%d writes in 10 seconds, want 10 a second", n)
 			}
 		})
 		p.renews(names[agents-1]) // before its turn
 		p.pass(30 * time.Second)
 		p.silenced(names[:agents-1]...)
+		p.count(1, agents-1)
+		p.logged(1, "many agents are silent at once")
+		p.renews(names...)
+		p.pass(look)
+		p.count(agents, 0)
+		p.logged(1, "few agents are silent again")
 	})
+}
+
+func TestLooksGrowSeldomerWithWhatTheyCost(t *testing.T) {
+	for agents, want := range map[int]time.Duration{0: 5 * time.Second, 1000: 5 * time.Second, 5000: 15 * time.Second, 10000: 30 * time.Second, 100000: time.Minute} {
+		k := newKeeper(t, &place{}, nil)
+		for i := range agents {
+			k.roll.Hear(noon, Lease{Name: strconv.Itoa(i), Renewed: noon, Lasts: usualDuration})
+		}
+		if rest := k.rest(); rest != want {
+			t.Errorf("%d agents are looked at every %s, want %s", agents, rest, want)
+		}
+	}
 }
 
 func TestConfigSaysWhatIsMissing(t *testing.T) {

@@ -25,6 +25,7 @@ const (
 // Lease is what is known of the Lease of an agent.
 type Lease struct {
 	Name    string
+	Version string
 	Node    string
 	UID     types.UID // of the node, empty if the Lease does not tell
 	Renewed time.Time // as the agent has written it
@@ -35,7 +36,7 @@ type Lease struct {
 // is that of another node than its owner's. Otherwise one agent could speak for the
 // node of another.
 func Read(lease *coordinationv1.Lease) (Lease, bool) {
-	is := Lease{Name: lease.Name, Lasts: usualDuration}
+	is := Lease{Name: lease.Name, Version: lease.ResourceVersion, Lasts: usualDuration}
 	named, ok := strings.CutPrefix(lease.Name, namePrefix)
 	if !ok || named == "" {
 		return is, false

@@ -12,18 +12,23 @@ import (
 type Roll struct {
 	agents map[string]*agent // by the names of their Leases
 	silent int
-	// sound is since when renewals could be heard, zero while they cannot be.
-	sound time.Time
+	// looks is how many of all Leases there were.
+	looks int
+	// sound is since when renewals could be heard, zero before they could be at all,
+	// and last when they were looked for.
+	sound, last time.Time
 }
 
 // agent is what is kept of one. There may be ten thousand.
 type agent struct {
 	node    string
 	uid     types.UID
+	version string
 	renewed time.Time // as the Lease says
 	lasts   time.Duration
 	heard   time.Time // by our clock
 	putOff  time.Time // before which it is not judged
+	seen    int       // in which look
 	gone    bool      // its Lease is
 	silent  bool
 }
@@ -31,72 +36,78 @@ type agent struct {
 // NewRoll returns one with nobody on it, who could not be heard either.
 func NewRoll() *Roll { return &Roll{agents: map[string]*agent{}} }
 
-// Sound notes that renewals can be heard, if they could not be before.
-func (r *Roll) Sound(now time.Time) {
-	if r.sound.IsZero() {
-		r.sound = now
+// Knows says whether a Lease is there as it was, which tells nothing but that it is.
+func (r *Roll) Knows(lease, version []byte) bool {
+	a := r.agents[string(lease)]
+	if a == nil || a.gone || a.version != string(version) {
+		return false
 	}
-}
-
-// Broken notes that they cannot be heard. Nobody is silent until they have been able
-// to speak again for as long as it takes.
-func (r *Roll) Broken() { r.sound = time.Time{} }
-
-// Doubt notes that up to now agents may have been unable to renew, although they
-// could be heard.
-func (r *Roll) Doubt(now time.Time) {
-	if !r.sound.IsZero() {
-		r.sound = now
-	}
+	a.seen = r.looks
+	return true
 }
 
 // Hear takes in a Lease as it is, and says whether it is one of somebody who was
-// silent and is heard again. A Lease that is as it was tells nothing.
+// silent and is heard again. One that was written but not renewed tells nothing.
 func (r *Roll) Hear(now time.Time, lease Lease) (isBack bool) {
 	a := r.agents[lease.Name]
 	if a == nil {
 		a = &agent{}
 		r.agents[lease.Name] = a
 	}
-	isBack = a.silent
 	if a.renewed.Equal(lease.Renewed) && a.uid == lease.UID && !a.gone && !a.heard.IsZero() {
-		a.lasts = lease.Lasts
+		a.lasts, a.version, a.seen = lease.Lasts, lease.Version, r.looks
 		return false
 	}
-	if a.silent {
+	if isBack = a.silent; isBack {
 		r.silent--
 	}
-	*a = agent{node: lease.Node, uid: lease.UID, renewed: lease.Renewed, lasts: lease.Lasts, heard: now}
+	*a = agent{node: lease.Node, uid: lease.UID, version: lease.Version, renewed: lease.Renewed, lasts: lease.Lasts, heard: now, seen: r.looks}
 	return isBack
 }
 
-// Lose notes that a Lease is gone. Its agent is not heard any more, and will be silent
-// when it would have been: nobody else would ever say so.
-func (r *Roll) Lose(lease string) {
-	if a := r.agents[lease]; a != nil {
-		if a.gone = true; a.silent {
-			r.Forget(lease)
-		}
-	}
-}
-
-// LoseOthers notes that there are no Leases but these.
-func (r *Roll) LoseOthers(there map[string]bool) {
-	for lease := range r.agents {
-		if !there[lease] {
+// Looked notes that all Leases were looked at: those that were neither known nor heard
+// since the look before are gone. If that was longer ago than patience, agents may have
+// been unable to renew in between, and get all of their time anew.
+func (r *Roll) Looked(now time.Time, patience time.Duration) {
+	for lease, a := range r.agents {
+		if a.seen < r.looks {
 			r.Lose(lease)
 		}
 	}
+	r.looks++
+	if !r.Sound(now, patience) {
+		r.sound = now
+	}
+	r.last = now
 }
 
-// Forget strikes an agent off the roll.
-func (r *Roll) Forget(lease string) {
+// Sound says whether renewals can be heard: whether the last look is no longer ago than
+// patience.
+func (r *Roll) Sound(now time.Time, patience time.Duration) bool {
+	return !r.sound.IsZero() && now.Sub(r.last) <= patience
+}
+
+// Doubt notes that up to now agents may have been unable to renew, although they
+// could be heard.
+func (r *Roll) Doubt(now time.Time) { r.sound = now }
+
+// Lose notes that a Lease is gone. Its agent is not heard any more, and will be silent
+// when it would have been: nobody else would ever say so. If it is already, it is not
+// expected back.
+func (r *Roll) Lose(lease string) {
 	if a := r.agents[lease]; a != nil {
-		if a.silent {
-			r.silent--
+		if a.gone = true; a.silent {
+			r.forget(lease)
 		}
-		delete(r.agents, lease)
 	}
+}
+
+// forget strikes an agent off the roll.
+func (r *Roll) forget(lease string) {
+	if r.agents[lease].silent {
+		r.silent--
+	}
+	delete(r.agents, lease)
 }
 
 // Silence notes that an agent was called silent. One whose Lease is gone is not
@@ -106,7 +117,7 @@ func (r *Roll) Silence(lease string) {
 	switch {
 	case a == nil || a.silent:
 	case a.gone:
-		r.Forget(lease)
+		r.forget(lease)
 	default:
 		a.silent = true
 		r.silent++
@@ -120,20 +131,28 @@ func (r *Roll) PutOff(lease string, until time.Time) {
 	}
 }
 
-// Deadline returns when an agent is silent unless it is heard until then; false if it
-// is already, or if nobody can be heard.
-func (r *Roll) Deadline(lease string) (time.Time, bool) {
-	a := r.agents[lease]
-	if a == nil {
-		return time.Time{}, false
+// Due returns the Leases of those who are silent and were not called so, the longest
+// first.
+func (r *Roll) Due(now time.Time) (leases []string) {
+	for lease := range r.agents {
+		if r.IsDue(lease, now) {
+			leases = append(leases, lease)
+		}
 	}
-	return r.deadline(a)
+	slices.SortFunc(leases, func(a, b string) int {
+		return cmp.Or(r.deadline(r.agents[a]).Compare(r.deadline(r.agents[b])), cmp.Compare(a, b))
+	})
+	return leases
 }
 
-func (r *Roll) deadline(a *agent) (time.Time, bool) {
-	if a.silent || r.sound.IsZero() {
-		return time.Time{}, false
-	}
+// IsDue says whether one is silent and was not called so.
+func (r *Roll) IsDue(lease string, now time.Time) bool {
+	a := r.agents[lease]
+	return a != nil && !a.silent && !r.sound.IsZero() && !r.deadline(a).After(now)
+}
+
+// deadline is when an agent is silent unless it is heard until then.
+func (r *Roll) deadline(a *agent) time.Time {
 	since := a.heard
 	if since.Before(r.sound) {
 		since = r.sound
@@ -142,31 +161,7 @@ func (r *Roll) deadline(a *agent) (time.Time, bool) {
 	if due.Before(a.putOff) {
 		due = a.putOff
 	}
-	return due, true
-}
-
-// Due returns the Leases of those who are silent and were not called so, the longest
-// first, and when the next one may be; zero for never.
-func (r *Roll) Due(now time.Time) (leases []string, next time.Time) {
-	at := map[string]time.Time{}
-	for lease, a := range r.agents {
-		due, ok := r.deadline(a)
-		switch {
-		case !ok:
-		case !due.After(now):
-			leases, at[lease] = append(leases, lease), due
-		case next.IsZero() || due.Before(next):
-			next = due
-		}
-	}
-	slices.SortFunc(leases, func(a, b string) int { return cmp.Or(at[a].Compare(at[b]), cmp.Compare(a, b)) })
-	return leases, next
-}
-
-// IsDue says whether one is silent and was not called so.
-func (r *Roll) IsDue(lease string, now time.Time) bool {
-	due, ok := r.Deadline(lease)
-	return ok && !due.After(now)
+	return due
 }
 
 // Look returns what is known of an agent's Lease, and whether that is gone.
@@ -175,7 +170,7 @@ func (r *Roll) Look(lease string) (is Lease, gone, known bool) {
 	if a == nil {
 		return Lease{}, false, false
 	}
-	return Lease{Name: lease, Node: a.node, UID: a.uid, Renewed: a.renewed, Lasts: a.lasts}, a.gone, true
+	return Lease{Name: lease, Version: a.version, Node: a.node, UID: a.uid, Renewed: a.renewed, Lasts: a.lasts}, a.gone, true
 }
 
 // Count returns how many agents are heard, and how many are silent.

@@ -26,9 +26,9 @@ func TestRead(t *testing.T) {
 		ours  bool
 	}{
 		{"all of it", coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", OwnerReferences: owner("n1")},
+			ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", ResourceVersion: "7", OwnerReferences: owner("n1")},
 			Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(noon))},
-		}, Lease{Name: "autohealer-agent-n1", Node: "n1", UID: "u", Renewed: noon, Lasts: 30 * time.Second}, true},
+		}, Lease{Name: "autohealer-agent-n1", Version: "7", Node: "n1", UID: "u", Renewed: noon, Lasts: 30 * time.Second}, true},
 		{"nothing but a name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}},
 			Lease{Name: "autohealer-agent-n1", Node: "n1", Lasts: usualDuration}, true},
 		{"no time at all", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(-1))}},
@@ -56,10 +56,13 @@ type story struct {
 	beats int
 }
 
+// unbroken is longer than any two looks are apart.
+const unbroken = 24 * time.Hour
+
 func tells(t *testing.T) *story {
 	t.Helper()
 	s := &story{Roll: NewRoll(), t: t, now: noon}
-	s.Sound(s.now)
+	s.Looked(s.now, unbroken)
 	return s
 }
 
@@ -73,7 +76,7 @@ func (s *story) renews(node string) (isBack bool) {
 
 func (s *story) silent(nodes ...string) {
 	s.t.Helper()
-	due, _ := s.Due(s.now)
+	due := s.Due(s.now)
 	want := make([]string, len(nodes))
 	for i, node := range nodes {
 		want[i] = "l-" + node
@@ -90,9 +93,6 @@ func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
 	s.renews("b")
 	s.pass(5*time.Minute - 1)
 	s.silent()
-	if _, next := s.Due(s.now); !next.Equal(s.now.Add(1)) {
-		t.Errorf("it looks again at %v", next)
-	}
 	s.pass(1)
 	s.silent("a")
 	s.pass(time.Minute)
@@ -139,17 +139,27 @@ func TestTheClockOfTheNodeDoesNotCount(t *testing.T) {
 
 func TestNobodyIsSilentWhoCouldNotSpeak(t *testing.T) {
 	s := tells(t)
+	looked := func() {
+		s.Knows([]byte("l-a"), nil)
+		s.Looked(s.now, time.Minute)
+	}
 	s.renews("a")
 	s.pass(time.Minute)
-	s.Broken()
-	s.pass(10 * time.Minute)
-	s.silent()
-	if _, next := s.Due(s.now); !next.IsZero() {
-		t.Errorf("somebody is waited for until %v", next)
+	looked()
+	s.pass(time.Minute + 1)
+	if s.Sound(s.now, time.Minute) {
+		t.Error("renewals can be heard, and nobody has looked")
 	}
-	s.Sound(s.now)
-	s.Sound(s.now.Add(time.Minute)) // which is no news
-	s.pass(usualDuration - 1)
+	s.pass(10 * time.Minute)
+	looked()
+	s.silent()
+	for range 5 {
+		s.pass(time.Minute)
+		looked()
+		s.silent()
+	}
+	s.pass(time.Minute - 1)
+	looked()
 	s.silent()
 	s.pass(1)
 	s.silent("a")
@@ -164,9 +174,21 @@ func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
 	s.renews("a")
 	s.renews("b")
 	s.renews("c")
+	s.Looked(s.now, unbroken)
 	s.pass(2 * time.Minute)
 	s.Lose("l-a")
-	s.LoseOthers(map[string]bool{"l-a": true, "l-c": true}) // a list that was made before
+	if s.Knows([]byte("l-a"), nil) {
+		t.Error("one that was gone is passed over")
+	}
+	if !s.Knows([]byte("l-c"), nil) || s.Knows([]byte("l-c"), []byte("7")) || s.Knows([]byte("l-d"), nil) {
+		t.Error("known is one by its name and version")
+	}
+	s.Looked(s.now, unbroken) // and l-b is not there
+	for lease, is := range map[string]bool{"l-a": true, "l-b": true, "l-c": false} {
+		if _, gone, _ := s.Look(lease); gone != is {
+			t.Errorf("%s is gone: %t", lease, gone)
+		}
+	}
 	s.silent()
 	s.pass(4 * time.Minute)
 	s.silent("a", "b", "c")
@@ -207,6 +229,7 @@ func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
 
 // A roll against one that keeps the whole story and judges it anew every time.
 func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
+	const patience = 4 * time.Minute
 	calls := 0
 	rapid.Check(t, func(t *rapid.T) {
 		type event struct {
@@ -220,7 +243,7 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 		lasts := func(of int) time.Duration { return time.Duration(of+2) * time.Minute }
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "seconds")) * time.Second)
-			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "sound", "sound", "broken", "doubt", "lose", "call", "call"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
+			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
 			name := names[e.of]
 			known, gone, there := roll.Look(name)
 			switch e.what {
@@ -232,10 +255,13 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 					continue
 				}
 				roll.Hear(now, known)
-			case "sound":
-				roll.Sound(now)
-			case "broken":
-				roll.Broken()
+			case "look": // at which all Leases are there that were
+				for _, name := range names {
+					if is, gone, there := roll.Look(name); there && !gone {
+						roll.Knows([]byte(name), []byte(is.Version))
+					}
+				}
+				roll.Looked(now, patience)
 			case "doubt":
 				roll.Doubt(now)
 			case "lose":
@@ -248,9 +274,9 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 				calls++
 			}
 			story = append(story, e)
-			due, _ := roll.Due(now)
+			due := roll.Due(now)
 			for of, name := range names {
-				var heard, sound time.Time
+				var heard, sound, looked time.Time
 				var called bool
 				for _, e := range story {
 					switch {
@@ -258,10 +284,13 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 						heard, called = e.at, false
 					case e.what == "call" && e.of == of:
 						called = true
-					case e.what == "sound" && sound.IsZero(), e.what == "doubt" && !sound.IsZero():
+					case e.what == "look":
+						if sound.IsZero() || e.at.Sub(looked) > patience {
+							sound = e.at
+						}
+						looked = e.at
+					case e.what == "doubt":
 						sound = e.at
-					case e.what == "broken":
-						sound = time.Time{}
 					}
 				}
 				silent := !heard.IsZero() && !called && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)

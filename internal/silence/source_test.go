@@ -1,11 +1,12 @@
 package silence
 
 import (
-	"encoding/binary"
+	"bytes"
+	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,34 +14,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 )
 
-// frame writes an event as the API server does, with its own code.
-func frame(kind watch.EventType, object runtime.Object, group schema.GroupVersion) []byte {
+// listed writes a list as the API server does, with its own code.
+func listed(object runtime.Object, group schema.GroupVersion) []byte {
 	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), group)
 	raw, err := runtime.Encode(codec, object)
 	if err != nil {
 		panic(err)
 	}
-	event := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}
-	encoded, err := event.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	return encoded
+	return raw
 }
 
-func leaseFrame(kind watch.EventType, lease *coordinationv1.Lease) []byte {
-	return frame(kind, lease, coordinationv1.SchemeGroupVersion)
+func leasesListed(version string, leases ...coordinationv1.Lease) []byte {
+	return listed(&coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: leases}, coordinationv1.SchemeGroupVersion)
+}
+
+// trim keeps what decode reads.
+func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: lease.Name, ResourceVersion: lease.ResourceVersion, OwnerReferences: lease.OwnerReferences},
+		Spec:       lease.Spec,
+	}
 }
 
 // realLease is one as an agent's client writes it, with word of who wrote what.
@@ -60,56 +64,119 @@ func realLease(node string, renewed time.Time) *coordinationv1.Lease {
 	}
 }
 
-func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "Node", "v1"}), rapid.String())
-		lease := realLease(text.Draw(t, "node"), noon)
-		lease.ResourceVersion = text.Draw(t, "version")
-		if rapid.Bool().Draw(t, "bare") {
-			lease.Spec, lease.OwnerReferences, lease.ManagedFields = coordinationv1.LeaseSpec{}, nil, nil
-		}
-		for range rapid.IntRange(0, 2).Draw(t, "owners") {
-			lease.OwnerReferences = append(lease.OwnerReferences, metav1.OwnerReference{
-				Kind: text.Draw(t, "kind"), APIVersion: text.Draw(t, "group"), Name: text.Draw(t, "owner"), UID: types.UID(text.Draw(t, "uid")),
-			})
-		}
-		kind := rapid.SampledFrom([]watch.EventType{watch.Added, watch.Modified, watch.Deleted}).Draw(t, "event")
-		event, err := decodeEvent(leaseFrame(kind, lease))
-		if err != nil {
-			t.Fatal(err)
-		}
-		encoded, err := lease.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := &coordinationv1.Lease{}
-		if err := want.Unmarshal(encoded); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(watch.Event{Type: kind, Object: trim(want)}, event); diff != "" {
-			t.Errorf("the event is another (-want +got):\n%s", diff)
-		}
-	})
+// answers is an API server that answers every request alike.
+type answers func(*http.Request) (code int, body []byte)
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, body := a(r)
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {runtime.ContentTypeProtobuf}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
 }
 
-func TestReadsWhatIsNoLease(t *testing.T) {
-	mark := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
-	event, err := decodeEvent(leaseFrame(watch.Bookmark, mark))
+func sourceOf(tb testing.TB, server answers) *Source {
+	tb.Helper()
+	source, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: server, QPS: -1}, "autohealer-system")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if got := event.Object.(*coordinationv1.Lease); got.Annotations[metav1.InitialEventsAnnotationKey] != "true" || got.ResourceVersion != "7" {
-		t.Errorf("the bookmark became %+v: nobody knows when all Leases are there", got)
+	return source
+}
+
+func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
+	heard, passed := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "Node", "v1"}), rapid.String())
+		var leases []coordinationv1.Lease
+		for range rapid.IntRange(0, 5).Draw(t, "leases") {
+			lease := realLease(text.Draw(t, "node"), noon)
+			lease.ResourceVersion = text.Draw(t, "version")
+			if rapid.Bool().Draw(t, "bare") {
+				lease.Spec, lease.OwnerReferences, lease.ManagedFields = coordinationv1.LeaseSpec{}, nil, nil
+			}
+			for range rapid.IntRange(0, 2).Draw(t, "owners") {
+				lease.OwnerReferences = append(lease.OwnerReferences, metav1.OwnerReference{
+					Kind: text.Draw(t, "kind"), APIVersion: text.Draw(t, "group"), Name: text.Draw(t, "owner"), UID: types.UID(text.Draw(t, "uid")),
+				})
+			}
+			leases = append(leases, *lease)
+		}
+		body := leasesListed(text.Draw(t, "version of all"), leases...)
+		every := &coordinationv1.LeaseList{}
+		if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), body, every); err != nil {
+			t.Fatal(err)
+		}
+		known := rapid.SampledFrom([]string{"", "a", "v1"}).Draw(t, "known version")
+		var want, got []*coordinationv1.Lease
+		for i := range every.Items {
+			if every.Items[i].ResourceVersion != known {
+				want = append(want, trim(&every.Items[i]))
+			}
+		}
+		client, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) (int, []byte) { return http.StatusOK, body })}, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		version, err := client.List(context.Background(), "",
+			func(name, version []byte) bool { names[string(name)] = true; return string(version) == known },
+			func(lease *coordinationv1.Lease) { got = append(got, lease) })
+		if err != nil || version != every.ResourceVersion {
+			t.Fatalf("the list has version %q, want %q: %v", version, every.ResourceVersion, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the Leases are others (-want +got):\n%s", diff)
+		}
+		for _, lease := range every.Items {
+			if !names[lease.Name] {
+				t.Errorf("nobody was asked of %q", lease.Name)
+			}
+		}
+		heard, passed = heard+len(got), passed+len(every.Items)-len(got)
+	})
+	t.Logf("%d Leases were heard, %d passed over", heard, passed)
+	if heard == 0 || passed == 0 {
+		t.Error("this test looks at nothing")
 	}
-	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Code: 410, Message: "too old"}
-	if event, err = decodeEvent(frame(watch.Error, gone, metav1.SchemeGroupVersion)); err != nil {
-		t.Fatal(err)
+}
+
+func TestAsksForWhatIsNeededAndNoMore(t *testing.T) {
+	var asked *http.Request
+	source := sourceOf(t, func(r *http.Request) (int, []byte) { asked = r; return http.StatusOK, leasesListed("7") })
+	for since, want := range map[string]string{
+		"":  "labelSelector=app.kubernetes.io%2Fname%3Dautohealer-agent",
+		"5": "labelSelector=app.kubernetes.io%2Fname%3Dautohealer-agent&resourceVersion=5&resourceVersionMatch=NotOlderThan",
+	} {
+		version, err := source.List(t.Context(), since, nil, nil)
+		if err != nil || version != "7" {
+			t.Fatalf("version %q, %v", version, err)
+		}
+		if asked.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases" || asked.URL.RawQuery != want {
+			t.Errorf("it asks for %s", asked.URL)
+		}
 	}
-	if got, ok := event.Object.(*metav1.Status); !ok || got.Code != 410 {
-		t.Errorf("the error became %+v", event)
-	}
-	if _, err = decodeEvent(frame(watch.Added, &corev1.Pod{}, corev1.SchemeGroupVersion)); err == nil || !strings.Contains(err.Error(), `"Pod"`) {
-		t.Errorf("a pod was taken for a Lease, or not named: %v", err)
+}
+
+func TestAListThatIsNoneIsAnError(t *testing.T) {
+	whole := leasesListed("7", *realLease("a", noon), *realLease("b", noon))
+	for name, test := range map[string]struct {
+		code int
+		body []byte
+		says string
+	}{
+		"one that breaks off":            {http.StatusOK, whole[:len(whole)-300], "unexpected EOF"},
+		"one that breaks off at a Lease": {http.StatusOK, whole[:len(whole)/2], "unexpected EOF"},
+		"one that has not begun":         {http.StatusOK, whole[:4], "unexpected EOF"},
+		"nothing":                        {http.StatusOK, nil, "unexpected EOF"},
+		"another form":                   {http.StatusOK, []byte(`{"kind":"LeaseList"}`), "malformed"},
+		"another kind":                   {http.StatusOK, listed(&corev1.PodList{}, corev1.SchemeGroupVersion), `"PodList"`},
+		"a refusal":                      {http.StatusForbidden, listed(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Message: "no"}, metav1.SchemeGroupVersion), "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := sourceOf(t, func(*http.Request) (int, []byte) { return test.code, test.body })
+			_, err := source.List(t.Context(), "", func(_, _ []byte) bool { return true }, nil)
+			if err == nil || !strings.Contains(err.Error(), test.says) || (test.code == http.StatusForbidden) != apierrors.IsForbidden(err) {
+				t.Errorf("the error is %v", err)
+			}
+		})
 	}
 }
 
@@ -122,7 +189,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(encoded[:len(encoded)/2])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, message []byte) {
-		_, _ = decodeEvent(message)
+		_, _, _ = identify(message)
 		_ = decode(message, &coordinationv1.Lease{})
 		whole := &coordinationv1.Lease{}
 		if whole.Unmarshal(message) != nil {
@@ -142,65 +209,46 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(trim(want), got); diff != "" {
 			t.Errorf("the Lease is another (-want +got):\n%s", diff)
 		}
+		if name, version, err := identify(canonical); err != nil || string(name) != want.Name || string(version) != want.ResourceVersion {
+			t.Errorf("it is %q at %q, want %q at %q: %v", name, version, want.Name, want.ResourceVersion, err)
+		}
 	})
 }
 
-// answers is an API server that answers every request with the same stream.
-type answers func(*http.Request) io.Reader
-
-func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}}, Body: io.NopCloser(a(r)), Request: r}, nil
-}
-
-// BenchmarkRenewal takes in one renewal of one of 10,000 agents, a Lease of 0.6 KB as
-// the API server sends it, from the bytes of the stream to the roll: frame, event,
-// Lease, channel, roll and counts. The connection is not in it.
-func BenchmarkRenewal(b *testing.B) {
-	const agents = 10000
-	var stream []byte
-	for i := range agents {
-		event := leaseFrame(watch.Modified, realLease(fmt.Sprintf("node-%05d", i), noon.Add(time.Duration(i)*time.Microsecond)))
-		stream = append(binary.BigEndian.AppendUint32(stream, uint32(len(event))), event...)
+// BenchmarkLook takes in the Leases of 10,000 agents once, 0.6 KB each, as the API server
+// sends them, from the bytes to the roll. One in four has renewed since the look before,
+// as at every look of a cluster of that size. The connection is not in it. That whoever
+// has not renewed takes no allocation is asserted.
+func BenchmarkLook(b *testing.B) {
+	const agents, part, looks = 10000, 4, 8
+	leases := make([]coordinationv1.Lease, agents)
+	for i := range leases {
+		leases[i] = *realLease(fmt.Sprintf("node-%05d", i), noon)
 	}
-	config := &rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) io.Reader { return &endless{stream: stream} })}
-	source, err := NewSource(config, "autohealer-system", slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
+	var lists [looks][]byte // each is the one before with a fourth renewed, the first too
+	for turn := range 2 * looks {
+		for i := turn % part; i < agents; i += part {
+			version := turn / part % 2
+			leases[i].ResourceVersion, leases[i].Spec.RenewTime = strconv.Itoa(version), new(metav1.NewMicroTime(noon.Add(time.Duration(version))))
+		}
+		lists[turn%looks] = leasesListed("7", leases...)
 	}
+	turn := 0
+	source := sourceOf(b, func(*http.Request) (int, []byte) { turn++; return http.StatusOK, lists[turn%looks] })
 	keeper := newKeeper(b, source, nil)
-	events, err := source.WatchWithContext(b.Context(), metav1.ListOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer events.Stop()
-	store := &desk{keeper}
-	take := func() {
-		if err := store.Update((<-events.ResultChan()).Object); err != nil {
+	look := func() {
+		if err := keeper.listen(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
-	take()
-	allocations := testing.AllocsPerRun(1000, take)
-	if allocations > 14 {
-		b.Errorf("a renewal takes %.0f allocations", allocations)
+	for range looks {
+		look()
 	}
-	b.SetBytes(int64(len(stream) / agents))
+	if allocations := testing.AllocsPerRun(10, look); allocations > 18*agents/part {
+		b.Errorf("a look takes %.0f allocations", allocations)
+	}
+	b.SetBytes(int64(len(lists[0])))
 	for b.Loop() {
-		take()
+		look()
 	}
-}
-
-// endless is a stream that begins anew where it ends.
-type endless struct {
-	stream []byte
-	at     int
-}
-
-func (e *endless) Read(to []byte) (int, error) {
-	if e.at == len(e.stream) {
-		e.at = 0
-	}
-	n := copy(to, e.stream[e.at:])
-	e.at += n
-	return n, nil
 }

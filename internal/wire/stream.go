@@ -12,17 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// maxFrame is larger than anything that the API server stores.
-const maxFrame = 16 << 20
+const (
+	// maxFrame is larger than anything that the API server stores.
+	maxFrame = 16 << 20
+	// maxList is larger than any list that anybody waits for.
+	maxList = 1 << 30
+)
 
 // LongestSilence is how long nothing may come until the watch is begun anew: the
 // connection may be dead although nobody has said so, because some load balancer
 // has lost its backend. HTTP/2 would have asked with a ping. Where no object says
 // anything for so long, in a cluster of a handful, it costs a request.
 const LongestSilence = 90 * time.Second
-
-// atOnce is how long it may take to read what is there already.
-const atOnce = time.Millisecond
 
 // Reader is how the events of a watch are read.
 type Reader struct {
@@ -32,9 +33,6 @@ type Reader struct {
 	Decode func(frame []byte) (watch.Event, error)
 	// Ended, if there is one, is called when nothing is decoded any more.
 	Ended func()
-	// Gather is for how long events may gather where they come one by one; zero hands
-	// each over as it comes. To wake up for one costs ten times as much as to read it.
-	Gather time.Duration
 	// Silence is how long nothing may come; zero means LongestSilence.
 	Silence time.Duration
 }
@@ -65,10 +63,8 @@ func (s *stream) run(ctx context.Context) {
 	for {
 		var err error
 		var event watch.Event
-		begun := time.Now()
 		frame, err = readFrame(s.body, frame)
 		alarm.Reset(s.Silence)
-		wasWaitedFor := time.Since(begun) > atOnce
 		if err == nil {
 			event, err = s.Decode(frame)
 		} else if !errors.Is(err, errTooLarge) {
@@ -86,17 +82,10 @@ func (s *stream) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		if wasWaitedFor && s.Gather > 0 { // nothing else is there yet
-			select {
-			case <-time.After(s.Gather):
-			case <-ctx.Done():
-				return
-			}
-		}
 	}
 }
 
-var errTooLarge = errors.New("an event is too large")
+var errTooLarge = errors.New("it is too large")
 
 // readFrame reads what one event takes, into the room of the one before.
 func readFrame(from io.Reader, room []byte) ([]byte, error) {
