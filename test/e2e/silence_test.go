@@ -180,7 +180,7 @@ func TestSilentAgents(t *testing.T) {
 		}
 		for outage := range 2 {
 			w.must(w.APIServer.Kill())
-			time.Sleep(2 * leaseLasts) //nolint:forbidigo // in which nobody can renew, and nothing else happens
+			time.Sleep(3 * leaseLasts) //nolint:forbidigo // in which nobody can renew, and nothing else happens
 			w.restart(w.APIServer)
 			w.eventually("the agents to be heard", func() error {
 				if said("agents can be heard") != outage+1 {

@@ -19,8 +19,9 @@ import (
 // The fixture: 10 nodes that say nothing, and the Leases of 10,000 agents, which name no
 // owner: there are no such nodes, and they would be collected.
 // One operation is two minutes in which every agent renews once, 83 a second, in order.
-// What the controller costs in the two minutes before there is any Lease is subtracted.
-// That it writes nothing but its own lease is asserted, and that it has heard everybody.
+// What the controller costs in the minute before there is any Lease is subtracted, twice.
+// It elects no leader, so that a busy machine does not end it. That it writes nothing is
+// asserted, and that it has heard everybody.
 func BenchmarkAgents(b *testing.B) {
 	const (
 		agents = 10000
@@ -32,16 +33,20 @@ func BenchmarkAgents(b *testing.B) {
 	config.QPS = -1
 	leases := kubernetes.NewForConfigOrDie(config).CoordinationV1().Leases(rig.Namespace)
 	name := func(i int) string { return fmt.Sprintf("autohealer-agent-node-%05d", i) }
-	controller := d.start(b)
+	controller := d.startWith(b, rig.Options{Args: []string{"--leader-elect=false"}})
 	idle := use(b, controller).cpu
-	time.Sleep(span) //nolint:forbidigo // how much it costs that time passes is the question
-	idle = use(b, controller).cpu - idle
+	time.Sleep(span / 2) //nolint:forbidigo // how much it costs that time passes is the question
+	idle = 2 * (use(b, controller).cpu - idle)
 	b.Cleanup(func() {
-		if err := leases.DeleteCollection(context.WithoutCancel(b.Context()), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=autohealer-agent"}); err != nil {
-			b.Error(err)
+		var err error
+		for range 5 { // a request ends after a minute, and so many may take longer
+			if err = leases.DeleteCollection(context.WithoutCancel(b.Context()), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=autohealer-agent"}); err == nil {
+				return
+			}
 		}
+		b.Error(err)
 	})
-	pace(b, agents, 2*time.Millisecond, func(ctx context.Context, i int) error {
+	pace(b, agents, 4*time.Millisecond, func(ctx context.Context, i int) error {
 		_, err := leases.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), LeaseDurationSeconds: new(int32(360)), RenewTime: new(metav1.NowMicro())},
