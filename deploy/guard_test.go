@@ -157,6 +157,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	// What is there of others.
 	for _, prepare := range []deed{
 		createLease(namespace, "autohealer-controller"), createLease(namespace, "autohealer-agent-"+theirs), createLease("kube-node-lease", mine),
+		applyBody(mine, "agreeing-agent", `"status": {"conditions": [{"type": "Agreed", "status": "True", "lastHeartbeatTime": "2026-11-15T11:00:00Z"}]}`),
 		applyBody(mine, "older-agent", `"status": {"conditions": [`+row("Abandoned", "True")+`]}`),
 		createEvent("theirs", nodeRef(theirs)), applyBody(mine, "old-agent", `"status": {"conditions": [`+row("ReadonlyFilesystem", "True")+`]}`),
 	} {
@@ -176,7 +177,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		status    = "an agent may write conditions of its node, and not status."
 		itself    = "an agent may write the status of its node, and not the node itself"
 		native    = "an agent may not write conditions of Kubernetes itself: "
-		notTheirs = "an agent may remove conditions that it has applied, and those without a status, and not "
+		notTheirs = "an agent may remove conditions that it has applied, and those without a status or a heartbeat, and not "
 		keeps     = "as field manager autohealer-agent-yielded an agent may keep conditions as they are, and change none"
 		byApply   = "an agent writes conditions by server-side apply, as field manager autohealer-agent"
 		others    = "the agent on node node-0001 may not write node node-0002"
@@ -206,6 +207,9 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"takes it over", apply(mine, row("KernelDeadlock", "False"), row("Abandoned", "False")), ""},
 		{"says it no longer", apply(mine, row("KernelDeadlock", "False")), ""},
 		{"what is left of it, without a status, gone", erasing("Abandoned"), ""},
+		{"takes over what another says too", apply(mine, row("KernelDeadlock", "False"), row("Agreed", "True")), ""},
+		{"says that no longer", apply(mine, row("KernelDeadlock", "False")), ""},
+		{"what is left of it, without a heartbeat, gone", erasing("Agreed"), ""},
 		{"its own row gone by a patch", erasing("KernelDeadlock"), ""},
 		{"comes back again", apply(mine, row("KernelDeadlock", "False")), ""},
 		{"a row of another gone, which has a status", erasing("NTPProblem"), notTheirs + "NTPProblem"},

@@ -174,7 +174,7 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 			return
 		}
 		c.rows.isSwept(asked.litter)
-		c.log.Info("conditions without a status, which nobody keeps any more, are deleted", "conditions", asked.litter.kinds)
+		c.log.Info("conditions that nobody keeps any more are deleted", "conditions", asked.litter.kinds)
 		c.wrote(now, got)
 	case forLook:
 		c.looked(now, got)
@@ -214,7 +214,7 @@ func (c *core) wrote(now time.Time, got kubeapi.Answer) {
 	}
 	c.rows.version = v.version
 	c.rows.forgive(&v)
-	c.rows.stray = c.rows.stray || len(c.rows.ownerless(&v)) > 0
+	c.rows.stray = c.rows.stray || len(c.rows.keeperless(&v)) > 0
 	c.learn(now, v.uid)
 }
 
@@ -289,7 +289,7 @@ func (c *core) weigh(now time.Time, got kubeapi.Answer) {
 	c.rows.bequest = &bequest{rows: left, version: v.version}
 }
 
-// sort works out which rows have no status, by what is certain.
+// sort works out which rows nobody keeps, by what is certain.
 func (c *core) sort(now time.Time, got kubeapi.Answer) {
 	v, err := parseNode(got.Body)
 	if err != nil {

@@ -206,6 +206,22 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 	})
 
+	scene("so does one of which the other had said the same, and nothing since", func(w *world) {
+		old := npd(corev1.ConditionFalse, "Fine")
+		old.LastHeartbeatTime = metav1.NewTime(time.Now().Add(-5 * time.Minute))
+		w.merge("node-problem-detector", old)
+		w.apply("gitops", map[string]string{"type": "Shared", "status": "False"})
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Shared", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
+		if c := a.Counts(); c.TakenOver != 1 {
+			w.Errorf("%+v", c)
+		}
+		a.Take(symptom.Report{Gone: []string{"KernelDeadlock", "Shared"}})
+		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
+		// From one who has never lost anything to us nothing was taken.
+		if shared := w.row("Shared"); shared == nil || shared.Status != corev1.ConditionFalse || w.row("Other") == nil {
+			w.Errorf("the node has %v", w.get().Status.Conditions)
+		}
+	})
 	scene("so does one that was taken in an earlier life of which nothing is remembered", func(w *world) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
 		w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine")).stop()

@@ -174,7 +174,7 @@ func (c *core) nextHand(now time.Time) (*request, time.Time) {
 	return &request{Request: asked, kind: forHand, placeholder: len(r.bequest.rows) == 0}, now
 }
 
-// nextSweep deletes rows that have lost their status, once it is certain that they have.
+// nextSweep deletes rows that nobody keeps, once that is certain.
 func (c *core) nextSweep(now time.Time) (*request, time.Time) {
 	r := &c.rows
 	if !r.stray {

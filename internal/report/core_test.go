@@ -235,7 +235,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			}
 		}
 		if len(s.api.robbed) > 0 {
-			t.Fatalf("deleted with their status: %v", s.api.robbed)
+			t.Fatalf("deleted though somebody kept them: %v", s.api.robbed)
 		}
 		swept += len(s.api.swept)
 		if s.api.wiped || s.api.rows[placeholder] != nil {

@@ -29,10 +29,11 @@ type fake struct {
 	order   []string // of events
 	lease   map[string]any
 	renewed int
-	swept   []string // the rows that were deleted, and of them those that had a status
+	swept   []string // the rows that were deleted, and of them those that somebody kept
 	robbed  []string
-	wiped   bool   // by an apply that says no more rows, which takes with it what nobody owns
-	cache   []byte // what those see who ask for what is cached, if it is behind
+	losers  map[string]map[string]bool // those who have lost something of a row, by its type
+	wiped   bool                       // by an apply that says no more rows, which takes with it what nobody owns
+	cache   []byte                     // what those see who ask for what is cached, if it is behind
 	asked   []string
 	times   []time.Time
 	bodies  []string
@@ -43,8 +44,19 @@ type fake struct {
 func newFake() *fake {
 	return &fake{
 		uid: "uid-1", version: 1, rows: map[string]map[string]string{}, events: map[string]map[string]any{},
-		owners: map[string]map[string]map[string]bool{},
+		owners: map[string]map[string]map[string]bool{}, losers: map[string]map[string]bool{},
 	}
+}
+
+// kept says whether a row is more than what is left of one that was taken from another.
+func (f *fake) kept(kind string) bool {
+	row := f.rows[kind]
+	for manager, owned := range f.owners {
+		if owned[kind]["status"] && !f.losers[kind][manager] {
+			return true
+		}
+	}
+	return row["status"] != "" && row["lastHeartbeatTime"] != ""
 }
 
 func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error) {
@@ -124,7 +136,7 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 			}
 			if kind := row["type"]; f.rows[kind] != nil && kind != placeholder {
 				f.swept = append(f.swept, kind)
-				if f.rows[kind]["status"] != "" {
+				if f.kept(kind) {
 					f.robbed = append(f.robbed, kind)
 				}
 			}
@@ -206,8 +218,12 @@ func (f *fake) set(manager, kind string, row map[string]string) (changed []strin
 		f.rows[kind][field] = value
 		changed = append(changed, field)
 		for other, owned := range f.owners {
-			if other != manager {
+			if other != manager && owned[kind][field] {
 				delete(owned[kind], field)
+				if f.losers[kind] == nil {
+					f.losers[kind] = map[string]bool{}
+				}
+				f.losers[kind][other] = true
 			}
 		}
 	}

@@ -24,8 +24,13 @@ func (r *running) apply(manager string, rows ...map[string]string) {
 	}
 }
 
-func TestOnlyRowsOfWhichNobodyHasAStatusAreStrays(t *testing.T) {
-	r := newRows(false, State{})
+func TestOnlyRowsThatNobodyKeepsAreStrays(t *testing.T) {
+	r := newRows(false, State{
+		Taken: map[string][]string{
+			"Left": {"npd"}, "Shared": {"npd"}, "Kept": {"npd"}, "Beating": {"npd"}, "Yielded": {"npd"}, "SweptToo": {"npd"},
+		},
+		Yielded: map[string]string{"Yielded": "npd"},
+	})
 	r.want["Wanted"] = row{status: catalog.True}
 	r.swept["Swept"] = true
 	v := view{rows: map[string]wireRow{}, owners: map[string]map[string][]string{}}
@@ -38,7 +43,17 @@ func TestOnlyRowsOfWhichNobodyHasAStatusAreStrays(t *testing.T) {
 	v.rows["Told"]["status"] = "True"
 	delete(v.rows, "OnlyAnOwner")
 	v.rows["Unowned"] = wireRow{"type": "Unowned"}
-	if diff := cmp.Diff([]string{"Shell"}, r.strays(&v)); diff != "" {
+	// What was taken from one who had said the same.
+	r.swept["SweptToo"] = true
+	for _, kind := range []string{"Left", "Shared", "Kept", "Beating", "Yielded", "SweptToo", "NotTaken"} {
+		v.rows[kind] = wireRow{"type": kind, "status": "False"}
+		v.own("npd", kind, "type")
+		v.own("npd", kind, "status")
+	}
+	v.own("another", "Shared", "status")
+	v.own("npd", "Kept", heartbeatTime) // he has written it since, and is read behind that
+	v.rows["Beating"][heartbeatTime] = "2026-11-15T12:00:00Z"
+	if diff := cmp.Diff([]string{"Left", "Shell"}, r.strays(&v)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -16,6 +16,9 @@ const (
 	settleAfter = 10 * time.Second
 )
 
+// heartbeatTime is the field of a row that changes with everything that is written of it.
+const heartbeatTime = "lastHeartbeatTime"
+
 // row is a condition as it is told.
 type row struct {
 	status          catalog.Status
@@ -36,7 +39,7 @@ func (r row) wire(kind string, now time.Time) wireRow {
 	return wireRow{
 		"type": kind, "status": string(r.status), "reason": r.reason, "message": r.message,
 		"lastTransitionTime": time.Unix(r.since, 0).UTC().Format(time.RFC3339),
-		"lastHeartbeatTime":  now.UTC().Format(time.RFC3339),
+		heartbeatTime:        now.UTC().Format(time.RFC3339),
 	}
 }
 
@@ -75,7 +78,7 @@ type rows struct {
 	handing bool      // something is yielded that must not vanish with us
 	bequest *bequest  // what of it, once that is known
 	last    time.Time // when the last apply began
-	stray   bool      // there may be rows without a status
+	stray   bool      // there may be rows that nobody keeps
 	litter  *litter   // which, once that is known
 	swept   map[string]bool
 	budget  bucket
@@ -145,7 +148,7 @@ func (r *rows) changed(v *view) []string {
 	var found []string
 	for kind, said := range r.said {
 		for field, value := range said.wire(kind, time.Time{}) {
-			if !v.owns(FieldManager, kind, field) || (field != "lastHeartbeatTime" && value != v.rows[kind][field]) {
+			if !v.owns(FieldManager, kind, field) || (field != heartbeatTime && value != v.rows[kind][field]) {
 				found = append(found, kind)
 				break
 			}
