@@ -119,7 +119,7 @@ func (c *Cluster) writeKubeconfigs() error {
 		identities[name] = &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key}
 	}
 	for name, identity := range identities {
-		if err := writeKubeconfig(c.conf(name+".kubeconfig"), name, c.admin.Host, c.ca.pem, identity); err != nil {
+		if err := writeKubeconfig(c.conf(name+".kubeconfig"), name, &clientcmdapi.Cluster{Server: c.admin.Host, CertificateAuthorityData: c.ca.pem}, identity); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,9 @@ import (
 // service "kubernetes" gets.
 var serviceIP = net.IPv4(10, 0, 0, 1)
 
+// tokenIssuer is who vouches for the tokens of service accounts, and for whom they are.
+const tokenIssuer = "https://kubernetes.default.svc"
+
 // The names under which the components work.
 const (
 	adminUser             = "admin"
@@ -53,7 +56,7 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 		"--tls-private-key-file=" + c.conf("server.key"),
 		"--client-ca-file=" + c.conf("ca.crt"),
 		"--token-auth-file=" + c.conf("tokens.csv"),
-		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-issuer=" + tokenIssuer,
 		"--service-account-signing-key-file=" + c.conf("service-account.key"),
 		"--service-account-key-file=" + c.conf("service-account.key"),
 		"--authorization-mode=Node,RBAC",

@@ -74,19 +74,36 @@ func (c *Cluster) Address() (string, error) {
 	return p.address(), nil
 }
 
-// WriteKubeconfig writes a kubeconfig file for a client that is known by its
-// token, and returns its path.
-func (c *Cluster) WriteKubeconfig(name string, config *rest.Config) (string, error) {
-	if config.BearerToken == "" {
-		return "", errors.New("writing a kubeconfig: the client has no token")
+// WriteFile puts a file beside the configuration of the control plane, and returns its
+// path. It goes with the cluster.
+func (c *Cluster) WriteFile(name string, content []byte) (string, error) {
+	path, err := c.folder.write(name, content)
+	if err != nil {
+		return "", fmt.Errorf("writing %s: %w", name, err)
 	}
-	path := c.conf(name + ".kubeconfig")
-	return path, writeKubeconfig(path, name, config.Host, config.CAData, &clientcmdapi.AuthInfo{Token: config.BearerToken})
+	return path, nil
 }
 
-func writeKubeconfig(path, user, host string, ca []byte, identity *clientcmdapi.AuthInfo) error {
+// WriteKubeconfig writes a kubeconfig file for a client that is known by its
+// token, and returns its path. A token or an authority that is a file stays one.
+func (c *Cluster) WriteKubeconfig(name string, config *rest.Config) (string, error) {
+	identity := &clientcmdapi.AuthInfo{Token: config.BearerToken, TokenFile: config.BearerTokenFile}
+	if identity.TokenFile != "" {
+		identity.Token = "" // which would win
+	} else if identity.Token == "" {
+		return "", errors.New("writing a kubeconfig: the client has no token")
+	}
+	server := &clientcmdapi.Cluster{Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData}
+	if server.CertificateAuthority != "" {
+		server.CertificateAuthorityData = nil
+	}
+	path := c.conf(name + ".kubeconfig")
+	return path, writeKubeconfig(path, name, server, identity)
+}
+
+func writeKubeconfig(path, user string, server *clientcmdapi.Cluster, identity *clientcmdapi.AuthInfo) error {
 	config := clientcmdapi.NewConfig()
-	config.Clusters["testbed"] = &clientcmdapi.Cluster{Server: host, CertificateAuthorityData: ca}
+	config.Clusters["testbed"] = server
 	config.AuthInfos[user] = identity
 	config.Contexts["testbed"] = &clientcmdapi.Context{Cluster: "testbed", AuthInfo: user}
 	config.CurrentContext = "testbed"
