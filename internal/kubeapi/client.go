@@ -156,7 +156,10 @@ func (c *Client) authorize(request *http.Request) error {
 		if err != nil {
 			return fmt.Errorf("reading the token: %w", err)
 		}
-		token = strings.TrimSpace(string(text))
+		if token = strings.TrimSpace(string(text)); token == "" {
+			// Who asks without a token is nobody, and is told that nobody may.
+			return fmt.Errorf("reading the token: %s is empty", c.access.TokenFile)
+		}
 	}
 	switch {
 	case token != "":

@@ -113,6 +113,11 @@ func TestATokenThatIsReplacedOnDiskIsUsed(t *testing.T) {
 			t.Errorf("the server saw %q, want the token %q", seen.Load(), token)
 		}
 	}
+	// Nobody asks as nobody, who would be told that he may not: that would be believed.
+	put(t, path, []byte("\n"))
+	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), path+" is empty") || seen.Load() != "Bearer second" {
+		t.Errorf("with an empty token it says %v, and the server saw %q", err, seen.Load())
+	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
