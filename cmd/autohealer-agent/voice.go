@@ -103,10 +103,10 @@ func (a *agent) reportMetrics() []*metrictext.Family {
 	}
 	return []*metrictext.Family{
 		requests, dropped, yielded,
-		single("events_taken_total", metrictext.Counter, "Events that were to be sent: each is sent, summed up in a later one, dropped, or queued.", float64(counts.EventsTaken)),
+		single("events_taken_total", metrictext.Counter, "Events that were to be sent: each is sent, summed up in one that was, dropped, or queued.", float64(counts.EventsTaken)),
 		single("events_sent_total", metrictext.Counter, "Events that were sent.", float64(counts.EventsSent)),
-		single("events_summed_total", metrictext.Counter, "Events that were summed up in a later one of the same reason.", float64(counts.EventsSummed)),
-		single("events_queued", metrictext.Gauge, "Events that wait to be sent.", float64(counts.EventsQueued)),
+		single("events_summed_total", metrictext.Counter, "Events that were summed up in one that was sent, of the same reason.", float64(counts.EventsSummed)),
+		single("events_queued", metrictext.Gauge, "Events that wait to be sent, or to be summed up.", float64(counts.EventsQueued)),
 		single("conditions_pending", metrictext.Gauge, "Whether the API server does not have the newest conditions yet.", number(counts.Pending)),
 		single("conditions_mended_total", metrictext.Counter, "Conditions that others had changed, and that were put right.", float64(counts.Mended)),
 		single("conditions_taken_over_total", metrictext.Counter, "Conditions that were another writer's.", float64(counts.TakenOver)),

@@ -90,10 +90,10 @@ func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err err
 		}
 		own.pause(now, jitter(invalidWait, c.random))
 	case forbidden:
-		own.pause(now, jitter(patience(asked.kind), c.random))
+		own.turnedAway(now, patience(asked.kind), c.random)
 	case absent:
 		if asked.kind == forLease || asked.kind == forEvent { // a namespace
-			own.pause(now, jitter(patience(asked.kind), c.random))
+			own.turnedAway(now, patience(asked.kind), c.random)
 			break
 		}
 		own.fail(now, longestWait, c.random) // a node that is about to join
@@ -106,7 +106,7 @@ func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err err
 	c.unsent(asked)
 }
 
-// patience is how long one waits who was turned away.
+// patience is how long one waits in the end who is turned away.
 func patience(kind string) time.Duration {
 	if kind == forLease {
 		return noLeaseWait
@@ -182,7 +182,7 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 		c.leased = now.Add(jitter(renewEvery, c.random))
 		c.counts.LeaseRenewed = now
 	case forEvent:
-		c.lanes.delivered(asked.lane)
+		c.lanes.delivered(asked.lane, asked.event)
 	}
 }
 
@@ -199,7 +199,7 @@ func (c *core) unsent(asked *request) {
 
 // rejected drops an Event that the API server will never take.
 func (c *core) rejected(asked *request, err error) {
-	c.lanes.refused(asked.lane)
+	c.lanes.refused(asked.lane, asked.event)
 	if !c.toldRejected {
 		c.toldRejected = true
 		c.log.Error("an event is dropped, because the api server does not take it", "reason", asked.event.Reason, "err", err)

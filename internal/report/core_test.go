@@ -99,9 +99,10 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		kinds := rapid.SampledFrom([]string{"A", "B", "C", "Ready"})
 		statuses := rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown})
 		want := map[string]symptom.Condition{}
-		events := 0
+		events, occurrences := 0, 0
 		emptied := map[string]bool{} // by others alone, who may go on doing so
 		var ended time.Time          // the agent before this one
+		var earlier uint64           // told, by agents before this one
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
 				c := symptom.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
@@ -121,7 +122,8 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				}
 				for range rapid.IntRange(1, 100).Draw(t, "many") {
 					events++
-					s.core.take(s.now, symptom.Report{Events: []symptom.Event{{ID: digest(strconv.Itoa(events)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
+					occurrences++
+					s.core.take(s.now, symptom.Report{Events: []symptom.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
 				}
 			},
 			"complete": func(*rapid.T) { s.core.complete = true },
@@ -186,6 +188,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				s.core.lanes.abandon("stopped")
 				balanced(t, s.core.figures())
 				note(s.core.figures())
+				earlier += s.core.counts.EventsSent + s.core.counts.EventsSummed
 				remembered := State{}
 				if rapid.Bool().Draw(t, "remembers") {
 					remembered = s.core.rows.state
@@ -211,6 +214,10 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		balanced(t, counts)
 		if counts.EventsQueued != 0 || counts.Pending || counts.EventsTaken != uint64(events) {
 			t.Fatalf("at rest: %+v", counts)
+		}
+		// What is called told is told: more may be, of which the answer was lost.
+		if told := s.api.told(); told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
+			t.Fatalf("of %d occurrences %d are told, and %d are called so by earlier agents: %+v", occurrences, told, earlier, counts)
 		}
 		for kind, c := range want {
 			row := s.api.rows[kind]

@@ -9,10 +9,9 @@ import (
 type Counts struct {
 	// Requests by what they were for and what came of them.
 	Requests map[Outcome]uint64
-	// EventsTaken were handed over. Each of them is sent, summed up in another that came
-	// later, dropped or still queued.
-	EventsTaken, EventsSent, EventsSummed uint64
-	EventsQueued                          int
+	// EventsTaken were handed over. Each of them is sent, summed up in one that was sent,
+	// dropped or still queued.
+	EventsTaken, EventsSent, EventsSummed, EventsQueued uint64
 	// Dropped is what nobody will see.
 	Dropped map[Drop]uint64
 	// TakenOver are rows that were another manager's, and Mended rows that somebody had

@@ -355,3 +355,14 @@ func answers(prefix string, code int) func(kubeapi.Request) error {
 		return nil
 	}
 }
+
+// told is how many occurrences the Events stand for.
+func (f *fake) told() (sum uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, event := range f.events {
+		count, _ := event["count"].(float64)
+		sum += uint64(count)
+	}
+	return sum
+}

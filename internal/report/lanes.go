@@ -34,6 +34,9 @@ func (w *waiting) words() string {
 	return cut(w.Message, longestEventMessage-len(more)) + more
 }
 
+// stands is for how many it stands.
+func (w *waiting) stands() uint64 { return w.more + 1 }
+
 // lane keeps the Events of one reason, or of the changes of one condition, apart from all
 // others.
 type lane struct {
@@ -68,8 +71,8 @@ func (l *lane) idle(now time.Time) bool {
 type lanes struct {
 	list   []*lane
 	by     map[laneKey]*lane
-	turn   int // whose it is
-	queued int
+	turn   int    // whose it is
+	queued uint64 // with those that are summed up
 	counts *Counts
 }
 
@@ -101,22 +104,21 @@ func (l *lanes) post(now time.Time, source string, event symptom.Event) {
 			one.since = lane.held.Time
 		}
 		lane.held = one
-		l.counts.EventsSummed++
-		l.queued--
 	}
 }
 
 // trim drops the oldest of a queue that is too long.
 func (l *lanes) trim(lane *lane) {
 	if len(lane.waiting) > mostWaiting {
+		l.drop(lane, lane.waiting[0], "queue full")
 		lane.waiting = slices.Delete(lane.waiting, 0, 1)
-		l.drop(lane.key, "queue full")
 	}
 }
 
-func (l *lanes) drop(key laneKey, why string) {
-	l.queued--
-	l.counts.Dropped[Drop{Kind: key.kind(), Why: why}]++
+// drop counts an Event as dropped, and with it all that are summed up in it.
+func (l *lanes) drop(lane *lane, one *waiting, why string) {
+	l.queued -= one.stands()
+	l.counts.Dropped[Drop{Kind: lane.key.kind(), Why: why}] += one.stands()
 }
 
 func (k laneKey) kind() string {
@@ -189,16 +191,17 @@ func (l *lanes) next(now time.Time) (*lane, *waiting, time.Time) {
 }
 
 // delivered notes that an Event is in the API server.
-func (l *lanes) delivered(lane *lane) {
+func (l *lanes) delivered(lane *lane, one *waiting) {
 	lane.away = false
-	l.queued--
+	l.queued -= one.stands()
 	l.counts.EventsSent++
+	l.counts.EventsSummed += one.more // which is not so before it is told
 }
 
 // refused notes that nobody will ever take an Event.
-func (l *lanes) refused(lane *lane) {
+func (l *lanes) refused(lane *lane, one *waiting) {
 	lane.away = false
-	l.drop(lane.key, "refused")
+	l.drop(lane, one, "refused")
 }
 
 // failed puts an Event back, to be sent again.
@@ -212,12 +215,12 @@ func (l *lanes) failed(lane *lane, one *waiting) {
 // abandon counts what is left as dropped.
 func (l *lanes) abandon(why string) {
 	for _, lane := range l.list {
-		for range lane.waiting {
-			l.drop(lane.key, why)
+		for _, one := range lane.waiting {
+			l.drop(lane, one, why)
 		}
 		lane.waiting = nil
 		if lane.held != nil {
-			l.drop(lane.key, why)
+			l.drop(lane, lane.held, why)
 			lane.held = nil
 		}
 	}

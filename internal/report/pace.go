@@ -26,6 +26,17 @@ func (p *pace) fail(now time.Time, most time.Duration, random func() float64) {
 	p.pause(now, wait/10+time.Duration(random()*float64(wait-wait/10)))
 }
 
+// turnedAway waits as fail does, and in the end for as long as most, or a little less. Who
+// has no right today has none tomorrow, as a rule. But rights may come a moment after the
+// agent, and an API server that has just begun may not know of them yet.
+func (p *pace) turnedAway(now time.Time, most time.Duration, random func() float64) {
+	if firstWait<<min(p.failures, 16) < most {
+		p.fail(now, most, random)
+		return
+	}
+	p.pause(now, jitter(most, random))
+}
+
 // pause waits for so long.
 func (p *pace) pause(now time.Time, wait time.Duration) { p.until = now.Add(wait) }
 

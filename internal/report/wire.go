@@ -146,7 +146,7 @@ func (c *core) createEvent(w *waiting) kubeapi.Request {
 			"source":             object{"component": w.source, "host": c.cfg.Node},
 			"reportingComponent": w.source,
 			"firstTimestamp":     first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
-			"count": min(w.more+1, 1<<31-1),
+			"count": min(w.stands(), 1<<31-1),
 		}),
 	}
 }
