@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// oldRights are those that a node-problem-detector has, which knows no Lease.
+const oldRights = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: node-problem-detector}
+rules:
+- {apiGroups: [""], resources: [nodes], verbs: [get]}
+- {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
+- {apiGroups: ["", events.k8s.io], resources: [events], verbs: [create, patch, update]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: node-problem-detector}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: node-problem-detector}
+subjects:
+- {kind: ServiceAccount, name: node-problem-detector, namespace: autohealer-agent}
+`
+
+// TestTheAgentsAccess has the credentials of an agent end and be replaced under it, and
+// runs one whose rights are those of old.
+func TestTheAgentsAccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).ward(t, "access")
+	nodes := w.agents(2)
+	controller := w.start(rig.Options{Args: short})
+	l := w.logged(nodes[0], nil)
+	l.becomes(w, corev1.ConditionFalse, "100% well")
+	process, lines := l.PID(), 0
+	ca, err := os.ReadFile(l.CA)
+	w.must(err)
+
+	// away takes the agent's access away and gives it back: what happens meanwhile is told
+	// afterwards.
+	away := func(w *ward, result string, take, give func(*ward)) {
+		w.t.Helper()
+		before := l.comes(w, "that all is told", idle)
+		take(w)
+		lines += 3
+		l.writes(w, fmt.Sprintf("docker hangs %d", lines), fmt.Sprintf("IOError %d", lines), fmt.Sprintf("TaskHung %d", lines))
+		l.comes(w, "requests that are "+result, func(f figures) bool {
+			return f.results(result) > before.results(result)+1 && f["events_queued"] > 0 && f["conditions_pending"] == 1
+		})
+		give(w)
+		l.becomes(w, corev1.ConditionTrue, fmt.Sprintf("docker hangs %d", lines))
+		f := l.comes(w, "that all is told", func(f figures) bool { return idle(f) && f.sum("events_taken_total") == lines })
+		told, events := l.told(w)
+		if events != lines || f.sum("events_sent_total") != lines || f.sum("dropped_total") != 0 || l.PID() != process {
+			w.t.Errorf("of %d lines %v are told, process %d became %d: %v", lines, told, process, l.PID(), f)
+		}
+		lines++
+		l.writes(w, "docker goes on now")
+		l.becomes(w, corev1.ConditionFalse, "100% well")
+	}
+	token := func(w *ward, lifetime time.Duration) string {
+		w.t.Helper()
+		made, err := w.PodToken(w.t.Context(), rig.AgentAccount, l.Pod, lifetime)
+		w.must(err)
+		w.must(l.Mount(l.Token, []byte(made)))
+		return made
+	}
+
+	w.part("a token that is over is replaced", func(w *ward) {
+		made := token(w, 3*time.Second)
+		l.writes(w, "OOMKilling 100%s") // for which it is good
+		lines++
+		l.comes(w, "that it is told", func(f figures) bool { return f.sum("events_sent_total") == lines })
+		away(w, "unauthorized", func(w *ward) { w.isOver(made) }, func(w *ward) { token(w, time.Hour) })
+		if n := l.said(w, "cannot be told anything", "result=unauthorized"); n != 1 {
+			w.t.Errorf("it is said %d times", n)
+		}
+	})
+	w.part("a token that is empty for a moment is none", func(w *ward) {
+		was, err := os.ReadFile(l.Token)
+		w.must(err)
+		away(w, "unreachable", func(w *ward) { w.must(l.Mount(l.Token, nil)) }, func(w *ward) { w.must(l.Mount(l.Token, was)) })
+	})
+	w.part("an authority that is replaced is believed, and the old one no longer", func(w *ward) {
+		other := httptest.NewTLSServer(nil)
+		defer other.Close()
+		foreign := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})
+		away(w, "unreachable", func(w *ward) { w.must(l.Mount(l.CA, foreign)) }, func(w *ward) { w.must(l.Mount(l.CA, append(foreign, ca...))) })
+		if l.said(w, "cannot be told anything", "unknown authority") != 1 {
+			w.t.Error("nobody says what is wrong with the authority")
+		}
+		w.must(l.Mount(l.CA, ca))
+	})
+	w.part("who has the rights of a node-problem-detector works, says so once and is never called silent", func(w *ward) {
+		_, err := w.KubectlApply(w.t.Context(), oldRights)
+		w.must(err)
+		old := w.logged(nodes[1], func(o *rig.AgentOptions) { o.Account = "node-problem-detector" })
+		old.becomes(w, corev1.ConditionFalse, "100% well")
+		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
+		old.becomes(w, corev1.ConditionTrue, "docker hangs 100%")
+		f := old.comes(w, "that all is told", func(f figures) bool {
+			return f.sum("events_sent_total") == 2 && f[`requests_total{request="lease",result="forbidden"}`] > 1
+		})
+		if n := old.said(w, "level=WARN", "request=lease"); n != 1 || old.said(w, "level=WARN") != 1 || f["lease_renewed_timestamp_seconds"] != 0 {
+			w.t.Errorf("it is said %d times: %v", n, f)
+		}
+		// Both stop, and only of one would anybody miss something.
+		w.must(old.Kill())
+		w.must(l.Kill())
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + l.node}}
+		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
+		w.isSilent(l.node, "KernelDeadlock")
+		w.metric(controller, `autohealer_agents{state="silent"} 1`)
+		w.metric(controller, `autohealer_agents{state="heard"} 0`)
+		w.must(w.is(old.node, "KernelDeadlock", corev1.ConditionTrue, "DockerHung"))
+		if made := w.ours(old.node); len(made) > 0 {
+			w.t.Errorf("it was written to: %v", made)
+		}
+	})
+}
+
+// isOver waits until the API server does not take a token any more.
+func (w *ward) isOver(token string) {
+	w.t.Helper()
+	config := w.AdminConfig()
+	config.BearerToken = token
+	client, err := kubernetes.NewForConfig(config)
+	w.must(err)
+	w.eventually("the end of a token", func() error {
+		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+		defer cancel()
+		if _, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			return errors.Join(errors.New("it is taken"), err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// The reasons of the problems that a log tells of, beside the condition KernelDeadlock.
+var problems = []string{"OOMKilling", "TaskHung", "IOError"}
+
+// logged is a node whose agent reads a log file of the test's own.
+type logged struct {
+	*rig.Agent
+	node  string
+	log   *os.File
+	admin *kubernetes.Clientset
+}
+
+// logged starts the agent of a node.
+func (w *ward) logged(node string, shape func(*rig.AgentOptions)) *logged {
+	w.t.Helper()
+	folder := w.t.TempDir()
+	log, err := os.Create(filepath.Join(folder, "kernel.log"))
+	w.must(err)
+	w.t.Cleanup(func() { _ = log.Close() })
+	rules := `{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "docker hangs .*", "clearPattern": "docker goes on .*"}`
+	for _, reason := range problems {
+		rules += fmt.Sprintf(`, {"type": "temporary", "reason": %q, "pattern": "%s .*"}`, reason, reason)
+	}
+	monitor := filepath.Join(folder, "kernel-monitor.json")
+	w.must(os.WriteFile(monitor, fmt.Appendf(nil, `{"plugin": "filelog", "logPath": %q, "lookback": "5m", "source": "kernel-monitor",
+		"pluginConfig": {"timestamp": "^\\S+", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05.000000Z"},
+		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100%% well"}], "rules": [%s]}`, log.Name(), rules), 0o600))
+	o := rig.AgentOptions{Node: node, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + monitor, "--k8s-exporter-heartbeat-period=10s"}}
+	if shape != nil {
+		shape(&o)
+	}
+	l := &logged{node: node, log: log}
+	l.admin, err = kubernetes.NewForConfig(w.AdminConfig())
+	w.must(err)
+	l.Agent, err = rig.StartAgent(w.t.Context(), w.Cluster, o)
+	w.must(err)
+	w.t.Cleanup(func() {
+		if text, err := l.Log(); w.t.Failed() {
+			w.t.Logf("the end of the log of the agent of %s (%v):\n%s", node, err, text[max(0, len(text)-4000):])
+		}
+	})
+	return l
+}
+
+// writes puts lines into the log, all at once.
+func (l *logged) writes(w *ward, lines ...string) {
+	w.t.Helper()
+	var text bytes.Buffer
+	for _, line := range lines {
+		fmt.Fprintf(&text, "%s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"), line)
+	}
+	_, err := l.log.Write(text.Bytes())
+	w.must(err)
+}
+
+// becomes waits until the node has the condition.
+func (l *logged) becomes(w *ward, status corev1.ConditionStatus, message string) {
+	w.t.Helper()
+	w.eventually("KernelDeadlock of "+l.node, func() error {
+		found, err := w.get(w.t.Context(), l.node)
+		if err != nil {
+			return err
+		}
+		for _, c := range found.Status.Conditions {
+			if c.Type == "KernelDeadlock" && c.Status == status && strings.Contains(c.Message, message) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has %+v", found.Status.Conditions)
+	})
+}
+
+// figures are the agent's metrics.
+type figures map[string]float64
+
+const ofAgent = "autohealer_agent_"
+
+func (l *logged) figures(ctx context.Context) (figures, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Metrics+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	read := figures{}
+	for line := range strings.Lines(string(text)) {
+		at := strings.LastIndexByte(line, ' ')
+		if name, ok := strings.CutPrefix(line, ofAgent); ok && at > 0 {
+			if read[name[:at-len(ofAgent)]], err = strconv.ParseFloat(strings.TrimSpace(line[at:]), 64); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return read, nil
+}
+
+// sum is that of all metrics of a name.
+func (f figures) sum(name string) (total int) {
+	for of, value := range f {
+		if of == name || strings.HasPrefix(of, name+"{") {
+			total += int(value)
+		}
+	}
+	return total
+}
+
+// results are how often requests came to something.
+func (f figures) results(result string) (total int) {
+	for of, value := range f {
+		if strings.HasPrefix(of, "requests_total{") && strings.HasSuffix(of, fmt.Sprintf("result=%q}", result)) {
+			total += int(value)
+		}
+	}
+	return total
+}
+
+// failures are requests that were not carried out, or of which that is not known.
+func (f figures) failures() int { return f.sum("requests_total") - f.results("ok") }
+
+// comes waits until the agent's metrics are so.
+func (l *logged) comes(w *ward, what string, so func(figures) bool) figures {
+	w.t.Helper()
+	var last figures
+	w.eventually(what, func() error {
+		var err error
+		if last, err = l.figures(w.t.Context()); err != nil {
+			return err
+		}
+		if !so(last) {
+			return fmt.Errorf("the agent has %v", last)
+		}
+		return nil
+	})
+	return last
+}
+
+// idle says that everything has been told.
+func idle(f figures) bool { return f["conditions_pending"] == 0 && f["events_queued"] == 0 }
+
+// told are the occurrences that Events of the API server tell of, by reason, and how
+// many Events there are.
+func (l *logged) told(w *ward) (occurrences map[string]int, events int) {
+	w.t.Helper()
+	list, err := l.admin.CoreV1().Events("default").List(w.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,source=kernel-monitor,involvedObject.name=" + l.node})
+	w.must(err)
+	occurrences = map[string]int{}
+	for i := range list.Items {
+		occurrences[list.Items[i].Reason] += int(list.Items[i].Count)
+	}
+	return occurrences, len(list.Items)
+}
+
+// said counts lines of the agent's log.
+func (l *logged) said(w *ward, words ...string) (n int) {
+	w.t.Helper()
+	text, err := l.Log()
+	w.must(err)
+lines:
+	for line := range strings.Lines(text) {
+		for _, word := range words {
+			if !strings.Contains(line, word) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
+}
+
+// agents makes a world for agents, and so many nodes in it.
+func (w *ward) agents(nodes int) []string {
+	w.t.Helper()
+	w.must(rig.InstallAgent(w.t.Context(), w.Cluster))
+	w.agentsAreBound()
+	return w.admit(testbed.Nodes{Count: nodes})
+}

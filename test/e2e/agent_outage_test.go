@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// outage is a way in which the API server is away: what it returns ends it.
+type outage struct {
+	name  string
+	begin func(*testing.T, *testbed.Cluster, *testbed.Proxy) (end func())
+}
+
+func everything(testbed.Request) bool { return true }
+
+// struck is an outage in which a fault strikes every request.
+func struck(fault testbed.Fault) outage {
+	return outage{fault.String(), func(_ *testing.T, _ *testbed.Cluster, p *testbed.Proxy) func() {
+		return p.Inject(everything, fault, 0).Lift
+	}}
+}
+
+var outages = []outage{
+	{"partition", func(_ *testing.T, _ *testbed.Cluster, p *testbed.Proxy) func() {
+		p.Partition()
+		return p.Heal
+	}},
+	{"standstill", func(t *testing.T, c *testbed.Cluster, _ *testbed.Proxy) func() {
+		t.Helper()
+		if err := c.APIServer.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := c.APIServer.Resume(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}},
+	struck(testbed.CutRequest()),
+	struck(testbed.CutResponse()),
+	struck(testbed.InternalError()),
+	struck(testbed.TooManyRequests(time.Second)),
+	struck(testbed.Hold()), // late answers
+}
+
+// crash is what befalls the API server a few times: it takes seconds to come back.
+var crash = outage{"crash", func(t *testing.T, c *testbed.Cluster, _ *testbed.Proxy) func() {
+	t.Helper()
+	if err := c.APIServer.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := c.APIServer.Restart(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+}}
+
+// asked is a number of the environment's.
+func asked(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// TestAnAgentInOutages has the API server go away again and again, in every way that it
+// can, while an agent reads lines that all match: in the end the newest state is there,
+// and of every line an Event tells or a counter says why not. AGENT_OUTAGES says how
+// often (50), AGENT_OUTAGE_LINES how many lines there are (100,000), AGENT_OUTAGE_LONGEST
+// for how many milliseconds it is away at most (400), AGENT_OUTAGE_SEED which story it is.
+func TestAnAgentInOutages(t *testing.T) {
+	t.Parallel()
+	many, lines, longest, seed := asked("AGENT_OUTAGES", 50), asked("AGENT_OUTAGE_LINES", 100_000), asked("AGENT_OUTAGE_LONGEST", 400), asked("AGENT_OUTAGE_SEED", 7)
+	t.Logf("%d outages of up to %d ms, %d lines, seed %d", many, longest, lines, seed)
+	random := rand.New(rand.NewPCG(uint64(seed), 7))
+	w := newWorld(t).ward(t, "outages")
+	proxy, err := w.Proxy()
+	w.must(err)
+	l := w.logged(w.agents(1)[0], func(o *rig.AgentOptions) { o.Through = proxy })
+	l.becomes(w, corev1.ConditionFalse, "100% well")
+
+	began, written, saw := time.Now(), 0, map[string]int{}
+	status, message := corev1.ConditionFalse, ""
+	for i := range many {
+		kind := outages[random.IntN(len(outages))]
+		if i%(many/3+1) == many/6 {
+			kind = crash
+		}
+		saw[kind.name]++
+		before := l.comes(w, "an answer", func(f figures) bool { return f.results("ok") > 0 })
+		end := kind.begin(t, w.Cluster, proxy)
+		left := time.After(time.Duration(random.IntN(longest)) * time.Millisecond)
+		status, message = corev1.ConditionTrue, fmt.Sprintf("docker hangs 100%%d of %d", i)
+		if i%2 == 1 {
+			status, message = corev1.ConditionFalse, fmt.Sprintf("docker goes on %d", i)
+		}
+		text := []string{message}
+		for range lines/many - 1 {
+			text = append(text, fmt.Sprintf("%s 100%%s %d", problems[random.IntN(len(problems))], written+len(text)))
+		}
+		l.writes(w, text...)
+		written += len(text)
+		<-left
+		if kind.name != "hold" && kind.name != "standstill" { // of which an agent knows nothing until it is tired of waiting
+			l.comes(w, "what the "+kind.name+" does", func(f figures) bool { return f.failures() > before.failures() })
+		}
+		end()
+		l.comes(w, "an answer after the "+kind.name, func(f figures) bool {
+			return f["last_answer_timestamp_seconds"] > before["last_answer_timestamp_seconds"]
+		})
+	}
+	stormy := time.Since(began)
+	f := l.comes(w, "all that there is to tell", func(f figures) bool { return f.sum("events_taken_total") == written && idle(f) })
+
+	expected := "100% well" // what a rule that clears goes back to
+	if status == corev1.ConditionTrue {
+		expected = message
+	}
+	l.becomes(w, status, expected)
+	told, events := l.told(w)
+	var kept int
+	for _, n := range told {
+		kept += n
+	}
+	sent, summed, dropped := f.sum("events_sent_total"), f.sum("events_summed_total"), f.sum("dropped_total")
+	t.Logf("%v in %s and %s more; %d lines: %d Events stand for %d, %d dropped; the agent says %d sent, %d summed up; %d requests failed: %v",
+		saw, stormy.Round(time.Millisecond), (time.Since(began) - stormy).Round(time.Millisecond), written, events, kept, dropped, sent, summed, f.failures(), f)
+	if kept+dropped != written || kept != sent+summed || events != sent {
+		t.Errorf("not every line is accounted for: %v", told)
+	}
+	// A flood of problems swallows no change of a condition.
+	if changes := told["DockerHung"] + told["KernelHasNoDeadlock"]; changes != many {
+		t.Errorf("of %d changes %d are told: %v", many, changes, told)
+	}
+	if f.failures() < many/2 {
+		t.Errorf("%d requests failed in %d outages", f.failures(), many)
+	}
+	if n := l.said(w, "level=ERROR"); n > 0 {
+		t.Errorf("%d errors are logged", n)
+	}
+	if text, err := l.Log(); err != nil || strings.Contains(text, "DATA RACE") {
+		t.Errorf("the log: %v", err)
+	}
+}
