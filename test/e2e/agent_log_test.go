@@ -38,14 +38,14 @@ func (w *ward) logged(node string, shape func(*rig.AgentOptions)) *logged {
 	log, err := os.Create(filepath.Join(folder, "kernel.log"))
 	w.must(err)
 	w.t.Cleanup(func() { _ = log.Close() })
-	rules := `{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "docker hangs .*", "clearPattern": "docker goes on .*"}`
+	rules := []string{`{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung", "pattern": "docker hangs .*", "clearPattern": "docker goes on .*"}`}
 	for _, reason := range problems {
-		rules += fmt.Sprintf(`, {"type": "temporary", "reason": %q, "pattern": "%s .*"}`, reason, reason)
+		rules = append(rules, fmt.Sprintf(`{"type": "temporary", "reason": %q, "pattern": "%s .*"}`, reason, reason))
 	}
 	monitor := filepath.Join(folder, "kernel-monitor.json")
 	w.must(os.WriteFile(monitor, fmt.Appendf(nil, `{"plugin": "filelog", "logPath": %q, "lookback": "5m", "source": "kernel-monitor",
 		"pluginConfig": {"timestamp": "^\\S+", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05.000000Z"},
-		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100%% well"}], "rules": [%s]}`, log.Name(), rules), 0o600))
+		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100%% well"}], "rules": [%s]}`, log.Name(), strings.Join(rules, ", ")), 0o600))
 	o := rig.AgentOptions{Node: node, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + monitor, "--k8s-exporter-heartbeat-period=10s"}}
 	if shape != nil {
 		shape(&o)
