@@ -95,7 +95,24 @@ func TestProgram(t *testing.T) {
 		if err != nil || who != "system:serviceaccount:default:guest" {
 			t.Errorf("it is %q, %v", who, err)
 		}
-		config.BearerToken = ""
+		if config.BearerTokenFile, err = c.WriteFile("guest.token", []byte(config.BearerToken)); err != nil {
+			t.Fatal(err)
+		}
+		if config.CAFile, err = c.WriteFile("guest.ca.crt", config.CAData); err != nil {
+			t.Fatal(err)
+		}
+		if path, err = c.WriteKubeconfig("guest", config); err != nil {
+			t.Fatal(err)
+		}
+		written, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(written), config.BearerTokenFile) || !strings.Contains(string(written), config.CAFile) ||
+			strings.Contains(string(written), config.BearerToken) || strings.Contains(string(written), "certificate-authority-data") {
+			t.Errorf("what is a file does not stay one: %s, %v", written, err)
+		}
+		if who, err := c.Kubectl(ctx, "auth", "whoami", "--kubeconfig="+path, "-o", "jsonpath={.status.userInfo.username}"); err != nil || who != "system:serviceaccount:default:guest" {
+			t.Errorf("by files it is %q, %v", who, err)
+		}
+		config.BearerToken, config.BearerTokenFile = "", ""
 		if _, err := c.WriteKubeconfig("nobody", config); err == nil {
 			t.Error("a kubeconfig without a token was written")
 		}

@@ -1,0 +1,57 @@
+package testbed
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestPodTokenIsThatOfAPodAndEnds(t *testing.T) {
+	c := New(t, Config{})
+	node := createNode(t, c, "short")
+	config, err := c.ServiceAccountConfig(t.Context(), "default", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.client.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
+		Spec:       corev1.PodSpec{NodeName: node.Name, ServiceAccountName: "agent", AutomountServiceAccountToken: new(false), Containers: []corev1.Container{{Name: "agent", Image: "agent"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if config.BearerToken, err = c.PodToken(t.Context(), "default", "agent-1", 3*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	who := func() (authenticationv1.UserInfo, error) {
+		review, err := clientFor(t, config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return review.Status.UserInfo, err
+	}
+	user, err := who()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if user.Username != "system:serviceaccount:default:agent" {
+		t.Errorf("user %q", user.Username)
+	}
+	for key, want := range map[string]string{"pod-name": "agent-1", "node-name": node.Name, "node-uid": string(node.UID)} {
+		if got := user.Extra["authentication.kubernetes.io/"+key]; !slices.Equal(got, authenticationv1.ExtraValue{want}) {
+			t.Errorf("%s is %q, not %q", key, got, want)
+		}
+	}
+	eventually(t, "the end of the token", func() error {
+		if _, err := who(); !apierrors.IsUnauthorized(err) {
+			return errors.Join(errors.New("it is taken"), err)
+		}
+		return nil
+	})
+	if _, err := c.PodToken(t.Context(), "default", "nobody", time.Second); err == nil || !strings.Contains(err.Error(), "nobody") {
+		t.Errorf("the token of a pod that is not there: %v", err)
+	}
+}
