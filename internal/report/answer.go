@@ -22,7 +22,6 @@ const (
 )
 
 const (
-	strangerWait  = 5 * time.Minute // at most: a token is replaced sooner
 	forbiddenWait = 5 * time.Minute
 	noLeaseWait   = time.Hour
 	invalidWait   = time.Minute
@@ -116,11 +115,7 @@ func patience(kind string) time.Duration {
 
 // cutOff notes that nothing at all can be sent for a while.
 func (c *core) cutOff(now time.Time, result string, err error) {
-	most := longestWait
-	if result == stranger {
-		most = strangerWait
-	}
-	c.outage.fail(now, most, c.random)
+	c.outage.fail(now, longestWait, c.random)
 	var refused *kubeapi.StatusError
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
 		// All are asked to come back at the same time: none comes sooner, and not all do then.
