@@ -37,9 +37,10 @@ type Voice struct {
 	// has said nothing.
 	Last time.Time
 
-	node  *corev1.Node
-	owned map[string]fieldSet // by condition type
-	other map[string]fieldSet // what any other manager says of the same
+	node    *corev1.Node
+	owned   map[string]fieldSet // by condition type
+	others  map[string]fieldSet // what any other manager has said of the same
+	applied map[string]fieldSet // what one of them applies, and so means to keep
 }
 
 // fieldSet is the fields of a row that are somebody's.
@@ -48,17 +49,21 @@ type fieldSet map[string]bool
 // Hear finds what the agent has said of a node, by the managed fields of the node,
 // which must be there.
 func Hear(node *corev1.Node) (Voice, error) {
-	v := Voice{node: node, owned: map[string]fieldSet{}, other: map[string]fieldSet{}}
+	v := Voice{node: node, owned: map[string]fieldSet{}, others: map[string]fieldSet{}, applied: map[string]fieldSet{}}
 	for _, entry := range node.ManagedFields {
-		into := v.other
-		ours := entry.Manager == AgentFieldManager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "status"
-		if ours {
-			into = v.owned
+		applies := entry.Operation == metav1.ManagedFieldsOperationApply
+		ours := applies && entry.Manager == AgentFieldManager && entry.Subresource == "status"
+		into := []map[string]fieldSet{v.others}
+		switch {
+		case ours:
+			into[0] = v.owned
 			if entry.Time != nil {
 				v.Last = entry.Time.Time
 			}
+		case applies:
+			into = append(into, v.applied)
 		}
-		foreign, err := conditionsIn(entry.FieldsV1, into)
+		foreign, err := conditionsIn(entry.FieldsV1, into...)
 		if err != nil {
 			return v, fmt.Errorf("reading which fields of node %s are %s's: %w", node.Name, entry.Manager, err)
 		}
@@ -72,7 +77,7 @@ func Hear(node *corev1.Node) (Voice, error) {
 
 // conditionsIn adds the conditions in a set of fields, and returns the name of
 // something else that is in it, if there is anything.
-func conditionsIn(fields *metav1.FieldsV1, to map[string]fieldSet) (foreign string, err error) {
+func conditionsIn(fields *metav1.FieldsV1, into ...map[string]fieldSet) (foreign string, err error) {
 	if fields == nil {
 		return "", nil
 	}
@@ -110,24 +115,25 @@ func conditionsIn(fields *metav1.FieldsV1, to map[string]fieldSet) (foreign stri
 		if err := json.Unmarshal(inner, &leaves); err != nil {
 			return "", err
 		}
-		if to[name.Type] == nil {
-			to[name.Type] = fieldSet{}
-		}
-		for leaf := range leaves {
-			to[name.Type][strings.TrimPrefix(leaf, "f:")] = true
+		for _, to := range into {
+			if to[name.Type] == nil {
+				to[name.Type] = fieldSet{}
+			}
+			for leaf := range leaves {
+				to[name.Type][strings.TrimPrefix(leaf, "f:")] = true
+			}
 		}
 	}
 	return foreign, nil
 }
 
 // Silence returns the write by which everything that the agent says is Unknown, nil if
-// it is already. A row of which another manager says the status or the reason too, or
-// has taken them over, is left as it is: somebody else speaks for it.
+// it is already. A row that another manager keeps is left as it is.
 func (v Voice) Silence(why string, now time.Time) *Silence {
 	s := &Silence{Node: v.node}
 	for i := range v.node.Status.Conditions {
 		c := &v.node.Status.Conditions[i]
-		owned, other := v.owned[string(c.Type)], v.other[string(c.Type)]
+		owned := v.owned[string(c.Type)]
 		if owned == nil {
 			continue
 		}
@@ -137,14 +143,14 @@ func (v Voice) Silence(why string, now time.Time) *Silence {
 				delete(row, field)
 			}
 		}
-		if alone(owned, other, "status") && alone(owned, other, "reason") && c.Status != corev1.ConditionUnknown {
+		if c.Status != corev1.ConditionUnknown && v.keeps(c.Type) {
 			s.Turned = append(s.Turned, c.Type)
 			row["status"], row["reason"] = corev1.ConditionUnknown, triage.AgentSilent
 			for field, value := range map[string]any{
 				"message":            shorten(fmt.Sprintf("%s Until then it was %s", why, told(c)), MaxNote),
 				"lastTransitionTime": metav1.NewTime(now),
 			} {
-				if !other[field] {
+				if owned[field] && !v.applied[string(c.Type)][field] || !v.others[string(c.Type)][field] {
 					row[field] = value
 				}
 			}
@@ -158,8 +164,14 @@ func (v Voice) Silence(why string, now time.Time) *Silence {
 	return s
 }
 
-// alone says whether a field is in the one set and not in the other.
-func alone(owned, other fieldSet, field string) bool { return owned[field] && !other[field] }
+// keeps says whether it is the agent, and nobody else, who keeps a row: it says the
+// status and the reason, no other manager applies them too, and none has given the row
+// its heartbeat. One who writes what stands there already owns no more than that; one
+// whom the agent has replaced still owns all the rest of which they said the same.
+func (v Voice) keeps(kind corev1.NodeConditionType) bool {
+	owned, others, applied := v.owned[string(kind)], v.others[string(kind)], v.applied[string(kind)]
+	return owned["status"] && owned["reason"] && !applied["status"] && !applied["reason"] && !others["lastHeartbeatTime"]
+}
 
 // told is what a condition says.
 func told(c *corev1.NodeCondition) string {
@@ -178,14 +190,16 @@ func valuesOf(c *corev1.NodeCondition) map[string]any {
 }
 
 // ApplySilence makes the write, under the name of the agent and on this very version of
-// the node. All that the agent owns is in it: what is not would be removed.
+// the node. All that the agent owns is in it: what is not would be removed. It is forced,
+// which takes from those whom the agent has replaced what they had said, and from nobody
+// else.
 func (w *Writer) ApplySilence(ctx context.Context, s *Silence) error {
 	patch, err := s.patch()
 	if err != nil {
 		return fmt.Errorf("encoding the conditions of node %s: %w", s.Node.Name, err)
 	}
 	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: s.Node.Name}}
-	if err := w.client.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, patch), client.FieldOwner(AgentFieldManager)); err != nil {
+	if err := w.client.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, patch), client.FieldOwner(AgentFieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying the conditions of node %s: %w", s.Node.Name, err)
 	}
 	return nil

@@ -87,6 +87,8 @@ func TestSilence(t *testing.T) {
 		{"turns the agent's rows and no others, in one write, and leaves them the agent's", (*agency).turns},
 		{"is made on the version that was looked at, or not at all", (*agency).isPrecise},
 		{"leaves what others speak for", (*agency).leavesOthers},
+		{"leaves what a node-problem-detector keeps that says the same", (*agency).leavesWhoBeats},
+		{"turns what one had said who was replaced", (*agency).turnsTheReplaced},
 		{"has nothing to say of who said nothing", (*agency).saysNothing},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -221,6 +223,48 @@ func (a *agency) leavesOthers() {
 	}
 	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // which owns what it did
 	a.must(a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
+}
+
+// patches has a manager write a row as node-problem-detector does.
+func (a *agency) patches(manager, kind, status, reason, at string) {
+	a.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"so it is","lastTransitionTime":"2026-11-15T11:00:00Z","lastHeartbeatTime":%q}]}}`, kind, status, reason, at)
+	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status")
+	a.must(err)
+}
+
+func (a *agency) leavesWhoBeats() {
+	a.must(a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
+	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T12:05:00Z")
+	_, node := a.rows()
+	s := a.silence(node)
+	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"B"}) {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	a.are("Ready=True/KubeletReady", "A=False/Good", "B=Unknown/"+triage.AgentSilent)
+}
+
+func (a *agency) turnsTheReplaced() {
+	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T11:55:00Z")
+	a.must(a.applies(agentSays, true, "A=False/Good"))
+	_, node := a.rows()
+	s := a.silence(node)
+	if s == nil || len(s.Turned) != 1 {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	node = a.are("A=Unknown/"+triage.AgentSilent, "Ready=True/KubeletReady")
+	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
+		a.Errorf("the row is %+v", row)
+	}
+	a.must(a.applies(agentSays, false, "A=False/Good")) // it is back, and needs no force
+	a.are("A=False/Good", "Ready=True/KubeletReady")
+	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // and so is the other
+	_, node = a.rows()
+	if s := a.silence(node); s != nil {
+		a.Errorf("it would turn %v", s.Turned)
+	}
 }
 
 func (a *agency) saysNothing() {
