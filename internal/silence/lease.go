@@ -6,6 +6,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -30,6 +31,17 @@ type Lease struct {
 	UID     types.UID // of the node, empty if the Lease does not tell
 	Renewed time.Time // as the agent has written it
 	Lasts   time.Duration
+}
+
+// holder returns who has written a Lease, a pod or else a host, and nothing if that is
+// no name of either: whoever takes over a node may write there what he likes, and people
+// would read it as our words.
+func holder(lease *coordinationv1.Lease) string {
+	name := lease.Spec.HolderIdentity
+	if name == nil || len(validation.IsDNS1123Subdomain(*name)) > 0 {
+		return ""
+	}
+	return *name
 }
 
 // Read returns what counts of a Lease, and false if it is no agent's: none whose name

@@ -27,11 +27,15 @@ type agent struct {
 	renewed time.Time // as the Lease says
 	lasts   time.Duration
 	heard   time.Time // by our clock
-	putOff  time.Time // before which it is not judged
+	putOff  time.Time // before which it is not judged, or not looked at again if it is silent
 	seen    int       // in which look
 	gone    bool      // its Lease is
 	silent  bool
+	vouched bool // it speaks, and so its Lease says nothing
 }
+
+// longestUnseen is how long one who is silent is not looked at, at most.
+const longestUnseen = time.Hour
 
 // NewRoll returns one with nobody on it, who could not be heard either.
 func NewRoll() *Roll { return &Roll{agents: map[string]*agent{}} }
@@ -58,9 +62,10 @@ func (r *Roll) Hear(now time.Time, lease Lease) (isBack bool) {
 		a.lasts, a.version, a.seen = lease.Lasts, lease.Version, r.looks
 		return false
 	}
-	if isBack = a.silent; isBack {
+	if a.silent {
 		r.silent--
 	}
+	isBack = a.silent || a.vouched
 	*a = agent{node: lease.Node, uid: lease.UID, version: lease.Version, renewed: lease.Renewed, lasts: lease.Lasts, heard: now, seen: r.looks}
 	return isBack
 }
@@ -93,10 +98,10 @@ func (r *Roll) Doubt(now time.Time) { r.sound = now }
 
 // Lose notes that a Lease is gone. Its agent is not heard any more, and will be silent
 // when it would have been: nobody else would ever say so. If it is already, it is not
-// expected back.
+// expected back, and if it speaks without, it is like one that never had a Lease.
 func (r *Roll) Lose(lease string) {
 	if a := r.agents[lease]; a != nil {
-		if a.gone = true; a.silent {
+		if a.gone = true; a.silent || a.vouched {
 			r.forget(lease)
 		}
 	}
@@ -110,18 +115,35 @@ func (r *Roll) forget(lease string) {
 	delete(r.agents, lease)
 }
 
-// Silence notes that an agent was called silent. One whose Lease is gone is not
-// expected back.
-func (r *Roll) Silence(lease string) {
+// Silence notes that an agent is silent, and that this is told; or that it is so still. One whose
+// Lease is gone is not expected back. The others are looked at again after as long as
+// they have not been heard: who has been away for days has no more than an hour to wait
+// until it is seen that he writes.
+func (r *Roll) Silence(now time.Time, lease string) {
 	a := r.agents[lease]
 	switch {
-	case a == nil || a.silent:
+	case a == nil:
+		return
 	case a.gone:
 		r.forget(lease)
-	default:
+		return
+	case !a.silent:
 		a.silent = true
 		r.silent++
 	}
+	a.putOff = now.Add(min(now.Sub(a.heard), longestUnseen))
+}
+
+// Vouch notes that an agent speaks, and says whether it was silent until now. Its Lease
+// says nothing of it then, until it is renewed.
+func (r *Roll) Vouch(lease string) (wasSilent bool) {
+	a := r.agents[lease]
+	if a == nil || !a.silent {
+		return false
+	}
+	a.silent, a.vouched = false, true
+	r.silent--
+	return true
 }
 
 // PutOff notes that an agent is not to be judged before that time.
@@ -134,21 +156,36 @@ func (r *Roll) PutOff(lease string, until time.Time) {
 // Due returns the Leases of those who are silent and were not called so, the longest
 // first.
 func (r *Roll) Due(now time.Time) (leases []string) {
-	for lease := range r.agents {
-		if r.IsDue(lease, now) {
-			leases = append(leases, lease)
-		}
-	}
-	slices.SortFunc(leases, func(a, b string) int {
-		return cmp.Or(r.deadline(r.agents[a]).Compare(r.deadline(r.agents[b])), cmp.Compare(a, b))
-	})
-	return leases
+	return r.sorted(now, r.IsDue, r.deadline)
 }
 
 // IsDue says whether one is silent and was not called so.
 func (r *Roll) IsDue(lease string, now time.Time) bool {
 	a := r.agents[lease]
-	return a != nil && !a.silent && !r.sound.IsZero() && !r.deadline(a).After(now)
+	return a != nil && !a.silent && !a.vouched && !r.sound.IsZero() && !r.deadline(a).After(now)
+}
+
+// Unseen returns the Leases of those who were called silent and are to be looked at
+// again, the longest first.
+func (r *Roll) Unseen(now time.Time) (leases []string) {
+	return r.sorted(now, r.isUnseen, func(a *agent) time.Time { return a.putOff })
+}
+
+func (r *Roll) isUnseen(lease string, now time.Time) bool {
+	a := r.agents[lease]
+	return a.silent && !a.putOff.After(now)
+}
+
+func (r *Roll) sorted(now time.Time, wanted func(string, time.Time) bool, by func(*agent) time.Time) (leases []string) {
+	for lease := range r.agents {
+		if wanted(lease, now) {
+			leases = append(leases, lease)
+		}
+	}
+	slices.SortFunc(leases, func(a, b string) int {
+		return cmp.Or(by(r.agents[a]).Compare(by(r.agents[b])), cmp.Compare(a, b))
+	})
+	return leases
 }
 
 // deadline is when an agent is silent unless it is heard until then.

@@ -97,7 +97,7 @@ func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
 	s.silent("a")
 	s.pass(time.Minute)
 	s.silent("a", "b") // the longest first
-	s.Silence("l-a")
+	s.Silence(s.now, "l-a")
 	s.silent("b")
 	if heard, silent := s.Count(); heard != 1 || silent != 1 {
 		t.Errorf("%d heard, %d silent", heard, silent)
@@ -122,7 +122,7 @@ func TestAWriteThatRenewsNothingIsNoSignOfLife(t *testing.T) {
 	s.Hear(s.now, lease) // somebody labels it, or it is listed again
 	s.pass(time.Second)
 	s.silent("a")
-	s.Silence("l-a")
+	s.Silence(s.now, "l-a")
 	if s.Hear(s.now, lease) {
 		t.Error("it is back although it was not renewed")
 	}
@@ -192,9 +192,9 @@ func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
 	s.silent()
 	s.pass(4 * time.Minute)
 	s.silent("a", "b", "c")
-	s.Silence("l-a")
-	s.Silence("l-b")
-	s.Silence("l-c")
+	s.Silence(s.now, "l-a")
+	s.Silence(s.now, "l-b")
+	s.Silence(s.now, "l-c")
 	if heard, silent := s.Count(); heard != 0 || silent != 1 {
 		t.Errorf("%d heard, %d silent: who is gone is not expected back", heard, silent)
 	}
@@ -204,6 +204,56 @@ func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
 	}
 	s.Lose("l-d") // was never there
 	s.silent()
+}
+
+func TestWhoIsSilentIsLookedAtEverMoreSeldom(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.pass(usualDuration)
+	s.Silence(s.now, "l-a")
+	for _, minutes := range []int{6, 12, 24, 48, 60, 60} {
+		s.pass(time.Duration(minutes)*time.Minute - 1)
+		if unseen := s.Unseen(s.now); unseen != nil {
+			t.Errorf("%v are looked at before %d minutes have passed", unseen, minutes)
+		}
+		s.pass(1)
+		if unseen := s.Unseen(s.now); !slices.Equal(unseen, []string{"l-a"}) {
+			t.Errorf("%v are looked at after %d minutes", unseen, minutes)
+		}
+		s.Silence(s.now, "l-a")
+	}
+	if heard, silent := s.Count(); heard != 0 || silent != 1 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+}
+
+func TestWhoSpeaksWithoutALeaseIsNotJudgedByIt(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.renews("b")
+	if s.Vouch("l-a") || s.Vouch("l-c") {
+		t.Error("one was silent who was not")
+	}
+	s.pass(usualDuration)
+	s.Silence(s.now, "l-a")
+	s.Silence(s.now, "l-b")
+	if !s.Vouch("l-a") || !s.Vouch("l-b") {
+		t.Error("one was not silent who was")
+	}
+	s.pass(unbroken)
+	s.silent()
+	if heard, silent := s.Count(); heard != 2 || silent != 0 || s.Unseen(s.now) != nil {
+		t.Errorf("%d heard, %d silent, unseen %v", heard, silent, s.Unseen(s.now))
+	}
+	s.Lose("l-b")
+	if heard, silent := s.Count(); heard != 1 || silent != 0 {
+		t.Errorf("%d heard, %d silent: who has no Lease is not on the roll", heard, silent)
+	}
+	if !s.renews("a") {
+		t.Error("one who renews again is not back")
+	}
+	s.pass(usualDuration)
+	s.silent("a")
 }
 
 func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
@@ -230,7 +280,7 @@ func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
 // A roll against one that keeps the whole story and judges it anew every time.
 func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 	const patience = 4 * time.Minute
-	calls := 0
+	calls, vouches, looks := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		type event struct {
 			at   time.Time
@@ -241,9 +291,9 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 		roll, now, beats := NewRoll(), noon, 0
 		names := []string{"l-0", "l-1", "l-2"}
 		lasts := func(of int) time.Duration { return time.Duration(of+2) * time.Minute }
-		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			now = now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "seconds")) * time.Second)
-			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 150).Draw(t, "seconds")) * time.Second)
+			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call", "vouch", "vouch"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
 			name := names[e.of]
 			known, gone, there := roll.Look(name)
 			switch e.what {
@@ -270,20 +320,30 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 				if !roll.IsDue(name, now) {
 					continue
 				}
-				roll.Silence(name)
+				roll.Silence(now, name)
 				calls++
+			case "vouch":
+				if !roll.Vouch(name) {
+					continue
+				}
+				vouches++
 			}
 			story = append(story, e)
-			due := roll.Due(now)
+			due, unseen := roll.Due(now), roll.Unseen(now)
+			looks += len(unseen)
 			for of, name := range names {
-				var heard, sound, looked time.Time
-				var called bool
+				var heard, sound, looked, call time.Time
+				var called, vouched, lost bool
 				for _, e := range story {
 					switch {
 					case e.what == "renew" && e.of == of:
-						heard, called = e.at, false
+						heard, called, vouched, lost = e.at, false, false, false
 					case e.what == "call" && e.of == of:
-						called = true
+						called, call = true, e.at
+					case e.what == "vouch" && e.of == of:
+						called, vouched = false, true
+					case e.what == "lose" && e.of == of:
+						lost = true
 					case e.what == "look":
 						if sound.IsZero() || e.at.Sub(looked) > patience {
 							sound = e.at
@@ -293,16 +353,20 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 						sound = e.at
 					}
 				}
-				silent := !heard.IsZero() && !called && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
+				silent := !heard.IsZero() && !called && !vouched && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
 				if silent != slices.Contains(due, name) {
 					t.Fatalf("%s is silent: %t; due are %v", name, silent, due)
+				}
+				again := called && !lost && now.Sub(call) >= min(call.Sub(heard), time.Hour)
+				if again != slices.Contains(unseen, name) {
+					t.Fatalf("%s is to be looked at: %t; those are %v", name, again, unseen)
 				}
 			}
 		}
 	})
-	t.Logf("%d were called silent", calls)
-	if calls == 0 {
-		t.Error("nobody was ever silent: this test looks at nothing")
+	t.Logf("%d were called silent, %d of them vouched for, %d looked at again", calls, vouches, looks)
+	if calls == 0 || vouches == 0 || looks == 0 {
+		t.Error("that has to happen, or this test looks at nothing")
 	}
 }
 

@@ -152,6 +152,20 @@ func TestSilentAgents(t *testing.T) {
 		w.tells(nodes[0], "AgentHeard", "renews Lease")
 		w.metric(first, `autohealer_agents{state="heard"} 4`)
 	})
+	w.part("one that lives and cannot renew is called silent once", func(w *ward) {
+		agents[1].stop()
+		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
+		w.tells(nodes[1], "AgentSilent", "by pod-1. Look for its pod (kubectl get pods -A --field-selector spec.nodeName="+nodes[1]+")")
+		agents[1].says(healthy)
+		w.tells(nodes[1], "AgentHeard", "does not renew Lease")
+		w.metric(first, `autohealer_agents{state="heard"} 4`)
+		time.Sleep(2 * leaseLasts) //nolint:forbidigo // in which it could be called silent again
+		w.must(w.is(nodes[1], "Disk", corev1.ConditionTrue, "TestSaysSo"))
+		if made := w.ours(nodes[1]); len(made) != 1 {
+			w.t.Errorf("it took %d writes", len(made))
+		}
+		agents[1] = all.agentOn(nodes[1])
+	})
 	w.part("a node that goes takes its agent along", func(w *ward) {
 		agents[3].stop()
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
