@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -287,6 +289,69 @@ func TestTheAgentShowsWhatItDoes(t *testing.T) {
 	}
 	if code, _ := get(t, p.figures+"/debug/pprof/"); code != http.StatusNotFound {
 		t.Errorf("where metrics are it says %d", code)
+	}
+}
+
+// As in deploy/agent: the kubelet asks from outside of the pod, and so may its neighbours.
+func TestOthersAreNotShownWhatTheAgentDoes(t *testing.T) {
+	p := start(t, append(newScene(t).args(), "--address=0.0.0.0")...)
+	_, port, _ := strings.Cut(p.status, "127.0.0.1:")
+	outside := "http://" + net.JoinHostPort(ownAddress(t), port)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/pprof/trace", "/debug/pprof/heap"} {
+		if code, body := get(t, outside+path); code != http.StatusForbidden || !strings.Contains(body, "kubectl port-forward") {
+			t.Errorf("%s says %d and %q to others", path, code, body)
+		}
+	}
+	for _, path := range []string{"/healthz", "/conditions"} {
+		if code, body := get(t, outside+path); code != http.StatusOK {
+			t.Errorf("%s says %d and %q to others", path, code, body)
+		}
+	}
+	if code, _ := get(t, p.status+"/debug/pprof/cmdline"); code != http.StatusOK {
+		t.Errorf("in its own pod it says %d", code)
+	}
+}
+
+// ownAddress is one of this machine that is not loopback.
+func ownAddress(tb testing.TB) string {
+	tb.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, one := range all {
+		if is, ok := one.(*net.IPNet); ok && is.IP.IsGlobalUnicast() && is.IP.To4() != nil {
+			return is.IP.String()
+		}
+	}
+	tb.Fatalf("this machine has no address beside loopback: %v", all)
+	return ""
+}
+
+func TestWhoComesFromHere(t *testing.T) {
+	for _, test := range []struct {
+		from, to string
+		want     bool
+	}{
+		{"127.0.0.1:40000", "127.0.0.1:20256", true},
+		{"[::1]:40000", "[::1]:20256", true},
+		{"[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]:20256", true},
+		{"10.0.0.7:40000", "10.0.0.8:20256", false},
+		{"10.0.0.8:40000", "10.0.0.8:20256", false}, // this machine by its other name
+		{"10.0.0.7:40000", "127.0.0.1:20256", false},
+		{"127.0.0.6:40000", "10.0.0.8:20256", false},
+		{"[fe80::1%eth0]:40000", "[::1]:20256", false},
+		{"@", "127.0.0.1:20256", false},
+		{"127.0.0.1:40000", "", false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/", nil)
+		r.RemoteAddr = test.from
+		if to, err := net.ResolveTCPAddr("tcp", test.to); err == nil {
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, to))
+		}
+		if got := comesFromHere(r); got != test.want {
+			t.Errorf("from %s to %s: %t", test.from, test.to, got)
+		}
 	}
 }
 

@@ -78,7 +78,7 @@ func (o *options) flags() *flag.FlagSet {
 	f.Var(list{&o.logMonitors}, "system-log-monitors", "old name of --config.system-log-monitor")
 	f.Var(list{&o.pluginMonitors}, "custom-plugin-monitors", "old name of --config.custom-plugin-monitor")
 
-	f.StringVar(&o.address, "address", "127.0.0.1", "`address` on which /healthz, /conditions and /debug/pprof/ are served")
+	f.StringVar(&o.address, "address", "127.0.0.1", "`address` on which /healthz, /conditions and, to 127.0.0.1 only, /debug/pprof/ are served")
 	f.IntVar(&o.port, "port", 20256, "`port` of it, 0 for none")
 	f.StringVar(&o.prometheusAddress, "prometheus-address", "127.0.0.1", "`address` on which /metrics is served")
 	f.IntVar(&o.prometheusPort, "prometheus-port", 20257, "`port` of it, 0 for none")

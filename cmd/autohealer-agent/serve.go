@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -63,14 +64,34 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 }
 
 // profiles serves what the program is doing, where the old agent does: a monitor that
-// hangs is seen in /debug/pprof/goroutine?debug=2.
+// hangs is seen in /debug/pprof/goroutine?debug=2. Whoever else reaches the port learns
+// nothing of it, and cannot keep a privileged program busy.
 func profiles(mux *http.ServeMux) {
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for pattern, handle := range map[string]http.HandlerFunc{
+		"GET /debug/pprof/": pprof.Index, "GET /debug/pprof/cmdline": pprof.Cmdline, "GET /debug/pprof/profile": pprof.Profile,
+		"GET /debug/pprof/symbol": pprof.Symbol, "POST /debug/pprof/symbol": pprof.Symbol, "GET /debug/pprof/trace": pprof.Trace,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if !comesFromHere(r) {
+				http.Error(w, "served to 127.0.0.1 only: reach it by kubectl port-forward", http.StatusForbidden)
+				return
+			}
+			handle(w, r)
+		})
+	}
+}
+
+// comesFromHere says whether a request goes from loopback to loopback. Either end alone
+// is not enough: kube-proxy lets other machines reach the 127.0.0.1 of a host, and a
+// proxy in the pod asks in the name of others.
+func comesFromHere(r *http.Request) bool {
+	to, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return to != nil && isLoopback(r.RemoteAddr) && isLoopback(to.String())
+}
+
+func isLoopback(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
 // serve answers until ctx ends. One that cannot go on ends the agent: who asks for its
