@@ -482,7 +482,21 @@ func (c cluster) guardsTheOld(t *testing.T, page, account string) {
 	if err := apply(theirs, row("KernelDeadlock", "False"))(t.Context(), client); err != nil {
 		t.Errorf("its own node: %v", err)
 	}
+	// The old program comes back, which it may when the guard has let go of it.
+	patch := func() error {
+		_, err := client.CoreV1().Nodes().Patch(t.Context(), theirs, types.StrategicMergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"KernelDeadlock","status":"False","reason":"KernelHasNoDeadlock","lastHeartbeatTime":"2026-11-15T12:00:00Z"}]}}`),
+			metav1.PatchOptions{FieldManager: account}, "status")
+		return err
+	}
+	if err := patch(); !apierrors.IsForbidden(err) {
+		t.Errorf("guarded, the old program writes: %v", err)
+	}
+	if !strings.Contains(page, "\nkubectl apply -f deploy/agent/3-guard.yaml\nkubectl -n kube-system rollout undo daemonset/"+account+"\n") {
+		t.Error("the page does not say how to go back")
+	}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "agent/3-guard.yaml"); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the old program to write again", patch)
 }
