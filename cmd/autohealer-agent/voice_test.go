@@ -275,7 +275,7 @@ func (l *lastRow) Do(_ context.Context, r kubeapi.Request) (kubeapi.Answer, erro
 	if r.Method == http.MethodPatch {
 		l.text = string(r.Body)
 	}
-	return kubeapi.Answer{Body: []byte(`{"metadata":{"uid":"u"}}`)}, nil
+	return kubeapi.Answer{Body: []byte(`{"metadata":{"uid":"u","resourceVersion":"1"}}`)}, nil
 }
 
 // Several monitors may keep one condition, and each tells of it whenever it wants.

@@ -18,7 +18,8 @@ const (
 	absent      = "not found"
 	conflict    = "conflict"
 	invalid     = "invalid"
-	ailing      = "error" // of the server
+	ailing      = "error"      // of the server
+	unreadable  = "unreadable" // and so no answer
 )
 
 const (
@@ -62,6 +63,12 @@ func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err err
 	if result == conflict && asked.kind == forEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
 		result, err = fine, nil // it has been sent before
 	}
+	var seen view
+	if result == fine && asked.reads {
+		if seen, err = parseNode(got.Body); err != nil {
+			result = unreadable
+		}
+	}
 	c.counts.Requests[Outcome{asked.kind, result}]++
 	if result == unreachable || result == stranger || result == busy {
 		c.cutOff(now, result, err)
@@ -76,6 +83,10 @@ func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err err
 			c.log.Info("what was refused is granted again", "request", asked.kind)
 		}
 		*own = pace{}
+		if asked.reads {
+			c.read(now, asked, &seen)
+			return
+		}
 		c.granted(now, asked, got)
 		return
 	case conflict:
@@ -99,6 +110,7 @@ func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err err
 	default:
 		own.fail(now, longestWait, c.random)
 	}
+	c.balked(now, asked, result)
 	if own.firstTime() {
 		c.log.Warn("a request is refused, and is made again from time to time", "request", asked.kind, "result", result, "err", err)
 	}
@@ -150,34 +162,83 @@ func (c *core) lookWithin(now time.Time, d time.Duration) {
 func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 	switch asked.kind {
 	case forRows:
-		c.rows.said, c.rows.mend, c.rows.force = asked.rows, false, false
+		c.told(now, asked)
 		c.rows.erase = c.rows.erase || asked.placeholder
 		c.wrote(now, got)
 	case forErase:
 		c.rows.erase = false
 		c.wrote(now, got)
 	case forHand:
-		if asked.fresh {
-			c.weigh(now, got)
-			return
+		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, c.rows.erase || asked.placeholder
+		c.rows.version = ""
+		if c.wrote(now, got); c.rows.parting != nil { // nothing but this was written since
+			c.rows.parting.version, c.rows.parting.safe = c.rows.version, c.rows.version != ""
 		}
-		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, asked.placeholder
-		c.wrote(now, got)
 	case forSweep:
-		if asked.fresh {
-			c.sort(now, got)
-			return
-		}
 		c.rows.isSwept(asked.litter)
 		c.log.Info("conditions that nobody keeps any more are deleted", "conditions", asked.litter.kinds)
 		c.wrote(now, got)
-	case forLook:
-		c.looked(now, got)
 	case forLease:
 		c.leased = now.Add(jitter(renewEvery, c.random))
 		c.counts.LeaseRenewed = now
 	case forEvent:
 		c.lanes.delivered(asked.lane, asked.event)
+	}
+}
+
+// read takes in a look at the Node.
+func (c *core) read(now time.Time, asked *request, seen *view) {
+	c.learn(now, seen.uid)
+	c.rows.forgive(seen)
+	c.rows.erase = c.rows.erase || asked.fresh && seen.rows[placeholder] != nil // of one who was stopped in between
+	switch asked.kind {
+	case forLook:
+		c.looked(now, asked, seen)
+	case forHand:
+		c.weigh(now, seen)
+	case forSweep:
+		c.sort(seen)
+	}
+}
+
+// told notes that our rows are as they shall be, and those that others had changed right.
+func (c *core) told(now time.Time, asked *request) {
+	r := &c.rows
+	for _, kind := range r.broken {
+		if _, said := asked.rows[kind]; said {
+			c.counts.Mended++
+		}
+	}
+	if asked.parts {
+		r.spared.times = 0
+	}
+	r.spared.proved(now)
+	r.said, r.mend, r.force, r.broken, r.parting = asked.rows, false, false, nil, nil
+	r.held = map[string]bool{}
+	for kind := range r.said {
+		r.held[kind] = true
+	}
+	for kind := range r.spared.rows {
+		r.held[kind] = true
+	}
+}
+
+// balked notes that a request is refused as it is. What cannot be handed over, or left,
+// must not hold up the rest.
+func (c *core) balked(now time.Time, asked *request, result string) {
+	r := &c.rows
+	switch {
+	case asked.kind == forHand && asked.reads && result == forbidden:
+		r.blind = true
+	case (asked.kind == forHand && !asked.reads || asked.kind == forRows && asked.parts) && (result == forbidden || result == invalid):
+		r.bequest = nil
+		if kinds := r.spare(now); len(kinds) > 0 {
+			c.log.Warn("conditions cannot be removed or left to others, and stay as they are, so that the rest can be told", "conditions", kinds)
+		}
+	case asked.kind == forHand && !asked.reads:
+		r.bequest = nil // look again
+	case asked.kind == forRows:
+		r.parting = nil
 	}
 }
 
@@ -226,73 +287,88 @@ func (c *core) learn(now time.Time, uid string) {
 }
 
 // looked compares the Node with what was said of it.
-func (c *core) looked(now time.Time, got kubeapi.Answer) {
+func (c *core) looked(now time.Time, asked *request, v *view) {
 	c.lookAt = now.Add(c.lookEvery())
-	v, err := parseNode(got.Body)
-	if err != nil {
-		c.log.Warn("the node cannot be read", "err", err)
-		return
-	}
-	c.learn(now, v.uid)
-	c.rows.forgive(&v)
-	c.rows.stray = c.rows.stray || len(c.rows.strays(&v)) > 0
+	c.rows.stray = c.rows.stray || len(c.rows.strays(v)) > 0
 	if c.rows.said == nil {
-		if c.rows.sweep = v.ownsAny(FieldManager); !c.rows.sweep && len(c.rows.want) == 0 {
-			c.rows.said, c.rows.mend = map[string]row{}, false // there is nothing to say, and nothing was said
-		}
 		return
 	}
 	if older(v.version, c.rows.version) {
-		c.lookWithin(now, lookSoon) // the server's cache is behind what we wrote
-		return
+		if !asked.fresh {
+			c.doubt = true
+			c.lookWithin(now, lookSoon) // the server's cache is behind what we wrote
+			return
+		}
+		c.log.Warn("the api server has forgotten what was written: its store was set back", "version", v.version, "written", c.rows.version)
+		c.rows.version = v.version
+	} else {
+		c.meet(v)
 	}
-	if found := c.rows.changed(&v); len(found) > 0 && !c.rows.dirty() {
+	c.doubt = false
+	if found := c.rows.changed(v); len(found) > 0 && !c.rows.dirty() {
 		c.log.Info("conditions were changed by others", "conditions", found)
-		c.counts.Mended += uint64(len(found))
-		c.rows.mend = true
+		c.rows.mend, c.rows.broken = true, found
 	}
-	if _, differs := c.rows.inherit(&v); differs || len(c.rows.released(&v)) > 0 {
+	_, differs := c.rows.inherit(v)
+	if differs || len(c.rows.released(v)) > 0 || len(c.rows.abandoned(v, now)) > 0 {
 		c.rows.handing, c.rows.bequest = true, nil
 	}
 }
 
-// weigh works out what has to be handed over.
-func (c *core) weigh(now time.Time, got kubeapi.Answer) {
-	v, err := parseNode(got.Body)
-	if err != nil {
-		c.log.Warn("the node cannot be read", "err", err)
-		c.paces[forHand].fail(now, longestWait, c.random)
+// meet says once that another agent reports on this node: what we did not say, and is
+// under our name.
+func (c *core) meet(v *view) {
+	if c.met || c.rows.dirty() {
 		return
 	}
-	if freed := c.rows.released(&v); len(freed) > 0 {
+	if found := c.rows.forged(v); len(found) > 0 {
+		c.met = true
+		c.log.Warn("another agent writes conditions of this node under the same name, and each removes what the other says: let one alone run on the node",
+			"manager", FieldManager, "conditions", found)
+	}
+}
+
+// weigh works out what has to be handed over, by what is certain.
+func (c *core) weigh(now time.Time, v *view) {
+	r := &c.rows
+	r.held, r.blind, r.bequest, r.parting = v.rowsOf(FieldManager), false, nil, nil
+	if r.said == nil && len(r.held) == 0 && len(r.shall()) == 0 {
+		r.said, r.mend = map[string]row{}, false // there is nothing to say, and nothing was said
+	}
+	freed, abandoned := r.released(v), r.abandoned(v, now)
+	if len(freed)+len(abandoned) > 0 {
 		for _, kind := range freed {
-			c.log.Info("a condition that was left to another manager is ours again, because he keeps it no longer",
-				"condition", kind, "manager", c.rows.state.Yielded[kind])
-			delete(c.rows.state.Yielded, kind)
+			c.reclaim(kind, "he keeps it no longer")
 		}
-		c.stateChanged = true
+		for _, kind := range abandoned {
+			c.reclaim(kind, "he has not written it for a while")
+			delete(r.state.Taken, kind) // what he owns of it may be taken from him once more
+		}
 		// What was handed over stays until the rows are said: they would be gone in between.
-		c.rows.handing = false
+		r.handing = false
 		c.lookWithin(now, lookSoon)
 		return
 	}
-	left, differs := c.rows.inherit(&v)
-	if !differs {
-		c.rows.handing = false
+	r.part(v)
+	left, differs := r.inherit(v)
+	if r.handing = differs; !differs {
+		r.parting.safe = true
 		return
 	}
-	c.rows.bequest = &bequest{rows: left, version: v.version}
+	r.bequest = &bequest{rows: left, version: v.version}
+}
+
+func (c *core) reclaim(kind, because string) {
+	if manager, yielded := c.rows.state.Yielded[kind]; yielded {
+		c.log.Info("a condition that was left to another manager is ours again", "condition", kind, "manager", manager, "because", because)
+		c.rows.reclaim(kind)
+		c.stateChanged = true
+	}
 }
 
 // sort works out which rows nobody keeps, by what is certain.
-func (c *core) sort(now time.Time, got kubeapi.Answer) {
-	v, err := parseNode(got.Body)
-	if err != nil {
-		c.log.Warn("the node cannot be read", "err", err)
-		c.paces[forSweep].fail(now, longestWait, c.random)
-		return
-	}
-	found := c.rows.strays(&v)
+func (c *core) sort(v *view) {
+	found := c.rows.strays(v)
 	if len(found) == 0 {
 		c.rows.stray, c.rows.litter = false, nil
 		return

@@ -321,6 +321,59 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.until("what was handed over to be let go", func() bool { return !strings.Contains(w.owned(report.HandManager), "KernelDeadlock") })
 		_ = b
 	})
+	// whole is a row of which he changes everything who writes it over one of ours.
+	whole := func(reason string) corev1.NodeCondition {
+		row := npd(corev1.ConditionTrue, reason)
+		row.LastHeartbeatTime = metav1.NewTime(time.Now().Add(-time.Minute))
+		return row
+	}
+	scene("a row that we made and another patches is left to him whole", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
+		w.merge("node-problem-detector", whole("Theirs"))
+		w.until("the takeover", func() bool { return w.row("KernelDeadlock").Reason == "Fine" })
+		w.merge("node-problem-detector", whole("TheirsAgain"))
+		w.until("the yield", func() bool {
+			if row := w.row("KernelDeadlock"); row == nil || row.Reason != "TheirsAgain" || row.Status != corev1.ConditionTrue {
+				w.Fatalf("the row that is another's is %v\n%s", row, a.log)
+			}
+			return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock")
+		})
+		if owned := w.owned(report.HandManager); !strings.Contains(owned, "KernelDeadlock") || strings.Contains(owned, "f:status\":{\"f:conditions\":{\"k:{\\\"type\\\":\\\"KernelDeadlock\\\"}\":{\".\":{},\"f:status") {
+			w.Errorf("handed over is %s", owned)
+		}
+		if c := a.Counts(); c.Mended != 1 || c.TakenOver != 1 {
+			w.Errorf("%+v", c)
+		}
+	})
+	scene("a row that another has patched stays when its monitor goes", func(w *world) {
+		a := w.agent(func(c *report.Config) { c.LookEvery = time.Hour }, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
+		w.merge("node-problem-detector", whole("Theirs"))
+		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		w.until("it to be his", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
+		if row := w.row("KernelDeadlock"); row == nil || row.Reason != "Theirs" || w.row("Other") == nil {
+			w.Errorf("the row is %v", row)
+		}
+	})
+	scene("two agents on one node say so", func(w *world) {
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
+		b := w.agent(nil, is("ReadonlyFilesystem", catalog.False, "Fine"))
+		const words = "another agent writes conditions of this node"
+		w.until("both to say so", func() bool { return strings.Contains(a.log.String(), words) && strings.Contains(b.log.String(), words) })
+		b.stop()
+		w.until("peace", func() bool { return w.row("KernelDeadlock") != nil && w.row("ReadonlyFilesystem") == nil })
+		if n := strings.Count(a.log.String(), words); n != 1 {
+			w.Errorf("said %d times:\n%s", n, a.log)
+		}
+	})
+	scene("who is to report no conditions removes those of an earlier life", func(w *world) {
+		before := w.get().Status
+		w.agent(nil, is("KernelDeadlock", catalog.False, "Fine")).stop()
+		w.agent(func(c *report.Config) { c.WithoutConditions = true }, is("KernelDeadlock", catalog.True, "Sick"))
+		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil && w.row("AutohealerPlaceholder") == nil })
+		if diff := cmp.Diff(before, w.get().Status); diff != "" {
+			w.Error(diff)
+		}
+	})
 	scene("a forced foreign apply is mended, and a second one is not fought", func(w *world) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "Theirs"})

@@ -2,6 +2,8 @@ package report
 
 import (
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
@@ -25,7 +27,9 @@ type request struct {
 	kind        string
 	rows        map[string]row
 	placeholder bool // stands for rows of which there are none
-	fresh       bool
+	parts       bool // leaves rows that were said
+	reads       bool // the answer is to be a Node
+	fresh       bool // and not from a cache
 	litter      *litter
 	lane        *lane
 	event       *waiting
@@ -46,6 +50,8 @@ type core struct {
 	native   map[string]bool // conditions of which it was said that they are not written
 
 	toldRejected bool // that an Event is not taken
+	met          bool // another agent under our name
+	doubt        bool // whether the server's cache follows
 	stateChanged bool // since somebody asked
 
 	outage pace             // of all requests
@@ -123,12 +129,13 @@ func (c *core) next(now time.Time) (*request, time.Time) {
 
 func (c *core) nextRows(now time.Time) (*request, time.Time) {
 	r := &c.rows
-	if c.cfg.WithoutConditions {
-		return nil, time.Time{}
-	}
-	// A row that is not said is removed: nothing is, before everybody has had his say.
-	if due := c.began.Add(settleAfter); !c.complete && due.After(now) {
+	// A row that is not said is removed: nothing is, before everybody has had his say. Who is
+	// to say no conditions removes those of an earlier life.
+	if due := c.began.Add(settleAfter); !c.complete && !c.cfg.WithoutConditions && due.After(now) {
 		return nil, due
+	}
+	if r.spared.rows != nil && !r.spared.until.After(now) {
+		r.spared.rows = nil
 	}
 	switch {
 	case r.erase && (!r.dirty() || !c.paces[forErase].until.After(now)): // which must not hold up news
@@ -138,25 +145,54 @@ func (c *core) nextRows(now time.Time) (*request, time.Time) {
 		}
 		r.budget.take(now)
 		return &request{Request: c.erase("", placeholder), kind: forErase}, now
-	case r.handing:
-		return c.nextHand(now)
-	case !r.dirty():
-		return c.nextSweep(now)
-	case r.said == nil && len(r.want) == 0 && !r.sweep:
-		return c.askLook(now, true) // whether there is anything to remove
+	case r.dirty():
+		return c.nextApply(now)
 	}
+	asked, due := c.nextSweep(now)
+	if r.spared.rows != nil {
+		due = earlier(due, r.spared.until)
+	}
+	if asked == nil && r.handing {
+		var at time.Time
+		asked, at = c.nextHand(now)
+		due = earlier(due, at)
+	}
+	return asked, due
+}
+
+// nextApply says our rows, once what leaves with it may.
+func (c *core) nextApply(now time.Time) (*request, time.Time) {
+	r := &c.rows
 	due := latest(c.paces[forRows].until, r.last.Add(coalesce), r.budget.when(now))
-	if due.After(now) {
+	switch {
+	case due.After(now):
 		return nil, due
+	case !r.mayPart():
+		return c.nextHand(now)
 	}
 	r.budget.take(now)
 	r.last = now
-	said := r.shall()
-	asked := c.applyRows(FieldManager, r.force, "", wireRows(said, now))
-	return &request{Request: asked, kind: forRows, rows: said, placeholder: len(said) == 0}, now
+	said, version, parts := r.shall(), "", len(r.leaving()) > 0
+	if parts && r.parting != nil {
+		version = r.parting.version
+	}
+	wire := wireRows(said, now)
+	for _, kind := range slices.Sorted(maps.Keys(r.spared.rows)) {
+		if _, wanted := said[kind]; !wanted {
+			wire = append(wire, r.spared.rows[kind])
+		}
+	}
+	if r.held != nil {
+		for kind := range said {
+			r.held[kind] = true
+		}
+	}
+	asked := c.applyRows(FieldManager, r.force, version, wire)
+	return &request{Request: asked, kind: forRows, rows: said, parts: parts, placeholder: len(wire) == 0}, now
 }
 
-// nextHand hands over what is yielded, before it is no longer said.
+// nextHand looks at what others have of our rows and hands over what must be, before rows
+// are no longer said.
 func (c *core) nextHand(now time.Time) (*request, time.Time) {
 	r := &c.rows
 	due := c.paces[forHand].until
@@ -167,7 +203,7 @@ func (c *core) nextHand(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case r.bequest == nil:
-		return &request{Request: c.getNode(true), kind: forHand, fresh: true}, now
+		return &request{Request: c.getNode(true), kind: forHand, reads: true, fresh: true}, now
 	}
 	r.budget.take(now)
 	asked := c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows)
@@ -188,7 +224,7 @@ func (c *core) nextSweep(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case r.litter == nil:
-		return &request{Request: c.getNode(true), kind: forSweep, fresh: true}, now
+		return &request{Request: c.getNode(true), kind: forSweep, reads: true, fresh: true}, now
 	}
 	r.budget.take(now)
 	return &request{Request: c.erase(r.litter.version, r.litter.kinds...), kind: forSweep, litter: r.litter}, now
@@ -203,17 +239,17 @@ func (c *core) nextLease(now time.Time) (*request, time.Time) {
 	case due.After(now):
 		return nil, due
 	case c.uid == "":
-		return c.askLook(now, false) // without an owner it would outlive its node
+		return c.askLook(now) // without an owner it would outlive its node
 	}
 	return &request{Request: c.applyLease(now), kind: forLease}, now
 }
 
 // askLook looks at the Node, if that is not to be left alone for a while.
-func (c *core) askLook(now time.Time, fresh bool) (*request, time.Time) {
+func (c *core) askLook(now time.Time) (*request, time.Time) {
 	if wait := c.paces[forLook].until; wait.After(now) {
 		return nil, wait
 	}
-	return &request{Request: c.getNode(fresh), kind: forLook}, now
+	return &request{Request: c.getNode(c.doubt), kind: forLook, reads: true, fresh: c.doubt}, now
 }
 
 func (c *core) nextLook(now time.Time) (*request, time.Time) {
@@ -223,7 +259,7 @@ func (c *core) nextLook(now time.Time) (*request, time.Time) {
 	if c.lookAt.After(now) {
 		return nil, c.lookAt
 	}
-	return c.askLook(now, false)
+	return c.askLook(now)
 }
 
 func (c *core) nextEvent(now time.Time) (*request, time.Time) {

@@ -31,6 +31,7 @@ type fake struct {
 	renewed int
 	swept   []string // the rows that were deleted, and of them those that somebody kept
 	robbed  []string
+	guarded bool                       // as deploy/agent/3-guard.yaml does: no row of others may go
 	losers  map[string]map[string]bool // those who have lost something of a row, by its type
 	wiped   bool                       // by an apply that says no more rows, which takes with it what nobody owns
 	cache   []byte                     // what those see who ask for what is cached, if it is behind
@@ -140,10 +141,7 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 					f.robbed = append(f.robbed, kind)
 				}
 			}
-			delete(f.rows, row["type"])
-			for _, owned := range f.owners {
-				delete(owned, row["type"])
-			}
+			f.drop(row["type"])
 		}
 		f.version++
 		return nil
@@ -175,10 +173,13 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 	if len(refused.Causes) > 0 && !force {
 		return refused
 	}
+	before := f.owners[manager]
+	if refused := f.guard(manager, next); refused != nil {
+		return refused
+	}
 	for _, row := range rows {
 		f.set(manager, row["type"], row)
 	}
-	before := f.owners[manager]
 	f.wiped = f.wiped || (len(before) > 0 && len(rows) == 0)
 	f.owners[manager] = next
 	for kind, fields := range before {
@@ -187,19 +188,59 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 				delete(f.rows[kind], field)
 			}
 		}
-		if !f.owned(kind, "type") {
-			delete(f.rows, kind)
-		} else { // whoever owns anything of a row keeps it there
+		if f.owned(kind, "type") {
 			f.rows[kind]["type"] = kind
+			continue
 		}
+		// A row has owners of its own. Who owns but something in it has nothing without them.
+		if f.written(manager, kind, fields) {
+			f.robbed = append(f.robbed, kind)
+		}
+		f.drop(kind)
 	}
 	f.version++
 	return nil
 }
 
+// written says whether another than an agent has written a row that an agent says no
+// longer.
+func (f *fake) written(manager, kind string, had map[string]bool) bool {
+	for other, owned := range f.owners {
+		if !isOurs(manager) || isOurs(other) {
+			continue
+		}
+		if owned[kind][heartbeatTime] && !had[heartbeatTime] || owned[kind]["status"] && (!had["status"] || !f.losers[kind][other]) {
+			return true
+		}
+	}
+	return false
+}
+
+// drop deletes a row, whoever owned something of it.
+func (f *fake) drop(kind string) {
+	delete(f.rows, kind)
+	for _, owned := range f.owners {
+		delete(owned, kind)
+	}
+}
+
+// guard refuses that an agent takes with it rows of others.
+func (f *fake) guard(manager string, next map[string]map[string]bool) error {
+	for kind, fields := range f.owners[manager] {
+		kept := next[kind] != nil
+		for other, owned := range f.owners {
+			kept = kept || other != manager && owned[kind]["type"]
+		}
+		if f.guarded && isOurs(manager) && !kept && !fields["status"] && f.rows[kind]["status"] != "" && f.rows[kind][heartbeatTime] != "" {
+			return &kubeapi.StatusError{Code: 403, Message: "an agent may not remove " + kind}
+		}
+	}
+	return nil
+}
+
 func (f *fake) owned(kind, field string) bool {
 	for _, owned := range f.owners {
-		if owned[kind][field] || (field == "type" && len(owned[kind]) > 0) {
+		if owned[kind][field] {
 			return true
 		}
 	}
@@ -262,9 +303,12 @@ func (f *fake) node() []byte {
 		}
 		keys := object{}
 		for kind, fields := range owned {
-			of := object{".": object{}}
+			of := object{}
 			for field := range fields {
 				of["f:"+field] = object{}
+			}
+			if fields["type"] {
+				of["."] = object{}
 			}
 			keys["k:"+string(encode(object{"type": kind}))] = of
 		}

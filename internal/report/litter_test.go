@@ -81,7 +81,7 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 	}
 	inBubble(t, "so does one that was taken by an agent of which nothing is remembered", nil, func(r *running) {
 		heartbeat(r)
-		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Sick"}, map[string]string{"type": "B", "status": "True"})
+		r.apply(FieldManager, map[string]string{"type": "A", "status": "True", "reason": "Sick", heartbeatTime: "2026-01-01T00:00:00Z"}, map[string]string{"type": "B", "status": "True"})
 		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
 		r.Complete()
 		synctest.Wait()

@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +10,11 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
+
+// itself stands for the row as a whole, which has owners of its own: when the last of them
+// says it no longer it goes, whatever others own in it. One who changes fields of a row
+// that is there owns these fields, and not the row.
+const itself = "type"
 
 // wireRow is a condition as the API has it: each of its fields can have an owner of its
 // own.
@@ -26,37 +32,44 @@ func (v *view) owns(manager, kind, field string) bool {
 	return slices.Contains(v.owners[kind][field], manager)
 }
 
-// ownsAny says whether somebody owns anything of any row.
-func (v *view) ownsAny(manager string) bool {
-	for kind, fields := range v.owners {
-		for field := range fields {
-			if v.owns(manager, kind, field) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // isKept says whether another than we keeps a row: to own no more than its type is what
 // is left to one from whom it was taken.
 func (v *view) isKept(kind string) bool {
-	for field, owners := range v.owners[kind] {
-		if field != "type" && slices.ContainsFunc(owners, isForeign) {
+	for field := range v.owners[kind] {
+		if field != itself && v.isForeign(kind, field) {
 			return true
 		}
 	}
 	return false
 }
 
-// shared says whether something of a row that another keeps was handed over.
-func (v *view) shared(kind string) bool {
-	for field := range v.owners[kind] {
-		if v.owns(HandManager, kind, field) {
-			return v.isKept(kind)
+// isForeign says whether another than we owns a field of a row.
+func (v *view) isForeign(kind, field string) bool {
+	return slices.ContainsFunc(v.owners[kind][field], isForeign)
+}
+
+// rowsOf are the rows of which a manager owns something.
+func (v *view) rowsOf(manager string) map[string]bool {
+	found := map[string]bool{}
+	for kind, fields := range v.owners {
+		for field := range fields {
+			if kind != placeholder && v.owns(manager, kind, field) {
+				found[kind] = true
+			}
 		}
 	}
-	return false
+	return found
+}
+
+// alone is what of a row nobody else owns.
+func (v *view) alone(kind string) wireRow {
+	left := wireRow{itself: kind}
+	for field, value := range v.rows[kind] {
+		if field != itself && value != "" && !v.isForeign(kind, field) {
+			left[field] = value
+		}
+	}
+	return left
 }
 
 // parseNode reads a Node, or the metadata of one.
@@ -77,6 +90,9 @@ func parseNode(body []byte) (view, error) {
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
 		return view{}, fmt.Errorf("reading the node: %w", err)
+	}
+	if node.Metadata.UID == "" || node.Metadata.ResourceVersion == "" {
+		return view{}, errors.New("reading the node: the answer is no node, it has no uid or no version")
 	}
 	v := view{
 		uid: node.Metadata.UID, version: node.Metadata.ResourceVersion,
@@ -105,9 +121,14 @@ func parseNode(body []byte) (view, error) {
 			if !ok {
 				continue
 			}
+			manager := managerName(entry.Manager, entry.Operation == "Apply")
 			for field := range fields {
-				if name, ok := strings.CutPrefix(field, "f:"); ok {
-					v.own(managerName(entry.Manager, entry.Operation == "Apply"), kind, name)
+				name, ok := strings.CutPrefix(field, "f:")
+				switch {
+				case field == ".":
+					v.own(manager, kind, itself)
+				case ok && name != itself:
+					v.own(manager, kind, name)
 				}
 			}
 		}

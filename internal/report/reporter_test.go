@@ -234,7 +234,7 @@ func TestConditions(t *testing.T) {
 		r.Take(conditions(condition("A", catalog.True, "Sick", time.Now())))
 		pass(coalesce)
 		r.mu.Lock()
-		r.core.looked(time.Now(), kubeapi.Answer{Body: old})
+		r.core.answer(time.Now(), &request{kind: forLook, reads: true}, kubeapi.Answer{Body: old}, nil)
 		mend := r.core.rows.mend
 		r.mu.Unlock()
 		if mend {
@@ -282,7 +282,7 @@ func TestTwoWriters(t *testing.T) {
 		// The other goes on as it likes, and so do we with what is ours.
 		r.api.update("node-problem-detector", map[string]string{"type": "A", "status": "True", "reason": "Theirs"})
 		r.Take(conditions(condition("A", catalog.False, "Ours", time.Now()), condition("B", catalog.True, "Ours", time.Now())))
-		pass(time.Hour)
+		pass(10 * time.Minute)
 		if a, b := r.api.row("A"), r.api.row("B"); a["reason"] != "Theirs" || b["reason"] != "Ours" {
 			r.Errorf("A is %v, B is %v", a, b)
 		}
@@ -348,7 +348,7 @@ func TestTwoWriters(t *testing.T) {
 			pass(6 * time.Minute)
 			heartbeat(r)
 		}
-		want := State{Taken: map[string][]string{"A": {"node-problem-detector"}, "B": {"other"}}, Yielded: map[string]string{}}
+		want := State{Taken: map[string][]string{"A": {"node-problem-detector"}, "B": {"other"}}, Yielded: map[string]string{}, Yields: map[string]int{}}
 		if len(takes) == 0 || len(takes) > 2 {
 			r.Fatalf("told %d times", len(takes))
 		}
@@ -368,8 +368,8 @@ func TestTwoWriters(t *testing.T) {
 		heartbeat(r)
 		pass(10 * time.Minute)
 		want := []State{
-			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{}},
-			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}},
+			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{}, Yields: map[string]int{}},
+			{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}, Yields: map[string]int{"A": 1}},
 		}
 		if diff := cmp.Diff(want, told); diff != "" {
 			r.Error(diff)
@@ -381,7 +381,10 @@ func TestTwoWriters(t *testing.T) {
 		heartbeat(r)
 		r.Take(both)
 		r.Complete()
-		pass(time.Hour)
+		for range 12 {
+			pass(5 * time.Minute)
+			heartbeat(r)
+		}
 		if a := r.api.row("A"); a["lastTransitionTime"] != "2026-01-01T00:00:00Z" || r.api.row("B") == nil {
 			r.Errorf("A is %v", a)
 		}

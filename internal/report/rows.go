@@ -16,6 +16,9 @@ const (
 	settleAfter = 10 * time.Second
 )
 
+// silentReason is what the controller says of the rows of an agent that is silent.
+const silentReason = "AgentSilent"
+
 // heartbeatTime is the field of a row that changes with everything that is written of it.
 const heartbeatTime = "lastHeartbeatTime"
 
@@ -50,6 +53,9 @@ type State struct {
 	Taken map[string][]string `json:"taken,omitempty"`
 	// Yielded are the rows that are left to another manager, by type.
 	Yielded map[string]string `json:"yielded,omitempty"`
+	// Yields are how often each was: the more often, the longer its writer may be quiet
+	// before it is taken for nobody's.
+	Yields map[string]int `json:"yields,omitempty"`
 }
 
 func (s State) clone() State {
@@ -57,26 +63,34 @@ func (s State) clone() State {
 	for kind, managers := range s.Taken {
 		taken[kind] = slices.Clone(managers)
 	}
-	yielded := maps.Clone(s.Yielded)
-	if yielded == nil {
-		yielded = map[string]string{}
+	copied := State{Taken: taken, Yielded: maps.Clone(s.Yielded), Yields: maps.Clone(s.Yields)}
+	if copied.Yielded == nil {
+		copied.Yielded = map[string]string{}
 	}
-	return State{Taken: taken, Yielded: yielded}
+	if copied.Yields == nil {
+		copied.Yields = map[string]int{}
+	}
+	return copied
 }
 
 // rows are the conditions of the node that are ours, as they shall be and as they are.
 type rows struct {
 	takeOver bool
 	want     map[string]row
-	said     map[string]row // that the API server has taken; nil as long as nothing is known
+	said     map[string]row  // that the API server has taken; nil as long as nothing is known
+	held     map[string]bool // rows that the API server may have of us; nil as long as nothing is known
 	state    State
 
-	mend    bool      // somebody has changed what was said
-	sweep   bool      // there are rows of an agent before this one
-	erase   bool      // there is a placeholder
-	force   bool      // the next apply takes over what is contested
-	handing bool      // something is yielded that must not vanish with us
-	bequest *bequest  // what of it, once that is known
+	mend    bool     // somebody has changed what was said
+	broken  []string // which
+	erase   bool     // there is a placeholder
+	force   bool     // the next apply takes over what is contested
+	handing bool     // something is to be handed over, or no longer
+	blind   bool     // the node may not be looked at
+	bequest *bequest // what is to be handed over, once that is known
+	parting *parting // what becomes of rows that we no longer say, once that is known
+	spared  spared
+	quiet   map[string]sighting
 	last    time.Time // when the last apply began
 	stray   bool      // there may be rows that nobody keeps
 	litter  *litter   // which, once that is known
@@ -85,16 +99,9 @@ type rows struct {
 	version string // of the Node, after what we wrote last
 }
 
-// bequest is what is handed over of the rows that are yielded, as they were in a version
-// of the Node.
-type bequest struct {
-	rows    []wireRow
-	version string
-}
-
 func newRows(takeOver bool, remembered State) rows {
 	r := rows{
-		takeOver: takeOver, want: map[string]row{}, swept: map[string]bool{},
+		takeOver: takeOver, want: map[string]row{}, swept: map[string]bool{}, quiet: map[string]sighting{},
 		budget: newBucket(mostWrites, writeEvery), state: remembered.clone(),
 	}
 	if takeOver {
@@ -113,13 +120,21 @@ func (r *rows) shall() map[string]row {
 }
 
 // dirty says whether the API server has to be told something.
-func (r *rows) dirty() bool { return r.mend || r.said == nil || !maps.Equal(r.shall(), r.said) }
+func (r *rows) dirty() bool {
+	return r.mend || r.said == nil || !maps.Equal(r.shall(), r.said) || len(r.leaving()) > 0
+}
 
 // settle decides on rows that another manager has written: each is taken over once, and
 // from then on it is his, unless all are to be taken each time. It returns those that are
 // taken, those of them that are taken again, and those that are yielded.
 func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
+	r.parting = nil
+	shall := r.shall()
 	for _, c := range contested {
+		if _, ours := shall[c.kind]; !ours {
+			r.spared.rows = nil // somebody writes what cannot be removed: look at it again
+			continue
+		}
 		if isOurs(c.manager) { // what we have handed over, and want back
 			r.force = true
 			continue
@@ -135,11 +150,38 @@ func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
 			again = append(again, c)
 			continue
 		}
+		if _, already := r.state.Yielded[c.kind]; !already {
+			r.state.Yields[c.kind]++
+		}
 		r.state.Yielded[c.kind] = c.manager
-		r.handing, r.bequest = true, nil
+		delete(r.quiet, c.kind)
 		yielded = append(yielded, c)
 	}
 	return taken, again, yielded
+}
+
+// forged returns the rows that are under our name and not as we have said, and not said of
+// us as of one who is silent.
+func (r *rows) forged(v *view) []string {
+	var found []string
+	for kind := range v.rowsOf(FieldManager) {
+		said, ours := r.said[kind]
+		if _, kept := r.spared.rows[kind]; kept || v.rows[kind]["reason"] == silentReason {
+			continue
+		}
+		if !ours {
+			found = append(found, kind)
+			continue
+		}
+		for field, value := range said.wire(kind, time.Time{}) {
+			if field != heartbeatTime && value != v.rows[kind][field] && v.owns(FieldManager, kind, field) {
+				found = append(found, kind)
+				break
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
 }
 
 // changed returns the rows that are not as we have said, or not ours in full any more. A
@@ -156,41 +198,4 @@ func (r *rows) changed(v *view) []string {
 	}
 	slices.Sort(found)
 	return found
-}
-
-// inherit works out what must be handed over, and whether that is not so yet: what of a
-// yielded row nobody else owns would vanish with us, and a condition without a status is
-// worse than an old one. What was handed over before goes on, unless the row is ours again
-// or nobody's but ours.
-func (r *rows) inherit(v *view) (wanted []wireRow, differs bool) {
-	kinds := slices.Collect(maps.Keys(r.state.Yielded))
-	for kind := range v.owners {
-		if _, ours := r.shall()[kind]; !ours && kind != placeholder && !slices.Contains(kinds, kind) && v.shared(kind) {
-			kinds = append(kinds, kind)
-		}
-	}
-	slices.Sort(kinds)
-	held := map[contest]bool{} // a kind and a field
-	for kind, fields := range v.owners {
-		for field := range fields {
-			if field != "type" && v.owns(HandManager, kind, field) {
-				held[contest{kind, field}] = true
-			}
-		}
-	}
-	for _, kind := range kinds {
-		left := wireRow{"type": kind}
-		for field, value := range v.rows[kind] {
-			if field == "type" || value == "" || slices.ContainsFunc(v.owners[kind][field], isForeign) {
-				continue
-			}
-			left[field] = value
-			differs = differs || !held[contest{kind, field}]
-			delete(held, contest{kind, field})
-		}
-		if len(left) > 1 {
-			wanted = append(wanted, left)
-		}
-	}
-	return wanted, differs || len(held) > 0
 }
