@@ -43,6 +43,7 @@ func TestAgent(t *testing.T) {
 	t.Run("gives an agent what it needs and nothing else", c.givesAgentLeastRights)
 	t.Run("leaves an agent with the rights of node-problem-detector all but its Lease", c.takesOldRights)
 	t.Run("binds an agent to its own node", c.guardsNodes)
+	t.Run("lets an agent leave rows to others, and these rows stay", c.yieldsUnderGuard)
 	t.Run("holds up nobody else", c.guardsNobodyElse)
 }
 

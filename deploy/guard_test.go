@@ -197,9 +197,20 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"takes over that of an old agent", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
 		{"keeps of one what another has not written yet", yield(mine, row("KernelDeadlock", "True")), ""},
 		{"leaves it to the other", apply(mine, row("ReadonlyFilesystem", "False")), ""},
-		{"what it keeps gone by the name of what is kept", yield(mine, placeholder), keeps},
+		{"lets go of what it keeps", yield(mine, placeholder), ""},
 		{"has it back", apply(mine, row("KernelDeadlock", "True"), row("ReadonlyFilesystem", "False")), ""},
 		{"need not keep it any more", yield(mine, placeholder), ""},
+		{"says what another then writes in", apply(mine, row("KernelDeadlock", "True"), row("Written", "False")), ""},
+		{"keeps of it the row alone", func(ctx context.Context, client kubernetes.Interface) error {
+			written := strings.ReplaceAll(strings.ReplaceAll(row("Written", "True"), "12:00", "13:00"), "100", "1000")
+			written = strings.ReplaceAll(written, "Tested", "Theirs")
+			if err := patchAs("old-agent", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+written+`]}}`, "status")(ctx, admin); err != nil {
+				return err
+			}
+			return yield(mine, `{"type": "Written"}`)(ctx, client)
+		}, ""},
+		{"leaves that to the other", apply(mine, row("KernelDeadlock", "True")), ""},
+		{"the other's row gone by the name of what is kept", yield(mine, placeholder), notTheirs + "Written"},
 		{"puts something in place of its conditions", apply(mine, placeholder), ""},
 		{"deletes that", patch(mine, types.StrategicMergePatchType, erase, "status"), ""},
 		{"comes back", apply(mine, row("KernelDeadlock", "False")), ""},
@@ -319,7 +330,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 	for _, condition := range node.Status.Conditions {
 		found[condition.Type] = condition.Reason
 	}
-	if found["KernelDeadlock"] != "Tested" || found["NTPProblem"] != "NoNTPProblem" || found["Ready"] == "Tested" || found["Abandoned"] != "" {
+	if found["KernelDeadlock"] != "Tested" || found["Written"] != "Theirs" || found["NTPProblem"] != "NoNTPProblem" || found["Ready"] == "Tested" || found["Abandoned"] != "" {
 		t.Errorf("the conditions are %v", found)
 	}
 	managers := map[string]bool{}
@@ -331,6 +342,9 @@ func (c cluster) guardsNodes(t *testing.T) {
 	}
 
 	// A slip of somebody else does not shut the agent out.
+	if err := erasing("Written")(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
 	if err := patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("XfsShutdown", "True")+`]}}`, "status")(t.Context(), admin); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,168 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/kubeapi"
+	"github.com/resourcestack/autohealer/internal/report"
+	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// wary is an agent's reporter that the guard binds to its node.
+type wary struct {
+	*testing.T
+	*report.Reporter
+	admin *kubernetes.Clientset
+}
+
+func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *wary {
+	t.Helper()
+	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(theirs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := kubeapi.New(kubeapi.Access{Server: config.Host, CA: config.CAData, Token: config.BearerToken}, "autohealer-agent/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := kubernetes.NewForConfig(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reporter, err := report.New(report.Config{API: api, Node: theirs, LookEvery: lookEvery})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wary{T: t, Reporter: reporter, admin: admin}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { reporter.Run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	for _, kind := range kinds {
+		w.says(kind, "Ours")
+	}
+	reporter.Complete()
+	for _, kind := range kinds {
+		w.becomes(kind, "Ours")
+	}
+	return w
+}
+
+func (w *wary) says(kind, reason string) {
+	w.Take(symptom.Report{Conditions: []symptom.Condition{{Type: kind, Status: catalog.False, Reason: reason, Message: "100% " + reason, Since: time.Now()}}})
+}
+
+// patches writes a whole row as node-problem-detector does: he owns what he changes.
+func (w *wary) patches(kind, reason string) {
+	w.Helper()
+	body := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": "True", "reason": %[2]q, "message": %[2]q, "lastHeartbeatTime": %[3]q, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`,
+		kind, reason, time.Now().Add(-time.Minute).UTC().Format(time.RFC3339))
+	if err := patchAs("node-problem-detector", theirs, types.StrategicMergePatchType, body, "status")(w.Context(), w.admin); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *wary) applies(rows ...string) {
+	w.Helper()
+	if err := applyBody(theirs, "gitops", `"status": {"conditions": [`+strings.Join(rows, ", ")+`]}`)(w.Context(), w.admin); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// row returns a row of the node and whether the agent owns something of it.
+func (w *wary) row(kind string) (found *corev1.NodeCondition, ours bool) {
+	w.Helper()
+	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), theirs, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, condition := range node.Status.Conditions {
+		if string(condition.Type) == kind {
+			found = &condition
+		}
+	}
+	for _, entry := range node.ManagedFields {
+		ours = ours || entry.Manager == report.FieldManager && entry.FieldsV1 != nil && strings.Contains(entry.FieldsV1.GetRawString(), kind)
+	}
+	return found, ours
+}
+
+func (w *wary) becomes(kind, reason string) {
+	w.Helper()
+	eventually(w.T, kind+" is "+reason, func() error {
+		if row, _ := w.row(kind); (row == nil) != (reason == "") || row != nil && row.Reason != reason {
+			return fmt.Errorf("it is %v", row)
+		}
+		return nil
+	})
+}
+
+// leaves waits until the agent has left a row to another, whole.
+func (w *wary) leaves(kind, reason string) {
+	w.Helper()
+	eventually(w.T, kind+" is left", func() error {
+		row, ours := w.row(kind)
+		if row == nil || row.Reason != reason || row.Status == "" || row.LastHeartbeatTime.IsZero() {
+			w.Fatalf("%s, which is another's, is %v", kind, row)
+		}
+		if ours {
+			return errors.New("it is ours still")
+		}
+		return nil
+	})
+}
+
+func (w *wary) isNeverRefused() {
+	w.Helper()
+	for outcome, n := range w.Counts().Requests {
+		if outcome.Result == "forbidden" {
+			w.Errorf("%d of %s refused", n, outcome.Kind)
+		}
+	}
+}
+
+// yieldsUnderGuard has an agent leave rows that it made to others who write in them: the
+// guard refuses nothing of it, and nothing of theirs goes.
+func (c cluster) yieldsUnderGuard(t *testing.T) {
+	t.Run("a row that another patches again and again", func(t *testing.T) {
+		w := c.wary(t, 300*time.Millisecond, "KernelDeadlock", "XfsShutdown")
+		w.patches("KernelDeadlock", "Theirs")
+		w.becomes("KernelDeadlock", "Ours")
+		w.patches("KernelDeadlock", "TheirsAgain")
+		w.leaves("KernelDeadlock", "TheirsAgain")
+		w.says("XfsShutdown", "New")
+		w.becomes("XfsShutdown", "New")
+		w.isNeverRefused()
+	})
+	t.Run("a row whose monitor goes while another writes it", func(t *testing.T) {
+		w := c.wary(t, time.Hour, "FrequentKubeletRestart", "XfsShutdown")
+		w.patches("FrequentKubeletRestart", "Theirs")
+		w.Take(symptom.Report{Gone: []string{"FrequentKubeletRestart"}})
+		w.leaves("FrequentKubeletRestart", "Theirs")
+		w.isNeverRefused()
+	})
+	t.Run("a row that the other leaves too, when its monitor is gone", func(t *testing.T) {
+		w := c.wary(t, 300*time.Millisecond, "CorruptDockerOverlay2", "XfsShutdown")
+		w.applies(`{"type": "CorruptDockerOverlay2", "reason": "Theirs"}`)
+		w.becomes("CorruptDockerOverlay2", "Ours")
+		w.applies(`{"type": "CorruptDockerOverlay2", "reason": "TheirsAgain"}`)
+		w.leaves("CorruptDockerOverlay2", "TheirsAgain")
+		w.Take(symptom.Report{Gone: []string{"CorruptDockerOverlay2"}})
+		w.applies(`{"type": "Else", "status": "True"}`)
+		w.becomes("CorruptDockerOverlay2", "")
+		w.becomes("AutohealerPlaceholder", "")
+		w.isNeverRefused()
+	})
+}
