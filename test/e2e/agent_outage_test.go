@@ -79,10 +79,11 @@ func asked(name string, otherwise int) int {
 // can, while an agent reads lines that all match: in the end the newest state is there,
 // and of every line an Event tells or a counter says why not. AGENT_OUTAGES says how
 // often (50), AGENT_OUTAGE_LINES how many lines there are (100,000), AGENT_OUTAGE_LONGEST
-// for how many milliseconds it is away at most (400), AGENT_OUTAGE_SEED which story it is.
+// for how many milliseconds it is away at most (200), but for every twelfth time, which is
+// one to three seconds, so that the agent's waits grow; AGENT_OUTAGE_SEED which story it is.
 func TestAnAgentInOutages(t *testing.T) {
 	t.Parallel()
-	many, lines, longest, seed := asked("AGENT_OUTAGES", 50), asked("AGENT_OUTAGE_LINES", 100_000), asked("AGENT_OUTAGE_LONGEST", 400), asked("AGENT_OUTAGE_SEED", 7)
+	many, lines, longest, seed := asked("AGENT_OUTAGES", 50), asked("AGENT_OUTAGE_LINES", 100_000), asked("AGENT_OUTAGE_LONGEST", 200), asked("AGENT_OUTAGE_SEED", 7)
 	t.Logf("%d outages of up to %d ms, %d lines, seed %d", many, longest, lines, seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 7))
 	w := newWorld(t).ward(t, "outages")
@@ -98,10 +99,15 @@ func TestAnAgentInOutages(t *testing.T) {
 		if i%(many/3+1) == many/6 {
 			kind = crash
 		}
+		away, long := time.Duration(random.IntN(longest))*time.Millisecond, i%12 == 7
+		if long {
+			away = time.Second + time.Duration(random.IntN(2000))*time.Millisecond
+			saw["long"]++
+		}
 		saw[kind.name]++
 		before := l.comes(w, "an answer", func(f figures) bool { return f.results("ok") > 0 })
 		end := kind.begin(t, w.Cluster, proxy)
-		left := time.After(time.Duration(random.IntN(longest)) * time.Millisecond)
+		left := time.After(away)
 		status, message = corev1.ConditionTrue, fmt.Sprintf("docker hangs 100%%d of %d", i)
 		if i%2 == 1 {
 			status, message = corev1.ConditionFalse, fmt.Sprintf("docker goes on %d", i)
@@ -114,7 +120,9 @@ func TestAnAgentInOutages(t *testing.T) {
 		written += len(text)
 		<-left
 		if kind.name != "hold" && kind.name != "standstill" { // of which an agent knows nothing until it is tired of waiting
-			l.comes(w, "what the "+kind.name+" does", func(f figures) bool { return f.failures() > before.failures() })
+			l.comes(w, "what the "+kind.name+" does", func(f figures) bool {
+				return f.failures() > before.failures()+map[bool]int{true: 1}[long] // who waits longer has failed more than once
+			})
 		}
 		end()
 		l.comes(w, "an answer after the "+kind.name, func(f figures) bool {
@@ -143,6 +151,9 @@ func TestAnAgentInOutages(t *testing.T) {
 	// A flood of problems swallows no change of a condition.
 	if changes := told["DockerHung"] + told["KernelHasNoDeadlock"]; changes != many {
 		t.Errorf("of %d changes %d are told: %v", many, changes, told)
+	}
+	if many >= 12 && saw["long"] == 0 {
+		t.Error("every outage was over before the agent had to wait longer")
 	}
 	if f.failures() < many/2 {
 		t.Errorf("%d requests failed in %d outages", f.failures(), many)
