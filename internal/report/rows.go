@@ -127,9 +127,13 @@ func (r *rows) dirty() bool {
 // settle decides on rows that another manager has written: each is taken over once, and
 // from then on it is his, unless all are to be taken each time. It returns those that are
 // taken, those of them that are taken again, and those that are yielded.
-func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
+func (r *rows) settle(contested []contest) (taken, retaken, yielded []contest) {
 	r.parting = nil
 	shall := r.shall()
+	again := map[string]bool{} // rows that somebody has written from whom they were taken
+	for _, c := range contested {
+		again[c.kind] = again[c.kind] || slices.Contains(r.state.Taken[c.kind], c.manager)
+	}
 	for _, c := range contested {
 		if _, ours := shall[c.kind]; !ours {
 			r.spared.rows = nil // somebody writes what cannot be removed: look at it again
@@ -140,6 +144,9 @@ func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
 			continue
 		}
 		if !slices.Contains(r.state.Taken[c.kind], c.manager) {
+			if again[c.kind] && !r.takeOver {
+				continue // the row is yielded, and nothing of it taken
+			}
 			r.state.Taken[c.kind] = append(r.state.Taken[c.kind], c.manager)
 			r.force = true
 			taken = append(taken, c)
@@ -147,7 +154,7 @@ func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
 		}
 		if r.takeOver {
 			r.force = true
-			again = append(again, c)
+			retaken = append(retaken, c)
 			continue
 		}
 		if _, already := r.state.Yielded[c.kind]; !already {
@@ -157,7 +164,7 @@ func (r *rows) settle(contested []contest) (taken, again, yielded []contest) {
 		delete(r.quiet, c.kind)
 		yielded = append(yielded, c)
 	}
-	return taken, again, yielded
+	return taken, retaken, yielded
 }
 
 // forged returns the rows that are under our name and not as we have said, and not said of
