@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	reporter, err := report.New(report.Config{API: api, Node: theirs, LookEvery: lookEvery})
+	reporter, err := report.New(report.Config{API: api, Node: theirs, LookEvery: lookEvery, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +138,11 @@ func (w *wary) isNeverRefused() {
 // guard refuses nothing of it, and nothing of theirs goes.
 func (c cluster) yieldsUnderGuard(t *testing.T) {
 	t.Run("a row that another patches again and again", func(t *testing.T) {
-		w := c.wary(t, 300*time.Millisecond, "KernelDeadlock", "XfsShutdown")
-		w.patches("KernelDeadlock", "Theirs")
-		w.becomes("KernelDeadlock", "Ours")
-		w.patches("KernelDeadlock", "TheirsAgain")
-		w.leaves("KernelDeadlock", "TheirsAgain")
+		w := c.wary(t, 300*time.Millisecond, "CperHardwareErrorFatal", "XfsShutdown")
+		w.patches("CperHardwareErrorFatal", "Theirs")
+		w.becomes("CperHardwareErrorFatal", "Ours")
+		w.patches("CperHardwareErrorFatal", "TheirsAgain")
+		w.leaves("CperHardwareErrorFatal", "TheirsAgain")
 		w.says("XfsShutdown", "New")
 		w.becomes("XfsShutdown", "New")
 		w.isNeverRefused()
