@@ -195,19 +195,22 @@ func testMetrics(w *ward, controller *rig.Controller) {
 
 func (w *ward) scrape(c *rig.Controller) string {
 	w.t.Helper()
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer response.Body.Close()
 	var b bytes.Buffer
-	if _, err := io.Copy(&b, response.Body); err != nil {
-		w.t.Fatal(err)
-	}
+	// One that has just begun serves them in a moment.
+	w.eventually("the metrics", func() error {
+		request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		b.Reset()
+		_, err = io.Copy(&b, response.Body)
+		return err
+	})
 	return b.String()
 }
 
