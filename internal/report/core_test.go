@@ -163,6 +163,16 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 					s.api.update("npd", map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Fight", i), "lastHeartbeatTime": s.now.Format(time.RFC3339)})
 					s.pass(6 * time.Minute)
 				}
+				yields += len(s.core.figures().Yielded)
+			},
+			"outage": func(t *rapid.T) {
+				away := func(kubeapi.Request) error { return errNoRoute }
+				s.api.fail, s.api.lose = away, nil
+				c := condition(rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type"), statuses.Draw(t, "status"), "Away", s.now)
+				s.core.take(s.now, conditions(c))
+				want[c.Type] = c
+				s.pass(time.Duration(rapid.IntRange(1, 300).Draw(t, "s")) * time.Second)
+				s.api.fail = nil
 			},
 			"removed": func(t *rapid.T) { // a monitor, whose row was another's who is there no more
 				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
@@ -221,9 +231,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 
 		s.api.fail, s.api.lose = nil, nil
 		s.api.freeze(false)
-		s.pass(10 * time.Minute)
-		yields += len(s.core.figures().Yielded)
-		s.pass(30 * time.Minute)
+		s.pass(40 * time.Minute)
 		yieldedStill := func() bool {
 			for kind := range s.core.rows.state.Yielded {
 				if _, still := want[kind]; still {
