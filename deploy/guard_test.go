@@ -248,6 +248,8 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"capacity", applyBody(mine, "autohealer-agent", `"status": {"capacity": {"cpu": "1000"}}`), status + "capacity"},
 		{"a field that was not there", patch(mine, types.MergePatchType, `{"status": {"volumesInUse": ["v1"]}}`, "status"), status + "volumesInUse"},
 		{"a field that goes", patch(mine, types.MergePatchType, `{"status": {"images": null}}`, "status"), status + "images"},
+		{"another field that goes", patch(mine, types.MergePatchType, `{"status": {"addresses": null}}`, "status"), status + "addresses"},
+		{"one image of many", patch(mine, types.JSONPatchType, `[{"op": "replace", "path": "/status/images/3/sizeBytes", "value": 1}]`, "status"), status + "images"},
 		{"a patch of its own row", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}}`, "status"), byApply},
 		{"an apply as somebody else", applyBody(mine, "kubelet", `"status": {"conditions": [`+row("KernelDeadlock", "True")+`]}`), byApply},
 		{"the kubelet's row gone", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, "status"), native + "Ready"},
