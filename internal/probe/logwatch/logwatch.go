@@ -83,19 +83,21 @@ func (w *Watch) Run(ctx context.Context, desk supervise.Desk) error {
 	}
 	// Also when it panics: then it is run again, and counts on.
 	defer w.leave()
-	desk.Report(w.monitor.Start(time.Now()))
+	start := time.Now()
+	begins := &beginning{Desk: desk, until: start.Add(atLast)}
+	begins.Report(w.monitor.Start(start))
 	w.keep(at, true)
 
 	wait := firstWait
 	for {
-		err := w.read(ctx, desk, at)
+		err := w.read(ctx, begins, at)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if at.read {
 			wait, at.read = firstWait, false
 		}
-		desk.Blind(Unreadable, err)
+		begins.Blind(Unreadable, err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -187,7 +189,7 @@ func (w *Watch) first(now time.Time, known bool, was kept) time.Time {
 }
 
 // read reads the log until ctx ends or it cannot be read.
-func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error {
+func (w *Watch) read(ctx context.Context, desk *beginning, at *place) error {
 	reader, err := w.cfg.Open(at.position, at.since)
 	if err != nil {
 		return err
@@ -195,11 +197,13 @@ func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error 
 	defer w.close(reader)
 	sees := false // whether the desk knows that the log can be read
 	for {
-		chunk, err := w.next(ctx, reader, sees)
+		chunk, err := w.next(ctx, reader, sees, desk.lasts())
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded) && desk.lasts():
+			desk.over()
 		case errors.Is(err, context.DeadlineExceeded) && !sees:
 			desk.Sees()
 			sees = true
@@ -216,14 +220,20 @@ func (w *Watch) read(ctx context.Context, desk supervise.Desk, at *place) error 
 			sees, at.read = true, true
 			w.take(desk, at, now, chunk)
 			w.tally(reader)
+			if !chunk.More || now.After(desk.until) {
+				desk.over()
+			}
 		}
 	}
 }
 
 // next waits for a chunk, but not for longer than nothing needs to be done or said.
-func (w *Watch) next(ctx context.Context, reader logs.Reader, sees bool) (logs.Chunk, error) {
+func (w *Watch) next(ctx context.Context, reader logs.Reader, sees, begins bool) (logs.Chunk, error) {
 	patience := supervise.Breath
-	if !sees {
+	switch {
+	case begins:
+		patience = soon
+	case !sees:
 		patience = quiet
 	}
 	if deadline, ok := w.monitor.Deadline(); ok {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,14 +48,18 @@ func (l *log) set(err error) {
 	}
 }
 
-// write adds a record, which is stamped now.
-func (l *log) write(message string) {
+// write adds a record, which is stamped now, and writeMore one that is not the end.
+func (l *log) write(message string)     { l.add(message, false) }
+func (l *log) writeMore(message string) { l.add(message, true) }
+
+func (l *log) add(message string, more bool) {
 	l.mu.Lock()
 	number := uint64(len(l.chunks) + 1)
 	l.chunks = append(l.chunks, logs.Chunk{
 		Text:    []byte(message + "\n"),
 		Records: []logs.Record{{End: len(message) + 1, Time: time.Now(), Number: number}},
 		Next:    strconv.AppendUint(nil, number, 10),
+		More:    more,
 	})
 	l.mu.Unlock()
 	select {
@@ -224,6 +229,7 @@ func TestAWatchTellsAndRemembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
 		r.run(t)
+		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
 		pass(3 * time.Second)
 		r.expect(t, "sees") // though nothing is written
@@ -237,9 +243,52 @@ func TestAWatchTellsAndRemembers(t *testing.T) {
 		r.stop()
 		r.write("killed process")
 		r.run(t)
-		r.expect(t, "Deadlock=True Hung", "sees", "event OOM")
+		r.expect(t, "sees", "event OOM", "Deadlock=True Hung")
 		if string(r.from) != "2" {
 			t.Errorf("it goes on from %s, want 2", r.from)
+		}
+	})
+}
+
+// Or the taint of a sick node would go with every new agent, and come again.
+func TestASickNodeIsNotCalledWellBeforeItsLogIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		for range 100 {
+			r.writeMore("killed process")
+		}
+		r.write("task hung")
+		r.run(t)
+		synctest.Wait()
+		r.desk.mu.Lock()
+		defer r.desk.mu.Unlock()
+		told := slices.DeleteFunc(r.heard, func(words string) bool { return words == "sees" || words == "event OOM" })
+		if diff := cmp.Diff([]string{"event Hung", "Deadlock=True Hung"}, told); diff != "" {
+			t.Errorf("(-want +told):\n%s", diff)
+		}
+	})
+}
+
+func TestALogThatIsNeverReadToItsEndHoldsUpNoConditions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		r.run(t)
+		for range 20 {
+			r.writeMore("killed process")
+			pass(400 * time.Millisecond)
+		}
+		synctest.Wait()
+		r.desk.mu.Lock()
+		defer r.desk.mu.Unlock()
+		at := slices.Index(r.heard, "Deadlock=False NoDeadlock")
+		before := 0
+		for _, words := range r.heard[:max(at, 0)] {
+			if words == "event OOM" {
+				before++
+			}
+		}
+		if before < 12 || before > 14 {
+			t.Errorf("the condition was told after %d lines of 400 ms each, want 5 s: %q", before, r.heard)
 		}
 	})
 }
@@ -248,6 +297,7 @@ func TestTimeAloneEndsASickness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
 		r.run(t)
+		pass(time.Second)
 		r.write("task hung")
 		r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung")
 		pass(9 * time.Minute)
@@ -255,6 +305,7 @@ func TestTimeAloneEndsASickness(t *testing.T) {
 		pass(2 * time.Minute)
 		r.expect(t, "event NoDeadlock", "Deadlock=False NoDeadlock")
 		r.run(t)
+		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
 	})
 }
@@ -264,6 +315,7 @@ func TestWhatWasWrittenInTimeIsReadBeforeTheTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
 		r.run(t)
+		pass(time.Second)
 		r.write("task hung")
 		r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung")
 		r.stop()
@@ -271,7 +323,7 @@ func TestWhatWasWrittenInTimeIsReadBeforeTheTimeIsUp(t *testing.T) {
 		r.write("task hung")
 		pass(2 * time.Minute)
 		r.run(t)
-		r.expect(t, "Deadlock=True Hung", "sees")
+		r.expect(t, "sees", "Deadlock=True Hung")
 	})
 }
 
@@ -386,7 +438,7 @@ func TestAFirstStartWithTheClockAheadIsNotBelieved(t *testing.T) {
 			}
 			pass(10 * time.Second)
 		}
-		r.expect(t, "Deadlock=False NoDeadlock", "Deadlock=False NoDeadlock", "sees", "event OOM", "Deadlock=False NoDeadlock", "sees")
+		r.expect(t, "sees", "event OOM", "Deadlock=False NoDeadlock", "Deadlock=False NoDeadlock", "sees")
 	})
 }
 
@@ -428,6 +480,7 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 				})
 				first := time.Now().Add(-time.Minute)
 				r.run(t)
+				pass(time.Second)
 				r.write("task hung")
 				r.write("first half")
 				r.expect(t, "Deadlock=False NoDeadlock", "sees", "event Hung", "Deadlock=True Hung", "sees")
@@ -441,16 +494,17 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 				r.write("second half")
 				r.run(t)
 				if change == nil {
-					r.expect(t, "Deadlock=True Hung", "sees", "event Both")
+					r.expect(t, "sees", "event Both", "Deadlock=True Hung")
 					since = first
 				} else {
-					r.expect(t, "Deadlock=True Hung", "sees")
+					r.expect(t, "sees", "Deadlock=True Hung")
 				}
 				if !r.since.Equal(since) || (len(r.from) == 0) != (change != nil) {
 					t.Errorf("it is read from %q, and counts since %s, want %s", r.from, r.since, since)
 				}
 				pass(time.Second)
 				r.run(t) // which is the same by now
+				pass(time.Second)
 				if r.expect(t, "Deadlock=True Hung"); !r.since.Equal(since) || len(r.from) == 0 {
 					t.Errorf("after a restart it is read from %q, and counts since %s, want %s", r.from, r.since, since)
 				}
@@ -464,6 +518,7 @@ func TestAMemoryThatIsOfNoUseIsNone(t *testing.T) {
 		r := newRoom(t, nil)
 		r.memory.Keep("kernel", memory.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
 		r.run(t)
+		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
 		if len(r.from) != 0 {
 			t.Errorf("it goes on from %s", r.from)

@@ -1,0 +1,73 @@
+package logwatch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+const (
+	// soon is how long a log may take to show what was written before.
+	soon = 500 * time.Millisecond
+	// atLast is when conditions are told though there is still more to read.
+	atLast = 5 * time.Second
+)
+
+// beginning is a desk that gets the conditions of a watch when the log was read to its
+// end for the first time. Whoever told them before would tell of a sick node first that
+// it is well, as nothing was read yet, and a taint would go and come again.
+type beginning struct {
+	supervise.Desk
+	until time.Time // zero: it is over
+	held  symptom.Report
+}
+
+func (b *beginning) lasts() bool { return !b.until.IsZero() }
+
+// over says that what was to be read is read, or will not be.
+func (b *beginning) over() {
+	if b.lasts() {
+		b.until = time.Time{}
+		b.Desk.Report(b.held)
+	}
+}
+
+// Report hands over events at once, and of conditions in the end the newest.
+func (b *beginning) Report(r symptom.Report) {
+	if b.lasts() {
+		b.held.Source = r.Source
+		b.held.Conditions = newest(b.held.Conditions, r.Conditions)
+		r.Conditions = nil
+		if r.IsEmpty() {
+			return
+		}
+	}
+	b.Desk.Report(r)
+}
+
+// Waits ends the beginning: there is nothing to be read.
+func (b *beginning) Waits(what string) {
+	b.over()
+	b.Desk.Waits(what)
+}
+
+// Blind ends it too.
+func (b *beginning) Blind(reason string, err error) {
+	b.over()
+	b.Desk.Blind(reason, err)
+}
+
+// newest returns conditions with those in the place of earlier ones that are told later.
+func newest(told, later []symptom.Condition) []symptom.Condition {
+	for _, c := range later {
+		at := slices.IndexFunc(told, func(t symptom.Condition) bool { return t.Type == c.Type })
+		if at < 0 {
+			told = append(told, c)
+		} else {
+			told[at] = c
+		}
+	}
+	return told
+}
