@@ -45,11 +45,9 @@ func TestImpact(t *testing.T) {
 	var totals []string
 	for _, what := range wanted {
 		totals = append(totals, fmt.Sprintf("%s %d", what, saw[what]))
-		if saw[what] == 0 {
-			t.Errorf("no %s in any history: the histories do not test what they are for", what)
-		}
 	}
 	t.Logf("saw %s", strings.Join(totals, ", "))
+	requireSeen(t, saw, wanted)
 }
 
 // nobodyReports is a condition that no node of the histories has.

@@ -96,11 +96,7 @@ func TestSurvey(t *testing.T) {
 		}
 	})
 	t.Logf("saw %v", saw)
-	for _, what := range []string{"shared", "more than are named"} {
-		if saw[what] == 0 {
-			t.Errorf("never saw %s", what)
-		}
-	}
+	requireSeen(t, saw, []string{"shared", "more than are named"})
 	if _, err := triage.New().Survey(triage.Rule{}); err == nil {
 		t.Error("what is no rule is followed")
 	}
