@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"sort"
-	"strconv"
 	"sync"
 	"time"
 
@@ -48,12 +47,23 @@ type Change struct {
 // Recording waits until everything that has been written up to now is recorded
 // and its authors are known, and returns a copy of all of it.
 func (c *Cluster) Recording(ctx context.Context) (Recording, error) {
+	return c.RecordingOf(ctx, func(Change) bool { return true })
+}
+
+// RecordingOf is Recording for one who wants a part of it, and who may look at the
+// objects of the others but not change them. What is not wanted need not be copied:
+// a test that shares a cluster would else pay for all that came before it.
+func (c *Cluster) RecordingOf(ctx context.Context, isWanted func(Change) bool) (Recording, error) {
 	if c.recorder == nil {
 		return nil, errors.New("reading the recording: there is none, because Config.Record is empty")
 	}
 	recording, err := c.recorder.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the recording: %w", err)
+	}
+	recording = slices.DeleteFunc(recording, func(c Change) bool { return !isWanted(c) })
+	for i := range recording {
+		recording[i].Object = recording[i].Object.DeepCopy()
 	}
 	return recording, nil
 }
@@ -78,13 +88,14 @@ type recorder struct {
 	moved  chan struct{} // closed, and replaced, when seen or broken changes
 }
 
-// write is a change as etcd has it. It is decoded when somebody reads the
-// recording, which makes every reading a copy and the recording small.
+// write is a change as etcd has it. It is decoded when somebody reads the recording,
+// and only then, and once: tests read it over and over.
 type write struct {
 	kind     watch.EventType
 	resource schema.GroupVersionResource
 	revision int64
 	value    []byte
+	object   func() (*unstructured.Unstructured, error) // not to be changed by who asks
 	time     time.Time
 }
 
@@ -158,6 +169,7 @@ func (r *recorder) record(events []etcdEvent) {
 		}
 		if resource, ok := matchResource(r.resources, event.KV.Key, w.value); ok && r.isWithin(resource, event.KV.Key) {
 			w.resource = resource
+			w.object = sync.OnceValues(func() (*unstructured.Unstructured, error) { return decodeStored(w.value, w.revision) })
 			r.writes = append(r.writes, w)
 		}
 	}
@@ -220,17 +232,17 @@ func (r *recorder) upTo(ctx context.Context, revision int64) ([]write, error) {
 	}
 }
 
-// attribute makes a recording of what etcd and the audit log tell.
+// attribute makes a recording of what etcd and the audit log tell. Its objects are those
+// of the writes.
 func attribute(writes []write, requests []*request) (Recording, error) {
 	book := newLedger(requests)
 	before := make(map[types.UID]*unstructured.Unstructured)
 	recording := make(Recording, 0, len(writes))
 	for _, w := range writes {
-		object, err := decodeStored(w.value)
+		object, err := w.object()
 		if err != nil {
 			return nil, fmt.Errorf("decoding %s at revision %d: %w", w.resource.Resource, w.revision, err)
 		}
-		object.SetResourceVersion(strconv.FormatInt(w.revision, 10))
 		change := Change{
 			Type:            w.kind,
 			GVR:             w.resource,

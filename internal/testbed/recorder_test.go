@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,6 +239,15 @@ func TestRecorder(t *testing.T) {
 		}
 	})
 
+	t.Run("hands out the part that is wanted, as the whole has it", func(t *testing.T) {
+		whole := read(t)
+		name := whole[len(whole)/2].Name
+		part := must(c.RecordingOf(within(t, limit), func(c Change) bool { return c.Name == name }))(t)
+		if want := whole.about(name); len(part) == 0 || !reflect.DeepEqual(part, want) {
+			t.Errorf("%v, want %v", part, want)
+		}
+	})
+
 	t.Run("loses and doubles nothing when etcd and the API server are killed", func(t *testing.T) {
 		const writers = 4
 		acknowledged := make([]map[string]string, writers) // resourceVersion to user
@@ -426,7 +436,7 @@ func lastWrite(t *testing.T, c *Cluster, node string) write {
 	c.recorder.mu.Lock()
 	defer c.recorder.mu.Unlock()
 	for _, w := range slices.Backward(c.recorder.writes) {
-		if object, err := decodeStored(w.value); err == nil && object.GetName() == node {
+		if object, err := w.object(); err == nil && object.GetName() == node {
 			return w
 		}
 	}

@@ -3,6 +3,7 @@ package testbed
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -51,7 +52,18 @@ func storedKind(value []byte) (schema.GroupVersionKind, bool) {
 	return kind.GroupVersionKind(), kind.Kind != ""
 }
 
-func decodeStored(value []byte) (*unstructured.Unstructured, error) {
+// decodeStored returns an object as it was written at a revision, which is not stored
+// with it.
+func decodeStored(value []byte, revision int64) (*unstructured.Unstructured, error) {
+	object, err := decode(value)
+	if err != nil {
+		return nil, err
+	}
+	object.SetResourceVersion(strconv.FormatInt(revision, 10))
+	return object, nil
+}
+
+func decode(value []byte) (*unstructured.Unstructured, error) {
 	if !bytes.HasPrefix(value, protobufMagic) {
 		object := new(unstructured.Unstructured)
 		return object, object.UnmarshalJSON(value)

@@ -505,13 +505,13 @@ func (w *ward) recording() testbed.Recording {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	whole, err := w.Recording(ctx)
+	recording, err := w.RecordingOf(ctx, func(c testbed.Change) bool {
+		return strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") || c.GVR == history.ConfigMapsResource || c.Name == peerLease
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return slices.DeleteFunc(whole, func(c testbed.Change) bool {
-		return !strings.HasPrefix(strings.TrimPrefix(c.Name, "node-"), w.name+"-") && c.GVR != history.ConfigMapsResource && c.Name != peerLease
-	})
+	return recording
 }
 
 // lag is how old a controller's view of sets and other nodes may be where it
