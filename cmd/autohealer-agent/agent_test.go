@@ -85,34 +85,36 @@ func TestARestartNeitherReplaysNorForgets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			found := map[string]bool{}
+			// finds waits for everything that was to be found until now. What one process
+			// tells may be what another has told before it was killed.
+			finds := func(p *process, many int) {
+				t.Helper()
+				p.waitFor(fmt.Sprintf("%d different things", many), func() bool {
+					for id := range p.ids() {
+						found[id] = true
+					}
+					return len(found) >= many
+				})
+			}
 			for round := range 3 {
 				p := start(t, s.args()...)
 				if round > 0 {
 					p.waitFor("the sickness of before", p.is("KernelDeadlock", "True", "DockerHung"))
+					finds(p, 3*round+1)
 				}
-				p.waitFor("what was written meanwhile", func() bool { return len(p.ids()) >= min(round, 1)*2 })
 				s.log.write(oom, hung)
-				wanted := 2 // the problem, and the condition at first or what was written meanwhile
-				if round > 0 {
-					wanted = 3
-				}
-				p.waitFor("the problems", func() bool { return len(p.ids()) >= wanted })
+				finds(p, 3*round+2)
 				for id, n := range p.ids() {
 					if n != 1 {
 						t.Errorf("round %d: %s is told %d times", round, id, n)
 					}
-					found[id] = true
 				}
 				end(p)
 				s.log.write(oom, oom) // nobody is there
 			}
-			p := start(t, s.args()...)
-			p.waitFor("what was written at last", func() bool { return len(p.ids()) >= 2 })
-			for id := range p.ids() {
-				found[id] = true
-			}
 			// Three times one problem while it ran, three times two while it did not, and
 			// one condition that changed once.
+			finds(start(t, s.args()...), 3+6+1)
 			if len(found) != 3+6+1 {
 				t.Errorf("%d different things were found, want 10", len(found))
 			}
@@ -283,9 +285,10 @@ func TestTheAgentShowsWhatItDoes(t *testing.T) {
 		"/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=2": "logwatch.(*Watch).Run", "/debug/pprof/cmdline": "--state-dir",
 		"/debug/pprof/trace?seconds=0.1": "go 1.", "/debug/pprof/profile?seconds=1": "\x1f\x8b",
 	} {
-		if code, body := get(t, p.status+path); code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("%s says %d, without %q", path, code, want)
-		}
+		p.waitFor(path+" to show "+want, func() bool {
+			code, body := get(t, p.status+path)
+			return code == http.StatusOK && strings.Contains(body, want)
+		})
 	}
 	if code, _ := get(t, p.figures+"/debug/pprof/"); code != http.StatusNotFound {
 		t.Errorf("where metrics are it says %d", code)
