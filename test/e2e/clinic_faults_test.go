@@ -58,19 +58,16 @@ func (w *ward) judgeCare(cfg history.Config, atLeast history.Counts) history.Rep
 	return report
 }
 
-// TestHealthCheckFaults lets things go wrong while health checks are at work, and
-// holds every moment of it against the laws of the house. All of its parts share one
-// cluster; each has controllers and a ward of its own, and one ward is there all the
-// while, whoever is at work.
-func TestHealthCheckFaults(t *testing.T) {
+// TestHealthCheckFaultsInFlight lets things go wrong while what health checks have decided
+// is on its way, and holds every moment of it against the laws of the house. All of its
+// parts share one cluster; each has controllers and a ward of its own, and one ward is there
+// all the while, whoever is at work.
+func TestHealthCheckFaultsInFlight(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	w := newClinic(t)
 	silence := w.ward(t, "silence")
 	beginSilence(silence)
-	for _, part := range []struct {
-		name, ward string
-		test       func(*ward)
-	}{
+	w.befallClinic(t, []fault{
 		{"the controller is killed before and after every kind of write", "killed", testClinicKilled},
 		{"a node of the control plane in flight keeps the others waiting for the heir", "heir", testPlaneHeir},
 		{"a node of the control plane in flight keeps the others waiting for the heir's heir", "second", testPlaneHeirsHeir},
@@ -83,6 +80,16 @@ func TestHealthCheckFaults(t *testing.T) {
 		{"a remediation of the control plane that hangs keeps the others waiting", "hangs", testPlaneHangs},
 		{"a remediation in flight is called off by the gate", "called", testCalledOff},
 		{"a node that is taken away keeps its place for every heir", "departed", testDepartedKilled},
+	})
+	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.ward(t, silence.name)) })
+}
+
+// TestHealthCheckFaultsAround does the same where others are at fault: other clients, the
+// API server, the network, another leader, the clocks. Its cluster is its own, so that
+// nobody waits for both.
+func TestHealthCheckFaultsAround(t *testing.T) {
+	t.Parallel()
+	newClinic(t).befallClinic(t, []fault{
 		{"the leader is killed", "leader", testClinicLeaderKilled},
 		{"the leader is paused past its lease", "paused", testClinicLeaderPaused},
 		{"two lead without an election", "deposed", testClinicDeposed},
@@ -100,14 +107,19 @@ func TestHealthCheckFaults(t *testing.T) {
 		{"a wait survives that a Lease goes", "pending", testPendingWait},
 		{"the clocks of nodes are wrong", "skew", testSkew},
 		{"the clocks of nodes are wrong, and the controller is killed", "lapse", testSkewKilled},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
+	})
+}
+
+// befallClinic lets one thing after the other go wrong.
+func (w *world) befallClinic(t *testing.T, faults []fault) {
+	t.Helper()
+	for _, fault := range faults {
+		t.Run(fault.name, func(t *testing.T) {
+			ward := w.ward(t, fault.ward)
 			defer ward.discharge() // what is left of the control plane would keep the next part waiting
-			part.test(ward)
+			fault.test(ward)
 		})
 	}
-	t.Run("a remediator never answers", func(t *testing.T) { endSilence(w.ward(t, silence.name)) })
 }
 
 // ---- the kinds of writes that are about health checks

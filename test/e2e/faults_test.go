@@ -13,16 +13,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// TestFaults lets things go wrong during storms, and holds every moment of them
-// against the laws of the house. All of its parts share one cluster; each has
+// fault is a part of a test in which something goes wrong.
+type fault struct {
+	name, ward string
+	test       func(*ward)
+}
+
+// TestFaultsInFlight lets things go wrong while writes are on their way, and holds every
+// moment of it against the laws of the house. All of its parts share one cluster; each has
 // controllers and a ward of its own.
-func TestFaults(t *testing.T) {
+func TestFaultsInFlight(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t)
-	for _, part := range []struct {
-		name, ward string
-		test       func(*ward)
-	}{
+	befall(t, []fault{
 		{"the controller is killed before and after every kind of write", "killed", testKilled},
 		{"the controller is killed over its lease", "lease", testKilledOverLease},
 		{"a place in flight is not given away by the heir", "heir", testHeir},
@@ -37,6 +39,14 @@ func TestFaults(t *testing.T) {
 		{"a place in flight is not asked for again under a lower bound", "lowered", testLoweredInDoubt},
 		{"a node that turns unknown in time is spared", "in-time", testUnknownBeforeSent},
 		{"a brake stops what has not been sent", "brake", testBrakes},
+	})
+}
+
+// TestFaultsAround does the same where others are at fault: other clients, the API server,
+// the network, another leader. Its cluster is its own, so that nobody waits for both.
+func TestFaultsAround(t *testing.T) {
+	t.Parallel()
+	befall(t, []fault{
 		{"another client changes the same nodes", "neighbour", testNeighbour},
 		{"the right to write is withdrawn", "forbidden", testForbidden},
 		{"a policy forbids NoExecute", "no-eviction", testRefusedEviction},
@@ -49,10 +59,17 @@ func TestFaults(t *testing.T) {
 		{"conditions flap", "flapping", testFlapping},
 		{"nodes are made again under their names", "recreated", testRecreated},
 		{"nodes join and leave", "joining", testJoiningStorm},
-	} {
-		t.Run(part.name, func(t *testing.T) {
-			ward := w.ward(t, part.ward)
-			part.test(ward)
+	})
+}
+
+// befall lets one thing after the other go wrong in a storm.
+func befall(t *testing.T, faults []fault) {
+	t.Helper()
+	w := newWorld(t)
+	for _, fault := range faults {
+		t.Run(fault.name, func(t *testing.T) {
+			ward := w.ward(t, fault.ward)
+			fault.test(ward)
 			ward.dismiss()
 		})
 	}

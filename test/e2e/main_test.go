@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -10,7 +11,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/rig"
 )
 
+// worlds is how many tests are at work at a time: they wait more than they compute, and
+// one for each core would leave the cores idle half of the time.
+const worlds = "4"
+
 func TestMain(m *testing.M) {
+	// The command line is read later, and wins.
+	if err := flag.Set("test.parallel", worlds); err != nil {
+		panic(err)
+	}
 	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise
 	code := m.Run()
 	rig.Clean()
