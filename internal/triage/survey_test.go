@@ -32,7 +32,7 @@ func TestSurvey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		core := triage.New()
 		var nodes []triage.Node
-		for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
+		for i := range rapid.IntRange(0, 40).Draw(t, "nodes") {
 			node := triage.Node{
 				Name: fmt.Sprintf("n%02d", i), UID: "u", ControlPlane: rapid.Bool().Draw(t, "control plane"),
 				Labels: map[string]string{"pool": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "pool"), "zone": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")},
