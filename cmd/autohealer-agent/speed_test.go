@@ -147,6 +147,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 
 // applyBare writes a condition that nobody guards, and says how long it took to be seen.
 func applyBare(b *testing.B, o onlooker, admin kubernetes.Interface, node string, round int) time.Duration {
+	b.Helper()
 	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[round%2]
 	row := fmt.Sprintf(`{"type": "Bare", "status": %q, "reason": "Applied", "message": "by an administrator", "lastHeartbeatTime": %q}`, status, time.Now().UTC().Format(time.RFC3339))
 	body := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Node", "metadata": {"name": %q}, "status": {"conditions": [%s]}}`, node, row)
