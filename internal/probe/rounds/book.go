@@ -1,0 +1,212 @@
+package rounds
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// NotExamined is the reason of conditions whose first exam takes too long.
+const NotExamined = "NotExaminedYet"
+
+// book is where answers are entered, and what they mean is read. It has no clock.
+type book struct {
+	cfg        Config
+	rules      []*rule
+	conditions []*condition
+	byType     map[string]*condition
+
+	begun    bool // the first report has been made
+	events   []symptom.Event
+	problems map[string]uint64
+}
+
+// rule is what is known of a rule.
+type rule struct {
+	Rule
+	key   string
+	last  exam.Answer
+	since time.Time // when the verdict became what it is; zero if there was none yet
+	fresh bool      // there was an answer in this life
+}
+
+func (r *rule) answered() bool { return !r.since.IsZero() }
+
+// condition is one that is kept.
+type condition struct {
+	config.Condition
+	rules []*rule
+	// told is what was said of it last, or would have been.
+	told    symptom.Condition
+	changed bool // since the last report
+}
+
+func newBook(cfg Config) *book {
+	b := &book{cfg: cfg, byType: map[string]*condition{}, problems: map[string]uint64{}}
+	for _, written := range cfg.Conditions {
+		if b.byType[written.Type] == nil {
+			c := &condition{Condition: written}
+			c.told = symptom.Condition{Type: c.Type, Status: catalog.False, Reason: c.Reason, Message: c.Message}
+			b.conditions, b.byType[c.Type] = append(b.conditions, c), c
+		}
+	}
+	twins := map[string]int{}
+	for _, written := range cfg.Rules {
+		// Two rules may differ in nothing that they are known by.
+		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name)
+		twins[key]++
+		r := &rule{Rule: written, key: identity(key, strconv.Itoa(twins[key]))}
+		b.rules = append(b.rules, r)
+		b.problems[r.Reason] = 0
+		if r.Permanent {
+			c := b.byType[r.Condition]
+			c.rules = append(c.rules, r)
+		}
+	}
+	return b
+}
+
+// enter notes an answer.
+func (b *book) enter(now time.Time, r *rule, answer exam.Answer) {
+	answer.Message = words(answer.Message)
+	if answer.Reason == "" {
+		answer.Reason = r.Reason
+	}
+	if answer.Verdict == exam.Well {
+		answer = exam.Answer{Verdict: exam.Well} // the condition has words of its own for that
+	}
+	before, turned := r.last, !r.answered() || r.last.Verdict != answer.Verdict
+	if turned {
+		r.since = now
+	}
+	said := turned || before.Reason != answer.Reason
+	if said || b.cfg.UpdateOnMessage {
+		r.last = answer // else it stays with its words
+	}
+	r.fresh = true
+	switch {
+	case r.Permanent:
+		if answer.Verdict == exam.Sick && turned {
+			b.problems[r.Reason]++
+		}
+		b.settle(now, b.byType[r.Condition])
+	case answer.Verdict == exam.Sick:
+		b.problems[r.Reason]++
+		b.happened(now, r, answer)
+	case answer.Verdict == exam.Unknown && said:
+		b.happened(now, r, answer)
+	}
+}
+
+// happened tells the event of a temporary rule.
+func (b *book) happened(now time.Time, r *rule, answer exam.Answer) {
+	b.events = append(b.events, symptom.Event{
+		ID: identity(b.cfg.Key, r.key, stamp(now), answer.Reason), Severity: symptom.Warn, Time: now, Reason: answer.Reason, Message: answer.Message,
+	})
+}
+
+// speaker returns the rule in whose words a condition is told, nil if all are well. It is
+// not known if no rule is sick and one has never answered.
+func (c *condition) speaker() (r *rule, known bool) {
+	known = true
+	for _, next := range c.rules {
+		switch {
+		case !next.answered():
+			known = false
+		case next.last.Verdict == exam.Well:
+		case r == nil, next.last.Verdict > r.last.Verdict, next.last.Verdict == r.last.Verdict && next.since.Before(r.since):
+			r = next
+		}
+	}
+	return r, known || r != nil && r.last.Verdict == exam.Sick
+}
+
+// settle makes a condition what its rules say, and tells of it if it has changed.
+func (b *book) settle(now time.Time, c *condition) {
+	r, known := c.speaker()
+	switch {
+	case known && r == nil:
+		b.tell(now, c, catalog.False, c.Reason, c.Message)
+	case known && r.last.Verdict == exam.Sick:
+		b.tell(now, c, catalog.True, r.last.Reason, r.last.Message)
+	case known:
+		b.tell(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
+	case b.begun:
+		b.tell(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first examination for %s has not ended yet", c.Type))
+	}
+}
+
+// tell says what a condition is. That an answer only has another message is no news,
+// unless somebody wants it.
+func (b *book) tell(now time.Time, c *condition, status catalog.Status, reason, message string) {
+	before := c.told
+	silent := status != catalog.False && !b.cfg.UpdateOnMessage
+	if status == before.Status && reason == before.Reason && (message == before.Message || silent) {
+		return
+	}
+	c.told.Status, c.told.Reason, c.told.Message, c.changed = status, reason, message, true
+	if status != before.Status {
+		c.told.Since = now
+	}
+	b.events = append(b.events, symptom.Event{
+		ID: identity(b.cfg.Key, c.Type, string(status), reason, message, stamp(now)), Severity: symptom.Info, Time: now, Reason: reason,
+		Message:   fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, status, reason, message),
+		Condition: c.Type,
+	})
+}
+
+// ready says whether something can be said of all conditions.
+func (b *book) ready() bool {
+	for _, c := range b.conditions {
+		if _, known := c.speaker(); !known {
+			return false
+		}
+		for _, r := range c.rules {
+			if b.cfg.SkipInitialStatus && !r.fresh {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// begin makes the first report of a run, of all conditions: what is not known now is
+// Unknown.
+func (b *book) begin(now time.Time) symptom.Report {
+	b.begun = true
+	for _, c := range b.conditions {
+		b.settle(now, c)
+		if c.told.Since.IsZero() {
+			c.told.Since = now
+		}
+		c.changed = true
+	}
+	return b.report()
+}
+
+// report hands out what is new since the last one. Before the first one of conditions
+// there are only events of temporary rules.
+func (b *book) report() symptom.Report {
+	report := symptom.Report{Source: b.cfg.Source}
+	var later []symptom.Event
+	for _, event := range b.events {
+		if event.Condition == "" || b.begun {
+			report.Events = append(report.Events, event)
+		} else {
+			later = append(later, event)
+		}
+	}
+	b.events = later
+	for _, c := range b.conditions {
+		if c.changed && b.begun {
+			report.Conditions = append(report.Conditions, c.told)
+			c.changed = false
+		}
+	}
+	return report
+}
