@@ -9,8 +9,8 @@ import (
 
 // Monitor looks at something for as long as it is run.
 type Monitor interface {
-	// Run looks until ctx ends, and tells the desk. It begins with a report of all of
-	// its conditions, and says something at least once in [Breath], if only that it is
+	// Run looks until ctx ends, and tells the desk. The first report that holds a condition
+	// holds all of them. It says something at least once in [Breath], if only that it is
 	// there: one that is silent for a minute hangs, and counts as dead. Whether it
 	// returns early or panics, it is run again: then it goes on where it was.
 	Run(ctx context.Context, desk Desk) error
