@@ -82,11 +82,11 @@ func (c *Children) Run(ctx context.Context, s Spec) Result {
 	if c.isAbandoned(s.name()) {
 		return failed(Hangs, "running %s: an earlier one was killed and does not die, so that no other is started: %s", s.Path, stuck)
 	}
+	began := time.Now()
 	interpreter, fault := c.look(ctx, s)
 	if fault != nil {
 		return *fault
 	}
-	began := time.Now()
 	p, err := c.start(s)
 	if err != nil {
 		return *refused(s.Path, interpreter, err)

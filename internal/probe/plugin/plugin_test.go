@@ -1,0 +1,231 @@
+package plugin_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/probe/child"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/plugin"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+const original = "../config/testdata/node-problem-detector/custom-plugin-monitor.json"
+
+// stage runs the monitor of the original file, under a supervisor, with a program that a
+// test writes.
+type stage struct {
+	t       *testing.T
+	program string
+	log     *strings.Builder
+
+	mu    sync.Mutex
+	heard []string
+}
+
+func (s *stage) Write(text []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.Write(text)
+}
+
+func (s *stage) logged() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
+}
+
+func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
+	t.Helper()
+	text, err := os.ReadFile(original)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := config.Parse(original, config.CustomPlugin, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	if err := os.MkdirAll("config/plugin", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, program: "./config/plugin/check_ntp.sh", log: &strings.Builder{}}
+	monitor := *file.Plugin
+	for i := range monitor.Rules {
+		if monitor.Rules[i].Path != s.program {
+			t.Fatalf("the original runs %s", monitor.Rules[i].Path)
+		}
+		monitor.Rules[i].InvokeInterval = 20 * time.Millisecond
+	}
+	if change != nil {
+		change(&monitor)
+	}
+	log := slog.New(slog.NewTextHandler(s, nil))
+	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: child.New(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor := supervise.New(supervise.Config{Emit: s.emit, Logger: slog.New(slog.DiscardHandler)})
+	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{
+		Name: "ntp", Source: monitor.Source, Conditions: []string{"NTPProblem"}, Make: func() supervise.Monitor { return made },
+	}})
+	t.Cleanup(supervisor.Stop)
+	return s
+}
+
+func (s *stage) emit(_ string, r symptom.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range r.Events {
+		s.heard = append(s.heard, fmt.Sprintf("%s: %s", e.Reason, e.Message))
+	}
+	for _, c := range r.Conditions {
+		s.heard = append(s.heard, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
+	}
+}
+
+// write replaces the program, as one who cares does.
+func (s *stage) write(lines string) {
+	s.t.Helper()
+	next := filepath.Join(filepath.Dir(s.program), "next")
+	if err := os.WriteFile(next, []byte("#!/bin/sh\n"+lines+"\n"), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(next, s.program); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// waitFor waits until something is told that begins like this, and returns it.
+func (s *stage) waitFor(want string) string {
+	s.t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		s.mu.Lock()
+		for i, heard := range s.heard {
+			if strings.HasPrefix(heard, want) {
+				s.heard = s.heard[i+1:]
+				s.mu.Unlock()
+				return heard
+			}
+		}
+		s.mu.Unlock()
+		select {
+		case <-late:
+			s.t.Fatalf("nobody tells %q, but %q", want, s.heard)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func TestTheOriginalMonitorOfTheClock(t *testing.T) {
+	s := play(t, nil)
+	s.waitFor("NTPProblem=Unknown PluginMissing: running ./config/plugin/check_ntp.sh: there is no such file")
+	s.write("exit 0")
+	s.waitFor("NTPProblem=False NTPIsUp: ntp service is up")
+	s.write("echo '  NTP service is not running.  '; echo details >&2; exit 1")
+	s.waitFor("NTPProblem=True NTPIsDown: NTP service is not running.")
+	s.waitFor("NTPIsDown: NTP service is not running.") // the temporary rule, again and again
+	s.waitFor("NTPIsDown: NTP service is not running.")
+	if n := strings.Count(s.logged(), "details"); n < 1 || n > 2 {
+		t.Errorf("what it writes to its standard error is logged %d times, want once for each of the two rules at most", n)
+	}
+	s.write("exit 3")
+	s.waitFor("NTPProblem=Unknown PluginUnclear: running ./config/plugin/check_ntp.sh: it ended with 3")
+	s.write("echo not sure; exit 2")
+	s.write("exit 0")
+	s.waitFor("NTPProblem=False NTPIsUp: ntp service is up")
+	if err := os.Chmod(s.program, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor("NTPProblem=Unknown PluginNotExecutable")
+	if err := os.Remove(s.program); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor("NTPProblem=Unknown PluginMissing")
+	if err := os.Mkdir(s.program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor("NTPProblem=Unknown PluginIsFolder")
+}
+
+func TestAProgramThatTakesTooLongIsUnknown(t *testing.T) {
+	s := play(t, func(m *config.PluginMonitor) {
+		for i := range m.Rules {
+			m.Rules[i].Timeout = 200 * time.Millisecond
+		}
+	})
+	s.write("echo begun; sleep 1000")
+	s.waitFor("NTPProblem=Unknown PluginTimeout: running ./config/plugin/check_ntp.sh: it was killed as it had not ended after 2")
+	s.write("kill -9 $$")
+	s.waitFor("NTPProblem=Unknown PluginKilled")
+}
+
+func TestTheMessageIsAsLongAsTheFileAllows(t *testing.T) {
+	for most, want := range map[int]string{0: "", 3: "no ", 5: "no ü", 6: "no ü", 7: "no üü", 80: "no üü\ufffd."} {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
+			s := play(t, func(m *config.PluginMonitor) { m.MaxOutputLength = most })
+			s.write(`printf 'no üü\377.\n'; exit 1`)
+			if got := strings.TrimPrefix(s.waitFor("NTPProblem=True"), "NTPProblem=True NTPIsDown: "); got != want {
+				t.Errorf("of %d bytes there is %q, want %q", most, got, want)
+			}
+		})
+	}
+}
+
+// What was started does not outlive the monitor.
+func TestTheEndOfAMonitorIsTheEndOfItsPrograms(t *testing.T) {
+	text, err := os.ReadFile(original)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := config.Parse(original, config.CustomPlugin, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	program, note := filepath.Join(folder, "check"), filepath.Join(folder, "pid")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho $$ >"+note+".new; mv "+note+".new "+note+"; exec sleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	monitor := *file.Plugin
+	monitor.Rules = monitor.Rules[1:] // the permanent one
+	monitor.Rules[0].Path = program
+	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: child.New(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var heard []string
+	supervisor := supervise.New(supervise.Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r symptom.Report) {
+		for _, c := range r.Conditions {
+			heard = append(heard, c.Type+"="+string(c.Status))
+		}
+	}})
+	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{Name: "ntp", Make: func() supervise.Monitor { return made }}})
+	var pid []byte
+	for late := time.After(10 * time.Second); len(pid) == 0; pid, _ = os.ReadFile(note) {
+		select {
+		case <-late:
+			t.Fatal("it is not run")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	supervisor.Stop()
+	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
+		t.Error("the program has outlived its monitor")
+	}
+	if diff := cmp.Diff([]string(nil), heard); diff != "" {
+		t.Errorf("an end is no answer:\n%s", diff)
+	}
+}
