@@ -60,17 +60,26 @@ func read(t *testing.T, path string) int {
 	return pid
 }
 
-// state returns the letter of a process, empty if it is not there.
-func state(pid int) string {
+// state returns the letter of a process and its parent, empty if it is not there.
+func state(pid int) (letter string, parent int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return ""
+		return "", 0
 	}
 	_, rest, _ := strings.Cut(string(text), ") ")
-	return rest[:1]
+	if _, err := fmt.Sscan(rest, &letter, &parent); err != nil {
+		return "", 0
+	}
+	return letter, parent
 }
 
-func isGone(pid int) func() bool { return func() bool { return state(pid) == "" } }
+// isGone says whether a process has ended. If it is ours, it must have been reaped.
+func isGone(pid int) func() bool {
+	return func() bool {
+		letter, parent := state(pid)
+		return letter == "" || letter == "Z" && parent != os.Getpid()
+	}
+}
 
 // within runs a program that has to come back in time, whatever it does.
 func within(t *testing.T, c *child.Children, limit time.Duration, s child.Spec) child.Result {
@@ -267,8 +276,9 @@ func TestWhatNoSignalReachesIsAbandonedAndNotStartedAgain(t *testing.T) {
 			eventually(t, "one that is abandoned", func() bool { return c.Abandoned() == 1 })
 			pid := 0
 			if lines != "" {
-				if pid = read(t, note); state(pid) != "D" {
-					t.Fatalf("the process is in %q: this test looks at nothing", state(pid))
+				pid = read(t, note)
+				if letter, _ := state(pid); letter != "D" {
+					t.Fatalf("the process is in %q: this test looks at nothing", letter)
 				}
 			}
 			for range 3 {

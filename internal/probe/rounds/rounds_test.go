@@ -30,6 +30,7 @@ type desk struct {
 	last  time.Time     // when it was told anything
 	gap   time.Duration // the longest time without
 	ids   map[string]bool
+	busy  chan struct{} // what Here waits for, if there is such
 }
 
 func newDesk() *desk { return &desk{began: time.Now(), last: time.Now(), ids: map[string]bool{}} }
@@ -59,9 +60,20 @@ func (d *desk) Report(r symptom.Report) {
 
 func (d *desk) Here() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.gap = max(d.gap, time.Since(d.last))
 	d.last = time.Now()
+	busy := d.busy
+	d.mu.Unlock()
+	if busy != nil {
+		<-busy
+	}
+}
+
+// quiet returns the longest time in which it was told nothing.
+func (d *desk) quiet() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return max(d.gap, time.Since(d.last))
 }
 
 func (d *desk) Sees()               {}
@@ -85,7 +97,8 @@ type patient struct {
 	mu     sync.Mutex
 	answer exam.Answer
 	takes  time.Duration
-	deaf   bool // to its context
+	dies   time.Duration // how long it takes to end when its context has
+	deaf   bool          // to its context
 	began  time.Time
 	asked  []string
 	now    int
@@ -117,7 +130,7 @@ func (p *patient) exam(ctx context.Context) exam.Answer {
 	p.asked = append(p.asked, time.Since(p.began).String())
 	p.now++
 	p.most = max(p.most, p.now)
-	answer, takes, deaf := p.answer, p.takes, p.deaf
+	answer, takes, dies, deaf := p.answer, p.takes, p.dies, p.deaf
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -131,6 +144,7 @@ func (p *patient) exam(ctx context.Context) exam.Answer {
 	case <-time.After(takes):
 		return answer
 	case <-ctx.Done():
+		<-time.After(dies)
 		return exam.Answer{Reason: "PluginTimeout", Message: "it took too long"}
 	}
 }
@@ -295,8 +309,8 @@ func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 		if hung.most != 1 {
 			t.Errorf("it was examined %d times at once", hung.most)
 		}
-		if d.gap > supervise.Breath {
-			t.Errorf("nothing was heard for %s", d.gap)
+		if quiet := d.quiet(); quiet > supervise.Breath {
+			t.Errorf("nothing was heard for %s", quiet)
 		}
 	})
 }
@@ -474,13 +488,13 @@ func TestASecondRunGoesOn(t *testing.T) {
 	})
 }
 
-func TestAnEndWaitsForExamsToEndAndBelievesNoneOfThem(t *testing.T) {
+func TestAnEndWaitsForExamsToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newPatient(), newDesk()
 		_, stop := run(t, with(permanent("BadBlock", p)), d)
 		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
 		p.mu.Lock()
-		p.takes = time.Hour
+		p.takes, p.dies = time.Hour, time.Second
 		p.mu.Unlock()
 		pass(31 * time.Second)
 		stop()
@@ -501,6 +515,35 @@ func TestAnEndWaitsForExamsToEndAndBelievesNoneOfThem(t *testing.T) {
 		pass(time.Minute) // until it has ended
 		d.expect(t)
 	})
+}
+
+// Whoever is told to end says that it could not look, which is no news of the node.
+func TestWhatAnExamSaysAtTheEndIsNotBelieved(t *testing.T) {
+	for range 30 { // one in two would be told
+		synctest.Test(t, func(t *testing.T) {
+			p, d := newPatient(), newDesk()
+			rule := permanent("BadBlock", p)
+			rule.Timeout = time.Minute
+			_, stop := run(t, with(rule), d)
+			d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+			p.mu.Lock()
+			p.takes = time.Hour
+			p.mu.Unlock()
+			pass(30*time.Second + time.Millisecond)
+			d.mu.Lock()
+			d.busy = make(chan struct{})
+			d.mu.Unlock()
+			pass(supervise.Breath) // then the rounds are at the desk
+			go stop()
+			pass(time.Second)
+			d.mu.Lock()
+			close(d.busy)
+			d.busy = nil
+			d.mu.Unlock()
+			stop()
+			d.expect(t)
+		})
+	}
 }
 
 func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
