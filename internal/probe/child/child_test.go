@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -183,7 +184,7 @@ func TestAProgramThatKillsItself(t *testing.T) {
 
 func TestMegabytesOfOutputCostNothing(t *testing.T) {
 	const megabytes = 256
-	s := child.Spec{Path: script(t, fmt.Sprintf("head -c %dM /dev/zero; head -c 1M /dev/zero >&2; exit 1", megabytes)), Timeout: 30 * time.Second}
+	s := child.Spec{Path: script(t, fmt.Sprintf("head -c %dM /dev/zero || exit 2; head -c 1M /dev/zero >&2 || exit 3; exit 1", megabytes)), Timeout: 30 * time.Second}
 	c := child.New()
 	var before, after runtime.MemStats
 	var costBefore, costAfter unix.Rusage
@@ -359,6 +360,8 @@ exit $2`)
 }
 
 func TestNothingLeaks(t *testing.T) {
+	// Which would close files that nobody has.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	c := child.New()
 	specs := []child.Spec{
 		{Path: script(t, "exit 0")}, {Path: script(t, "yes")}, {Path: script(t, "sleep 100 & exit 2")}, {Path: "/none"}, {Path: "/"},
