@@ -1,0 +1,179 @@
+// Package unittest is a systemd for tests: a message bus of its own (dbus-daemon), and on
+// it somebody who answers as systemd does. It promises the shapes and names of systemd's
+// interface, and refuses to run units: a real systemd takes hold of the cgroups of the
+// machine that it is started on, and so of everybody's processes.
+package unittest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/resourcestack/autohealer/internal/probe/unit"
+)
+
+// Unit is what the systemd tells of a unit.
+type Unit struct {
+	Load, Active     string
+	Started, Changed time.Time
+	Restarts         uint32
+	Job              uint32
+}
+
+// Systemd answers until the test ends.
+type Systemd struct {
+	socket string
+	bus    *dbus.Conn
+
+	mu        sync.Mutex
+	units     map[string]Unit
+	paths     map[dbus.ObjectPath]string
+	restarted []string
+	onRestart func(name string)
+}
+
+const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><listen>unix:path=%s</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
+
+// Start starts the bus and the systemd on it.
+func Start(t testing.TB) *Systemd {
+	t.Helper()
+	if _, err := exec.LookPath("dbus-daemon"); err != nil {
+		t.Fatal("there is no dbus-daemon: apt-get install -y --no-install-recommends dbus-daemon")
+	}
+	folder := t.TempDir()
+	s := &Systemd{socket: filepath.Join(folder, "bus"), units: map[string]Unit{}, paths: map[dbus.ObjectPath]string{}}
+	settings := filepath.Join(folder, "bus.conf")
+	if err := os.WriteFile(settings, fmt.Appendf(nil, busConfig, s.socket), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("dbus-daemon", "--config-file="+settings, "--nofork", "--nopidfile", "--print-address")
+	out, err := daemon.StdoutPipe()
+	if err == nil {
+		err = daemon.Start()
+	}
+	if err != nil {
+		t.Fatalf("starting dbus-daemon: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+	})
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens when it has said where
+		t.Fatalf("waiting for dbus-daemon: %v", err)
+	}
+	if s.bus, err = dbus.Connect("unix:path=" + s.socket); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.bus.Close() })
+	if err := s.bus.Export(manager{s}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.bus.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Config reaches this systemd, and no other.
+func (s *Systemd) Config() unit.Config {
+	return unit.Config{Bus: s.socket, Private: s.socket + ".none"}
+}
+
+// Set says how a unit is.
+func (s *Systemd) Set(name string, u Unit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.units[name] = u
+}
+
+// OnRestart is called for each restart; what it sets is how the unit is afterwards.
+func (s *Systemd) OnRestart(do func(name string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onRestart = do
+}
+
+// Restarted are the units that were restarted, in their order.
+func (s *Systemd) Restarted() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.restarted...)
+}
+
+// manager is the object of systemd itself.
+type manager struct{ *Systemd }
+
+// LoadUnit finds a unit, as systemd does also for those that are not there.
+func (m manager) LoadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	path := dbus.ObjectPath(fmt.Sprintf("/org/freedesktop/systemd1/unit/u%x", name))
+	m.paths[path] = name
+	if err := m.bus.Export(object{m.Systemd, name}, path, "org.freedesktop.DBus.Properties"); err != nil {
+		return "", dbus.MakeFailedError(err)
+	}
+	return path, nil
+}
+
+// RestartUnit notes that a unit was to be restarted.
+func (m manager) RestartUnit(name, mode string) (dbus.ObjectPath, *dbus.Error) {
+	m.mu.Lock()
+	_, known := m.units[name]
+	do := m.onRestart
+	if known && mode == "replace" {
+		m.restarted = append(m.restarted, name)
+	}
+	m.mu.Unlock()
+	if !known {
+		return "", dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not found."})
+	}
+	if do != nil {
+		do(name)
+	}
+	return "/org/freedesktop/systemd1/job/1", nil
+}
+
+// object is that of a unit.
+type object struct {
+	*Systemd
+
+	name string
+}
+
+// GetAll tells the properties of one of a unit's interfaces.
+func (o object) GetAll(of string) (map[string]dbus.Variant, *dbus.Error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	u, known := o.units[o.name]
+	if !known {
+		u = Unit{Load: "not-found", Active: "inactive"}
+	}
+	if of == "org.freedesktop.systemd1.Service" {
+		return map[string]dbus.Variant{"NRestarts": dbus.MakeVariant(u.Restarts)}, nil
+	}
+	job := struct {
+		Number uint32
+		Path   dbus.ObjectPath
+	}{u.Job, "/"}
+	return map[string]dbus.Variant{
+		"Id": dbus.MakeVariant(o.name), "LoadState": dbus.MakeVariant(u.Load), "ActiveState": dbus.MakeVariant(u.Active),
+		"InactiveExitTimestamp": dbus.MakeVariant(micros(u.Started)), "StateChangeTimestamp": dbus.MakeVariant(micros(u.Changed)),
+		"Job": dbus.MakeVariant(job),
+	}, nil
+}
+
+func micros(at time.Time) uint64 {
+	if at.IsZero() {
+		return 0
+	}
+	return uint64(at.UnixMicro()) //nolint:gosec // no test is before 1970
+}
