@@ -74,7 +74,11 @@ var shipped = map[catalog.Source]monitor{
 		[]string{"FrequentKubeletRestart", "FrequentDockerRestart", "FrequentContainerdRestart"},
 		[]string{"KubeletStart", "DockerStart", "ContainerdStart"},
 	},
-	"health-checker":                {[]string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy"}, nil},
+	// What its program can find, and the checks that are built in here.
+	"health-checker": {
+		[]string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy", "KubeProxyUnhealthy"},
+		[]string{"ConntrackFull", "UnitRestarted", "UnitRestartFailed"},
+	},
 	"ntp-custom-plugin-monitor":     {[]string{"NTPProblem"}, []string{"NTPIsDown"}},
 	"network-custom-plugin-monitor": {nil, []string{"ConntrackFull", "DNSUnreachable"}},
 	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},

@@ -27,7 +27,7 @@ package catalog
 //     would outlive its repair;
 //   - what has been restarted too often begins to count anew (Frequent*Restart);
 //   - what is asked for by a program is asked again (KubeletUnhealthy,
-//     ContainerRuntimeUnhealthy, NTPProblem).
+//     ContainerRuntimeUnhealthy, KubeProxyUnhealthy, NTPProblem).
 var conditions = []Condition{
 	{
 		Type: "Ready", Source: Kubernetes, Healthy: True,
@@ -136,6 +136,12 @@ var conditions = []Condition{
 		Meaning: "The container runtime does not answer.",
 		Effect:  NoSchedule, Duration: "1m",
 		Why: "No pod can start there, while most containers outlive their runtime; a restart, which takes less than 1m, heals it more often than not.",
+	},
+	{
+		Type: "KubeProxyUnhealthy", Source: HealthChecker, Healthy: False,
+		Meaning: "kube-proxy does not answer when asked for its health.",
+		Effect:  PreferNoSchedule, Duration: "1m",
+		Why: "The rules that it has written still work, so only what is new on the network is lost; a bad setting stops it on all nodes at once, which must not close them all.",
 	},
 	{
 		Type: "NTPProblem", Source: NTPMonitor, Healthy: False,

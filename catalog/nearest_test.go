@@ -27,7 +27,7 @@ var plausible = []string{
 	"GPUUnhealthy", "EFAUnhealthy", "XIDError", "NVLinkDown", "BootDiskCorrupt", "RuntimeHung", "BadCPU", "OutOfResource",
 	"FilesystemCorruptionProblem", "VMEventScheduled", "KubeletProblem", "ContainerRuntimeProblem", "NodeDrainable",
 	"GracefulNodeShutdownInProgress", "DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress",
-	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "KubeProxyUnhealthy",
+	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "CoreDNSUnhealthy",
 	// The opposites of what is known.
 	"KubeletHealthy", "ContainerRuntimeHealthy", "NetworkAvailable", "NotReady", "Unready", "WritableFilesystem",
 	// Of the same make as something known.

@@ -20,6 +20,7 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 	}{
 		{`{"conditions": [{}], "rules": [{}], "nodeSelector": ""}`, func(top *section) { logMonitor(top); nodeSelector(top) }},
 		{`{"conditions": [{}], "rules": [{}]}`, func(top *section) { pluginMonitor(top) }},
+		{`{"conditions": [{}], "rules": [{}]}`, func(top *section) { checkMonitor(top) }},
 		{`{"cpu": {"metricsConfigs": {"a": {}}}}`, func(top *section) { statsMonitor(top) }},
 	} {
 		root, err := parseObject([]byte(monitor.text))
@@ -49,8 +50,31 @@ func TestThePageForUsersIsComplete(t *testing.T) {
 	}
 	for _, example := range examples {
 		text, _, _ := strings.Cut(example, "```")
-		if _, warnings, err := Parse("example", SystemLog, []byte(text)); err != nil || len(warnings) > 0 {
+		kind := SystemLog
+		if strings.Contains(text, `"builtin"`) {
+			kind = Check
+		}
+		if _, warnings, err := Parse("example", kind, []byte(text)); err != nil || len(warnings) > 0 {
 			t.Errorf("%s\n%v, warnings %q", text, err, warnings)
+		}
+	}
+}
+
+// The page about checks has every check and every setting.
+func TestThePageAboutChecksIsComplete(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/agent-checks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := parseObject([]byte(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := (&reader{}).section("settings", "settings", root)
+	checkSettings(s, "")
+	for _, name := range append(Checks(), s.asked...) {
+		if !strings.Contains(string(page), "| `"+name+"` |") {
+			t.Errorf("%s is not on the page", name)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package config_test
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // Whatever stands in a file, it is either taken, with what whoever runs it relies on,
 // or refused in words that begin with its path; and the same text gets the same words.
 func FuzzParse(f *testing.F) {
-	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats}
+	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check}
 	for _, text := range []string{
 		``, `{}`, `[]`, `{"plugin": 5}`, `{"plugin": "kmsg", "source": "s", "rules": [{"pattern": "\\"}]}`, "{\"\\u0000\": [{}]}", strings.Repeat("[", 20_000),
 		`{"plugin": "kmsg", "source": "s", "rules": [{"type": "temporary", "reason": "A", "pattern": "` + strings.Repeat("(", 1000) + strings.Repeat(")", 1000) + `"}]}`,
@@ -22,6 +23,9 @@ func FuzzParse(f *testing.F) {
 		`{"plugin": "custom", "source": "s", "pluginConfig": {"timeout": "9223372036854775807ns"}, "rules": [{"path": "/a"}]}`,
 		`{"plugin": "journald", "logPath": "..", "bufferSize": 99999, "lookback": "-1h", "pluginConfig": {"source": "kernel"}}`,
 		`{"cpu": {"metricsConfigs": {"a": {"displayName": "b"}}}}`,
+		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "kubelet", "settings": {"url": "http://[::1]:1/", "grace": "0", "repair": true, "cooldown": "1ns"}}]}`,
+		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "clock", "settings": {"unit": "", "repair": true, "maxError": "0"}}, {"check": "clok"}]}`,
+		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "container-runtime", "settings": {"socket": "a", "mountTable": "b", "fullPercent": 101}}]}`,
 	} {
 		for i := range kinds {
 			f.Add(i, []byte(text))
@@ -55,10 +59,24 @@ func FuzzParse(f *testing.F) {
 					t.Fatalf("%+v was taken", rule)
 				}
 			}
+		case file.Check != nil:
+			checkChecks(t, file.Check)
 		case file.Stats == nil || file.Stats.InvokeInterval <= 0:
 			t.Fatalf("%+v was taken", file)
 		}
 	})
+}
+
+func checkChecks(t *testing.T, m *config.CheckMonitor) {
+	t.Helper()
+	for _, rule := range m.Rules {
+		s := rule.Settings
+		if !slices.Contains(config.Checks(), rule.Check) || rule.Timeout <= 0 || rule.Timeout > m.Timeout || rule.InvokeInterval <= 0 || rule.Permanent != (rule.Condition != "") ||
+			s.FullPercent < 1 || s.FullPercent > 100 || s.Grace < 0 || s.MaxError < 0 || s.Cooldown <= 0 || s.Repair && s.Unit == "" ||
+			s.Socket != "" && !filepath.IsAbs(strings.TrimPrefix(s.Socket, "unix://")) || s.MountTable != "" && !filepath.IsAbs(s.MountTable) {
+			t.Fatalf("%+v was taken", rule)
+		}
+	}
 }
 
 func checkLog(t *testing.T, m *config.LogMonitor) {

@@ -24,6 +24,8 @@ func kindOf(name string) config.Kind {
 		return config.CustomPlugin
 	}
 	switch name {
+	case "health-checks.json":
+		return config.Check
 	case "custom-plugin-monitor.json", "network-problem-monitor.json", "iptables-mode-monitor.json":
 		return config.CustomPlugin
 	}
@@ -66,7 +68,7 @@ func TestEveryOriginalFileIsTaken(t *testing.T) {
 			t.Errorf("%s became %+v", name, file)
 		}
 		// Under another flag, each says under which one it belongs.
-		for _, other := range []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats} {
+		for _, other := range []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check} {
 			_, _, err := config.Parse(name, other, text)
 			if other != kind && (err == nil || !strings.Contains(err.Error(), "name it there") || !strings.Contains(err.Error(), string(kind))) {
 				t.Errorf("%s as %s: %v", name, other, err)

@@ -85,6 +85,8 @@ func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
 		file.Plugin = pluginMonitor(top)
 	case SystemStats:
 		file.Stats = statsMonitor(top)
+	case Check:
+		file.Check = checkMonitor(top)
 	}
 	file.Nodes = nodeSelector(top)
 	r.warnOfSlips()
@@ -99,7 +101,7 @@ func (f *File) ForNode(node map[string]string) bool { return f.Nodes.Matches(lab
 
 // checkKind refuses a file that is of another kind than the flag that names it.
 func checkKind(kind Kind, top *section) error {
-	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats}, kind) {
+	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats, Check}, kind) {
 		return fmt.Errorf("there is no kind of monitors %q", kind)
 	}
 	looks, because := kindOf(top)
@@ -117,6 +119,8 @@ func kindOf(top *section) (kind Kind, because string) {
 			return SystemLog, fmt.Sprintf(`"plugin": %q`, value)
 		case custom:
 			return CustomPlugin, fmt.Sprintf(`"plugin": %q`, value)
+		case builtin:
+			return Check, fmt.Sprintf(`"plugin": %q`, value)
 		}
 		return "", ""
 	}

@@ -222,3 +222,59 @@ func TestCatalogueKnowsWhatTheShippedFilesReport(t *testing.T) {
 		t.Error("nothing was seen")
 	}
 }
+
+// The checks keep the conditions of the reference, each with the reasons that it has there.
+func TestShippedChecksReportWhatTheOriginalsDo(t *testing.T) {
+	file, _, err := config.Parse("health-checks.json", config.Check, files(t, shipped)["health-checks.json"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthy, found := map[string]string{}, map[string]string{}
+	for name, text := range files(t, originals) {
+		switch kindOf(name) {
+		case config.CustomPlugin:
+			theirs, _, err := config.Parse(name, config.CustomPlugin, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range theirs.Plugin.Conditions {
+				healthy[c.Type] = c.Reason
+			}
+			for _, r := range theirs.Plugin.Rules {
+				found[r.Condition+" "+r.Reason] = r.InvokeInterval.String()
+			}
+		case config.SystemLog:
+			theirs, _, err := config.Parse(name, config.SystemLog, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range theirs.Log.Conditions {
+				healthy[c.Type] = c.Reason
+			}
+			for _, r := range theirs.Log.Rules {
+				found[r.Condition+" "+r.Reason] = "30s" // a log has no interval
+			}
+		}
+	}
+	for _, c := range file.Check.Conditions {
+		if known, ok := catalog.Lookup(c.Type); !ok || healthy[c.Type] != c.Reason {
+			t.Errorf("%s is %q while well, and %q with theirs; the catalogue has %+v", c.Type, c.Reason, healthy[c.Type], known)
+		}
+	}
+	for _, r := range file.Check.Rules {
+		if every, ok := found[r.Condition+" "+r.Reason]; !ok || every != r.InvokeInterval.String() {
+			t.Errorf("%s %s is looked for every %s, and every %q with theirs", r.Condition, r.Reason, r.InvokeInterval, every)
+		}
+		if r.Settings.Repair {
+			t.Errorf("%s repairs, without being asked to", r.Check)
+		}
+		if _, ok := catalog.LookupEvent(r.Reason); !r.Permanent && !ok {
+			t.Errorf("the catalogue does not have %s", r.Reason)
+		}
+	}
+	for _, reason := range []string{"UnitRestarted", "UnitRestartFailed"} {
+		if _, ok := catalog.LookupEvent(reason); !ok {
+			t.Errorf("the catalogue does not have %s", reason)
+		}
+	}
+}

@@ -14,6 +14,8 @@ const (
 	SystemLog    Kind = "system-log-monitor"
 	CustomPlugin Kind = "custom-plugin-monitor"
 	SystemStats  Kind = "system-stats-monitor"
+	// Check is ours: the old agent has no such flag.
+	Check Kind = "check-monitor"
 )
 
 // File is a configuration file that has been read. One of its monitors is there, by
@@ -28,6 +30,7 @@ type File struct {
 	Log    *LogMonitor
 	Plugin *PluginMonitor
 	Stats  *StatsMonitor
+	Check  *CheckMonitor
 }
 
 // Condition is a condition that a monitor keeps, as it is while all is well.
@@ -110,6 +113,47 @@ type PluginRule struct {
 	Args           []string
 	Timeout        time.Duration // never zero
 	InvokeInterval time.Duration // never zero
+}
+
+// CheckMonitor says which of the checks that are built in are made, and what their
+// answers mean. It is ours, in the format of a PluginMonitor.
+type CheckMonitor struct {
+	Source            string
+	Metrics           bool
+	InvokeInterval    time.Duration
+	Timeout           time.Duration
+	Concurrency       int
+	UpdateOnMessage   bool
+	SkipInitialStatus bool
+	Conditions        []Condition
+	Rules             []CheckRule
+}
+
+// CheckRule is one check.
+type CheckRule struct {
+	Permanent      bool
+	Condition      string
+	Reason         string
+	Check          string // one of Checks
+	Timeout        time.Duration
+	InvokeInterval time.Duration
+	Settings       CheckSettings
+}
+
+// CheckSettings are those of all checks; each has its own.
+type CheckSettings struct {
+	URL         string        // of the kubelet or kube-proxy; empty means the usual one
+	Socket      string        // of the container runtime; empty means containerd's
+	MountTable  string        // of the readonly filesystems; empty means that of the first process
+	MaxError    time.Duration // of the clock; zero means the kernel's own limit
+	FullPercent int           // of the connections
+	Name        string        // to resolve; empty means that of Kubernetes' own service
+
+	// What is known of the unit that runs it, and what is done about it.
+	Unit     string
+	Grace    time.Duration
+	Repair   bool
+	Cooldown time.Duration
 }
 
 // StatsMonitor says which figures of the machine become metrics.

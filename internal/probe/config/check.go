@@ -1,0 +1,145 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/slip"
+)
+
+// builtin is the plugin of monitors whose examinations are built in.
+const builtin = "builtin"
+
+// The checks that are built in.
+const (
+	CheckKubelet   = "kubelet"
+	CheckKubeProxy = "kube-proxy"
+	CheckRuntime   = "container-runtime"
+	CheckReadonly  = "readonly-filesystems"
+	CheckClock     = "clock"
+	CheckConntrack = "conntrack"
+	CheckDNS       = "dns"
+	CheckIPTables  = "iptables"
+)
+
+// Checks are the names of all checks that are built in.
+func Checks() []string {
+	return []string{CheckKubelet, CheckKubeProxy, CheckRuntime, CheckReadonly, CheckClock, CheckConntrack, CheckDNS, CheckIPTables}
+}
+
+func checkMonitor(top *section) *CheckMonitor {
+	if plugin := top.required("plugin", `"builtin"`); plugin != "" && plugin != builtin {
+		top.refuse("plugin", "%s is no plugin of checks that are built in; write %q", quote(plugin), builtin)
+	}
+	global := top.section("pluginConfig", "pluginConfig")
+	m := &CheckMonitor{
+		InvokeInterval:    global.positive("invoke_interval", 30*time.Second),
+		Timeout:           global.positive("timeout", 5*time.Second),
+		Concurrency:       global.number("concurrency", 1, math.MaxInt, 3),
+		UpdateOnMessage:   global.flag("enable_message_change_based_condition_update", false),
+		SkipInitialStatus: global.flag("skip_initial_status", false),
+		Source:            top.source(),
+		Metrics:           top.flag("metricsReporting", true),
+		Conditions:        conditions(top),
+	}
+	for s := range top.each("rules", "a rule") {
+		m.Rules = append(m.Rules, m.rule(s))
+	}
+	if len(m.Rules) == 0 && !top.has("rules") {
+		top.warn("rules", "missing, so that nothing is checked")
+	}
+	warnOfIdle(top, m.Conditions, func(condition string) bool {
+		return slices.ContainsFunc(m.Rules, func(r CheckRule) bool { return r.Condition == condition })
+	})
+	return m
+}
+
+func (m *CheckMonitor) rule(s *section) CheckRule {
+	e := effectOf(s, m.Conditions)
+	rule := CheckRule{
+		Permanent:      e.permanent,
+		Condition:      e.condition,
+		Reason:         e.reason,
+		Check:          checkName(s),
+		Timeout:        s.duration("timeout", m.Timeout),
+		InvokeInterval: s.positive("invoke_interval", m.InvokeInterval),
+	}
+	rule.Settings = checkSettings(s.section("settings", "the settings of a check"), rule.Check)
+	if rule.Timeout == 0 {
+		rule.Timeout = m.Timeout
+	}
+	if rule.Timeout > m.Timeout {
+		s.refuse("timeout", "%s is more than the %s that pluginConfig.timeout allows to all rules; write less here or more there", rule.Timeout, m.Timeout)
+	}
+	return rule
+}
+
+// checkName asks for the name of a check.
+func checkName(s *section) string {
+	name := s.required("check", "the name of one: "+list(Checks()))
+	if name == "" || slices.Contains(Checks(), name) {
+		return name
+	}
+	hint := "write one of " + list(Checks())
+	if meant, ok := slip.Nearest(name, Checks()); ok {
+		hint = fmt.Sprintf("did you mean %s?", meant)
+	}
+	s.refuse("check", "%s is not built in; %s", quote(name), hint)
+	return ""
+}
+
+// settingsOf are the settings that a check has, beside those about time and repair.
+var settingsOf = map[string]string{
+	CheckKubelet: "url", CheckKubeProxy: "url", CheckRuntime: "socket", CheckReadonly: "mountTable",
+	CheckClock: "maxError", CheckConntrack: "fullPercent", CheckDNS: "name",
+}
+
+// unitOf are the units that run what is examined, on most nodes.
+var unitOf = map[string]string{CheckKubelet: "kubelet", CheckRuntime: "containerd"}
+
+// checkSettings asks for all settings, and refuses those of other checks.
+func checkSettings(s *section, check string) CheckSettings {
+	settings := CheckSettings{
+		URL:         s.text("url", ""),
+		Socket:      s.text("socket", ""),
+		MountTable:  s.text("mountTable", ""),
+		MaxError:    s.duration("maxError", 2*time.Second),
+		FullPercent: s.number("fullPercent", 1, 100, 95),
+		Name:        s.text("name", ""),
+		Unit:        s.text("unit", unitOf[check]),
+		Grace:       s.duration("grace", time.Minute),
+		Repair:      s.flag("repair", false),
+		Cooldown:    s.positive("cooldown", 2*time.Minute),
+	}
+	for _, name := range []string{"url", "socket", "mountTable", "maxError", "fullPercent", "name"} {
+		if check != "" && s.has(name) && settingsOf[check] != name {
+			s.refuse(name, "no setting of the check %s; take it away", check)
+		}
+	}
+	if check == "" {
+		return settings
+	}
+	if settings.URL != "" && !s.refused["url"] {
+		if u, err := url.Parse(settings.URL); err != nil || u.Scheme != "http" || u.Host == "" {
+			s.refuse("url", "%s is no address that is asked over HTTP; write one such as \"http://127.0.0.1:10248/healthz\"", quote(settings.URL))
+		}
+	}
+	if path := strings.TrimPrefix(settings.Socket, "unix://"); settings.Socket != "" && !filepath.IsAbs(path) {
+		s.refuse("socket", "%s is no path of a socket from the root on; write one such as \"unix:///run/containerd/containerd.sock\"", quote(settings.Socket))
+	}
+	if settings.MountTable != "" && !filepath.IsAbs(settings.MountTable) {
+		s.refuse("mountTable", "%s does not begin at the root; write a path such as \"/proc/1/mountinfo\"", quote(settings.MountTable))
+	}
+	switch {
+	case settings.Repair && settings.Unit == "":
+		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, such as \"kubelet\", or take it away")
+	case s.has("cooldown") && !settings.Repair:
+		s.warn("cooldown", "without effect, because nothing is repaired; write \"repair\": true, or take it away")
+	}
+	return settings
+}
