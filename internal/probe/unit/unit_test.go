@@ -98,7 +98,7 @@ func TestNobodyWaitsForASystemdThatHangs(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Second {
 				t.Errorf("it took %s", took)
 			}
-			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; <-time.After(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("%d goroutines are left of %d", runtime.NumGoroutine(), before)
 				}

@@ -44,16 +44,16 @@ const busConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
 
 // Start starts the bus and the systemd on it.
-func Start(t testing.TB) *Systemd {
-	t.Helper()
+func Start(tb testing.TB) *Systemd {
+	tb.Helper()
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
-		t.Fatal("there is no dbus-daemon: apt-get install -y --no-install-recommends dbus-daemon")
+		tb.Fatal("there is no dbus-daemon: apt-get install -y --no-install-recommends dbus-daemon")
 	}
-	folder := t.TempDir()
+	folder := tb.TempDir()
 	s := &Systemd{socket: filepath.Join(folder, "bus"), units: map[string]Unit{}, paths: map[dbus.ObjectPath]string{}}
 	settings := filepath.Join(folder, "bus.conf")
 	if err := os.WriteFile(settings, fmt.Appendf(nil, busConfig, s.socket), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	daemon := exec.Command("dbus-daemon", "--config-file="+settings, "--nofork", "--nopidfile", "--print-address")
 	out, err := daemon.StdoutPipe()
@@ -61,24 +61,24 @@ func Start(t testing.TB) *Systemd {
 		err = daemon.Start()
 	}
 	if err != nil {
-		t.Fatalf("starting dbus-daemon: %v", err)
+		tb.Fatalf("starting dbus-daemon: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // it listens when it has said where
-		t.Fatalf("waiting for dbus-daemon: %v", err)
+		tb.Fatalf("waiting for dbus-daemon: %v", err)
 	}
 	if s.bus, err = dbus.Connect("unix:path=" + s.socket); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { s.bus.Close() })
+	tb.Cleanup(func() { s.bus.Close() })
 	if err := s.bus.Export(manager{s}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if _, err := s.bus.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }

@@ -1,0 +1,65 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// Node is where checks are made.
+type Node struct {
+	// Getenv finds variables of the environment (HOST_ADDRESS, KUBELET_PORT,
+	// KUBEPROXY_PORT).
+	Getenv func(string) string
+	// Boot is when the node started; zero if that is not known.
+	Boot time.Time
+	// Units is systemd.
+	Units Units
+	// Repairs is shared by all checks of a node.
+	Repairs *Repairs
+	// Tell hears of units that were restarted. Nil means that nobody does.
+	Tell func(symptom.Event)
+}
+
+// New makes the check of a rule.
+func New(rule config.CheckRule, node Node) (exam.Exam, error) {
+	examine, err := bare(rule, node)
+	if err != nil {
+		return nil, err
+	}
+	s := rule.Settings
+	care := Care{Unit: s.Unit, Grace: s.Grace, Repair: s.Repair, Cooldown: s.Cooldown}
+	if err := care.Validate(); err != nil {
+		return nil, fmt.Errorf("check %s: %w", rule.Check, err)
+	}
+	guard := Guard{Care: care, Boot: node.Boot, Units: node.Units, Repairs: node.Repairs, Tell: node.Tell, Now: time.Now}
+	return guard.Around(examine), nil
+}
+
+// bare makes the check without its guard.
+func bare(rule config.CheckRule, node Node) (exam.Exam, error) {
+	s := rule.Settings
+	switch rule.Check {
+	case config.CheckKubelet:
+		return Endpoint("the kubelet", cmp.Or(s.URL, KubeletURL(node.Getenv))), nil
+	case config.CheckKubeProxy:
+		return Endpoint("kube-proxy", cmp.Or(s.URL, KubeProxyURL(node.Getenv))), nil
+	case config.CheckRuntime:
+		return Runtime(cmp.Or(s.Socket, ContainerdSocket)), nil
+	case config.CheckReadonly:
+		return Readonly(cmp.Or(s.MountTable, MountTable)), nil
+	case config.CheckClock:
+		return Clock(s.MaxError), nil
+	case config.CheckConntrack:
+		return Conntrack(Proc, s.FullPercent), nil
+	case config.CheckDNS:
+		return DNS(cmp.Or(s.Name, KubernetesService)), nil
+	case config.CheckIPTables:
+		return IPTables(Proc), nil
+	}
+	return nil, fmt.Errorf("there is no check %q", rule.Check)
+}

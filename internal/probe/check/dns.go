@@ -1,0 +1,31 @@
+package check
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// KubernetesService is the name that every cluster resolves.
+const KubernetesService = "kubernetes.default"
+
+// DNS examines whether a name can be resolved from here.
+func DNS(name string) exam.Exam {
+	resolver := &net.Resolver{PreferGo: true}
+	return func(ctx context.Context) exam.Answer {
+		asking, cancel, limit := patience(ctx)
+		defer cancel()
+		_, err := resolver.LookupHost(asking, name)
+		switch {
+		case err == nil:
+			return well("%s can be resolved", name)
+		case late(ctx, asking):
+			return sick("%s cannot be resolved within %s", name, limit.Round(time.Millisecond))
+		case ctx.Err() != nil:
+			return unknown(stopped, "the name was not waited for: %v", ctx.Err())
+		}
+		return sick("%s cannot be resolved: %s", name, briefly(err.Error()))
+	}
+}

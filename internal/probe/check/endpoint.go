@@ -1,0 +1,109 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// Where the kubelet and kube-proxy answer, on the address that HOST_ADDRESS names and
+// the ports that KUBELET_PORT and KUBEPROXY_PORT do, as with node-problem-detector.
+
+// KubeletURL is where the kubelet is asked for its health.
+func KubeletURL(getenv func(string) string) string {
+	return "http://" + host(getenv, "KUBELET_PORT", "10248") + "/healthz"
+}
+
+// KubeProxyURL is where kube-proxy is asked for its health.
+func KubeProxyURL(getenv func(string) string) string {
+	return "http://" + host(getenv, "KUBEPROXY_PORT", "10256") + "/livez"
+}
+
+func host(getenv func(string) string, name, port string) string {
+	address := "127.0.0.1"
+	if given := getenv("HOST_ADDRESS"); given != "" {
+		address = given
+	}
+	if given := getenv(name); given != "" {
+		port = given
+	}
+	return net.JoinHostPort(address, port)
+}
+
+// Endpoint examines somebody who answers 200 to HTTP as long as they are well. A
+// kube-proxy from before there was /livez is asked for /healthz.
+func Endpoint(name, address string) exam.Exam {
+	client := &http.Client{
+		// A connection of its own each time, as anybody new would need, and no proxy.
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return func(ctx context.Context) exam.Answer {
+		asking, cancel, limit := patience(ctx)
+		defer cancel()
+		status, said, err := get(asking, client, address)
+		if older, ok := olderPath(address); ok && err == nil && status == http.StatusNotFound {
+			status, said, err = get(asking, client, older)
+		}
+		return judgeEndpoint(name, address, limit, status, said, err, late(ctx, asking), ctx.Err())
+	}
+}
+
+// olderPath is where somebody answers who does not know /livez.
+func olderPath(address string) (string, bool) {
+	u, err := url.Parse(address)
+	if err != nil || u.Path != "/livez" {
+		return "", false
+	}
+	u.Path = "/healthz"
+	return u.String(), true
+}
+
+func get(ctx context.Context, client *http.Client, address string) (status int, said string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	if err != nil {
+		return 0, "", fmt.Errorf("reading the answer: %w", err)
+	}
+	return response.StatusCode, string(body), nil
+}
+
+func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) exam.Answer {
+	switch {
+	case err == nil && status == http.StatusOK:
+		return well("%s is well", name)
+	case err == nil:
+		return sick("%s answers %d at %s: %s", name, status, address, briefly(said))
+	case late:
+		return sick("%s does not answer at %s within %s", name, address, limit.Round(time.Millisecond))
+	case ended != nil:
+		return unknown(stopped, "%s was not waited for: %v", name, ended)
+	case errors.Is(err, fs.ErrPermission):
+		return unknown(notAllowed, "asking %s: %v", name, withoutURL(err))
+	}
+	return sick("%s does not answer at %s: %v", name, address, withoutURL(err))
+}
+
+// withoutURL takes the address out of an error beside which it stands already.
+func withoutURL(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package check_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+func TestEndpoint(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		path string
+		do   http.HandlerFunc
+		want exam.Verdict
+		says string
+	}{
+		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, exam.Well, "is well"},
+		{"is sick at 500, and says why", "/healthz", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "[-]syncloop failed\nmore", http.StatusInternalServerError)
+		}, exam.Sick, "answers 500 at http://127.0.0.1"},
+		{"is sick at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, exam.Sick, "302"},
+		{"is sick when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, exam.Sick, "within"},
+		{"is sick when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, exam.Sick, "does not answer"},
+		{"of an older kube-proxy is asked for /healthz", "/livez", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/healthz" {
+				http.NotFound(w, r)
+			}
+		}, exam.Well, ""},
+		{"that is not found anywhere is sick", "/livez", http.NotFound, exam.Sick, "404"},
+		{"is asked for /healthz only in the place of /livez", "/other", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/healthz" {
+				http.NotFound(w, r)
+			}
+		}, exam.Sick, "404"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			server := httptest.NewServer(test.do)
+			defer server.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			got := check.Endpoint("it", server.URL+test.path)(ctx)
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Contains(got.Message, "\n") {
+				t.Errorf("%+v", got)
+			}
+			if ctx.Err() != nil {
+				t.Error("no time was left to say so")
+			}
+		})
+	}
+}
+
+func TestEndpointThatNobodyListensAtIsSick(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != exam.Sick || !strings.Contains(got.Message, "refused") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An agent that is being stopped does not call anybody sick.
+func TestWhoIsNotWaitedForIsUnknown(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != exam.Unknown || got.Reason != "CheckStopped" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAddressesAreThoseOfTheEnvironment(t *testing.T) {
+	for _, test := range []struct {
+		env            map[string]string
+		kubelet, proxy string
+	}{
+		{nil, "http://127.0.0.1:10248/healthz", "http://127.0.0.1:10256/livez"},
+		{map[string]string{"HOST_ADDRESS": "10.0.0.7", "KUBELET_PORT": "1", "KUBEPROXY_PORT": "2"}, "http://10.0.0.7:1/healthz", "http://10.0.0.7:2/livez"},
+		{map[string]string{"HOST_ADDRESS": "fd00::1"}, "http://[fd00::1]:10248/healthz", "http://[fd00::1]:10256/livez"},
+	} {
+		getenv := func(name string) string { return test.env[name] }
+		if k, p := check.KubeletURL(getenv), check.KubeProxyURL(getenv); k != test.kubelet || p != test.proxy {
+			t.Errorf("%v: %s, %s", test.env, k, p)
+		}
+	}
+}

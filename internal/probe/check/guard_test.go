@@ -1,0 +1,177 @@
+package check_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
+	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
+
+func ill(context.Context) exam.Answer {
+	return exam.Answer{Verdict: exam.Sick, Message: "it is down"}
+}
+
+func TestGuard(t *testing.T) {
+	repairing := check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true, Cooldown: 2 * time.Minute}
+	old := noon.Add(-time.Hour)
+	for _, test := range []struct {
+		name      string
+		care      check.Care
+		boot      time.Time
+		unit      unittest.Unit
+		want      exam.Verdict
+		says      string
+		restarted bool
+	}{
+		{"nothing is sick while the node starts", check.Care{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, exam.Unknown, "the node started 59s ago", false},
+		{"the grace of a node ends", check.Care{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, exam.Sick, "it is down", false},
+		{"a boot in the future is not believed", check.Care{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, exam.Sick, "", false},
+		{"nothing is sick while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, exam.Unknown, "kubelet.service started 5s ago", false},
+		{"what systemd keeps restarting is sick", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, exam.Sick, "left alone for 2m0s", false},
+		{"what has failed is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, exam.Sick, "left alone", false},
+		{"nothing is repaired unless it is asked for", check.Care{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, exam.Sick, "it is down", false},
+		{"it is repaired after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, exam.Sick, "kubelet.service was restarted", true},
+		{"it is not repaired within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, exam.Sick, "not restarted: kubelet.service changed 2m0s ago", false},
+		{"what has failed is repaired", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, exam.Sick, "was restarted", true},
+		{"what somebody has stopped stays so", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, exam.Sick, "stopped by somebody", false},
+		{"what is on its way is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, exam.Sick, "is deactivating", false},
+		{"what systemd is about to do is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, exam.Sick, "about to change", false},
+		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, exam.Sick, "yet to come", false},
+		{"a unit that is not there is said", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, exam.Sick, "no unit kubelet.service", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			systemd := unittest.Start(t)
+			systemd.Set("kubelet.service", test.unit)
+			var told []symptom.Event
+			guard := check.Guard{
+				Care: test.care, Boot: test.boot, Units: unit.New(systemd.Config()), Repairs: &check.Repairs{},
+				Tell: func(e symptom.Event) { told = append(told, e) }, Now: func() time.Time { return noon },
+			}
+			got := guard.Around(ill)(t.Context())
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == exam.Unknown && got.Reason != "StartingUp" {
+				t.Errorf("%+v", got)
+			}
+			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted || (len(told) == 1) != test.restarted {
+				t.Errorf("restarted %v, told %+v", restarted, told)
+			}
+			if test.restarted && (told[0].Reason != "UnitRestarted" || !strings.Contains(told[0].Message, "it is down")) {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+func TestWhatIsWellNeedsNoSystemd(t *testing.T) {
+	guard := check.Guard{Care: check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Now: func() time.Time { return noon }}
+	for _, verdict := range []exam.Verdict{exam.Well, exam.Unknown} {
+		want := exam.Answer{Verdict: verdict, Reason: "R", Message: "m"}
+		if got := guard.Around(func(context.Context) exam.Answer { return want })(t.Context()); got != want {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func TestWithoutSystemdItIsSickAndNotRestarted(t *testing.T) {
+	guard := check.Guard{
+		Care:    check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true},
+		Units:   unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
+		Repairs: &check.Repairs{}, Now: time.Now,
+	}
+	if got := guard.Around(ill)(t.Context()); got.Verdict != exam.Sick || !strings.Contains(got.Message, "not restarted") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// ward is a systemd without a bus, whose restarts take a while.
+type ward struct {
+	mu    sync.Mutex
+	now   time.Time
+	units map[string]unit.Unit
+	until map[string]time.Time // a restart is over
+	// What has been seen.
+	restarts map[string][]time.Time
+	together int
+}
+
+func (w *ward) Look(_ context.Context, name string) (unit.Unit, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	u, ok := w.units[unit.Name(name)]
+	if !ok {
+		return unit.Unit{}, errors.New("no such unit")
+	}
+	u.Busy = w.now.Before(w.until[u.Name])
+	return u, nil
+}
+
+func (w *ward) Restart(_ context.Context, name string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	working := 0
+	for _, until := range w.until {
+		if w.now.Before(until) {
+			working++
+		}
+	}
+	w.together = max(w.together, working+1)
+	w.restarts[name] = append(w.restarts[name], w.now)
+	u := w.units[name]
+	u.Changed, u.Started = w.now, w.now
+	w.units[name] = u
+	w.until[name] = w.now.Add(30 * time.Second)
+	return nil
+}
+
+// Whatever fails when, and however often the agent is started anew: one unit at a time, and
+// none within its cool-down.
+func TestRepairsKeepTheirDistance(t *testing.T) {
+	seen := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		names := []string{"kubelet.service", "containerd.service", "kube-proxy.service"}
+		w := &ward{now: noon, units: map[string]unit.Unit{}, until: map[string]time.Time{}, restarts: map[string][]time.Time{}}
+		for _, name := range names {
+			w.units[name] = unit.Unit{Name: name, Load: "loaded", Active: "active", Changed: noon.Add(-time.Hour)}
+		}
+		repairs := &check.Repairs{}
+		cooldown := time.Duration(rapid.IntRange(30, 300).Draw(rt, "cooldown")) * time.Second
+		for range rapid.IntRange(1, 60).Draw(rt, "rounds") {
+			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 60).Draw(rt, "seconds")) * time.Second)
+			var all sync.WaitGroup
+			for _, name := range names {
+				guard := check.Guard{
+					Care:  check.Care{Unit: name, Repair: true, Cooldown: cooldown},
+					Units: w, Repairs: repairs, Now: func() time.Time { return w.now },
+				}
+				all.Go(func() { guard.Around(ill)(t.Context()) })
+			}
+			all.Wait()
+		}
+		if w.together > 1 {
+			rt.Fatalf("%d units were being restarted at once", w.together)
+		}
+		for name, times := range w.restarts {
+			seen += len(times)
+			for i := 1; i < len(times); i++ {
+				if apart := times[i].Sub(times[i-1]); apart <= cooldown {
+					rt.Fatalf("%s was restarted twice within %s", name, apart)
+				}
+			}
+		}
+	})
+	t.Logf("saw %d restarts", seen)
+	if seen == 0 {
+		t.Error("nothing was restarted")
+	}
+}

@@ -1,0 +1,68 @@
+package check
+
+import (
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// In a network of its own, the kernel is given rules by the real programs.
+func TestIPTablesTellsWhichTablesHaveRules(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		commands []string
+		want     exam.Verdict
+		says     string
+	}{
+		{"none", nil, exam.Unknown, "no rules"},
+		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, exam.Unknown, "no rules"},
+		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, exam.Well, "iptables-legacy: 2 "},
+		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, exam.Well, "iptables-nft: 3 "},
+		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, exam.Sick, "both"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			done := make(chan exam.Answer)
+			go func() {
+				defer close(done)
+				// Never unlocked: the thread, and with it the network, ends with the goroutine.
+				runtime.LockOSThread()
+				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+					t.Errorf("making a network, which takes root: %v", err)
+					return
+				}
+				for _, command := range test.commands {
+					words := strings.Fields(command)
+					if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+						t.Errorf("%s (Debian package iptables): %v %s", command, err, out)
+					}
+				}
+				done <- IPTables("/proc/thread-self")(t.Context())
+			}()
+			if got := <-done; got.Verdict != test.want || !strings.Contains(got.Message, test.says) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// Whatever stands in an answer of the kernel, or of somebody in its place, is survived.
+func FuzzParseRules(f *testing.F) {
+	rule := []byte{36, 0, 0, 0, 6, 10, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 11, 0, 1, 0, 'f', 'i', 'l', 't', 'e', 'r', 0, 0}
+	rule[0] = byte(len(rule))
+	if n, _, err := parseRules(rule); n != 1 || err != nil {
+		f.Fatalf("%d rules, %v", n, err)
+	}
+	f.Add(rule)
+	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if n, _, _ := parseRules(text); n > len(text)/16 {
+			t.Fatalf("%d rules in %d bytes", n, len(text))
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// ContainerdSocket is where containerd answers, on most nodes.
+const ContainerdSocket = "unix:///run/containerd/containerd.sock"
+
+// Runtime examines the container runtime that answers to CRI on a socket: it must say
+// that it is ready. Whether its network is, the kubelet tells as Ready.
+//
+// Each examination makes a connection of its own: somebody who still serves those that
+// were open and takes no new ones is not well, and nothing is left open between two.
+func Runtime(socket string) exam.Exam {
+	path := strings.TrimPrefix(socket, "unix://")
+	return func(ctx context.Context) exam.Answer {
+		asking, cancel, limit := patience(ctx)
+		defer cancel()
+		reply, dialled, err := askRuntime(asking, path)
+		return judgeRuntime(path, limit, reply, dialled, err, late(ctx, asking), ctx.Err())
+	}
+}
+
+// askRuntime asks for the status; dialled is why there is no connection, if there is none.
+func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, dialled, err error) {
+	// Who is not there is not waited for: it is the answer.
+	var dialer net.Dialer
+	probe, err := dialer.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err, err
+	}
+	// The connection is handed to gRPC once; when it breaks, that is the answer too.
+	first := make(chan net.Conn, 1)
+	first <- probe
+	connection, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case c := <-first:
+				return c, nil
+			default:
+				return nil, errors.New("the connection was closed")
+			}
+		}),
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+	)
+	if err != nil {
+		return nil, nil, errors.Join(err, probe.Close())
+	}
+	defer probe.Close()
+	defer connection.Close()
+	reply, err = cri.NewRuntimeServiceClient(connection).Status(ctx, &cri.StatusRequest{})
+	return reply, nil, err
+}
+
+func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialled, err error, late bool, ended error) exam.Answer {
+	switch {
+	case err == nil:
+		return judgeStatus(path, reply)
+	case late:
+		return sick("the container runtime does not answer on %s within %s", path, limit.Round(time.Millisecond))
+	case ended != nil:
+		return unknown(stopped, "the container runtime was not waited for: %v", ended)
+	case errors.Is(dialled, fs.ErrPermission):
+		return unknown(notAllowed, "asking the container runtime: %v", dialled)
+	case errors.Is(dialled, fs.ErrNotExist) && !isFolder(filepath.Dir(path)):
+		return unknown(notFound, "asking the container runtime: there is no folder %s here; mount it, or name another socket", filepath.Dir(path))
+	case dialled != nil:
+		return sick("the container runtime does not answer: %v", dialled)
+	case status.Code(err) == codes.Unimplemented:
+		return sick("whoever answers on %s does not speak CRI v1", path)
+	}
+	return sick("the container runtime answers on %s: %s", path, briefly(status.Convert(err).Message()))
+}
+
+func judgeStatus(path string, reply *cri.StatusResponse) exam.Answer {
+	for _, c := range reply.GetStatus().GetConditions() {
+		if c.GetType() == cri.RuntimeReady && !c.GetStatus() {
+			return sick("the container runtime on %s is not ready: %s: %s", path, briefly(c.GetReason()), briefly(c.GetMessage()))
+		}
+	}
+	return well("the container runtime is well")
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,161 @@
+package check_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// actor plays a container runtime.
+type actor struct {
+	cri.UnimplementedRuntimeServiceServer
+
+	play func(context.Context) (*cri.StatusResponse, error)
+}
+
+func (a actor) Status(ctx context.Context, _ *cri.StatusRequest) (*cri.StatusResponse, error) {
+	return a.play(ctx)
+}
+
+func ready(runtime, network bool) func(context.Context) (*cri.StatusResponse, error) {
+	return func(context.Context) (*cri.StatusResponse, error) {
+		return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
+			{Type: cri.RuntimeReady, Status: runtime, Reason: "ContainerdNotReady", Message: "it is not"},
+			{Type: cri.NetworkReady, Status: network, Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"},
+		}}}, nil
+	}
+}
+
+func listen(tb testing.TB, play func(context.Context) (*cri.StatusResponse, error)) string {
+	tb.Helper()
+	socket := filepath.Join(tb.TempDir(), "cri.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := grpc.NewServer()
+	if play != nil {
+		cri.RegisterRuntimeServiceServer(server, actor{play: play})
+	}
+	go func() { _ = server.Serve(listener) }()
+	tb.Cleanup(server.Stop)
+	return "unix://" + socket
+}
+
+func TestRuntime(t *testing.T) {
+	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "silent.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // it takes connections by the kernel's hand, and never answers
+	for _, test := range []struct {
+		name, socket string
+		want         exam.Verdict
+		says         string
+	}{
+		{"is well when it says so", listen(t, ready(true, true)), exam.Well, ""},
+		{"is well without a network", listen(t, ready(true, false)), exam.Well, ""},
+		{"is sick when it is not ready", listen(t, ready(false, true)), exam.Sick, "ContainerdNotReady: it is not"},
+		{"is sick when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
+			return nil, status.Error(codes.Internal, "broken\nby far")
+		}), exam.Sick, "broken"},
+		{"is sick when it hangs", listen(t, func(ctx context.Context) (*cri.StatusResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}), exam.Sick, "within"},
+		{"is sick when it takes connections and never answers", silent.Addr().String(), exam.Sick, "within"},
+		{"is sick when it speaks something else", listen(t, nil), exam.Sick, "does not speak CRI"},
+		{"is sick when nobody is at its socket", filepath.Join(t.TempDir(), "no.sock"), exam.Sick, "no such file"},
+		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", exam.Unknown, "/nowhere/at/all"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			got := check.Runtime(test.socket)(ctx)
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Contains(got.Message, "\n") {
+				t.Errorf("%+v", got)
+			}
+			if ctx.Err() != nil {
+				t.Error("no time was left to say so")
+			}
+			for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; <-time.After(5 * time.Millisecond) { // of the server
+				if time.Now().After(deadline) {
+					t.Fatalf("%d goroutines are left of %d", runtime.NumGoroutine(), before)
+				}
+			}
+		})
+	}
+}
+
+// What is asked of the real one.
+func TestRuntimeIsContainerd(t *testing.T) {
+	if _, err := exec.LookPath("containerd"); err != nil {
+		t.Fatal("there is no containerd: apt-get install -y --no-install-recommends --no-upgrade containerd")
+	}
+	folder := t.TempDir()
+	socket := filepath.Join(folder, "c.sock")
+	settings := filepath.Join(folder, "config.toml")
+	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\n[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n[plugins.'io.containerd.grpc.v1.cri']\nstream_server_port = '0'\ndisable_apparmor = true\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\nsnapshotter = 'native'\n[plugins.'io.containerd.internal.v1.opt']\npath = %q\n",
+		filepath.Join(folder, "root"), filepath.Join(folder, "state"), socket, socket+".ttrpc", filepath.Join(folder, "opt"))
+	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	daemon := exec.Command("containerd", "--config", settings)
+	daemon.Stderr = &said
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := func() {
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+	}
+	defer stop()
+	ask := func() exam.Answer {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		return check.Runtime("unix://" + socket)(ctx)
+	}
+	began := time.Now()
+	for ask().Verdict != exam.Well {
+		if time.Since(began) > 30*time.Second {
+			stop()
+			t.Fatalf("containerd is not well: %+v\n%s", ask(), said.String())
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	t.Logf("well %s after its start: %+v", time.Since(began).Round(time.Millisecond), ask())
+	stop()
+	if got := ask(); got.Verdict != exam.Sick || !strings.Contains(got.Message, "refused") {
+		t.Errorf("after its end: %+v", got)
+	}
+}
+
+// One op is one examination: a connection, a question and the answer of a runtime in this
+// process, whose work is in the figures too.
+func BenchmarkRuntime(b *testing.B) {
+	examine := check.Runtime(listen(b, ready(true, true)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := examine(b.Context()); got.Verdict != exam.Well {
+			b.Fatalf("%+v", got)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package check
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+func TestJudgeMounts(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		table []string
+		want  exam.Verdict
+		says  string
+	}{
+		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, exam.Well, ""},
+		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, exam.Sick, "/dev/vda on / (ext4)"},
+		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, exam.Sick, "on /my disk ("},
+		{"somebody mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, exam.Well, ""},
+		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, exam.Well, ""},
+		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, exam.Sick, "on / ("},
+		{"somebody remounted it read-only below a bind mount", []string{"27 1 254:1 / /data ro - ext4 /dev/vdb ro", "28 27 254:1 /pod /pods/1 rw - ext4 /dev/vdb ro"}, exam.Well, ""},
+		{"images", []string{"1 2 7:1 / /snap/core rw - squashfs /dev/loop1 ro", "2 3 11:0 / /cd rw - iso9660 /dev/sr0 ro", "3 4 0:9 / /x rw - erofs /dev/loop2 ro"}, exam.Well, ""},
+		{"no disks", []string{"1 2 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro", "1 2 0:29 / /a rw - tmpfs tmpfs ro", "1 2 0:30 / /b rw - overlay overlay ro", "1 2 0:31 / /c rw - nfs4 h:/x ro"}, exam.Well, ""},
+		{"a subvolume of btrfs", []string{"1 2 0:31 /@ / rw - btrfs /dev/sda2 ro,space_cache"}, exam.Sick, "btrfs"},
+		{"a newer kernel says so", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw,emergency_ro"}, exam.Sick, "ext4"},
+		{"each filesystem is told once", []string{"1 2 8:1 / /a rw - ext4 /dev/sda1 ro", "2 2 8:1 / /b rw - ext4 /dev/sda1 ro"}, exam.Sick, "on /a (ext4)"},
+		{"many are told briefly", []string{
+			"1 2 8:1 / /a rw - ext4 a ro", "1 2 8:2 / /b rw - ext4 b ro", "1 2 8:3 / /c rw - ext4 c ro", "1 2 8:4 / /d rw - ext4 d ro", "1 2 8:5 / /e rw - ext4 e ro",
+		}, exam.Sick, "and 2 more"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "mountinfo")
+			if err := os.WriteFile(path, []byte(strings.Join(test.table, "\n")+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := Readonly(path)(t.Context())
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || strings.Count(got.Message, "/dev/sda1") > 1 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestTheTableOfThisMachineCanBeRead(t *testing.T) {
+	for _, table := range []string{MountTable, "/proc/self/mountinfo"} {
+		if got := Readonly(table)(t.Context()); got.Verdict != exam.Well {
+			t.Errorf("%s: %+v", table, got)
+		}
+	}
+	if got := Readonly("/nowhere")(t.Context()); got.Verdict != exam.Unknown || got.Reason == "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A table of what the kernel could write comes out as it went in.
+func TestParseMountsUndoesWhatTheKernelWrites(t *testing.T) {
+	escape := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
+	rapid.Check(t, func(rt *rapid.T) {
+		path := rapid.StringMatching(`/[ -~\t\n]{0,12}`).Draw(rt, "path")
+		extra := rapid.SampledFrom([]string{"", "shared:1 ", "master:2 propagate_from:3 "}).Draw(rt, "optional")
+		line := fmt.Sprintf("36 35 98:0 / %s rw,noatime %s- ext4 /dev/root rw,errors=continue\n", escape.Replace(path), extra)
+		mounts, err := parseMounts([]byte(line))
+		if err != nil || len(mounts) != 1 || mounts[0].point != path || mounts[0].device != "98:0" || mounts[0].kind != "ext4" || mounts[0].super[1] != "errors=continue" {
+			rt.Fatalf("%q became %+v, %v", line, mounts, err)
+		}
+	})
+}
+
+func FuzzParseMounts(f *testing.F) {
+	f.Add([]byte("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"))
+	f.Add([]byte("1 2 0:1 / /a rw -  \n- - - - - - - - -\n"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		mounts, err := parseMounts(text)
+		if (err == nil) != (len(mounts) > 0) {
+			t.Fatalf("%+v and %v", mounts, err)
+		}
+		judgeMounts(mounts)
+	})
+}
+
+func TestJudgeClock(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		state int
+		told  unix.Timex
+		limit time.Duration
+		want  exam.Verdict
+	}{
+		{"synchronised", 0, unix.Timex{Status: 0x2001, Maxerror: 25_000}, 2 * time.Second, exam.Well},
+		{"a leap second is coming", 1, unix.Timex{Status: 0x2011}, 2 * time.Second, exam.Well},
+		{"not synchronised", 5, unix.Timex{Status: 0x40, Maxerror: 16_000_000}, 0, exam.Sick},
+		{"not corrected for long", 0, unix.Timex{Status: 0x2001, Maxerror: 2_000_001}, 2 * time.Second, exam.Sick},
+		{"at the limit", 0, unix.Timex{Status: 0x2001, Maxerror: 2_000_000}, 2 * time.Second, exam.Well},
+		{"without a limit", 0, unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, exam.Well},
+		{"in error for another reason", 5, unix.Timex{Status: 0x2002}, 0, exam.Sick},
+	} {
+		if got := judgeClock(test.state, test.told, test.limit); got.Verdict != test.want {
+			t.Errorf("%s: %+v", test.name, got)
+		}
+	}
+	if got := Clock(time.Second)(t.Context()); got.Verdict == exam.Unknown {
+		t.Errorf("the clock of this machine: %+v", got)
+	}
+}
+
+func TestConntrack(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		files map[string]string
+		want  exam.Verdict
+	}{
+		{"there is no table", nil, exam.Well},
+		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, exam.Well},
+		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, exam.Sick},
+		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, exam.Sick},
+		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, exam.Well},
+		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, exam.Sick},
+		{"it holds no number", map[string]string{"nf_conntrack_count": "many", "nf_conntrack_max": "100"}, exam.Unknown},
+		{"it is empty", map[string]string{"nf_conntrack_count": "", "nf_conntrack_max": "100"}, exam.Unknown},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			proc := t.TempDir()
+			folder := filepath.Join(proc, "sys/net/netfilter")
+			if err := os.MkdirAll(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range test.files {
+				if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == exam.Unknown && got.Reason == "" {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == exam.Unknown {
+		t.Errorf("the table of this machine: %+v", got)
+	}
+}
+
+func TestDNS(t *testing.T) {
+	if got := DNS("localhost")(t.Context()); got.Verdict != exam.Well {
+		t.Errorf("%+v", got)
+	}
+	if got := DNS("no such name")(t.Context()); got.Verdict != exam.Sick {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEveryCheckThatAFileMayNameIsThere(t *testing.T) {
+	node := Node{Getenv: os.Getenv, Repairs: &Repairs{}}
+	for _, name := range config.Checks() {
+		if examine, err := New(config.CheckRule{Check: name}, node); err != nil || examine == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := New(config.CheckRule{Check: "nothing"}, node); err == nil {
+		t.Error("there is a check called nothing")
+	}
+}

@@ -1,0 +1,66 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// Reasons of an Unknown.
+const (
+	notAllowed = "CheckNotAllowed" // the agent lacks rights
+	notFound   = "CheckNotPossible"
+	stopped    = "CheckStopped"
+	startingUp = "StartingUp"
+)
+
+func well(format string, args ...any) exam.Answer {
+	return exam.Answer{Verdict: exam.Well, Message: fmt.Sprintf(format, args...)}
+}
+
+func sick(format string, args ...any) exam.Answer {
+	return exam.Answer{Verdict: exam.Sick, Message: fmt.Sprintf(format, args...)}
+}
+
+func unknown(reason, format string, args ...any) exam.Answer {
+	return exam.Answer{Verdict: exam.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// most is the part of the time of an examination within which an answer must come. The
+// rest is for saying that it did not, and for asking systemd about it.
+const most = 0.8
+
+// patience returns the time within which whoever is asked must answer.
+func patience(ctx context.Context) (asking context.Context, cancel context.CancelFunc, limit time.Duration) {
+	limit = 10 * time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = time.Duration(float64(time.Until(deadline)) * most)
+	}
+	asking, cancel = context.WithTimeout(ctx, limit)
+	return asking, cancel, limit
+}
+
+// late says whether the one who was asked has taken too long. It is not if it is we who
+// are being stopped.
+func late(ctx, asking context.Context) bool {
+	return ctx.Err() == nil && errors.Is(asking.Err(), context.DeadlineExceeded)
+}
+
+// briefly is the first line of a text, cut to what fits into a message.
+func briefly(text string) string {
+	const limit = 100
+	text, _, _ = strings.Cut(strings.TrimSpace(strings.ToValidUTF8(text, "?")), "\n")
+	if len(text) <= limit {
+		return text
+	}
+	end := limit
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "..."
+}
