@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/exam"
@@ -40,10 +41,27 @@ func host(getenv func(string) string, name, port string) string {
 
 // Endpoint examines somebody who answers 200 to HTTP as long as they are well. A
 // kube-proxy from before there was /livez is asked for /healthz.
-func Endpoint(name, address string) exam.Exam {
+func Endpoint(name, address string) exam.Exam { return ask(name, address, &http.Transport{}) }
+
+// DockerSocket is where Docker answers.
+const DockerSocket = "unix:///var/run/docker.sock"
+
+// Docker examines the Docker that answers on a socket: it must list containers, as for
+// docker ps.
+func Docker(socket string) exam.Exam {
+	path := strings.TrimPrefix(socket, "unix://")
+	return ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	})
+}
+
+func ask(name, address string, through *http.Transport) exam.Exam {
+	// A connection of its own each time, as anybody new would need, and no proxy.
+	through.DisableKeepAlives = true
 	client := &http.Client{
-		// A connection of its own each time, as anybody new would need, and no proxy.
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     through,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return func(ctx context.Context) exam.Answer {

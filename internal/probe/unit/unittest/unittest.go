@@ -49,7 +49,11 @@ func Start(tb testing.TB) *Systemd {
 	if _, err := exec.LookPath("dbus-daemon"); err != nil {
 		tb.Fatal("there is no dbus-daemon: apt-get install -y --no-install-recommends dbus-daemon")
 	}
-	folder := tb.TempDir()
+	folder, err := os.MkdirTemp("", "bus-") // the path of a socket has no room for the name of a test
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(folder) })
 	s := &Systemd{socket: filepath.Join(folder, "bus"), units: map[string]Unit{}, paths: map[dbus.ObjectPath]string{}}
 	settings := filepath.Join(folder, "bus.conf")
 	if err := os.WriteFile(settings, fmt.Appendf(nil, busConfig, s.socket), 0o600); err != nil {

@@ -1,0 +1,180 @@
+package helpers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// healthOptions are the flags of health-checker.
+type healthOptions struct {
+	component, service string
+	repair             bool
+	socket             string
+	criTimeout         time.Duration
+	cooldown, loopback time.Duration
+	timeout            time.Duration
+	patterns           logPatterns
+}
+
+// unitsOf are the components, with the units that run them.
+var unitsOf = map[string]string{"kubelet": "kubelet", "kube-proxy": "kube-proxy", "docker": "docker", "cri": "containerd"}
+
+func parseHealth(args []string, out io.Writer) (healthOptions, error) {
+	var o healthOptions
+	f := flags("health-checker", out)
+	f.StringVar(&o.component, "component", "kubelet", "what is examined: kubelet, kube-proxy, docker or cri")
+	f.StringVar(&o.service, "service", "", "`unit` of systemd that runs it (that of the component)")
+	f.StringVar(&o.service, "systemd-service", "", "old name of --service")
+	f.BoolVar(&o.repair, "enable-repair", true, "restart the unit if it is sick")
+	f.String("crictl-path", "", "taken and without effect: the runtime is asked directly")
+	f.StringVar(&o.socket, "cri-socket-path", "unix:///var/run/containerd/containerd.sock", "`socket` of the container runtime")
+	f.DurationVar(&o.criTimeout, "cri-timeout", 2*time.Second, "how long the container runtime may take")
+	f.DurationVar(&o.cooldown, "cooldown-time", 2*time.Minute, "how long the unit must have been as it is until it is restarted")
+	f.DurationVar(&o.loopback, "loopback-time", 0, "how far back the journal is searched for the patterns, 0 means up to the unit's start")
+	f.DurationVar(&o.timeout, "health-check-timeout", 10*time.Second, "how long an answer may take")
+	f.Var(&o.patterns, "log-pattern", "`N:regex`, several separated by commas: sick if so many lines of the unit's journal match")
+	if err := parse(f, args); err != nil {
+		return o, err
+	}
+	usual, ok := unitsOf[o.component]
+	switch {
+	case !ok:
+		return o, fmt.Errorf("--component %q is not known; write kubelet, kube-proxy, docker or cri", o.component)
+	case o.timeout <= 0 || o.criTimeout <= 0:
+		return o, errors.New("--health-check-timeout and --cri-timeout must be more than nothing, such as 10s")
+	case o.component == "cri" && o.socket == "":
+		return o, errors.New("--cri-socket-path is empty; write one such as unix:///run/containerd/containerd.sock")
+	}
+	if o.service == "" {
+		o.service = usual
+	}
+	return o, nil
+}
+
+// spare is the part of an examination that is left for asking systemd.
+const spare = 1.25
+
+func healthChecker(n node, args []string, out io.Writer) int {
+	o, err := parseHealth(args, out)
+	if err != nil {
+		return refuse(out, "health-checker", err)
+	}
+	limit := o.timeout
+	if o.component == "cri" {
+		limit = min(limit, o.criTimeout)
+	}
+	guard := check.Guard{
+		Care:  check.Care{Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
+		Units: n.units, Repairs: &check.Repairs{}, Now: n.now,
+	}
+	examineBoth := func(ctx context.Context) exam.Answer {
+		if answer := o.exam(n)(ctx); answer.Verdict != exam.Well || len(o.patterns) == 0 {
+			return answer
+		}
+		return o.searchJournal(ctx, n)
+	}
+	return examine(out, time.Duration(float64(limit)*spare), guard.Around(examineBoth))
+}
+
+func (o healthOptions) exam(n node) exam.Exam {
+	switch o.component {
+	case "kube-proxy":
+		return check.Endpoint("kube-proxy", check.KubeProxyURL(n.getenv))
+	case "docker":
+		return check.Docker(check.DockerSocket)
+	case "cri":
+		return check.Runtime(o.socket)
+	}
+	return check.Endpoint("kubelet", check.KubeletURL(n.getenv))
+}
+
+// searchJournal looks for the patterns in what the unit has written since its start.
+func (o healthOptions) searchJournal(ctx context.Context, n node) exam.Answer {
+	u, err := n.units.Look(ctx, o.service)
+	if err != nil {
+		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
+	}
+	since := u.Started
+	if back := n.now().Add(-o.loopback); o.loopback > 0 && back.After(since) {
+		since = back
+	}
+	counts := make([]int, len(o.patterns))
+	err = readJournal(ctx, "", identifier(o.service), since, n.now(), func(line []byte) {
+		for i, p := range o.patterns {
+			if p.pattern.Match(line) {
+				counts[i]++
+			}
+		}
+	})
+	if err != nil {
+		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
+	}
+	for i, p := range o.patterns {
+		if counts[i] >= p.count {
+			return exam.Answer{Verdict: exam.Sick, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
+		}
+	}
+	return exam.Answer{Verdict: exam.Well, Message: o.service + " is well"}
+}
+
+// identifier is the name under which a unit writes to the journal, mostly its own.
+func identifier(service string) string {
+	name := strings.TrimSuffix(service, ".service")
+	if name == "docker" {
+		return "dockerd"
+	}
+	return name
+}
+
+// logPatterns is the flag --log-pattern.
+type logPatterns []logPattern
+
+type logPattern struct {
+	count   int
+	text    string
+	pattern *regexp.Regexp
+}
+
+// String is what a flag must have.
+func (p *logPatterns) String() string { return "" }
+
+// Set adds patterns. A comma separates two only if a number follows it: others belong to
+// the pattern.
+func (p *logPatterns) Set(text string) error {
+	for _, item := range splitPatterns(text) {
+		count, pattern, ok := strings.Cut(item, ":")
+		n, err := strconv.Atoi(count)
+		if !ok || err != nil || n < 1 || pattern == "" {
+			return fmt.Errorf("%q is not N:regex, such as 10:connection refused", item)
+		}
+		compiled, err := regexp.Compile("(?i)" + pattern)
+		if err != nil {
+			return fmt.Errorf("%q is no regular expression: %w", pattern, err)
+		}
+		*p = append(*p, logPattern{n, pattern, compiled})
+	}
+	return nil
+}
+
+var nextPattern = regexp.MustCompile(`,\d+:`)
+
+func splitPatterns(text string) []string {
+	var items []string
+	for {
+		at := nextPattern.FindStringIndex(text)
+		if at == nil {
+			return append(items, text)
+		}
+		items = append(items, text[:at[0]])
+		text = text[at[0]+1:]
+	}
+}

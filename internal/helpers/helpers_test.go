@@ -1,0 +1,363 @@
+package helpers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
+	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
+)
+
+// call runs a program on a node, and returns its exit code and its line.
+func call(t *testing.T, n node, name string, args ...string) (int, string) {
+	t.Helper()
+	var out strings.Builder
+	code := programs()[name](n, args, &out)
+	line := out.String()
+	if strings.Count(line, "\n") != 1 || !strings.HasSuffix(line, "\n") {
+		t.Errorf("%s %q printed %q, which is not one line", name, args, line)
+	}
+	return code, strings.TrimSpace(line)
+}
+
+// here is a node with this systemd and this environment.
+func here(systemd *unittest.Systemd, env map[string]string) node {
+	n := node{
+		getenv: func(name string) string { return env[name] }, proc: "/proc", now: time.Now,
+		units: unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
+		boot:  func() (boot.Boot, error) { return boot.Boot{ID: "b", Time: time.Now().Add(-time.Hour)}, nil },
+	}
+	if systemd != nil {
+		n.units = unit.New(systemd.Config())
+	}
+	return n
+}
+
+// served is an environment in which the kubelet and kube-proxy answer so.
+func served(t *testing.T, status int) map[string]string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	t.Cleanup(server.Close)
+	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{"HOST_ADDRESS": host, "KUBELET_PORT": port, "KUBEPROXY_PORT": port}
+}
+
+func TestEveryProgramThatTheOriginalFilesCallIsHere(t *testing.T) {
+	paths, err := filepath.Glob("../probe/config/testdata/node-problem-detector/*.json")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct {
+			Plugin string
+			Rules  []struct {
+				Path string
+				Args []string
+			}
+		}
+		if err := json.Unmarshal(text, &file); err != nil || file.Plugin != "custom" {
+			continue
+		}
+		for _, rule := range file.Rules {
+			name := filepath.Base(rule.Path)
+			if _, ok := Program(rule.Path); !ok {
+				t.Errorf("%s calls %s", path, rule.Path)
+			}
+			seen[name] = true
+			switch name {
+			case "health-checker":
+				_, err = parseHealth(rule.Args, io.Discard)
+			case "log-counter":
+				_, err = parseCounter(rule.Args, io.Discard)
+			}
+			if err != nil {
+				t.Errorf("%s: %s %q: %v", path, name, rule.Args, err)
+			}
+		}
+	}
+	if len(seen) != len(programs()) {
+		t.Errorf("they call %d programs of %d", len(seen), len(programs()))
+	}
+	for _, name := range []string{"autohealer-agent", "", "/", "sh"} {
+		if _, ok := Program(name); ok {
+			t.Errorf("%q is a program", name)
+		}
+	}
+}
+
+func TestHealthChecker(t *testing.T) {
+	old := unittest.Unit{Load: "loaded", Active: "active", Started: time.Now().Add(-time.Hour), Changed: time.Now().Add(-time.Hour)}
+	young := unittest.Unit{Load: "loaded", Active: "active", Started: time.Now(), Changed: time.Now()}
+	for _, test := range []struct {
+		name      string
+		status    int
+		unit      unittest.Unit
+		args      []string
+		want      int
+		says      string
+		restarted bool
+	}{
+		{"well", 200, old, []string{"--component=kubelet"}, 0, "kubelet is well", false},
+		{"the kubelet is the usual component", 200, old, nil, 0, "kubelet is well", false},
+		{"sick, and restarted by default", 500, old, []string{"--component=kubelet"}, 1, "kubelet.service was restarted", true},
+		{"sick, and not restarted within its cool-down", 500, young, []string{"--component=kubelet", "--cooldown-time=1m"}, 1, "left alone for 1m0s", false},
+		{"sick, and not restarted on request", 500, old, []string{"--component=kubelet", "--enable-repair=false"}, 1, "kubelet answers 500", false},
+		{"another unit", 500, old, []string{"--component", "kube-proxy", "--service", "kubelet"}, 1, "kubelet.service was restarted", true},
+		{"the unit's old flag", 500, old, []string{"--component=kube-proxy", "--systemd-service=kubelet"}, 1, "kubelet.service was restarted", true},
+		{"a unit that is not there", 500, old, []string{"--component=kube-proxy"}, 1, "no unit kube-proxy.service", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			systemd := unittest.Start(t)
+			systemd.Set("kubelet.service", test.unit)
+			code, line := call(t, here(systemd, served(t, test.status)), "health-checker", test.args...)
+			if code != test.want || !strings.Contains(line, test.says) {
+				t.Errorf("%d %q", code, line)
+			}
+			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted {
+				t.Errorf("restarted: %v", restarted)
+			}
+		})
+	}
+}
+
+// runtimeOf plays a container runtime.
+type runtimeOf struct {
+	cri.UnimplementedRuntimeServiceServer
+
+	hang bool
+}
+
+func (r runtimeOf) Status(ctx context.Context, _ *cri.StatusRequest) (*cri.StatusResponse, error) {
+	if r.hang {
+		<-ctx.Done()
+	}
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{}}, ctx.Err()
+}
+
+func TestHealthCheckerAsksTheRuntime(t *testing.T) {
+	for _, hang := range []bool{false, true} {
+		socket := filepath.Join(t.TempDir(), "c.sock")
+		listener, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer()
+		cri.RegisterRuntimeServiceServer(server, runtimeOf{hang: hang})
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(server.Stop)
+		began := time.Now()
+		code, line := call(t, here(nil, nil), "health-checker", "--component=cri", "--enable-repair=false", "--cri-socket-path=unix://"+socket, "--cri-timeout=200ms", "--crictl-path=/usr/bin/crictl")
+		if hang != (code == sick) || hang != strings.Contains(line, "within 200ms") || time.Since(began) > 10*time.Second {
+			t.Errorf("hangs %v: %d %q after %s", hang, code, line, time.Since(began))
+		}
+	}
+}
+
+func TestWrongFlagsAreRefusedInOneLine(t *testing.T) {
+	for _, test := range []struct {
+		program string
+		args    []string
+		says    string
+	}{
+		{"health-checker", []string{"--component=kubectl"}, `--component "kubectl" is not known`},
+		{"health-checker", []string{"--componnet=cri"}, "did you mean --component?"},
+		{"health-checker", []string{"--weather=fine"}, "there is no flag --weather; there are --component"},
+		{"health-checker", []string{"--cooldown-time=soon"}, "cooldown-time"},
+		{"health-checker", []string{"--cri-timeout=0s"}, "more than nothing"},
+		{"health-checker", []string{"--log-pattern=x"}, "is not N:regex"},
+		{"health-checker", []string{"--log-pattern=0:x"}, "is not N:regex"},
+		{"health-checker", []string{"--log-pattern=1:("}, "is no regular expression"},
+		{"health-checker", []string{"kubelet"}, `"kubelet" is no flag`},
+		{"health-checker", []string{"--component=cri", "--cri-socket-path="}, "--cri-socket-path is empty"},
+		{"log-counter", nil, "--pattern is missing"},
+		{"log-counter", []string{"--pattern=("}, "--pattern"},
+		{"log-counter", []string{"--pattern=a", "--lookback=soon"}, `--lookback "soon" is no duration`},
+		{"log-counter", []string{"--pattern=a", "--count=0"}, "--count 0"},
+		{"log-counter", []string{"--pattern=a", "--log-path=journal"}, "--log-path"},
+	} {
+		if code, line := call(t, here(nil, nil), test.program, test.args...); code != unknown || !strings.Contains(line, test.says) || !strings.HasPrefix(line, test.program+": ") {
+			t.Errorf("%s %q: %d %q", test.program, test.args, code, line)
+		}
+	}
+	var out strings.Builder
+	if code := healthChecker(here(nil, nil), []string{"--help"}, &out); code != well || !strings.Contains(out.String(), "-cooldown-time") {
+		t.Errorf("help: %d %q", code, out.String())
+	}
+}
+
+func TestLogCounterCountsTheJournal(t *testing.T) {
+	folder, write := journald(t)
+	for i := range 5 {
+		write("systemd", "Started kubelet.service - kubelet.")
+		write("other", "Started kubelet.service - kubelet.")
+		if i == 0 {
+			write("systemd", "Stopping kubelet.service - kubelet...")
+		}
+	}
+	base := []string{"--journald-source=systemd", "--log-path=" + folder, "--lookback=20m", `--pattern=Started kubelet\.service.*`}
+	count := func(more ...string) (int, string) {
+		return call(t, here(nil, nil), "log-counter", slices.Concat(base, more)...)
+	}
+	eventually(t, "five lines are there", func() bool {
+		code, _ := count("--count=5")
+		return code == sick
+	})
+	for _, test := range []struct {
+		name string
+		more []string
+		want int
+		says string
+	}{
+		{"below the count", []string{"--count=6"}, well, "5 lines match"},
+		{"one is enough", nil, sick, "5 lines match"},
+		{"a stop takes one off", []string{"--count=5", `--revert-pattern=Stopping kubelet\.service.*`}, well, "4 lines match"},
+		{"the pattern ends at the line's end", []string{"--pattern=Started", "--count=1"}, well, "0 lines"},
+		{"nothing counts until the delay is over", []string{"--delay=2h", "--count=1"}, well, "0 lines"},
+		{"nothing that old is left", []string{"--lookback=0", "--count=1"}, well, "0 lines"},
+		{"nobody wrote it", []string{"--journald-source=nobody", "--count=1"}, well, "0 lines"},
+		{"there is no such folder", []string{"--log-path=" + folder + "/nowhere"}, unknown, "nowhere"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			began := time.Now()
+			if code, line := count(test.more...); code != test.want || !strings.Contains(line, test.says) {
+				t.Errorf("%d %q", code, line)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+func TestLogCounterCountsTheKernelsLog(t *testing.T) {
+	mark := fmt.Sprintf("autohealer-helpers-%d", time.Now().UnixNano())
+	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for range 3 {
+		if _, err := log.WriteString(mark + " happened\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := here(nil, nil)
+	n.boot = func() (boot.Boot, error) { return boot.Read("") }
+	n.now = func() time.Time { return time.Now().Add(time.Second) } // the kernel's stamps may be ahead a little
+	args := []string{"--log-path=/dev/kmsg", "--lookback=5m", "--pattern=" + mark + ".*"}
+	if code, line := call(t, n, "log-counter", append(args, "--count=3")...); code != sick || !strings.HasPrefix(line, "3 ") {
+		t.Errorf("%d %q", code, line)
+	}
+	if code, line := call(t, n, "log-counter", append(args, "--count=4")...); code != well {
+		t.Errorf("%d %q", code, line)
+	}
+}
+
+func TestScriptsAnswerAsTheirNodeIs(t *testing.T) {
+	systemd := unittest.Start(t)
+	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "active"})
+	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != well || line != "chronyd.service is running" {
+		t.Errorf("%d %q", code, line)
+	}
+	systemd.Set("chronyd.service", unittest.Unit{Load: "loaded", Active: "failed"})
+	if code, line := call(t, here(systemd, nil), "check_ntp.sh"); code != sick {
+		t.Errorf("%d %q", code, line)
+	}
+	if code, line := call(t, here(nil, nil), "check_ntp.sh"); code == unknown || !strings.Contains(line, "clock") {
+		t.Errorf("without systemd: %d %q", code, line)
+	}
+
+	n := here(nil, nil)
+	n.proc = t.TempDir()
+	if code, line := call(t, n, "network_problem.sh"); code != well {
+		t.Errorf("without a table: %d %q", code, line)
+	}
+	folder := filepath.Join(n.proc, "sys/net/netfilter")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"nf_conntrack_count": "99", "nf_conntrack_max": "100"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, line := call(t, n, "network_problem.sh", "ignored"); code != well {
+		t.Errorf("at 99 of 100: %d %q", code, line)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "nf_conntrack_count"), []byte("100"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, line := call(t, n, "network_problem.sh"); code != sick {
+		t.Errorf("at 100 of 100: %d %q", code, line)
+	}
+	for _, name := range []string{"dns_problem.sh", "iptables_mode.sh"} {
+		began := time.Now()
+		if code, line := call(t, here(nil, nil), name); code < well || code > unknown || time.Since(began) > 3*time.Second {
+			t.Errorf("%s: %d %q after %s", name, code, line, time.Since(began))
+		}
+	}
+}
+
+func TestHealthCheckerSearchesTheJournal(t *testing.T) {
+	o, err := parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]string, 0, len(o.patterns))
+	for _, p := range o.patterns {
+		got = append(got, fmt.Sprintf("%d %s", p.count, p.text))
+	}
+	if want := "2 connection refused|3 a,b|1 x{1,3}:y"; strings.Join(got, "|") != want {
+		t.Errorf("%q, want %q", strings.Join(got, "|"), want)
+	}
+	// Without systemd nobody knows since when to search.
+	code, line := call(t, here(nil, served(t, 200)), "health-checker", "--log-pattern=1:a", "--enable-repair=false")
+	if code != unknown || !strings.Contains(line, "systemd") {
+		t.Errorf("%d %q", code, line)
+	}
+}
+
+// Whatever the arguments are, the answer is one line at most and an exit code.
+func FuzzFlags(f *testing.F) {
+	f.Add("--component=cri\n--cri-timeout=1ns")
+	f.Add("--log-pattern=1:a,2:b,\n--cooldown-time=-1h")
+	f.Add("--pattern=a\n--count=-1\n--lookback=1h")
+	f.Add("-h\n--\n-\n---=")
+	f.Fuzz(func(t *testing.T, text string) {
+		args := strings.Split(text, "\n")
+		if o, err := parseHealth(args, io.Discard); err == nil && (o.service == "" || o.timeout <= 0 || o.criTimeout <= 0 || unitsOf[o.component] == "") {
+			t.Fatalf("%+v was taken", o)
+		}
+		if o, err := parseCounter(args, io.Discard); err == nil && (o.pattern == nil || o.count < 1 || o.lookback < 0 || o.delay < 0) {
+			t.Fatalf("%+v was taken", o)
+		} else if err != nil {
+			var out strings.Builder
+			if code := refuse(&out, "log-counter", err); strings.Count(out.String(), "\n") > 1 || code != unknown && out.Len() > 0 {
+				t.Fatalf("%d %q", code, out.String())
+			}
+		}
+	})
+}

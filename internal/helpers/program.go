@@ -1,0 +1,86 @@
+package helpers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
+)
+
+// The exit codes.
+const (
+	well    = 0
+	sick    = 1
+	unknown = 2
+)
+
+// node is the machine that a program looks at.
+type node struct {
+	getenv func(string) string
+	proc   string
+	units  check.Units
+	boot   func() (boot.Boot, error)
+	now    func() time.Time
+}
+
+// program is one of them: it writes its line to out, and returns its exit code.
+type program func(n node, args []string, out io.Writer) int
+
+// programs are all of them, by their names.
+func programs() map[string]program {
+	return map[string]program{
+		"health-checker":     healthChecker,
+		"log-counter":        logCounter,
+		"check_ntp.sh":       checkNTP,
+		"network_problem.sh": networkProblem,
+		"dns_problem.sh":     dnsProblem,
+		"iptables_mode.sh":   iptablesMode,
+	}
+}
+
+// Program finds the program that goes by a name, which may be a path: argv[0].
+func Program(name string) (run func(args []string, out io.Writer) int, ok bool) {
+	p, ok := programs()[filepath.Base(name)]
+	if !ok {
+		return nil, false
+	}
+	return func(args []string, out io.Writer) int {
+		return p(node{
+			getenv: os.Getenv, proc: check.Proc, units: unit.New(unit.Config{}),
+			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now,
+		}, args, out)
+	}, true
+}
+
+// say prints one line, and returns the exit code.
+func say(out io.Writer, code int, format string, args ...any) int {
+	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+	fmt.Fprintln(out, line)
+	return code
+}
+
+// examine makes an examination within a time, and returns the exit code for its answer.
+func examine(out io.Writer, limit time.Duration, e exam.Exam) int {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	answer := e(ctx)
+	return say(out, code(answer.Verdict), "%s", answer.Message)
+}
+
+func code(v exam.Verdict) int {
+	switch v {
+	case exam.Well:
+		return well
+	case exam.Sick:
+		return sick
+	}
+	return unknown
+}
