@@ -1,0 +1,75 @@
+package check_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/exam"
+)
+
+// One op is what the shipped file asks for within 30 s: each of its checks as often as its
+// interval says, on this machine's own tables and clock. The kubelet and the runtime that
+// are asked live in this process, so that their work is in the figures too.
+func BenchmarkShippedChecks(b *testing.B) {
+	const period = 30 * time.Second
+	text, err := os.ReadFile("../../../config/health-checks.json")
+	if err != nil {
+		b.Fatal(err)
+	}
+	file, _, err := config.Parse("health-checks.json", config.Check, text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	kubelet := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer kubelet.Close()
+	runtime := listen(b, ready(true, true))
+	var round []exam.Exam
+	for _, rule := range file.Check.Rules {
+		switch rule.Check {
+		case config.CheckKubelet:
+			rule.Settings.URL = kubelet.URL
+		case config.CheckRuntime:
+			rule.Settings.Socket = runtime
+		}
+		rule.Settings.Grace = 0
+		examine, err := check.New(rule, check.Node{Getenv: os.Getenv, Repairs: &check.Repairs{}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for range int(period / rule.InvokeInterval) {
+			round = append(round, examine)
+		}
+	}
+	if len(round) != 9 {
+		b.Fatalf("%d examinations within %s", len(round), period)
+	}
+	before, ops := used(b), 0
+	b.ReportAllocs()
+	for b.Loop() {
+		ops++
+		for _, examine := range round {
+			if got := examine(b.Context()); got.Verdict == exam.Unknown {
+				b.Fatalf("%+v", got)
+			}
+		}
+	}
+	each := (used(b) - before) / time.Duration(ops)
+	b.ReportMetric(float64(each)/float64(time.Millisecond), "cpu-ms/op")
+	b.ReportMetric(100*float64(each)/float64(period), "%core")
+}
+
+// used is how much of the processor this process has used.
+func used(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
