@@ -53,17 +53,18 @@ demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
 	@exec bin/demo -controller bin/autohealer-controller -agent bin/autohealer-agent $(if $(ONCE),-once) $(if $(KMSG),-kmsg)
 
-# The tests of the agent read what a real journald has written. It is a part of every
-# Debian that boots, and of no container.
-.PHONY: journald
-journald:
-	@[ -x /lib/systemd/systemd-journald ] || { \
-		echo "test: installing journald (Debian package systemd)"; \
-		[ "$$(id -u)" = 0 ] || { echo "test: that takes root: sudo apt-get install -y --no-install-recommends systemd"; exit 1; }; \
-		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; }
+# The tests of the agent read what a real journald has written, ask a real containerd, and
+# speak over a real message bus. They are a part of every node, and of no container.
+NODE_PACKAGES := systemd dbus-daemon containerd iptables
+.PHONY: node
+node:
+	@[ -x /lib/systemd/systemd-journald ] && which dbus-daemon containerd iptables-legacy >/dev/null || { \
+		echo "test: installing what the agent's tests ask (Debian packages $(NODE_PACKAGES))"; \
+		[ "$$(id -u)" = 0 ] || { echo "test: that takes root: sudo apt-get install -y --no-install-recommends $(NODE_PACKAGES)"; exit 1; }; \
+		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-upgrade $(NODE_PACKAGES) >/dev/null; }
 
 .PHONY: test
-test: testbed journald ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log
+test: testbed node ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log
 	@echo "test: running all tests; the longest come first, and nothing is printed before they have ended"
 	@go test -race -timeout 30m $(LONGEST) $(PACKAGES)
 	@cd tools && go test -race -timeout 5m ./...

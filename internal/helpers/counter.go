@@ -122,7 +122,7 @@ func (o counterOptions) total(ctx context.Context, n node) (int, error) {
 		return 0, err
 	}
 	defer reader.Close()
-	err = readAll(ctx, reader, since, now, count)
+	err = readAll(ctx, reader, now, count)
 	return total, err
 }
 
@@ -140,11 +140,11 @@ func readJournal(ctx context.Context, path, source string, since, until time.Tim
 		return err
 	}
 	defer reader.Close()
-	return readAll(ctx, reader, since, until, visit)
+	return readAll(ctx, reader, until, visit)
 }
 
-// readAll reads what there is of a log, and does not wait for more.
-func readAll(ctx context.Context, reader logs.Reader, since, until time.Time, visit func(line []byte)) error {
+// readAll reads what there is of a log up to a time, and does not wait for more.
+func readAll(ctx context.Context, reader logs.Reader, until time.Time, visit func(line []byte)) error {
 	for {
 		chunk, err := reader.Next(ctx)
 		if err != nil {
@@ -154,7 +154,7 @@ func readAll(ctx context.Context, reader logs.Reader, since, until time.Time, vi
 		for _, record := range chunk.Records {
 			line := chunk.Text[begin:record.End]
 			begin = record.End
-			if !record.Time.Before(since) && !record.Time.After(until) {
+			if !record.Time.After(until) {
 				visit(bytes.TrimSuffix(line, []byte("\n")))
 			}
 		}

@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"net"
-	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/exam"
 )
@@ -21,8 +20,8 @@ func DNS(name string) exam.Exam {
 		switch {
 		case err == nil:
 			return well("%s can be resolved", name)
-		case late(ctx, asking):
-			return sick("%s cannot be resolved within %s", name, limit.Round(time.Millisecond))
+		case late(asking):
+			return sick("%s cannot be resolved within %s", name, spell(limit))
 		case ctx.Err() != nil:
 			return unknown(stopped, "the name was not waited for: %v", ctx.Err())
 		}

@@ -71,7 +71,7 @@ func ask(name, address string, through *http.Transport) exam.Exam {
 		if older, ok := olderPath(address); ok && err == nil && status == http.StatusNotFound {
 			status, said, err = get(asking, client, older)
 		}
-		return judgeEndpoint(name, address, limit, status, said, err, late(ctx, asking), ctx.Err())
+		return judgeEndpoint(name, address, limit, status, said, err, late(asking), ctx.Err())
 	}
 }
 
@@ -109,7 +109,7 @@ func judgeEndpoint(name, address string, limit time.Duration, status int, said s
 	case err == nil:
 		return sick("%s answers %d at %s: %s", name, status, address, briefly(said))
 	case late:
-		return sick("%s does not answer at %s within %s", name, address, limit.Round(time.Millisecond))
+		return sick("%s does not answer at %s within %s", name, address, spell(limit))
 	case ended != nil:
 		return unknown(stopped, "%s was not waited for: %v", name, ended)
 	case errors.Is(err, fs.ErrPermission):

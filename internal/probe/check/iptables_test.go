@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -56,6 +57,10 @@ func FuzzParseRules(f *testing.F) {
 	rule[0] = byte(len(rule))
 	if n, _, err := parseRules(rule); n != 1 || err != nil {
 		f.Fatalf("%d rules, %v", n, err)
+	}
+	other := bytes.Replace(rule, []byte("filter"), []byte("kubepr"), 1)
+	if n, _, err := parseRules(other); n != 0 || err != nil {
+		f.Fatalf("%d rules of iptables in a table of nft's own, %v", n, err)
 	}
 	f.Add(rule)
 	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})

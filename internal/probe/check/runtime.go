@@ -33,7 +33,7 @@ func Runtime(socket string) exam.Exam {
 		asking, cancel, limit := patience(ctx)
 		defer cancel()
 		reply, dialled, err := askRuntime(asking, path)
-		return judgeRuntime(path, limit, reply, dialled, err, late(ctx, asking), ctx.Err())
+		return judgeRuntime(path, limit, reply, dialled, err, late(asking), ctx.Err())
 	}
 }
 
@@ -75,7 +75,7 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 	case err == nil:
 		return judgeStatus(path, reply)
 	case late:
-		return sick("the container runtime does not answer on %s within %s", path, limit.Round(time.Millisecond))
+		return sick("the container runtime does not answer on %s within %s", path, spell(limit))
 	case ended != nil:
 		return unknown(stopped, "the container runtime was not waited for: %v", ended)
 	case errors.Is(dialled, fs.ErrPermission):

@@ -45,10 +45,19 @@ func patience(ctx context.Context) (asking context.Context, cancel context.Cance
 	return asking, cancel, limit
 }
 
+// spell writes how long somebody was waited for, as it was meant: what was lost on the
+// way would make another message of it each time.
+func spell(limit time.Duration) string {
+	if limit >= time.Second {
+		return limit.Round(100 * time.Millisecond).String()
+	}
+	return limit.Round(10 * time.Millisecond).String()
+}
+
 // late says whether the one who was asked has taken too long. It is not if it is we who
 // are being stopped.
-func late(ctx, asking context.Context) bool {
-	return ctx.Err() == nil && errors.Is(asking.Err(), context.DeadlineExceeded)
+func late(asking context.Context) bool {
+	return errors.Is(asking.Err(), context.DeadlineExceeded)
 }
 
 // briefly is the first line of a text, cut to what fits into a message.
