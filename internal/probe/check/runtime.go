@@ -74,7 +74,7 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 	switch {
 	case err == nil:
 		return judgeStatus(path, reply)
-	case late:
+	case late, ended == nil && status.Code(err) == codes.DeadlineExceeded: // it is told the limit, and may be first to say so
 		return sick("the container runtime does not answer on %s within %s", path, spell(limit))
 	case ended != nil:
 		return unknown(stopped, "the container runtime was not waited for: %v", ended)

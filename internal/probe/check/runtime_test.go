@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,6 +121,7 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	var said bytes.Buffer
 	daemon := exec.Command("containerd", "--config", settings)
 	daemon.Stderr = &said
+	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,6 +61,7 @@ func Start(tb testing.TB) *Systemd {
 		tb.Fatal(err)
 	}
 	daemon := exec.Command("dbus-daemon", "--config-file="+settings, "--nofork", "--nopidfile", "--print-address")
+	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
 	out, err := daemon.StdoutPipe()
 	if err == nil {
 		err = daemon.Start()
