@@ -1,0 +1,462 @@
+package problem_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var sick = problem.Condition{Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+var well = problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
+
+func reasons(got []problem.Status) []string {
+	var list []string
+	for _, s := range got {
+		for _, e := range s.Events {
+			list = append(list, e.Reason)
+		}
+	}
+	return list
+}
+
+func TestWhatComesAtOnceGoesTogetherAndIsSorted(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		now := time.Now()
+		must(t, c.SetCondition(well))
+		must(t, c.Report(problem.Event{Reason: "Second", Timestamp: now.Add(-time.Second)}))
+		must(t, c.Report(problem.Event{Reason: "First", Timestamp: now.Add(-time.Minute), Severity: problem.Info}))
+		must(t, c.SetCondition(sick))
+		pass(20 * time.Millisecond)
+		got, _ := a.statuses()
+		if len(got) != 1 || got[0].Source != "disk-watch" || !slices.Equal(reasons(got), []string{"First", "Second"}) {
+			t.Fatalf("%+v", got)
+		}
+		if e := got[0].Events; e[0].Severity != problem.Info || e[1].Severity != problem.Warn || !e[0].Timestamp.Equal(now.Add(-time.Minute)) {
+			t.Errorf("%+v", e)
+		}
+		if k := got[0].Conditions; len(k) != 1 || !k[0].Status || !k[0].Transition.Equal(now) {
+			t.Errorf("%+v", k)
+		}
+	})
+}
+
+func TestTheNewestConditionsAreTheHeartbeat(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		must(t, c.SetCondition(well))
+		began := time.Now()
+		pass(10*time.Minute + time.Second)
+		got, _ := a.statuses()
+		if len(got) != 21 {
+			t.Errorf("%d statuses in ten minutes, want one in 30 s", len(got))
+		}
+		must(t, c.SetCondition(well)) // nothing new
+		pass(time.Second)
+		if got, _ := a.statuses(); len(got) != 0 {
+			t.Errorf("what stands already is told: %+v", got)
+		}
+		changed := time.Now()
+		must(t, c.SetCondition(sick))
+		pass(10 * time.Second)
+		must(t, c.SetCondition(problem.Condition{Type: sick.Type, Status: true, Reason: sick.Reason, Message: "4 of them"}))
+		pass(time.Minute)
+		got, _ = a.statuses()
+		last := got[len(got)-1].Conditions
+		if len(got) != 3 || len(last) != 1 || !last[0].Status || last[0].Message != "4 of them" || !last[0].Transition.Equal(changed) {
+			t.Errorf("%+v, want it sick since %s, and not since %s", got, changed, began)
+		}
+	})
+}
+
+func TestHoweverMuchIsReportedStatusesAreApart(t *testing.T) {
+	scene(t, problem.Config{Queue: 10_000}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		for i := range 1000 {
+			must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i)}))
+			pass(time.Millisecond)
+		}
+		pass(20 * time.Second)
+		got, tried := a.statuses()
+		for i := 1; i < len(tried); i++ {
+			if gap := tried[i].Sub(tried[i-1]); gap < time.Second {
+				t.Errorf("statuses %d and %d are %s apart", i-1, i, gap)
+			}
+		}
+		if list := reasons(got); len(list) != 1000 || list[999] != "E999" {
+			t.Errorf("%d events got there", len(list))
+		}
+		t.Logf("saw %d statuses", len(tried))
+	})
+}
+
+func TestAStatusIsNeverLargerThanTheAgentTakes(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		for range 300 { // the agent of this test would complain
+			must(t, c.Report(problem.Event{Reason: "Long", Message: strings.Repeat("\x01", 5000)}))
+		}
+		pass(time.Minute)
+		if got, _ := a.statuses(); len(reasons(got)) != 300 || len(got[0].Events[0].Message) > problem.MaxMessage {
+			t.Errorf("%d events got there", len(reasons(got)))
+		}
+	})
+}
+
+func TestEventsOutliveAnAgentThatIsAway(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		must(t, c.SetCondition(well))
+		pass(time.Second)
+		a.statuses()
+		a.set(func() {
+			a.answer = func(problem.Status) *problem.RefusedError { return &problem.RefusedError{Code: 503} }
+		})
+		must(t, c.SetCondition(sick))
+		must(t, c.Report(problem.Event{Reason: "Before"}))
+		pass(5 * time.Second)
+		if c.Err() == nil || c.Counts().Waiting != 1 {
+			t.Errorf("%v, %+v", c.Err(), c.Counts())
+		}
+		must(t, c.Report(problem.Event{Reason: "Meanwhile"}))
+		must(t, c.SetCondition(well))
+		pass(10 * time.Minute)
+		_, tried := a.statuses()
+		if len(tried) < 10 || len(tried) > 60 {
+			t.Errorf("it was tried %d times in ten minutes", len(tried))
+		}
+		a.set(func() { a.answer = nil })
+		pass(31 * time.Second)
+		got, _ := a.statuses()
+		if !slices.Equal(reasons(got), []string{"Before", "Meanwhile"}) || got[len(got)-1].Conditions[0].Status {
+			t.Errorf("%+v", got)
+		}
+		if c.Err() != nil {
+			t.Error(c.Err())
+		}
+	})
+}
+
+func TestEventsAreDiscardedIfThatIsWanted(t *testing.T) {
+	scene(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() { a.away = true })
+		must(t, c.SetCondition(sick))
+		must(t, c.Report(problem.Event{Reason: "Lost"}))
+		pass(5 * time.Second)
+		a.set(func() { a.away = false })
+		must(t, c.Report(problem.Event{Reason: "Found"}))
+		pass(time.Minute)
+		got, _ := a.statuses()
+		if !slices.Equal(reasons(got), []string{"Found"}) || !got[0].Conditions[0].Status {
+			t.Errorf("%+v", got)
+		}
+		if counts := c.Counts(); counts.EventsDropped != 1 || counts.EventsDelivered != 1 {
+			t.Errorf("%+v", counts)
+		}
+	})
+}
+
+func TestTheQueueIsBoundedAndTheOldestGo(t *testing.T) {
+	scene(t, problem.Config{Queue: 10}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() { a.away = true })
+		for i := range 25 {
+			must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i)}))
+			pass(time.Second)
+		}
+		a.set(func() { a.away = false })
+		pass(time.Minute)
+		got, _ := a.statuses()
+		if list := reasons(got); len(list) != 10 || list[0] != "E15" || list[9] != "E24" {
+			t.Errorf("%q got there", list)
+		}
+		if counts := c.Counts(); counts.EventsDropped != 15 {
+			t.Errorf("%+v", counts)
+		}
+	})
+}
+
+func TestTheAgentIsLeftAloneForAsLongAsItSays(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() {
+			a.answer, a.after = func(problem.Status) *problem.RefusedError { return &problem.RefusedError{Code: 429} }, "17"
+		})
+		must(t, c.Report(problem.Event{Reason: "Fast"}))
+		pass(time.Minute)
+		_, tried := a.statuses()
+		if len(tried) < 3 {
+			t.Fatalf("tried %d times", len(tried))
+		}
+		for i := 1; i < len(tried); i++ {
+			if gap := tried[i].Sub(tried[i-1]); gap < 17*time.Second {
+				t.Errorf("it was tried again after %s", gap)
+			}
+		}
+	})
+}
+
+func TestOneBadPartHoldsUpNoOther(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() {
+			a.answer = func(s problem.Status) *problem.RefusedError {
+				for i, e := range s.Events {
+					if e.Reason == "Bad" {
+						return &problem.RefusedError{Code: 422, Problem: "bad", Field: fmt.Sprintf("events[%d].reason", i)}
+					}
+				}
+				for i, k := range s.Conditions {
+					if k.Type == "Unheard" {
+						return &problem.RefusedError{Code: 422, Problem: "unknown", Field: fmt.Sprintf("conditions[%d].type", i)}
+					}
+				}
+				return nil
+			}
+		})
+		must(t, c.SetCondition(problem.Condition{Type: "Unheard", Reason: "Of"}))
+		must(t, c.SetCondition(sick))
+		for _, reason := range []string{"A", "Bad", "B", "Bad", "C"} {
+			must(t, c.Report(problem.Event{Reason: reason}))
+		}
+		pass(10 * time.Second)
+		got, _ := a.statuses()
+		if !slices.Equal(reasons(got), []string{"A", "B", "C"}) || len(got[0].Conditions) != 1 || got[0].Conditions[0].Type != sick.Type {
+			t.Fatalf("%+v", got)
+		}
+		if counts := c.Counts(); counts.EventsRefused != 2 || counts.Waiting != 0 {
+			t.Errorf("%+v", counts)
+		}
+		a.set(func() { a.answer = nil }) // the agent was told of the condition
+		pass(2 * time.Minute)
+		if got, _ := a.statuses(); len(got[len(got)-1].Conditions) != 2 {
+			t.Error("the condition is left out for ever")
+		}
+	})
+}
+
+func TestAConditionGetsThereThoughTheClockWasSetBack(t *testing.T) {
+	scene(t, problem.Config{}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		known := time.Now().Add(3 * time.Second)
+		a.set(func() {
+			a.answer = func(s problem.Status) *problem.RefusedError {
+				if len(s.Conditions) > 0 && s.Conditions[0].Transition.Before(known) {
+					return &problem.RefusedError{Code: http.StatusConflict, Field: "conditions[0].transition"}
+				}
+				return nil
+			}
+		})
+		must(t, c.SetCondition(sick))
+		pass(20 * time.Second)
+		if got, _ := a.statuses(); len(got) == 0 || !got[0].Conditions[0].Status {
+			t.Error("it never gets there")
+		}
+	})
+}
+
+func TestATokenMayBeReplaced(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(file, []byte("one\n"), 0o600))
+	scene(t, problem.Config{TokenFile: file}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		pass(time.Second)
+		must(t, os.WriteFile(file, []byte("two\n"), 0o600))
+		pass(time.Minute)
+		must(t, os.Remove(file))
+		pass(time.Minute)
+		if c.Err() == nil || !strings.Contains(c.Err().Error(), file) {
+			t.Error(c.Err())
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if !slices.Equal(a.tokens, []string{"Bearer one", "Bearer two", "Bearer two"}) {
+			t.Errorf("%q", a.tokens)
+		}
+	})
+}
+
+func TestWhatIsLeftIsToldAtTheEnd(t *testing.T) {
+	var agent *fakeAgent
+	scene(t, problem.Config{Every: time.Hour}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		agent = a
+		pass(time.Second)
+		a.statuses()
+		must(t, c.Report(problem.Event{Reason: "Last"}))
+	})
+	if got, _ := agent.statuses(); !slices.Equal(reasons(got), []string{"Last"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Whatever the agent answers and whenever it is away, every event is delivered or counted,
+// none twice but one whose answer was lost, and the last word on a condition gets there.
+func TestNothingIsLostWithoutACount(t *testing.T) {
+	delivered, lost := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := problem.Config{Queue: rapid.IntRange(1, 30).Draw(rt, "queue")}
+		if rapid.Bool().Draw(rt, "discard") {
+			cfg.OnFailure = problem.Discard
+		}
+		codes := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 204, 400, 401, 409, 413, 422, 425, 429, 503}), 1, 30).Draw(rt, "answers")
+		fields := rapid.SliceOfN(rapid.SampledFrom([]string{"", "source", "events[0].reason", "events[1].timestamp", "conditions[0].transition", "conditions[7]", "events[-1]"}), 30, 30).Draw(rt, "fields")
+		steps := rapid.SliceOfN(rapid.IntRange(0, 3), 1, 40).Draw(rt, "steps")
+		scene(t, cfg, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+			t.Helper()
+			a.answer = func(problem.Status) *problem.RefusedError {
+				if len(codes) == 0 || codes[0] == 204 || codes[0] == 0 {
+					codes = codes[min(1, len(codes)):]
+					return nil
+				}
+				code := codes[0]
+				codes = codes[1:]
+				return &problem.RefusedError{Code: code, Field: fields[len(codes)%30]}
+			}
+			reported, last := 0, well
+			must(t, c.SetCondition(last))
+			for i, step := range steps {
+				switch step {
+				case 0:
+					a.set(func() { a.away = !a.away })
+				case 1:
+					last = sick
+					last.Status, last.Message = i%2 == 0, strconv.Itoa(i)
+					must(t, c.SetCondition(last))
+				default:
+					reported++
+					must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", reported)}))
+				}
+				pass(time.Duration(i%7) * 300 * time.Millisecond)
+			}
+			a.set(func() { a.away, codes = false, nil })
+			pass(5 * time.Minute)
+			got, _ := a.statuses()
+			counts, arrived := c.Counts(), reasons(got)
+			delivered, lost = delivered+len(arrived), lost+int(counts.EventsDropped+counts.EventsRefused)
+			if int(counts.EventsDelivered) != len(arrived) || counts.Waiting != 0 || len(arrived)+int(counts.EventsDropped+counts.EventsRefused) != reported {
+				rt.Fatalf("%d of %d events arrived: %+v", len(arrived), reported, counts)
+			}
+			slices.Sort(arrived)
+			if len(slices.Compact(arrived)) != int(counts.EventsDelivered) {
+				rt.Fatalf("some events arrived twice: %q", arrived)
+			}
+			if k := got[len(got)-1].Conditions; len(k) != 1 || k[0].Status != last.Status || k[0].Message != last.Message {
+				rt.Fatalf("in the end the condition is %+v, want %+v", k, last)
+			}
+		})
+	})
+	t.Logf("saw %d events delivered and %d counted", delivered, lost)
+	if delivered == 0 || lost == 0 {
+		t.Error("one kind was never seen")
+	}
+}
+
+func TestMistakesOfTheCallerAreToldAtOnce(t *testing.T) {
+	c, err := problem.New(problem.Config{Source: "s"})
+	must(t, err)
+	for _, err := range []error{
+		c.Report(problem.Event{Reason: "not camel"}), c.Report(problem.Event{}), c.Report(problem.Event{Reason: "Good", Severity: "bad"}),
+		c.SetCondition(problem.Condition{Reason: "Good"}), c.SetCondition(problem.Condition{Type: "T"}), c.SetCondition(problem.Condition{Type: "T", Reason: strings.Repeat("A", 65)}),
+	} {
+		if err == nil {
+			t.Error("it was taken")
+		}
+	}
+	if n := c.Counts().Waiting; n != 0 {
+		t.Errorf("%d events wait", n)
+	}
+	for _, cfg := range []problem.Config{
+		{}, {Source: "s", Socket: "/a", Address: "127.0.0.1:1"}, {Source: "s", Token: "a", TokenFile: "b"},
+		{Source: "s", Address: "10.0.0.1:1"}, {Source: "s", Address: "localhost"}, {Source: "s", Heartbeat: -1}, {Source: "s", Queue: -1},
+	} {
+		if _, err := problem.New(cfg); err == nil {
+			t.Errorf("%+v was taken", cfg)
+		}
+	}
+	if _, err := problem.New(problem.Config{Source: "s", Address: "[::1]:1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheClientOutlivesAnAgentWhoseSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	heard := make(chan problem.Status, 100)
+	serve := func() *http.Server {
+		listener, err := net.Listen("unix", path)
+		must(t, err)
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := &fakeAgent{t: t}
+			a.ServeHTTP(w, r)
+			heard <- a.got[0]
+		})}
+		go func() { _ = server.Serve(listener) }()
+		return server
+	}
+	c, err := problem.New(problem.Config{Source: "s", Socket: path, Every: time.Millisecond, Heartbeat: 100 * time.Millisecond})
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	for round := range 3 {
+		server := serve()
+		reason := fmt.Sprintf("Round%d", round)
+		must(t, c.Report(problem.Event{Reason: reason}))
+		for seen := false; !seen; {
+			select {
+			case s := <-heard:
+				seen = slices.Contains(reasons([]problem.Status{s}), reason)
+			case <-time.After(20 * time.Second):
+				t.Fatalf("round %d is not heard of: %v", round, c.Err())
+			}
+		}
+		must(t, server.Close())
+	}
+	stop()
+	<-done
+}
+
+func TestWords(t *testing.T) {
+	for text, want := range map[string]bool{
+		"A": true, "BadBlocksFound": true, "XID79": true, strings.Repeat("A", 64): true,
+		"": false, "badBlocks": false, "Bad Blocks": false, "Bad-Blocks": false, "9Lives": false, "Größe": false, strings.Repeat("A", 65): false,
+	} {
+		if problem.IsReason(text) != want {
+			t.Errorf("%q is a reason: %v", text, !want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringN(0, -1, 2000).Draw(t, "text") + strings.Repeat("ü", rapid.IntRange(0, 1000).Draw(t, "more"))
+		cut := problem.Cut(text)
+		whole, wasCut := strings.CutSuffix(cut, "…")
+		switch {
+		case !utf8.ValidString(cut):
+			t.Fatalf("%q is cut within a character", cut)
+		case len(text) <= problem.MaxMessage && cut != text:
+			t.Fatal("it is cut without need")
+		case len(text) > problem.MaxMessage && (!wasCut || len(cut) > problem.MaxMessage || len(cut) < problem.MaxMessage-6 || !strings.HasPrefix(text, whole)):
+			t.Fatalf("%d bytes of %d: %q", len(cut), len(text), cut)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package problem_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+// A daemon that keeps one condition: it says how that stands whenever it has looked, and
+// the client does the rest. examples/disk-watch is a whole one.
+func Example() {
+	client, err := problem.New(problem.Config{Source: "disk-watch"})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	go client.Run(ctx)
+
+	for look := time.Tick(10 * time.Second); ctx.Err() == nil; {
+		condition := problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
+		if n := badBlocks(); n > 0 {
+			condition.Status, condition.Reason = true, "BadBlocksFound"
+			condition.Message = fmt.Sprintf("%d bad blocks on /dev/sda", n)
+		}
+		if err := client.SetCondition(condition); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		select {
+		case <-look:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func badBlocks() int { return 0 }
+
+// What passes is an event, and no condition.
+func ExampleClient_Report() {
+	client, err := problem.New(problem.Config{Source: "disk-watch"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(client.Report(problem.Event{Reason: "SlowDisk", Message: "a read of /dev/sda took 12s"}))
+	fmt.Println(client.Report(problem.Event{Reason: "slow disk"}))
+	// Output:
+	// <nil>
+	// the reason "slow disk": write CamelCase such as BadBlocksFound, 64 letters and digits at most
+}
+
+// Without this package, a status is this much of JSON.
+func ExampleStatus() {
+	noon := time.Date(2026, time.November, 15, 12, 0, 0, 0, time.UTC)
+	text, err := json.MarshalIndent(problem.Status{
+		Source:     "disk-watch",
+		Events:     []problem.Event{{Severity: problem.Warn, Timestamp: noon, Reason: "SlowDisk", Message: "a read of /dev/sda took 12s"}},
+		Conditions: []problem.Condition{{Type: "DiskBadBlock", Status: true, Transition: noon, Reason: "BadBlocksFound", Message: "3 bad blocks on /dev/sda"}},
+	}, "", "  ")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(string(text))
+	// Output:
+	// {
+	//   "source": "disk-watch",
+	//   "events": [
+	//     {
+	//       "severity": "warn",
+	//       "timestamp": "2026-11-15T12:00:00Z",
+	//       "reason": "SlowDisk",
+	//       "message": "a read of /dev/sda took 12s"
+	//     }
+	//   ],
+	//   "conditions": [
+	//     {
+	//       "type": "DiskBadBlock",
+	//       "status": true,
+	//       "transition": "2026-11-15T12:00:00Z",
+	//       "reason": "BadBlocksFound",
+	//       "message": "3 bad blocks on /dev/sda"
+	//     }
+	//   ]
+	// }
+}
