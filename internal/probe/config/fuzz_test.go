@@ -13,7 +13,7 @@ import (
 // Whatever stands in a file, it is either taken, with what whoever runs it relies on,
 // or refused in words that begin with its path; and the same text gets the same words.
 func FuzzParse(f *testing.F) {
-	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check}
+	kinds := []config.Kind{config.SystemLog, config.CustomPlugin, config.SystemStats, config.Check, config.Problems}
 	for _, text := range []string{
 		``, `{}`, `[]`, `{"plugin": 5}`, `{"plugin": "kmsg", "source": "s", "rules": [{"pattern": "\\"}]}`, "{\"\\u0000\": [{}]}", strings.Repeat("[", 20_000),
 		`{"plugin": "kmsg", "source": "s", "rules": [{"type": "temporary", "reason": "A", "pattern": "` + strings.Repeat("(", 1000) + strings.Repeat(")", 1000) + `"}]}`,
@@ -26,6 +26,7 @@ func FuzzParse(f *testing.F) {
 		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "kubelet", "settings": {"url": "http://[::1]:1/", "grace": "0", "repair": true, "cooldown": "1ns"}}]}`,
 		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "clock", "settings": {"unit": "", "repair": true, "maxError": "0"}}, {"check": "clok"}]}`,
 		`{"plugin": "builtin", "source": "s", "rules": [{"type": "temporary", "reason": "A", "check": "container-runtime", "settings": {"socket": "a", "mountTable": "b", "fullPercent": 101}}]}`,
+		`{"tcp": "127.0.0.1:1", "sources": [{"name": "a", "uid": 0, "gid": 4294967294, "conditions": [null], "silence": "1ns", "rate": 1}]}`,
 	} {
 		for i := range kinds {
 			f.Add(i, []byte(text))
@@ -61,6 +62,13 @@ func FuzzParse(f *testing.F) {
 			}
 		case file.Check != nil:
 			checkChecks(t, file.Check)
+		case file.Problems != nil:
+			for _, source := range file.Problems.Sources {
+				if source.Name == "" || source.Silence <= 0 || source.Rate < 1 || source.Burst < 1 || source.Connections < 1 ||
+					source.UID != nil && *source.UID < 0 || source.GID != nil && *source.GID < 0 {
+					t.Fatalf("%+v was taken", source)
+				}
+			}
 		case file.Stats == nil || file.Stats.InvokeInterval <= 0:
 			t.Fatalf("%+v was taken", file)
 		}

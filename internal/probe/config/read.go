@@ -87,6 +87,8 @@ func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
 		file.Stats = statsMonitor(top)
 	case Check:
 		file.Check = checkMonitor(top)
+	case Problems:
+		file.Problems = problemSources(top)
 	}
 	file.Nodes = nodeSelector(top)
 	r.warnOfSlips()
@@ -101,7 +103,7 @@ func (f *File) ForNode(node map[string]string) bool { return f.Nodes.Matches(lab
 
 // checkKind refuses a file that is of another kind than the flag that names it.
 func checkKind(kind Kind, top *section) error {
-	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats, Check}, kind) {
+	if !slices.Contains([]Kind{SystemLog, CustomPlugin, SystemStats, Check, Problems}, kind) {
 		return fmt.Errorf("there is no kind of monitors %q", kind)
 	}
 	looks, because := kindOf(top)
@@ -123,6 +125,11 @@ func kindOf(top *section) (kind Kind, because string) {
 			return Check, fmt.Sprintf(`"plugin": %q`, value)
 		}
 		return "", ""
+	}
+	if value, ok := top.fields.get("sources"); ok {
+		if _, ok := value.([]any); ok {
+			return Problems, `the list "sources"`
+		}
 	}
 	for _, part := range parts {
 		if value, ok := top.fields.get(part); ok {

@@ -15,7 +15,8 @@ const (
 	CustomPlugin Kind = "custom-plugin-monitor"
 	SystemStats  Kind = "system-stats-monitor"
 	// Check is ours: the old agent has no such flag.
-	Check Kind = "check-monitor"
+	Check    Kind = "check-monitor"
+	Problems Kind = "problem-sources"
 )
 
 // File is a configuration file that has been read. One of its monitors is there, by
@@ -27,10 +28,11 @@ type File struct {
 	// Everything, if the file does not say.
 	Nodes labels.Selector
 
-	Log    *LogMonitor
-	Plugin *PluginMonitor
-	Stats  *StatsMonitor
-	Check  *CheckMonitor
+	Log      *LogMonitor
+	Plugin   *PluginMonitor
+	Stats    *StatsMonitor
+	Check    *CheckMonitor
+	Problems *ProblemSources
 }
 
 // Condition is a condition that a monitor keeps, as it is while all is well.

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// ProblemSources says where third-party daemons report problems, and which of them may.
+type ProblemSources struct {
+	Socket  string // for all that have none of their own
+	TCP     string // loopback, for those with a token; empty means none
+	Sources []ProblemSource
+}
+
+// ProblemSource is one of them. What it means, and whether they go together, is judged by
+// those who listen.
+type ProblemSource struct {
+	Name        string
+	Socket      string
+	UID, GID    *int
+	TokenFile   string
+	Conditions  []string
+	Silence     time.Duration
+	Rate, Burst int
+	Connections int
+}
+
+// What is taken where a file does not say.
+const (
+	defaultSocket      = "/run/autohealer/problems.sock" // where clients look for it, too
+	defaultSilence     = 2 * time.Minute
+	defaultRate        = 20
+	defaultBurst       = 200
+	defaultConnections = 4
+)
+
+func problemSources(top *section) *ProblemSources {
+	p := &ProblemSources{Socket: top.text("socket", defaultSocket), TCP: top.text("tcp", "")}
+	for s := range top.each("sources", "a source") {
+		p.Sources = append(p.Sources, problemSource(s))
+	}
+	if len(p.Sources) == 0 && !top.refused["sources"] {
+		top.warn("sources", "missing, so that nobody is heard")
+	}
+	return p
+}
+
+func problemSource(s *section) ProblemSource {
+	source := ProblemSource{
+		Name:        s.required("name", "the name under which the daemon reports"),
+		Socket:      s.text("socket", ""),
+		UID:         s.id("uid"),
+		GID:         s.id("gid"),
+		TokenFile:   s.text("tokenFile", ""),
+		Conditions:  s.texts("conditions"),
+		Silence:     s.positive("silence", defaultSilence),
+		Rate:        s.number("rate", 1, 1_000_000, defaultRate),
+		Burst:       s.number("burst", 1, 1_000_000, defaultBurst),
+		Connections: s.number("connections", 1, 1000, defaultConnections),
+	}
+	if source.UID != nil && *source.UID == 0 && source.Socket == "" && source.TokenFile == "" {
+		s.warn("uid", "whoever is root on this node, in any container, is taken for %s; write a tokenFile or a socket as well", quoteName(source.Name))
+	}
+	if len(source.Conditions) == 0 && !s.refused["conditions"] {
+		s.warn("conditions", "missing, so that %s reports Events only", quoteName(source.Name))
+	}
+	return source
+}
+
+// id asks for the number of a user or a group. Nil means any.
+func (s *section) id(name string) *int {
+	id := s.number(name, 0, math.MaxUint32-1, -1)
+	if id < 0 {
+		return nil
+	}
+	return &id
+}

@@ -1,0 +1,26 @@
+package config_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/problem"
+)
+
+func TestSourcesOfProblemsHaveDefaults(t *testing.T) {
+	got := parse(t, config.Problems, `{"sources": [{"name": "a", "gid": 0},
+		{"name": "b", "socket": "/s", "uid": 7, "tokenFile": "/t", "conditions": ["X"], "silence": "9s", "rate": 1, "burst": 2, "connections": 3}]}`).Problems
+	zero, seven := 0, 7
+	if diff := cmp.Diff(&config.ProblemSources{
+		Socket: problem.DefaultSocket, // where clients look for it
+		Sources: []config.ProblemSource{
+			{Name: "a", GID: &zero, Silence: 2 * time.Minute, Rate: 20, Burst: 200, Connections: 4},
+			{Name: "b", Socket: "/s", UID: &seven, TokenFile: "/t", Conditions: []string{"X"}, Silence: 9 * time.Second, Rate: 1, Burst: 2, Connections: 3},
+		},
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
