@@ -1,0 +1,161 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// caller is a connection, and what is known of who is at its other end.
+type caller struct {
+	net.Conn
+
+	door *door
+	peer *peer // nil if the kernel does not say
+	body []byte
+
+	mu   sync.Mutex
+	desk *desk // that the caller has shown to be at, nil as long as it has not
+	gone bool
+}
+
+// peer is the user that a process runs as.
+type peer struct{ uid, gid int }
+
+// peerOf asks the kernel who is at the other end.
+func peerOf(conn net.Conn) *peer {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var known *peer
+	err = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			known = &peer{int(cred.Uid), int(cred.Gid)}
+		}
+	})
+	if err != nil {
+		return nil
+	}
+	return known
+}
+
+// callerKey is where net/http hands a connection to the handler of its requests, which
+// has no other way to know it.
+type callerKey struct{}
+
+func withCaller(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, callerKey{}, conn)
+}
+
+func callerOf(ctx context.Context) (*caller, error) {
+	c, ok := ctx.Value(callerKey{}).(*caller)
+	if !ok {
+		return nil, errors.New("a request without its connection")
+	}
+	return c, nil
+}
+
+// Close ends the connection, and makes room for another.
+func (c *caller) Close() error {
+	c.door.lobby.leave(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rise()
+	c.gone = true
+	return c.Conn.Close()
+}
+
+// sit notes at which desk the caller is. It says whether there is room.
+func (c *caller) sit(at *desk) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.desk == at || c.gone {
+		return !c.gone
+	}
+	c.door.lobby.leave(c)
+	c.rise() // with another token it is another source
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.callers >= at.source.Connections {
+		return false
+	}
+	at.callers++
+	c.desk = at
+	return true
+}
+
+// rise gives up the place at a desk.
+func (c *caller) rise() {
+	if c.desk == nil {
+		return
+	}
+	c.desk.mu.Lock()
+	c.desk.callers--
+	c.desk.mu.Unlock()
+	c.desk = nil
+}
+
+// lobby is where those wait who have not said yet who they are. It has so many places,
+// and when it is full whoever has been there longest has to go: those who know what they
+// want are through in a moment.
+type lobby struct {
+	places int
+
+	mu      sync.Mutex
+	waiting []*caller // from the first to come on
+}
+
+func (l *lobby) enter(c *caller) {
+	l.mu.Lock()
+	l.waiting = append(l.waiting, c)
+	var out *caller
+	if len(l.waiting) > l.places {
+		out = l.waiting[0]
+		l.waiting = append([]*caller(nil), l.waiting[1:]...)
+	}
+	l.mu.Unlock()
+	if out != nil {
+		_ = out.Close() // whatever it says, it is gone
+	}
+}
+
+func (l *lobby) leave(c *caller) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, other := range l.waiting {
+		if other == c {
+			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// door is a listener whose connections are callers.
+type door struct {
+	net.Listener
+
+	where string
+	// own is the name of the source whose socket it is, empty for one of all.
+	own   string
+	lobby *lobby
+}
+
+// Accept waits for the next caller.
+func (d *door) Accept() (net.Conn, error) {
+	conn, err := d.Listener.Accept()
+	if err != nil {
+		return nil, fmt.Errorf("accepting on %s: %w", d.where, err)
+	}
+	c := &caller{Conn: conn, door: d, peer: peerOf(conn)}
+	d.lobby.enter(c)
+	return c, nil
+}

@@ -1,0 +1,84 @@
+package intake
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/problem"
+)
+
+// Whatever is posted, it is either taken as a whole, and then what is passed on is within
+// what the source may say, or refused in JSON, and then nothing is.
+func FuzzServe(f *testing.F) {
+	for _, test := range bad {
+		f.Add([]byte(test.body()))
+	}
+	f.Add([]byte(status("disk-watch", condition(disk, true, time.Hour), event("A", 2), event("B", 1))))
+	f.Add([]byte(status("disk-watch")))
+	f.Add([]byte(`{"SOURCE": "disk-watch", "source": "disk-watch", "more": [[[{}]]], "events": null, "conditions": [null]}`))
+	f.Add([]byte(strings.Repeat(`{"events":[`, 6000)))
+	f.Add([]byte(strings.Repeat(`[`, problem.MaxBody)))
+	f.Add([]byte("{\"source\": \"disk-watch\", \"\xff\": 1, \"events\": [{\"severity\": \"warn\", \"reason\": \"A\", \"timestamp\": \"2026-11-15T12:00:00+23:59\", \"message\": \"\xff\\ud800\"}]}"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var passed []symptom.Report
+		in := New(Config{Emit: func(_ string, r symptom.Report) { passed = append(passed, r) }, Logger: slog.New(slog.DiscardHandler)})
+		mine := source("disk-watch", disk)
+		d := newDesk(mine, time.Now())
+		in.desks = []*desk{d}
+		c := &caller{door: &door{own: mine.Name, lobby: in.lobby}}
+		request := httptest.NewRequestWithContext(withCaller(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
+		answer := httptest.NewRecorder()
+		in.serve(answer, request)
+		switch answer.Code {
+		case 204:
+			if len(passed) > 1 || answer.Body.Len() > 0 || !json.Valid(body) || len(body) > problem.MaxBody {
+				t.Fatalf("%d bytes are taken, and %d reports passed on", len(body), len(passed))
+			}
+			for _, r := range passed {
+				checkReport(t, r)
+			}
+		case 400, 403, 409, 413, 422, 425:
+			var refusal problem.RefusedError
+			if err := json.Unmarshal(answer.Body.Bytes(), &refusal); err != nil || refusal.Problem == "" || refusal.Hint == "" || answer.Body.Len() > 2000 {
+				t.Fatalf("%d %q", answer.Code, answer.Body.Bytes())
+			}
+			if len(passed) > 0 || len(d.told)+len(d.shown)+len(d.events) > 0 || !d.heard.IsZero() {
+				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
+			}
+			if answer.Code != 400 && answer.Code != 413 && refusal.Field == "" {
+				t.Fatalf("no field is named: %+v", refusal)
+			}
+		default:
+			t.Fatalf("it is answered %d", answer.Code)
+		}
+	})
+}
+
+func checkReport(t *testing.T, r symptom.Report) {
+	t.Helper()
+	soon := time.Now().Add(ahead)
+	for _, c := range r.Conditions {
+		if c.Type != disk || c.Status == catalog.Unknown || !problem.IsReason(c.Reason) || len(c.Message) > problem.MaxMessage || !utf8.ValidString(c.Message) || c.Since.After(soon) || c.Since.Unix() <= 0 {
+			t.Fatalf("%+v is passed on", c)
+		}
+	}
+	for _, e := range r.Events {
+		if e.ID == "" || e.Severity != symptom.Info && e.Severity != symptom.Warn || !problem.IsReason(e.Reason) || e.Condition == "" && len(e.Message) > problem.MaxMessage || !utf8.ValidString(e.Message) || e.Time.After(soon) {
+			t.Fatalf("%+v is passed on", e)
+		}
+	}
+	own := slices.DeleteFunc(slices.Clone(r.Events), func(e symptom.Event) bool { return e.Condition != "" })
+	if !slices.IsSortedFunc(own, func(a, b symptom.Event) int { return a.Time.Compare(b.Time) }) {
+		t.Fatalf("%+v are not in their order", own)
+	}
+}

@@ -1,0 +1,250 @@
+package intake
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const (
+	secret = "correct-horse-battery-staple"
+	other  = "another-horse-another-staple"
+)
+
+// TestMain lets the test be a daemon that runs as somebody else.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("INTAKE_TEST_REPORT_TO"); path != "" {
+		os.Exit(reportOnce(path, os.Getenv("INTAKE_TEST_BODY"), os.Getenv("INTAKE_TEST_TOKEN"))) //nolint:forbidigo // this is main here
+	}
+	os.Exit(m.Run()) //nolint:forbidigo // this is main here
+}
+
+// reportOnce posts a body, and returns what was answered less 200, to be an exit code.
+func reportOnce(path, body, token string) int {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return 1
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v1/status HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", token, len(body), body)
+	var code int
+	if _, err := fmt.Fscanf(conn, "HTTP/1.1 %d", &code); err != nil {
+		return 2
+	}
+	return code - 200
+}
+
+// as posts a body as another user, and returns what was answered.
+func as(t *testing.T, program string, uid, gid uint32, path, body, token string) int {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = []string{"INTAKE_TEST_REPORT_TO=" + path, "INTAKE_TEST_BODY=" + body, "INTAKE_TEST_TOKEN=" + token}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
+	cmd.Dir = "/"
+	_ = cmd.Run() // its code says more
+	return cmd.ProcessState.ExitCode() + 200
+}
+
+// publicFolder is one into which everybody may look.
+func publicFolder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "intake-")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	must(t, os.Chmod(folder, 0o755))
+	return folder
+}
+
+func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run this test as root: it reports as several users")
+	}
+	folder := publicFolder(t)
+	program := filepath.Join(folder, "daemon") // the test's own is where others may not look
+	text, err := os.ReadFile(os.Args[0])
+	must(t, err)
+	must(t, os.WriteFile(program, text, 0o755))
+	token, sum := filepath.Join(folder, "token"), filepath.Join(folder, "sum")
+	must(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
+	digest := sha256.Sum256([]byte(other))
+	must(t, os.WriteFile(sum, []byte("sha256:"+hex.EncodeToString(digest[:])), 0o600))
+	shared, ownSocket, groups := filepath.Join(folder, "all.sock"), filepath.Join(folder, "own", "s.sock"), filepath.Join(folder, "group", "s.sock")
+	id := func(n int) *int { return &n }
+	by := func(name string, change func(*Source)) Source {
+		s := source(name)
+		s.Socket = ""
+		change(&s)
+		return s
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	tcp := free.Addr().String()
+	must(t, free.Close())
+	s, _ := onSockets(t, func(string) Setup {
+		return Setup{Socket: shared, TCP: tcp, Sources: []Source{
+			by("user", func(s *Source) { s.UID, s.GID = id(4001), id(1) }),
+			by("group", func(s *Source) { s.GID = id(4002) }),
+			by("token", func(s *Source) { s.TokenFile = token }),
+			by("both", func(s *Source) { s.TokenFile, s.UID = sum, id(4003) }),
+			by("own", func(s *Source) { s.Socket = ownSocket }),
+			by("own-user", func(s *Source) { s.Socket, s.UID, s.GID = groups, id(4004), id(4005) }),
+		}}
+	})
+	const known, stranger, notYou, noEntry = 204, 401, 403, 201
+	for _, test := range []struct {
+		what        string
+		uid, gid    uint32
+		path        string
+		says, shows string
+		want        int
+	}{
+		{"its user", 4001, 1, shared, "user", "", known},
+		{"its user, but another name", 4001, 1, shared, "group", "", notYou},
+		{"its user, and a wrong token", 4001, 1, shared, "user", "wrong", stranger},
+		{"another user", 4000, 1, shared, "user", "", stranger},
+		{"root", 0, 0, shared, "user", "", stranger},
+		{"its group", 4999, 4002, shared, "group", "", known},
+		{"a token", 4000, 1, shared, "token", secret, known},
+		{"a token of root", 0, 0, shared, "token", secret, known},
+		{"half of a token", 0, 0, shared, "token", secret[:20], stranger},
+		{"more than a token", 0, 0, shared, "token", secret + "x", stranger},
+		{"no token", 0, 0, shared, "token", "", stranger},
+		{"the token of another", 4003, 1, shared, "both", secret, notYou},
+		{"a token and its user", 4003, 1, shared, "both", other, known},
+		{"a token without its user", 4000, 1, shared, "both", other, stranger},
+		{"the sum and not the token", 4003, 1, shared, "both", hex.EncodeToString(digest[:]), stranger},
+		{"its socket", 0, 0, ownSocket, "own", "", known},
+		{"its socket as another user", 4000, 1, ownSocket, "own", "", noEntry},
+		{"its socket, but another name", 0, 0, ownSocket, "user", "", notYou},
+		{"its socket and user", 4004, 4005, groups, "own-user", "", known},
+		{"its socket and group, but another user", 4000, 4005, groups, "own-user", "", stranger},
+		{"its socket as root", 0, 0, groups, "own-user", "", stranger},
+		{"the socket of all as one who has his own", 0, 0, shared, "own", "", stranger},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			if got := as(t, program, test.uid, test.gid, test.path, status(test.says), test.shows); got != test.want {
+				t.Errorf("%d, want %d", got, test.want)
+			}
+		})
+	}
+	t.Run("over TCP there are only tokens", func(t *testing.T) {
+		p := newPoster(t, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", tcp) })
+		for token, want := range map[string]int{secret: 204, other: 401, "": 401, "wrong": 401} {
+			p.token = token
+			if got, _, _ := p.post(status("token")); got != want {
+				t.Errorf("with %q: %d, want %d", token, got, want)
+			}
+		}
+	})
+	t.Run("a token may be replaced, or go", func(t *testing.T) {
+		p := newPoster(t, dialUnix(shared))
+		p.token = "a-new-and-much-better-token"
+		must(t, os.WriteFile(token, []byte(p.token), 0o600))
+		s.in.readTokens()
+		if got, _, _ := p.post(status("token")); got != 204 {
+			t.Errorf("the new one: %d", got)
+		}
+		for _, bad := range []string{"", "short", "sha256:", "sha256:abcd"} {
+			must(t, os.WriteFile(token, []byte(bad), 0o600))
+			s.in.readTokens()
+			p.token = bad
+			if got, _, _ := p.post(status("token")); got != 401 {
+				t.Errorf("with the file %q: %d", bad, got)
+			}
+			if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], token) {
+				t.Errorf("%q", why)
+			}
+		}
+		must(t, os.Remove(token))
+		s.in.readTokens()
+		if got, _, _ := p.post(status("token")); got != 401 {
+			t.Errorf("without a file: %d", got)
+		}
+	})
+	if _, strangers := s.in.Counts(); strangers == 0 {
+		t.Error("strangers are not counted")
+	}
+}
+
+// Whatever the sources and whoever calls: who is taken for a source has shown all that it
+// is known by, and nobody is taken for two.
+func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
+	found, strange := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		maybe := func(label string) *int {
+			if !rapid.Bool().Draw(t, label) {
+				return nil
+			}
+			n := rapid.IntRange(0, 2).Draw(t, label+" is")
+			return &n
+		}
+		tokens := []string{"", "a-token-of-some-length", "b-token-of-some-length", "c-token-of-some-length"}
+		var setup Setup
+		setup.Socket = "/all"
+		for i := range rapid.IntRange(1, 4).Draw(t, "sources") {
+			s := source(fmt.Sprintf("s%d", i))
+			s.Socket = rapid.SampledFrom([]string{"", "", s.Socket}).Draw(t, "socket")
+			s.UID, s.GID = maybe("uid"), maybe("gid")
+			s.TokenFile = rapid.SampledFrom(tokens).Draw(t, "token")
+			setup.Sources = append(setup.Sources, s)
+		}
+		if setup.Validate() != nil {
+			t.Skip("this cannot be configured")
+		}
+		var desks []*desk
+		for _, s := range setup.Sources {
+			d := newDesk(s, time.Now())
+			if s.TokenFile != "" {
+				sum := digest(sha256.Sum256([]byte(s.TokenFile)))
+				d.token = &sum
+			}
+			desks = append(desks, d)
+		}
+		c := claim{own: rapid.SampledFrom([]string{"", "", "s0", "s1"}).Draw(t, "at"), token: rapid.SampledFrom(tokens).Draw(t, "shows")}
+		if rapid.Bool().Draw(t, "seen") {
+			c.peer = &peer{rapid.IntRange(0, 2).Draw(t, "uid"), rapid.IntRange(0, 2).Draw(t, "gid")}
+		}
+		// As it is said in the documentation, and not as it is written in the code.
+		var want []string
+		for _, s := range setup.Sources {
+			hisSocket := s.Socket != "" && c.own == s.Name
+			place := hisSocket || s.Socket == "" && c.own == ""
+			user := (s.UID == nil || c.peer != nil && c.peer.uid == *s.UID) && (s.GID == nil || c.peer != nil && c.peer.gid == *s.GID)
+			token := s.TokenFile == c.token || s.TokenFile == "" && hisSocket
+			if place && user && token {
+				want = append(want, s.Name)
+			}
+		}
+		if len(want) > 1 {
+			t.Fatalf("%+v may be any of %q", c, want)
+		}
+		got, refusal := identify(c, desks)
+		switch {
+		case len(want) == 1:
+			found++
+			if got == nil || got.name != want[0] {
+				t.Fatalf("%+v is not taken for %s", c, want[0])
+			}
+		default:
+			strange++
+			if got != nil || refusal.Code != 401 {
+				t.Fatalf("%+v is taken for %s", c, got.name)
+			}
+		}
+	})
+	t.Logf("saw %d known and %d strangers", found, strange)
+	if found == 0 || strange == 0 {
+		t.Error("one kind was never seen")
+	}
+}

@@ -1,0 +1,377 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+const (
+	// places are for callers who have not said yet who they are.
+	places = 32
+	// upkeep is how often tokens are read anew, and doors tried that would not open.
+	upkeep = 10 * time.Second
+	// beats is into how many parts a silence is divided. They are counted, as time in
+	// which the agent itself was stopped is no silence of others.
+	beats = 10
+	// parting is how long statuses on their way may take when the agent ends.
+	parting = time.Second
+	// How long a caller may take, so that none who dawdles keeps a place.
+	headerTimeout, readTimeout, writeTimeout = 5 * time.Second, 10 * time.Second, 15 * time.Second
+	idleTimeout                              = 5 * time.Minute
+	mostHeader                               = 8 << 10
+)
+
+// Config of an intake.
+type Config struct {
+	// Emit takes what the sources tell, in the order in which it counts. It must not wait,
+	// and must not ask the intake.
+	Emit func(source string, r symptom.Report)
+	// Memory keeps what the sources have told over a restart. May be nil.
+	Memory Memory
+	// Boot is the identity of the present boot: a reboot cures what the catalogue says.
+	Boot string
+	// Logger is told what becomes of sources.
+	Logger *slog.Logger
+}
+
+// Intake listens to sources. Its methods may be called by several at once.
+type Intake struct {
+	cfg    Config
+	server *http.Server
+	open   func(doorway) (net.Listener, error)
+
+	applying sync.Mutex    // one change at a time
+	changed  chan struct{} // the beat may be another
+
+	mu        sync.Mutex // of what follows, taken before that of a desk
+	desks     []*desk
+	wanted    []doorway
+	doors     map[doorway]*door
+	troubles  map[string]error
+	strangers uint64
+	lobby     *lobby
+	ended     bool
+}
+
+// Counts are what became of the reports of one source.
+type Counts struct {
+	Source string
+	// Accepted statuses, heartbeats among them, and refused ones by their HTTP status.
+	Accepted uint64
+	Refused  map[int]uint64
+	// Slowed is how often the source had to wait because it reported too much.
+	Slowed uint64
+	// Events that were passed on.
+	Events uint64
+	// Silent says that it has said nothing for too long.
+	Silent bool
+}
+
+// New returns an intake that listens to nobody yet.
+func New(cfg Config) *Intake {
+	in := &Intake{
+		cfg: cfg, open: doorway.open, changed: make(chan struct{}, 1),
+		doors: map[doorway]*door{}, troubles: map[string]error{}, lobby: &lobby{places: places},
+	}
+	in.server = &http.Server{
+		Handler:           http.HandlerFunc(in.serve),
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: mostHeader,
+		ConnContext:    withCaller,
+		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	return in
+}
+
+// Apply listens to the sources of a setup, and to no others. Sources that stay keep what
+// they have told. A place where it cannot listen, and a token that cannot be read, are
+// told of and tried again; an error is one of the setup, and then nothing is changed.
+func (in *Intake) Apply(setup Setup) error {
+	if err := setup.Validate(); err != nil {
+		return err
+	}
+	in.applying.Lock()
+	defer in.applying.Unlock()
+	now := time.Now()
+	in.mu.Lock()
+	in.settle(setup.Sources, now)
+	in.wanted = setup.doorways()
+	in.mu.Unlock()
+	in.readTokens()
+	in.arrange()
+	select {
+	case in.changed <- struct{}{}:
+	default: // it is known already
+	}
+	return nil
+}
+
+// settle makes the desks those of the sources.
+func (in *Intake) settle(sources []Source, now time.Time) {
+	before := map[string]*desk{}
+	for _, d := range in.desks {
+		before[d.name] = d
+	}
+	for _, source := range sources {
+		delete(before, source.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		d := before[name]
+		d.mu.Lock()
+		nothing := d.source
+		nothing.Conditions = nil
+		in.emit(d, symptom.Report{Source: name, Gone: d.resettle(nothing)})
+		d.closed = true
+		d.mu.Unlock()
+		in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", name)
+	}
+	var desks, begun []*desk
+	for _, source := range sources {
+		i := slices.IndexFunc(in.desks, func(d *desk) bool { return d.name == source.Name })
+		if i < 0 {
+			d := newDesk(source, now)
+			desks, begun = append(desks, d), append(begun, d)
+			continue
+		}
+		d := in.desks[i]
+		d.mu.Lock()
+		in.emit(d, symptom.Report{Source: source.Name, Gone: d.resettle(source)})
+		d.mu.Unlock()
+		desks = append(desks, d)
+	}
+	in.desks = desks
+	for _, d := range begun { // when nobody else keeps its conditions any more
+		in.begin(d)
+	}
+}
+
+// begin takes up what a source has told in the life before.
+func (in *Intake) begin(d *desk) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if in.cfg.Memory != nil {
+		if err := d.recall(in.cfg.Memory.Recall(d.name), in.cfg.Boot); err != nil {
+			in.cfg.Logger.Error("what a source had told is forgotten", "source", d.name, "err", err)
+		}
+	}
+	in.emit(d, symptom.Report{Source: d.name, Conditions: d.all()})
+	in.cfg.Logger.Info("a source of problem reports is listened for", "source", d.name, "conditions", d.source.Conditions, "silence", d.source.Silence)
+}
+
+// emit passes on what is new. The desk is locked, so that the order is that of the desk.
+func (in *Intake) emit(d *desk, r symptom.Report) {
+	if !r.IsEmpty() {
+		in.cfg.Emit(d.name, r)
+	}
+}
+
+// keep remembers what a desk knows, when a report of it has changed that.
+func (in *Intake) keep(d *desk, r symptom.Report) {
+	if in.cfg.Memory == nil || len(r.Conditions) == 0 {
+		return
+	}
+	text, err := d.keep(in.cfg.Boot)
+	if err != nil {
+		// A year that JSON has no way to write, which no judge lets pass.
+		in.cfg.Logger.Error("what a source has told cannot be kept", "source", d.name, "err", err)
+		return
+	}
+	urgent := slices.ContainsFunc(r.Events, func(e symptom.Event) bool { return e.Condition != "" })
+	in.cfg.Memory.Keep(d.name, text, urgent)
+}
+
+// arrange has open the doors that are wanted, and no others.
+func (in *Intake) arrange() {
+	in.mu.Lock()
+	wanted, ended := slices.Clone(in.wanted), in.ended
+	var shut []*door
+	for at, d := range in.doors {
+		if !slices.Contains(wanted, at) {
+			shut = append(shut, d)
+			delete(in.doors, at)
+		}
+	}
+	missing := slices.DeleteFunc(wanted, func(at doorway) bool { return in.doors[at] != nil })
+	in.mu.Unlock()
+	for _, d := range shut {
+		in.close(d)
+	}
+	if ended {
+		return
+	}
+	for _, at := range missing {
+		listener, err := in.open(at)
+		in.trouble(at.String(), err)
+		if err != nil {
+			continue
+		}
+		d := &door{Listener: listener, where: at.String(), own: at.own, lobby: in.lobby}
+		in.mu.Lock()
+		in.doors[at] = d
+		in.mu.Unlock()
+		go in.attend(at, d)
+	}
+}
+
+func (in *Intake) close(d *door) {
+	if err := d.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		in.cfg.Logger.Warn("a place to report to cannot be closed", "at", d.where, "err", err)
+	}
+}
+
+// attend serves those who come through a door, until it is closed.
+func (in *Intake) attend(at doorway, d *door) {
+	in.cfg.Logger.Info("listening for problem reports", "at", d.where, "of", at.own)
+	err := in.server.Serve(d)
+	in.mu.Lock()
+	broken := in.doors[at] == d && !in.ended
+	if broken { // and not closed: it is opened again
+		delete(in.doors, at)
+	}
+	in.mu.Unlock()
+	if broken {
+		in.trouble(d.where, err)
+	}
+}
+
+// readTokens reads the files of all tokens.
+func (in *Intake) readTokens() {
+	in.mu.Lock()
+	desks := slices.Clone(in.desks)
+	in.mu.Unlock()
+	for _, d := range desks {
+		d.mu.Lock()
+		path, name := d.source.TokenFile, d.name
+		d.mu.Unlock()
+		if path == "" {
+			continue
+		}
+		sum, err := readToken(path)
+		in.trouble("the token of "+name, err)
+		d.mu.Lock()
+		if d.token = &sum; err != nil {
+			d.token = nil
+		}
+		d.mu.Unlock()
+	}
+}
+
+// trouble notes that something cannot be used, or can, and says so if that is news.
+func (in *Intake) trouble(what string, err error) {
+	in.mu.Lock()
+	before := in.troubles[what]
+	if in.troubles[what] = err; err == nil {
+		delete(in.troubles, what)
+	}
+	in.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		in.cfg.Logger.Error("problem reports cannot be taken", "of", what, "err", err)
+	case err == nil && before != nil:
+		in.cfg.Logger.Info("problem reports can be taken again", "of", what)
+	}
+}
+
+// Ailments says what hinders the intake in hearing its sources, nothing if all is well.
+func (in *Intake) Ailments() []string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	why := make([]string, 0, len(in.troubles))
+	for _, what := range slices.Sorted(maps.Keys(in.troubles)) {
+		why = append(why, what+" cannot be used: "+in.troubles[what].Error())
+	}
+	return why
+}
+
+// Counts returns what became of the reports of all sources, in the order of the setup,
+// and how many requests came from strangers.
+func (in *Intake) Counts() (sources []Counts, strangers uint64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, d := range in.desks {
+		d.mu.Lock()
+		counts := d.counts
+		counts.Refused, counts.Silent = maps.Clone(counts.Refused), d.silent
+		d.mu.Unlock()
+		sources = append(sources, counts)
+	}
+	return sources, in.strangers
+}
+
+// Run notices who falls silent, until ctx ends. Then nobody is listened to any more.
+func (in *Intake) Run(ctx context.Context) {
+	defer in.end(context.WithoutCancel(ctx))
+	beat := in.beat()
+	pulse, slow := time.NewTicker(beat), time.NewTicker(upkeep)
+	defer pulse.Stop()
+	defer slow.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-in.changed:
+			if next := in.beat(); next != beat {
+				beat = next
+				pulse.Reset(beat)
+			}
+		case now := <-pulse.C:
+			in.lapse(beat, now)
+		case <-slow.C:
+			in.applying.Lock()
+			in.readTokens()
+			in.arrange()
+			in.applying.Unlock()
+		}
+	}
+}
+
+// beat is a part of the shortest silence.
+func (in *Intake) beat() time.Duration {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	shortest := time.Minute
+	for _, d := range in.desks {
+		shortest = min(shortest, d.source.Silence)
+	}
+	return shortest / beats
+}
+
+// lapse notes that time has passed.
+func (in *Intake) lapse(passed time.Duration, now time.Time) {
+	in.mu.Lock()
+	desks := slices.Clone(in.desks)
+	in.mu.Unlock()
+	for _, d := range desks {
+		d.mu.Lock()
+		was := d.silent
+		r := d.lapse(passed, now)
+		in.emit(d, r)
+		in.keep(d, r)
+		if d.silent && !was {
+			in.cfg.Logger.Warn("a source of problem reports is silent", "source", d.name, "for", d.quiet)
+		}
+		d.mu.Unlock()
+	}
+}
+
+// end closes all doors.
+func (in *Intake) end(ctx context.Context) {
+	in.mu.Lock()
+	in.ended, in.wanted = true, nil
+	in.mu.Unlock()
+	in.arrange()
+	ctx, cancel := context.WithTimeout(ctx, parting)
+	defer cancel()
+	if err := in.server.Shutdown(ctx); err != nil {
+		_ = in.server.Close() // there is nobody left to tell
+	}
+}

@@ -1,0 +1,146 @@
+package intake
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/problem"
+)
+
+// ahead is how far a stamp may be in the future: a source has the clock of the agent, but
+// somebody may set it between the two.
+const ahead = 5 * time.Second
+
+// judge holds a statement against what its source may say, and what it has said. What it
+// returns is what the statement says, with messages cut.
+func judge(s *statement, source *Source, told map[string]symptom.Condition, now time.Time) (symptom.Report, *problem.RefusedError) {
+	switch {
+	case s.Source == "":
+		return symptom.Report{}, missing("source", "write the name of the source: "+source.Name)
+	case s.Source != source.Name:
+		return symptom.Report{}, refuse(http.StatusForbidden, "source", "write the name by which the agent knows you",
+			"you are known as %s, not as %.80q", source.Name, s.Source)
+	case len(s.Events) > problem.MaxEvents:
+		return symptom.Report{}, refuse(http.StatusRequestEntityTooLarge, "events", fmt.Sprintf("send %d at most at once", problem.MaxEvents),
+			"there are %d events", len(s.Events))
+	}
+	r := symptom.Report{Source: source.Name}
+	for i := range s.Conditions {
+		c, refusal := judgeCondition(fmt.Sprintf("conditions[%d].", i), &s.Conditions[i], source, now)
+		if refusal != nil {
+			return symptom.Report{}, refusal
+		}
+		if slices.ContainsFunc(r.Conditions, func(other symptom.Condition) bool { return other.Type == c.Type }) {
+			return symptom.Report{}, refuse(http.StatusUnprocessableEntity, fmt.Sprintf("conditions[%d].type", i), "send each once, as it is by now",
+				"%s is there twice", c.Type)
+		}
+		if before, ok := told[c.Type]; ok && c.Since.Before(before.Since) {
+			return symptom.Report{}, refuse(http.StatusConflict, fmt.Sprintf("conditions[%d].transition", i), "send the newest state, and when it began",
+				"%s has been told as of %s already, and this is older", c.Type, before.Since.Format(time.RFC3339Nano))
+		}
+		r.Conditions = append(r.Conditions, c)
+	}
+	for i := range s.Events {
+		e, refusal := judgeEvent(fmt.Sprintf("events[%d].", i), &s.Events[i], now)
+		if refusal != nil {
+			return symptom.Report{}, refusal
+		}
+		if i > 0 && e.Time.Before(r.Events[i-1].Time) {
+			return symptom.Report{}, refuse(http.StatusConflict, fmt.Sprintf("events[%d].timestamp", i), "send events from the oldest to the newest",
+				"it is before that of the event before it")
+		}
+		e.ID = identity("event", source.Name, string(e.Severity), e.Time.UTC().Format(time.RFC3339Nano), e.Reason, e.Message)
+		r.Events = append(r.Events, e)
+	}
+	return r, nil
+}
+
+func missing(field, hint string) *problem.RefusedError {
+	return refuse(http.StatusBadRequest, field, hint, "it is missing")
+}
+
+func judgeCondition(at string, s *conditionStatement, source *Source, now time.Time) (symptom.Condition, *problem.RefusedError) {
+	none := symptom.Condition{}
+	if refusal := judgeType(at+"type", s.Type, source); refusal != nil {
+		return none, refusal
+	}
+	if s.Status == nil {
+		return none, missing(at+"status", "write true if the node has the problem, and else false")
+	}
+	c := symptom.Condition{Type: s.Type, Status: catalog.False, Reason: s.Reason, Message: problem.Cut(s.Message)}
+	if *s.Status {
+		c.Status = catalog.True
+	}
+	var refusal *problem.RefusedError
+	if c.Since, refusal = judgeTime(at+"transition", s.Transition, now); refusal != nil {
+		return none, refusal
+	}
+	return c, judgeReason(at+"reason", s.Reason)
+}
+
+func judgeType(field, kind string, source *Source) *problem.RefusedError {
+	if kind == "" {
+		return missing(field, "write the type of the condition")
+	}
+	if slices.Contains(source.Conditions, kind) {
+		return nil
+	}
+	known, ok := catalog.Lookup(kind)
+	switch {
+	case !ok:
+		return refuse(http.StatusUnprocessableEntity, field, meant(kind), "%.80q is not in the catalogue", kind)
+	case known.Source == catalog.Kubernetes:
+		return refuse(http.StatusForbidden, field, "report a condition of your own", "%s is reported by Kubernetes itself", kind)
+	}
+	return refuse(http.StatusForbidden, field, "name it in the agent's configuration of this source", "%s is not kept by %s", kind, source.Name)
+}
+
+func judgeEvent(at string, s *eventStatement, now time.Time) (symptom.Event, *problem.RefusedError) {
+	e := symptom.Event{Severity: symptom.Severity(s.Severity), Reason: s.Reason, Message: problem.Cut(s.Message)}
+	switch problem.Severity(s.Severity) {
+	case problem.Info, problem.Warn:
+	case "":
+		return e, missing(at+"severity", `write "info" or "warn"`)
+	default:
+		return e, refuse(http.StatusUnprocessableEntity, at+"severity", `write "info" or "warn"`, "%.80q is no severity", s.Severity)
+	}
+	var refusal *problem.RefusedError
+	if e.Time, refusal = judgeTime(at+"timestamp", s.Timestamp, now); refusal != nil {
+		return e, refusal
+	}
+	return e, judgeReason(at+"reason", s.Reason)
+}
+
+func judgeTime(field, text string, now time.Time) (time.Time, *problem.RefusedError) {
+	const right = "write it as 2026-11-15T12:00:00.123456789Z"
+	if text == "" {
+		return time.Time{}, missing(field, right)
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	switch {
+	case err != nil:
+		return time.Time{}, refuse(http.StatusBadRequest, field, right, "%.80q is no time", text)
+	case at.Unix() <= 0:
+		return time.Time{}, refuse(http.StatusBadRequest, field, right, "%s is a time that was not set", text)
+	case at.After(now.Add(ahead)):
+		return time.Time{}, refuse(http.StatusTooEarly, field, "look at the clock", "%s is in the future: here it is %s", text, now.UTC().Format(time.RFC3339Nano))
+	}
+	return at.UTC(), nil
+}
+
+func judgeReason(field, reason string) *problem.RefusedError {
+	const right = "write CamelCase such as BadBlocksFound"
+	switch {
+	case reason == "":
+		return missing(field, right)
+	case len(reason) > problem.MaxReason:
+		return refuse(http.StatusUnprocessableEntity, field, right, "it has %d letters, and %d are the most", len(reason), problem.MaxReason)
+	case !problem.IsReason(reason):
+		return refuse(http.StatusUnprocessableEntity, field, right, "%q is no CamelCase", reason)
+	}
+	return nil
+}

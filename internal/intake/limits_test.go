@@ -1,0 +1,295 @@
+package intake
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+// With the limits that a source has if nobody says otherwise, one that floods is slowed,
+// and another does not notice.
+func TestAFloodIsSlowedAndHoldsUpNobodyElse(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		flood, calm := source("flood", disk), source("calm", "NTPProblem")
+		defer s.run(t.Context(), flood, calm)()
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		var taken, late atomic.Int64
+		for range flood.Connections {
+			p := newPoster(t, s.dial(flood.Socket))
+			running.Go(func() {
+				for ctx.Err() == nil { // without a thought to what is answered
+					switch code, _, header := p.post(status("flood", event("Flood", 0))); code {
+					case 204:
+						taken.Add(1)
+					case 429:
+						late.Add(1)
+						if header.Get("Retry-After") == "" {
+							t.Error("it is not told for how long to be quiet")
+						}
+					default:
+						t.Errorf("it is answered %d", code)
+					}
+				}
+				p.client.CloseIdleConnections()
+			})
+		}
+		p := newPoster(t, s.dial(calm.Socket))
+		const long = 2 * time.Minute
+		var worst time.Duration
+		for range int(long / time.Second) {
+			pass(time.Second)
+			asked := time.Now()
+			if code, refusal, _ := p.post(status("calm", condition("NTPProblem", false, 0))); code != 204 {
+				t.Fatal(code, refusal)
+			}
+			worst = max(worst, time.Since(asked))
+		}
+		stop()
+		running.Wait()
+		p.client.CloseIdleConnections()
+		counts := s.countsOf("flood")
+		t.Logf("of the flood %d were taken and %d sent away, of the other the slowest took %s", taken.Load(), late.Load(), worst)
+		// Each status has one event, so that it costs two.
+		allowed := int64(flood.Burst)/2 + int64(long/time.Second)*int64(flood.Rate)/2
+		if n := taken.Load(); n < allowed*9/10 || n > allowed*11/10 {
+			t.Errorf("%d statuses were taken in %s, want about %d", n, long, allowed)
+		}
+		if counts.Slowed < uint64(allowed/2) {
+			t.Errorf("it was slowed %d times", counts.Slowed)
+		}
+		if worst > 0 {
+			t.Errorf("the other has waited for %s", worst)
+		}
+	})
+}
+
+func TestManyEventsAtOnceArePaidForLater(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("flood", disk))()
+		p := newPoster(t, s.dial("/run/flood.sock"))
+		defer p.client.CloseIdleConnections()
+		var many []string
+		for i := range problem.MaxEvents {
+			many = append(many, event(fmt.Sprintf("E%d", i), time.Duration(problem.MaxEvents-i)))
+		}
+		began, taken, code := time.Now(), -1, 204
+		var header map[string][]string
+		for ; code == 204; taken++ {
+			code, _, header = p.post(status("flood", many...))
+		}
+		if taken < 2 || taken > 3 || code != 429 || len(header["Retry-After"]) != 1 {
+			t.Errorf("%d were taken, then %d %v", taken, code, header)
+		}
+		t.Logf("%d were taken in %s, then %d, to come again in %ss", taken, time.Since(began), code, header["Retry-After"])
+	})
+}
+
+func TestTheBucketNeverGivesMoreThanItsRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1000, 0)
+		began, rate, burst := now, rapid.IntRange(1, 50).Draw(t, "rate"), rapid.IntRange(1, 50).Draw(t, "burst")
+		b := newBucket(rate, burst, now)
+		taken := 0.0
+		for range rapid.IntRange(1, 200).Draw(t, "takes") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "ms")) * time.Millisecond)
+			wait, ok := b.take(now, hold)
+			if ok {
+				taken++
+				// When it has waited, what was taken is no more than what was due by then.
+				if due := float64(burst) + now.Add(wait).Sub(began).Seconds()*float64(rate); taken > due+0.01 {
+					t.Fatalf("%v were taken where %v were due", taken, due)
+				}
+			}
+			if wait < 0 || ok != (wait <= hold) {
+				t.Fatalf("wait %s, %v", wait, ok)
+			}
+		}
+	})
+}
+
+func TestConnectionsOfASourceAreBounded(t *testing.T) {
+	few := func(folder string) Source {
+		s := own(folder, "disk-watch", disk)
+		s.Connections = 3
+		return s
+	}
+	s, folder := onSockets(t, func(folder string) Setup {
+		return Setup{Sources: []Source{few(folder), own(folder, "ntp-watch", "NTPProblem")}}
+	})
+	path := filepath.Join(folder, "disk-watch.sock")
+	var held []*poster
+	for i := range 6 {
+		p := newPoster(t, dialUnix(path)) // each has a connection of its own
+		want := 204
+		if i >= 3 {
+			want = 429
+		}
+		if code, refusal, _ := p.post(status("disk-watch")); code != want {
+			t.Errorf("connection %d: %d %v, want %d", i, code, refusal, want)
+		}
+		held = append(held, p)
+	}
+	if code, _, _ := newPoster(t, dialUnix(filepath.Join(folder, "ntp-watch.sock"))).post(status("ntp-watch")); code != 204 {
+		t.Errorf("another source: %d", code)
+	}
+	held[0].client.CloseIdleConnections()
+	waitFor(t, "a place", func() bool {
+		code, _, _ := held[4].post(status("disk-watch"))
+		return code == 204
+	})
+	for _, p := range held {
+		p.client.CloseIdleConnections()
+	}
+	waitFor(t, "all places", func() bool {
+		d := s.in.desks[0]
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.callers == 0
+	})
+}
+
+func waitFor(tb testing.TB, what string, is func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !is(); {
+		if time.Now().After(deadline) {
+			tb.Fatalf("waited for %s", what)
+		}
+		runtime.Gosched()
+	}
+}
+
+// Those who connect and say nothing keep nobody out, and are not kept.
+func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
+	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
+	dial := dialUnix(filepath.Join(folder, "disk-watch.sock"))
+	for i := range 10 * places {
+		conn, err := dial(t.Context())
+		must(t, err)
+		defer conn.Close()
+		fmt.Fprint(conn, "POST /v1/status HTTP/1.1\r\nX: ")
+		if i%places == 0 {
+			p := newPoster(t, dial)
+			if code, refusal, _ := p.post(status("disk-watch")); code != 204 {
+				t.Fatal(code, refusal)
+			}
+		}
+	}
+	waitFor(t, "the others to be sent away", func() bool {
+		s.in.lobby.mu.Lock()
+		defer s.in.lobby.mu.Unlock()
+		return len(s.in.lobby.waiting) <= places
+	})
+}
+
+func TestWhoDawdlesIsSentAway(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		for _, test := range []struct {
+			sends string
+			want  string
+		}{
+			{"POST /v1/status HTTP/1.1\r\nX: ", ""},
+			{"POST /v1/status HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{", "HTTP/1.1 408 "},
+		} {
+			conn, err := s.dial("/run/disk-watch.sock")(t.Context())
+			must(t, err)
+			began := time.Now()
+			go func() { fmt.Fprint(conn, test.sends) }()
+			var answer [1024]byte
+			n, err := conn.Read(answer[:])
+			if after := time.Since(began); after > readTimeout || !strings.HasPrefix(string(answer[:n]), test.want) || test.want == "" && n > 0 && !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 4") {
+				t.Errorf("after %s: %q, %v", after, answer[:n], err)
+			}
+			must(t, conn.Close())
+		}
+		pass(time.Second)
+		if n := len(s.in.lobby.waiting) + s.in.desks[0].callers; n > 0 {
+			t.Errorf("%d are still there", n)
+		}
+	})
+}
+
+func TestWhatIsInTheWayOfASocket(t *testing.T) {
+	setup := func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} }
+	t.Run("a socket that somebody has left is replaced", func(t *testing.T) {
+		folder := t.TempDir()
+		left, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "disk-watch.sock")})
+		must(t, err)
+		left.SetUnlinkOnClose(false)
+		must(t, left.Close())
+		s := newStage(t)
+		s.begin("", t.Output())
+		must(t, s.in.Apply(setup(folder)))
+		if why := s.in.Ailments(); len(why) > 0 {
+			t.Error(why)
+		}
+		s.in.end(t.Context())
+		if _, err := os.Lstat(left.Addr().String()); !os.IsNotExist(err) {
+			t.Errorf("at the end the socket is still there: %v", err)
+		}
+	})
+	for name, obstruct := range map[string]func(t *testing.T, path string) (remove func()){
+		"a file": func(t *testing.T, path string) func() {
+			t.Helper()
+			must(t, os.WriteFile(path, []byte("precious"), 0o600))
+			return func() {
+				if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
+					t.Errorf("%q, %v", text, err)
+				}
+				must(t, os.Remove(path))
+			}
+		},
+		"one who listens": func(t *testing.T, path string) func() {
+			t.Helper()
+			other, err := net.Listen("unix", path)
+			must(t, err)
+			return func() { must(t, other.Close()) }
+		},
+		"a file for a folder": func(t *testing.T, path string) func() {
+			t.Helper()
+			must(t, os.Remove(filepath.Dir(path)))
+			must(t, os.WriteFile(filepath.Dir(path), nil, 0o600))
+			return func() { must(t, os.Remove(filepath.Dir(path))) }
+		},
+	} {
+		t.Run(name+" is left alone, told of, and tried again", func(t *testing.T) {
+			folder := filepath.Join(t.TempDir(), "f")
+			must(t, os.Mkdir(folder, 0o700))
+			path := filepath.Join(folder, "disk-watch.sock")
+			remove := obstruct(t, path)
+			s := newStage(t)
+			s.begin("", t.Output())
+			must(t, s.in.Apply(setup(folder)))
+			if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], path) {
+				t.Errorf("%q", why)
+			}
+			remove()
+			s.in.arrange()
+			if why := s.in.Ailments(); len(why) > 0 {
+				t.Errorf("%q", why)
+			}
+			p := newPoster(t, dialUnix(path))
+			if code, _, _ := p.post(status("disk-watch")); code != 204 {
+				t.Error(code)
+			}
+			p.client.CloseIdleConnections()
+			s.in.end(t.Context())
+		})
+	}
+}

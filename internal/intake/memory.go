@@ -1,0 +1,66 @@
+package intake
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// Memory keeps what must outlive the agent, by source. Neither method waits.
+type Memory interface {
+	// Recall returns what was kept last, nil if nothing was.
+	Recall(source string) json.RawMessage
+	// Keep keeps something. It is urgent if a restart must not forget it.
+	Keep(source string, state json.RawMessage, urgent bool)
+}
+
+// state is what is kept of a desk.
+type state struct {
+	Boot       string                    `json:"boot,omitempty"`
+	Silent     bool                      `json:"silent,omitempty"`
+	Conditions map[string]conditionState `json:"conditions"` // by type
+}
+
+type conditionState struct {
+	// Told is what the source has said, without a type if it has said nothing.
+	Told  symptom.Condition `json:"told"`
+	Shown shown             `json:"shown"`
+}
+
+// keep returns what must outlive the agent.
+func (d *desk) keep(boot string) (json.RawMessage, error) {
+	s := state{Boot: boot, Silent: d.silent, Conditions: map[string]conditionState{}}
+	for kind, c := range d.shown {
+		s.Conditions[kind] = conditionState{d.told[kind], c}
+	}
+	return json.Marshal(s)
+}
+
+// recall takes up what the life before knew. A reboot makes forgotten what it cures.
+func (d *desk) recall(text json.RawMessage, boot string) error {
+	if text == nil {
+		return nil
+	}
+	var s state
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("reading what was kept of %s: %w", d.name, err)
+	}
+	rebooted := s.Boot != "" && boot != "" && s.Boot != boot
+	for kind, c := range s.Conditions {
+		known, _ := catalog.Lookup(kind)
+		if !slices.Contains(d.source.Conditions, kind) || rebooted && (!known.SurvivesReboot || c.Told.Status != catalog.True) {
+			continue
+		}
+		d.shown[kind] = c.Shown
+		if c.Told.Type != "" {
+			d.told[kind] = c.Told
+		}
+	}
+	if d.silent = s.Silent && !rebooted; d.silent {
+		d.quiet = d.source.Silence
+	}
+	return nil
+}

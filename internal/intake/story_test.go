@@ -1,0 +1,296 @@
+package intake
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+const disk = "DiskBadBlock"
+
+var (
+	well = problem.Condition{Type: disk, Reason: "NoBadBlocks"}
+	sick = problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
+)
+
+// bubble plays a story in which time is not waited for.
+func bubble(t *testing.T, play func(t *testing.T, s *stage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.begin("boot-1", t.Output())
+		play(t, s)
+	})
+}
+
+func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		must(t, c.SetCondition(well))
+		pass(time.Second)
+		s.want(disk, "False NoBadBlocks")
+		pass(time.Hour) // heartbeats are enough
+		s.want(disk, "False NoBadBlocks")
+		began := time.Now()
+		must(t, c.SetCondition(sick))
+		must(t, c.Report(problem.Event{Reason: "BadBlock", Message: "at 17"}))
+		pass(2 * time.Second)
+		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
+			t.Errorf("it is sick since %s, want %s", since, began)
+		}
+		if got := s.told(); !slices.Equal(got, []string{"BadBlock", disk + "/BadBlocksFound"}) {
+			t.Errorf("%q is told", got)
+		}
+		stop()
+		pass(110 * time.Second)
+		s.want(disk, "True BadBlocksFound")
+		pass(30 * time.Second)
+		since := s.want(disk, "Unknown SourceSilent")
+		if after := since.Sub(began); after < 2*time.Minute || after > 150*time.Second {
+			t.Errorf("it is silent after %s", after)
+		}
+		if !s.countsOf("disk-watch").Silent {
+			t.Error("its silence is not counted")
+		}
+		pass(time.Hour)
+		if got := s.told(); !slices.Equal(got, []string{disk + "/SourceSilent"}) {
+			t.Errorf("%q is told", got)
+		}
+
+		c, stop = s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		back := time.Now()
+		must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them", Transition: began}))
+		pass(time.Second)
+		if since := s.want(disk, "True BadBlocksFound"); since.Before(back) {
+			t.Errorf("it is known again since %s, want since %s: for an hour nobody knew", since, back)
+		}
+		known := s.want(disk, "True BadBlocksFound")
+		must(t, c.SetCondition(problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "4 of them", Transition: began}))
+		pass(2 * time.Second)
+		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(known) {
+			t.Errorf("other words have made it begin at %s, it was %s", since, known)
+		}
+		must(t, c.SetCondition(well))
+		pass(2 * time.Second)
+		s.want(disk, "False NoBadBlocks")
+		if got := s.told(); !slices.Equal(got, []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}) {
+			t.Errorf("%q is told", got)
+		}
+		stop()
+	})
+}
+
+func TestWhoIsNeverHeardHasItsGrace(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
+		pass(119 * time.Second)
+		s.want(disk, "")
+		pass(25 * time.Second)
+		s.want(disk, "Unknown SourceNeverHeard")
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		defer stop()
+		must(t, c.SetCondition(well))
+		pass(time.Second)
+		s.want(disk, "False NoBadBlocks")
+		s.want("NTPProblem", "Unknown SourceNeverHeard") // it lives, and does not say
+	})
+}
+
+func TestAConditionThatALivingSourceDoesNotTellIsUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		defer stop()
+		must(t, c.SetCondition(well))
+		pass(time.Minute)
+		s.want("NTPProblem", "")
+		pass(2 * time.Minute)
+		s.want(disk, "False NoBadBlocks")
+		s.want("NTPProblem", "Unknown SourceNeverHeard")
+	})
+}
+
+func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		end := s.run(t.Context(), source("disk-watch", disk))
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		must(t, c.SetCondition(sick))
+		pass(2 * time.Second)
+		since := s.want(disk, "True BadBlocksFound")
+		if s.urgent != 1 {
+			t.Errorf("%d urgent things were kept", s.urgent)
+		}
+		stop()
+		end()
+		pass(time.Hour) // nobody was there to listen
+
+		again := func(boot string) *stage {
+			next := newStage(t)
+			next.kept = s.kept
+			next.begin(boot, t.Output())
+			return next
+		}
+		next := again("boot-1")
+		end = next.run(t.Context(), source("disk-watch", disk))
+		if got := next.want(disk, "True BadBlocksFound"); !got.Equal(since) {
+			t.Errorf("since %s, want %s", got, since)
+		}
+		pass(119 * time.Second)
+		next.want(disk, "True BadBlocksFound")
+		if got := next.told(); got != nil {
+			t.Errorf("%q is told once more", got)
+		}
+		pass(25 * time.Second)
+		next.want(disk, "Unknown SourceSilent")
+		end()
+
+		next = again("boot-1") // it was silent, and is
+		end = next.run(t.Context(), source("disk-watch", disk))
+		next.want(disk, "Unknown SourceSilent")
+		end()
+
+		next = again("boot-2") // a disk does not heal of a reboot
+		end = next.run(t.Context(), source("disk-watch", disk))
+		pass(time.Minute)
+		if got, _ := next.is(disk); !strings.HasPrefix(got, "Unknown") && !strings.HasPrefix(got, "True") {
+			t.Errorf("%s is %q", disk, got)
+		}
+		end()
+	})
+}
+
+func TestARebootCuresWhatItCures(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		end := s.run(t.Context(), source("watch", disk, "NTPProblem"))
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "watch"})
+		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		pass(2 * time.Second)
+		stop()
+		end()
+		next := newStage(t)
+		next.kept = s.kept
+		next.begin("boot-2", t.Output())
+		defer next.run(t.Context(), source("watch", disk, "NTPProblem"))()
+		next.want(disk, "True BadBlocksFound")
+		next.want("NTPProblem", "")
+	})
+}
+
+func TestWhatIsKeptAndCannotBeReadIsForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		s.kept["disk-watch"] = []byte(`{"conditions": [`)
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		s.want(disk, "")
+	})
+}
+
+func TestSourcesComeStayAndGo(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("a", disk), source("b", "NTPProblem"))()
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "a"})
+		defer stop()
+		must(t, c.SetCondition(sick))
+		pass(2 * time.Second)
+
+		// b has to give its condition to a newcomer, and a has another pace.
+		faster := source("a", disk)
+		faster.Silence, faster.Rate = 10*time.Second, 1
+		must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
+		s.want(disk, "True BadBlocksFound")
+		if s.paths["/run/b.sock"] == nil || s.paths["/run/c.sock"] == nil {
+			t.Fatal("there are no sockets")
+		}
+		select {
+		case <-s.paths["/run/b.sock"].closed:
+		default:
+			t.Error("the socket of b is still open")
+		}
+		pass(12 * time.Second) // a heartbeat is later than that
+		s.want(disk, "Unknown SourceSilent")
+
+		must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
+		pass(time.Minute)
+		s.want(disk, "")
+		if !slices.Equal(s.gone, []string{disk}) {
+			t.Errorf("%q is gone", s.gone)
+		}
+		if c.Err() == nil {
+			t.Error("a is heard though it is gone")
+		}
+	})
+}
+
+// A machine that was suspended, or an agent that was, has heard nobody: that is no silence
+// of theirs.
+func TestTimeInWhichTheAgentWasStoppedIsNoSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		s.in.open = s.listen
+		must(t, s.in.Apply(Setup{Sources: []Source{source("disk-watch", disk)}}))
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		if code, _, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
+			t.Fatal(code)
+		}
+		for range 10 { // an hour goes by between two beats
+			pass(time.Hour)
+			s.in.lapse(12*time.Second, time.Now())
+		}
+		s.want(disk, "False NoBadBlocks")
+		s.in.lapse(12*time.Second, time.Now())
+		s.want(disk, "Unknown SourceSilent")
+		p.client.CloseIdleConnections()
+		s.in.end(t.Context())
+	})
+}
+
+func TestAnEventThatIsSentAgainIsOne(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		first, second := event("One", time.Minute), event("Two", time.Second)
+		for _, body := range []string{status("disk-watch", first), status("disk-watch", first, second), status("disk-watch", first, first, second)} {
+			if code, refusal, _ := p.post(body); code != 204 {
+				t.Fatal(code, refusal)
+			}
+		}
+		s.mu.Lock()
+		ids := map[string]bool{}
+		for _, e := range s.events {
+			ids[e.ID] = true
+		}
+		s.mu.Unlock()
+		if got := s.told(); !slices.Equal(got, []string{"One", "Two"}) || len(ids) != 2 {
+			t.Errorf("%q is told", got)
+		}
+		// And what is remembered is bounded.
+		for range 3 * recent / problem.MaxEvents {
+			var many []string
+			for i := range problem.MaxEvents {
+				many = append(many, event("Many", time.Duration(problem.MaxEvents-i)*time.Microsecond))
+			}
+			if code, refusal, _ := p.post(status("disk-watch", many...)); code != 204 {
+				t.Fatal(code, refusal)
+			}
+			pass(time.Minute)
+		}
+		d := s.in.desks[0]
+		if got := len(s.told()); got != 3*recent || len(d.events) != recent || len(d.order) != recent {
+			t.Errorf("%d are told, %d and %d remembered", got, len(d.events), len(d.order))
+		}
+		p.client.CloseIdleConnections()
+	})
+}
