@@ -30,61 +30,64 @@ func judge(s *statement, source *Source, told map[string]symptom.Condition, now 
 	}
 	r := symptom.Report{Source: source.Name}
 	for i := range s.Conditions {
-		c, refusal := judgeCondition(fmt.Sprintf("conditions[%d].", i), &s.Conditions[i], source, now)
+		c, refusal := judgeCondition(&s.Conditions[i], source, r.Conditions, told, now)
 		if refusal != nil {
-			return symptom.Report{}, refusal
-		}
-		if slices.ContainsFunc(r.Conditions, func(other symptom.Condition) bool { return other.Type == c.Type }) {
-			return symptom.Report{}, refuse(http.StatusUnprocessableEntity, fmt.Sprintf("conditions[%d].type", i), "send each once, as it is by now",
-				"%s is there twice", c.Type)
-		}
-		if before, ok := told[c.Type]; ok && c.Since.Before(before.Since) {
-			return symptom.Report{}, refuse(http.StatusConflict, fmt.Sprintf("conditions[%d].transition", i), "send the newest state, and when it began",
-				"%s has been told as of %s already, and this is older", c.Type, before.Since.Format(time.RFC3339Nano))
+			return symptom.Report{}, within(refusal, "conditions", i)
 		}
 		r.Conditions = append(r.Conditions, c)
 	}
 	for i := range s.Events {
-		e, refusal := judgeEvent(fmt.Sprintf("events[%d].", i), &s.Events[i], now)
+		e, refusal := judgeEvent(&s.Events[i], r.Events, now)
 		if refusal != nil {
-			return symptom.Report{}, refusal
+			return symptom.Report{}, within(refusal, "events", i)
 		}
-		if i > 0 && e.Time.Before(r.Events[i-1].Time) {
-			return symptom.Report{}, refuse(http.StatusConflict, fmt.Sprintf("events[%d].timestamp", i), "send events from the oldest to the newest",
-				"it is before that of the event before it")
-		}
-		e.ID = identity("event", source.Name, string(e.Severity), e.Time.UTC().Format(time.RFC3339Nano), e.Reason, e.Message)
+		e.ID = identity("event", source.Name, string(e.Severity), e.Time.Format(time.RFC3339Nano), e.Reason, e.Message)
 		r.Events = append(r.Events, e)
 	}
 	return r, nil
+}
+
+// within says in which of a list the field is that is refused.
+func within(refusal *problem.RefusedError, list string, i int) *problem.RefusedError {
+	refusal.Field = fmt.Sprintf("%s[%d].%s", list, i, refusal.Field)
+	return refusal
 }
 
 func missing(field, hint string) *problem.RefusedError {
 	return refuse(http.StatusBadRequest, field, hint, "it is missing")
 }
 
-func judgeCondition(at string, s *conditionStatement, source *Source, now time.Time) (symptom.Condition, *problem.RefusedError) {
+// judgeCondition holds a condition against those before it in the statement, and against
+// what was told.
+func judgeCondition(s *conditionStatement, source *Source, before []symptom.Condition, told map[string]symptom.Condition, now time.Time) (symptom.Condition, *problem.RefusedError) {
 	none := symptom.Condition{}
-	if refusal := judgeType(at+"type", s.Type, source); refusal != nil {
+	if refusal := judgeType(s.Type, source); refusal != nil {
 		return none, refusal
 	}
+	if slices.ContainsFunc(before, func(other symptom.Condition) bool { return other.Type == s.Type }) {
+		return none, refuse(http.StatusUnprocessableEntity, "type", "send each once, as it is by now", "%s is there twice", s.Type)
+	}
 	if s.Status == nil {
-		return none, missing(at+"status", "write true if the node has the problem, and else false")
+		return none, missing("status", "write true if the node has the problem, and else false")
 	}
 	c := symptom.Condition{Type: s.Type, Status: catalog.False, Reason: s.Reason, Message: problem.Cut(s.Message)}
 	if *s.Status {
 		c.Status = catalog.True
 	}
 	var refusal *problem.RefusedError
-	if c.Since, refusal = judgeTime(at+"transition", s.Transition, now); refusal != nil {
+	if c.Since, refusal = judgeTime("transition", s.Transition, now); refusal != nil {
 		return none, refusal
 	}
-	return c, judgeReason(at+"reason", s.Reason)
+	if known, ok := told[c.Type]; ok && c.Since.Before(known.Since) {
+		return none, refuse(http.StatusConflict, "transition", "send the newest state, and when it began",
+			"%s has been told as of %s already, and this is older", c.Type, known.Since.Format(time.RFC3339Nano))
+	}
+	return c, judgeReason(s.Reason)
 }
 
-func judgeType(field, kind string, source *Source) *problem.RefusedError {
+func judgeType(kind string, source *Source) *problem.RefusedError {
 	if kind == "" {
-		return missing(field, "write the type of the condition")
+		return missing("type", "write the type of the condition")
 	}
 	if slices.Contains(source.Conditions, kind) {
 		return nil
@@ -92,27 +95,31 @@ func judgeType(field, kind string, source *Source) *problem.RefusedError {
 	known, ok := catalog.Lookup(kind)
 	switch {
 	case !ok:
-		return refuse(http.StatusUnprocessableEntity, field, meant(kind), "%.80q is not in the catalogue", kind)
+		return refuse(http.StatusUnprocessableEntity, "type", meant(kind), "%.80q is not in the catalogue", kind)
 	case known.Source == catalog.Kubernetes:
-		return refuse(http.StatusForbidden, field, "report a condition of your own", "%s is reported by Kubernetes itself", kind)
+		return refuse(http.StatusForbidden, "type", "report a condition of your own", "%s is reported by Kubernetes itself", kind)
 	}
-	return refuse(http.StatusForbidden, field, "name it in the agent's configuration of this source", "%s is not kept by %s", kind, source.Name)
+	return refuse(http.StatusForbidden, "type", "name it in the agent's configuration of this source", "%s is not kept by %s", kind, source.Name)
 }
 
-func judgeEvent(at string, s *eventStatement, now time.Time) (symptom.Event, *problem.RefusedError) {
+// judgeEvent holds an event against those before it in the statement.
+func judgeEvent(s *eventStatement, before []symptom.Event, now time.Time) (symptom.Event, *problem.RefusedError) {
 	e := symptom.Event{Severity: symptom.Severity(s.Severity), Reason: s.Reason, Message: problem.Cut(s.Message)}
 	switch problem.Severity(s.Severity) {
 	case problem.Info, problem.Warn:
 	case "":
-		return e, missing(at+"severity", `write "info" or "warn"`)
+		return e, missing("severity", `write "info" or "warn"`)
 	default:
-		return e, refuse(http.StatusUnprocessableEntity, at+"severity", `write "info" or "warn"`, "%.80q is no severity", s.Severity)
+		return e, refuse(http.StatusUnprocessableEntity, "severity", `write "info" or "warn"`, "%.80q is no severity", s.Severity)
 	}
 	var refusal *problem.RefusedError
-	if e.Time, refusal = judgeTime(at+"timestamp", s.Timestamp, now); refusal != nil {
+	if e.Time, refusal = judgeTime("timestamp", s.Timestamp, now); refusal != nil {
 		return e, refusal
 	}
-	return e, judgeReason(at+"reason", s.Reason)
+	if n := len(before); n > 0 && e.Time.Before(before[n-1].Time) {
+		return e, refuse(http.StatusConflict, "timestamp", "send events from the oldest to the newest", "it is before that of the event before it")
+	}
+	return e, judgeReason(s.Reason)
 }
 
 func judgeTime(field, text string, now time.Time) (time.Time, *problem.RefusedError) {
@@ -132,15 +139,15 @@ func judgeTime(field, text string, now time.Time) (time.Time, *problem.RefusedEr
 	return at.UTC(), nil
 }
 
-func judgeReason(field, reason string) *problem.RefusedError {
+func judgeReason(reason string) *problem.RefusedError {
 	const right = "write CamelCase such as BadBlocksFound"
 	switch {
 	case reason == "":
-		return missing(field, right)
+		return missing("reason", right)
 	case len(reason) > problem.MaxReason:
-		return refuse(http.StatusUnprocessableEntity, field, right, "it has %d letters, and %d are the most", len(reason), problem.MaxReason)
+		return refuse(http.StatusUnprocessableEntity, "reason", right, "it has %d letters, and %d are the most", len(reason), problem.MaxReason)
 	case !problem.IsReason(reason):
-		return refuse(http.StatusUnprocessableEntity, field, right, "%q is no CamelCase", reason)
+		return refuse(http.StatusUnprocessableEntity, "reason", right, "%q is no CamelCase", reason)
 	}
 	return nil
 }
