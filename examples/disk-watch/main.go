@@ -1,0 +1,126 @@
+// Disk-watch is an example of a daemon that reports problems of its node to Autohealer's
+// agent: it watches lists of bad blocks, as the kernel keeps them of disks and arrays,
+// and keeps the condition DiskBadBlock.
+//
+//	disk-watch --socket=/run/autohealer/disk-watch/problems.sock '/sys/block/*/badblocks'
+//
+// A list that is not empty is a problem, one that becomes empty is none any more, and a
+// list that grows is an event. It promises to say only what it has seen: when it cannot
+// look it ends, and the agent, which hears nothing more of it, says that nobody knows. It
+// refuses to mend anything.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		slog.Error("disk-watch ends", "err", err)
+		os.Exit(1)
+	}
+}
+
+// run watches until ctx ends, or it cannot look.
+func run(ctx context.Context, args []string) error {
+	cfg := problem.Config{Logger: slog.Default()}
+	flags := flag.NewFlagSet("disk-watch", flag.ContinueOnError)
+	flags.StringVar(&cfg.Source, "source", "disk-watch", "`name` under which the agent knows this daemon")
+	flags.StringVar(&cfg.Socket, "socket", "", "`path` of the agent's socket (default "+problem.DefaultSocket+")")
+	flags.StringVar(&cfg.Address, "address", "", "loopback `address` of the agent, instead of a socket")
+	flags.StringVar(&cfg.TokenFile, "token-file", "", "`file` with the token, if the agent knows this daemon by one")
+	flags.DurationVar(&cfg.Heartbeat, "heartbeat", 0, "how often to report while nothing changes (default 30s)")
+	every := flags.Duration("every", 10*time.Second, "how often to look")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 || *every <= 0 {
+		return errors.New("there is nothing to watch: write the lists of bad blocks, such as '/sys/block/*/badblocks', and look --every so often")
+	}
+	client, err := problem.New(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var reporting sync.WaitGroup
+	reporting.Go(func() { client.Run(ctx) })
+	defer reporting.Wait() // what has been found is told before the end
+	defer stop()
+	return watch(ctx, client, *every, flags.Args())
+}
+
+// watch looks again and again, and tells the client.
+func watch(ctx context.Context, client *problem.Client, every time.Duration, patterns []string) error {
+	again := time.NewTicker(every)
+	defer again.Stop()
+	for known := -1; ; {
+		found, err := look(patterns)
+		if err != nil {
+			return err
+		}
+		if known >= 0 && len(found) > known {
+			if err := client.Report(problem.Event{Reason: "BadBlockFound", Message: found[len(found)-1]}); err != nil {
+				return err
+			}
+		}
+		known = len(found)
+		if err := client.SetCondition(verdict(found)); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+	}
+}
+
+// verdict makes a condition of what was found. When it began the client knows.
+func verdict(found []string) problem.Condition {
+	if len(found) == 0 {
+		return problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks", Message: "no list has a bad block in it"}
+	}
+	return problem.Condition{
+		Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound",
+		Message: fmt.Sprintf("%d bad places, the last one: %s", len(found), found[len(found)-1]),
+	}
+}
+
+// look returns what stands in the lists, line by line: a sector, and how many are bad.
+func look(patterns []string) ([]string, error) {
+	var found []string
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			return nil, fmt.Errorf("looking for %s: there is no such list: %w", pattern, errors.Join(err, os.ErrNotExist))
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, fmt.Errorf("reading a list of bad blocks: %w", err)
+			}
+			for line := range strings.Lines(string(text)) {
+				if line = strings.TrimSpace(line); line != "" {
+					found = append(found, path+": "+line)
+				}
+			}
+		}
+	}
+	return found, nil
+}

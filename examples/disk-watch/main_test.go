@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/problem"
+)
+
+// listen stands in for an agent, and hands out what it is told.
+func listen(t *testing.T, socket string) <-chan problem.Status {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan problem.Status, 1000)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var status problem.Status
+		if err := json.NewDecoder(r.Body).Decode(&status); err != nil {
+			t.Error(err)
+		}
+		heard <- status
+		w.WriteHeader(http.StatusNoContent)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return heard
+}
+
+func TestDiskWatchTellsWhatStandsInTheLists(t *testing.T) {
+	folder := t.TempDir()
+	list, socket := filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "s")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(list+"~", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(list+"~", list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	heard := listen(t, socket)
+	ended := make(chan error)
+	go func() {
+		ended <- run(t.Context(), []string{"--socket=" + socket, "--every=10ms", "--heartbeat=50ms", filepath.Join(folder, "*.badblocks")})
+	}()
+	until := func(what string, is func(problem.Status) bool) {
+		t.Helper()
+		for patience := time.After(20 * time.Second); ; {
+			select {
+			case status := <-heard:
+				if status.Source == "disk-watch" && is(status) {
+					return
+				}
+			case err := <-ended:
+				t.Fatalf("it has ended: %v", err)
+			case <-patience:
+				t.Fatalf("it was not told %s", what)
+			}
+		}
+	}
+	is := func(sick bool) func(problem.Status) bool {
+		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == sick }
+	}
+	until("that all is well", is(false))
+	write("17 2\n")
+	events := 0
+	until("that it is not", func(s problem.Status) bool { events += len(s.Events); return is(true)(s) })
+	if events != 1 {
+		t.Errorf("%d events", events)
+	}
+	write("")
+	until("that all is well again", is(false))
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "badblocks") {
+		t.Errorf("when it cannot look it ends with %v", err)
+	}
+}
+
+func TestDiskWatchSaysWhatIsWrongWithItsArguments(t *testing.T) {
+	for _, args := range [][]string{{}, {"--every=0s", "x"}, {"--address=10.0.0.1:1", "x"}, {"--no-such-flag"}, {"/no/such/list"}} {
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := run(ctx, args); err == nil || ctx.Err() != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+		stop()
+	}
+}
