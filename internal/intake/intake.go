@@ -33,7 +33,7 @@ const (
 // Config of an intake.
 type Config struct {
 	// Emit takes what the sources tell, in the order in which it counts. It must not wait,
-	// and must not ask the intake.
+	// and must not ask the intake; nor may whoever does hold a lock that Emit takes.
 	Emit func(source string, r symptom.Report)
 	// Memory keeps what the sources have told over a restart. May be nil.
 	Memory Memory
@@ -101,10 +101,9 @@ func (in *Intake) Apply(setup Setup) error {
 	}
 	in.applying.Lock()
 	defer in.applying.Unlock()
-	now := time.Now()
+	desks := in.settle(setup.Sources, time.Now())
 	in.mu.Lock()
-	in.settle(setup.Sources, now)
-	in.wanted = setup.doorways()
+	in.desks, in.wanted = desks, setup.doorways()
 	in.mu.Unlock()
 	in.readTokens()
 	in.arrange()
@@ -115,43 +114,36 @@ func (in *Intake) Apply(setup Setup) error {
 	return nil
 }
 
-// settle makes the desks those of the sources.
-func (in *Intake) settle(sources []Source, now time.Time) {
+// settle returns the desks of the sources: those that are there already with what they
+// know, and new ones. Nobody else changes which there are meanwhile.
+func (in *Intake) settle(sources []Source, now time.Time) []*desk {
+	stays := func(d *desk) int {
+		return slices.IndexFunc(sources, func(s Source) bool { return s.Name == d.name })
+	}
 	before := map[string]*desk{}
-	for _, d := range in.desks {
-		before[d.name] = d
-	}
-	for _, source := range sources {
-		delete(before, source.Name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		d := before[name]
+	for _, d := range in.desks { // first those who give something up
 		d.mu.Lock()
-		nothing := d.source
-		nothing.Conditions = nil
-		in.emit(d, symptom.Report{Source: name, Gone: d.resettle(nothing)})
-		d.closed = true
-		d.mu.Unlock()
-		in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", name)
-	}
-	var desks, begun []*desk
-	for _, source := range sources {
-		i := slices.IndexFunc(in.desks, func(d *desk) bool { return d.name == source.Name })
-		if i < 0 {
-			d := newDesk(source, now)
-			desks, begun = append(desks, d), append(begun, d)
-			continue
+		next := d.source
+		next.Conditions = nil
+		if i := stays(d); i >= 0 {
+			next, before[d.name] = sources[i], d
+		} else {
+			d.closed = true
+			in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", d.name)
 		}
-		d := in.desks[i]
-		d.mu.Lock()
-		in.emit(d, symptom.Report{Source: source.Name, Gone: d.resettle(source)})
+		in.emit(d, symptom.Report{Source: d.name, Gone: d.resettle(next)})
 		d.mu.Unlock()
+	}
+	desks := make([]*desk, 0, len(sources))
+	for _, source := range sources {
+		d := before[source.Name]
+		if d == nil {
+			d = newDesk(source, now)
+			in.begin(d)
+		}
 		desks = append(desks, d)
 	}
-	in.desks = desks
-	for _, d := range begun { // when nobody else keeps its conditions any more
-		in.begin(d)
-	}
+	return desks
 }
 
 // begin takes up what a source has told in the life before.
@@ -340,7 +332,9 @@ func (in *Intake) beat() time.Duration {
 	defer in.mu.Unlock()
 	shortest := time.Minute
 	for _, d := range in.desks {
+		d.mu.Lock()
 		shortest = min(shortest, d.source.Silence)
+		d.mu.Unlock()
 	}
 	return shortest / beats
 }

@@ -189,11 +189,15 @@ func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
 			}
 		}
 	}
-	waitFor(t, "the others to be sent away", func() bool {
-		s.in.lobby.mu.Lock()
-		defer s.in.lobby.mu.Unlock()
-		return len(s.in.lobby.waiting) <= places
-	})
+	// Whoever has an answer has come after all of them.
+	if code, refusal, _ := newPoster(t, dial).post(status("disk-watch")); code != 204 {
+		t.Fatal(code, refusal)
+	}
+	s.in.lobby.mu.Lock()
+	defer s.in.lobby.mu.Unlock()
+	if n := len(s.in.lobby.waiting); n > places || n < places/2 {
+		t.Errorf("%d are waiting, want %d", n, places)
+	}
 }
 
 func TestWhoDawdlesIsSentAway(t *testing.T) {
@@ -292,4 +296,41 @@ func TestWhatIsInTheWayOfASocket(t *testing.T) {
 			s.in.end(t.Context())
 		})
 	}
+}
+
+// The setup may change at any moment, whatever is on its way.
+func TestTheSetupMayChangeWhileSourcesReport(t *testing.T) {
+	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "a", disk), own(folder, "b")}} })
+	ctx, stop := context.WithCancel(t.Context())
+	var reporting sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		c, err := problem.New(problem.Config{Source: name, Socket: filepath.Join(folder, name+".sock"), Every: time.Millisecond, Heartbeat: time.Millisecond})
+		must(t, err)
+		reporting.Go(func() { c.Run(ctx) })
+		reporting.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if name == "a" {
+					_ = c.SetCondition(problem.Condition{Type: disk, Status: i%2 == 0, Reason: "Changes"})
+				}
+				_ = c.Report(problem.Event{Reason: "Something"})
+				runtime.Gosched()
+			}
+		})
+	}
+	for i := range 50 {
+		sources := []Source{own(folder, "a", disk), own(folder, "b")}
+		if i%2 == 0 {
+			sources = sources[1:]
+		}
+		must(t, s.in.Apply(Setup{Sources: sources}))
+		got, _ := s.is(disk)
+		if i%2 == 0 && got != "" {
+			t.Fatalf("the condition of a source that is gone is %q", got)
+		}
+		s.in.lapse(time.Minute, time.Now())
+		s.in.Counts()
+	}
+	waitFor(t, "a to be heard again", func() bool { got, _ := s.is(disk); return strings.HasSuffix(got, " Changes") })
+	stop()
+	reporting.Wait()
 }
