@@ -16,9 +16,9 @@ import (
 
 // The reasons of conditions that a source does not tell.
 const (
-	// Silent: it has told them, and says nothing any more.
+	// Silent: it has told them, and says nothing of them any more.
 	Silent = "SourceSilent"
-	// NeverHeard: it has not told them since it was first listened to.
+	// NeverHeard: it has never told them.
 	NeverHeard = "SourceNeverHeard"
 )
 
@@ -37,11 +37,8 @@ type desk struct {
 
 	told   map[string]symptom.Condition // by the source, by type
 	shown  map[string]shown             // to the world
-	age    time.Duration                // since it was first listened for all conditions
-	quiet  time.Duration                // since the source was heard
-	silent bool                         // for too long
-	late   bool                         // it has had time to tell them
-	heard  time.Time                    // zero if it never was
+	hushes map[string]*hush             // of each condition
+	whole  hush                         // of the source
 
 	events  map[string]bool // those that were heard of lately, by ID
 	order   []string        // of them, a ring
@@ -49,6 +46,25 @@ type desk struct {
 	closed  bool // nobody listens here any more
 	callers int
 	counts  Counts
+}
+
+// hush is how long nothing has been said: of a condition, or at all.
+type hush struct {
+	heard  time.Time     // when something was, zero if the agent has not been there
+	lasts  time.Duration // since then, or since it was first listened
+	silent bool          // for too long
+}
+
+// broken notes that something was said.
+func (h *hush) broken(now time.Time) { *h = hush{heard: now} }
+
+// lapse notes that time has passed, and says whether it is too long now. The first part
+// of that time may have been short: it is not counted.
+func (h *hush) lapse(passed, most time.Duration) bool {
+	ends := h.lasts >= most && !h.silent
+	h.silent = h.lasts >= most
+	h.lasts += passed
+	return ends
 }
 
 // shown is a condition as the world knows it.
@@ -60,11 +76,15 @@ type shown struct {
 }
 
 func newDesk(source Source, now time.Time) *desk {
-	return &desk{
+	d := &desk{
 		name: source.Name, source: source, bucket: newBucket(source.Rate, source.Burst, now),
-		told: map[string]symptom.Condition{}, shown: map[string]shown{}, events: map[string]bool{},
+		told: map[string]symptom.Condition{}, shown: map[string]shown{}, hushes: map[string]*hush{}, events: map[string]bool{},
 		counts: Counts{Source: source.Name, Refused: map[int]uint64{}},
 	}
+	for _, kind := range source.Conditions {
+		d.hushes[kind] = &hush{}
+	}
+	return d
 }
 
 // hear takes a statement, and returns what is new in it.
@@ -73,9 +93,10 @@ func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.Refus
 	if refusal != nil {
 		return symptom.Report{}, refusal
 	}
-	d.quiet, d.silent, d.heard = 0, false, now
+	d.whole.broken(now)
 	for _, c := range said.Conditions {
 		d.told[c.Type] = c
+		d.hushes[c.Type].broken(now)
 	}
 	r := symptom.Report{Source: d.name}
 	for i := range said.Events {
@@ -107,12 +128,12 @@ func (d *desk) isNew(id string) bool {
 // lapse notes that time has passed without a word, and returns what that changes.
 func (d *desk) lapse(passed time.Duration, now time.Time) symptom.Report {
 	r := symptom.Report{Source: d.name}
-	// The first part of a time may have been short: it is not counted.
-	silent, late := d.quiet >= d.source.Silence, d.age >= d.source.Silence
-	d.quiet += passed
-	d.age += passed
-	if silent != d.silent || late != d.late {
-		d.silent, d.late = silent, late
+	d.whole.lapse(passed, d.source.Silence)
+	fell := false
+	for _, h := range d.hushes {
+		fell = h.lapse(passed, d.source.Silence) || fell
+	}
+	if fell {
 		d.show(&r, now)
 	}
 	return r
@@ -146,17 +167,18 @@ func (d *desk) show(r *symptom.Report, now time.Time) {
 // need not be yet.
 func (d *desk) look(kind string, now time.Time) (shown, bool) {
 	said, ok := d.told[kind]
+	h := d.hushes[kind]
 	unknown := shown{Condition: symptom.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}, As: said.Since}
 	switch {
-	case ok && !d.silent:
+	case ok && !h.silent:
 		return shown{said, said.Since}, true
-	case ok && d.heard.IsZero():
-		unknown.Message = fmt.Sprintf("%s has said nothing since the agent was started, for %s; before, the condition was %s, reason: %s",
+	case ok && h.heard.IsZero():
+		unknown.Message = fmt.Sprintf("%s has said nothing of it since the agent was started, for %s; before, it was %s, reason: %s",
 			d.name, d.source.Silence, said.Status, said.Reason)
 	case ok:
-		unknown.Message = fmt.Sprintf("%s has said nothing since %s; then the condition was %s, reason: %s",
-			d.name, d.heard.UTC().Format(time.RFC3339), said.Status, said.Reason)
-	case d.late || d.shown[kind].Type != "":
+		unknown.Message = fmt.Sprintf("%s has said nothing of it since %s; then it was %s, reason: %s",
+			d.name, h.heard.UTC().Format(time.RFC3339), said.Status, said.Reason)
+	case h.silent:
 		unknown.Reason = NeverHeard
 		unknown.Message = fmt.Sprintf("%s has never reported it", d.name)
 	default:
@@ -201,9 +223,12 @@ func (d *desk) resettle(source Source) (gone []string) {
 		}
 		delete(d.told, kind)
 		delete(d.shown, kind)
+		delete(d.hushes, kind)
 	}
-	if slices.ContainsFunc(source.Conditions, func(kind string) bool { return !slices.Contains(d.source.Conditions, kind) }) {
-		d.age, d.late = 0, false
+	for _, kind := range source.Conditions {
+		if d.hushes[kind] == nil {
+			d.hushes[kind] = &hush{}
+		}
 	}
 	d.source = source
 	d.bucket.retune(source.Rate, source.Burst)

@@ -52,7 +52,7 @@ func FuzzServe(f *testing.F) {
 			if err := json.Unmarshal(answer.Body.Bytes(), &refusal); err != nil || refusal.Problem == "" || refusal.Hint == "" || answer.Body.Len() > 2000 {
 				t.Fatalf("%d %q", answer.Code, answer.Body.Bytes())
 			}
-			if len(passed) > 0 || len(d.told)+len(d.shown)+len(d.events) > 0 || !d.heard.IsZero() {
+			if len(passed) > 0 || len(d.told)+len(d.shown)+len(d.events) > 0 || !d.whole.heard.IsZero() {
 				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
 			}
 			if answer.Code != 400 && answer.Code != 413 && refusal.Field == "" {

@@ -292,7 +292,7 @@ func (in *Intake) Counts() (sources []Counts, strangers uint64) {
 	for _, d := range in.desks {
 		d.mu.Lock()
 		counts := d.counts
-		counts.Refused, counts.Silent = maps.Clone(counts.Refused), d.silent
+		counts.Refused, counts.Silent = maps.Clone(counts.Refused), d.whole.silent
 		d.mu.Unlock()
 		sources = append(sources, counts)
 	}
@@ -346,12 +346,12 @@ func (in *Intake) lapse(passed time.Duration, now time.Time) {
 	in.mu.Unlock()
 	for _, d := range desks {
 		d.mu.Lock()
-		was := d.silent
+		was := d.whole.silent
 		r := d.lapse(passed, now)
 		in.emit(d, r)
 		in.keep(d, r)
-		if d.silent && !was {
-			in.cfg.Logger.Warn("a source of problem reports is silent", "source", d.name, "for", d.quiet)
+		if d.whole.silent && !was {
+			in.cfg.Logger.Warn("a source of problem reports is silent", "source", d.name, "for", d.source.Silence)
 		}
 		d.mu.Unlock()
 	}

@@ -20,7 +20,6 @@ type Memory interface {
 // state is what is kept of a desk.
 type state struct {
 	Boot       string                    `json:"boot,omitempty"`
-	Silent     bool                      `json:"silent,omitempty"`
 	Conditions map[string]conditionState `json:"conditions"` // by type
 }
 
@@ -28,13 +27,15 @@ type conditionState struct {
 	// Told is what the source has said, without a type if it has said nothing.
 	Told  symptom.Condition `json:"told"`
 	Shown shown             `json:"shown"`
+	// Silent says that nothing had been said of it for too long.
+	Silent bool `json:"silent,omitempty"`
 }
 
 // keep returns what must outlive the agent.
 func (d *desk) keep(boot string) (json.RawMessage, error) {
-	s := state{Boot: boot, Silent: d.silent, Conditions: map[string]conditionState{}}
+	s := state{Boot: boot, Conditions: map[string]conditionState{}}
 	for kind, c := range d.shown {
-		s.Conditions[kind] = conditionState{d.told[kind], c}
+		s.Conditions[kind] = conditionState{d.told[kind], c, d.hushes[kind].silent}
 	}
 	return json.Marshal(s)
 }
@@ -58,9 +59,9 @@ func (d *desk) recall(text json.RawMessage, boot string) error {
 		if c.Told.Type != "" {
 			d.told[kind] = c.Told
 		}
-	}
-	if d.silent = s.Silent && !rebooted; d.silent {
-		d.quiet = d.source.Silence
+		if c.Silent {
+			*d.hushes[kind] = hush{silent: true, lasts: d.source.Silence}
+		}
 	}
 	return nil
 }

@@ -170,7 +170,7 @@ func (in *Intake) hear(at *desk, s *statement, now time.Time) *problem.RefusedEr
 	if at.closed {
 		return refuse(http.StatusUnauthorized, "", "", "%s is heard no longer", at.name)
 	}
-	was := at.silent
+	was := at.whole.silent
 	report, refusal := at.hear(s, now)
 	if refusal != nil {
 		return refusal

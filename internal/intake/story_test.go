@@ -118,6 +118,29 @@ func TestAConditionThatALivingSourceDoesNotTellIsUnknown(t *testing.T) {
 	})
 }
 
+// A source that lives and does not speak of a condition any more does not vouch for it.
+func TestAConditionThatIsLeftOutIsNotKnown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		defer p.client.CloseIdleConnections()
+		body := status("disk-watch", condition(disk, true, 0), condition("NTPProblem", false, 0))
+		for range 10 {
+			if code, refusal, _ := p.post(body); code != 204 {
+				t.Fatal(code, refusal)
+			}
+			body = status("disk-watch", condition("NTPProblem", false, 0))
+			pass(30 * time.Second)
+		}
+		s.want(disk, "Unknown SourceSilent")
+		s.want("NTPProblem", "False NoBadBlocks")
+		if s.countsOf("disk-watch").Silent {
+			t.Error("the source itself is not silent")
+		}
+	})
+}
+
 func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		t.Helper()
@@ -153,8 +176,13 @@ func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 		next.want(disk, "Unknown SourceSilent")
 		end()
 
-		next = again("boot-1") // it was silent, and is
-		end = next.run(t.Context(), source("disk-watch", disk))
+		next = again("boot-1") // it was silent, and is, whatever else is told
+		end = next.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
+		p := newPoster(t, next.dial("/run/disk-watch.sock"))
+		if code, refusal, _ := p.post(status("disk-watch", condition("NTPProblem", false, 0))); code != 204 {
+			t.Fatal(code, refusal)
+		}
+		p.client.CloseIdleConnections()
 		next.want(disk, "Unknown SourceSilent")
 		end()
 
