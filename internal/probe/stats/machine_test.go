@@ -1,0 +1,459 @@
+package stats
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/metrictext"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what is scraped into testdata")
+
+// machine makes the fixture of a machine, with the links that a repository does not keep:
+// sda with a part, a volume dm-0 on
+// it, another that is not mounted, an NVMe disk, and disks that nobody uses.
+func machine(tb testing.TB) (proc, sys string) {
+	tb.Helper()
+	proc, sys = filepath.Join(tb.TempDir(), "proc"), filepath.Join(tb.TempDir(), "sys")
+	if err := os.CopyFS(proc, os.DirFS("testdata/proc")); err != nil {
+		tb.Fatal(err)
+	}
+	link(tb, "42", filepath.Join(proc, "self"))
+	for name, size := range map[string]string{"ram0": "8192", "loop0": "0", "sda": "1048576", "dm-0": "524288", "dm-1": "1024", "nvme0n1": "2097152"} {
+		write(tb, filepath.Join(sys, "block", name, "size"), size+"\n")
+		if err := os.Mkdir(filepath.Join(sys, "block", name, "slaves"), 0o755); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	link(tb, "../../sda/sda1", filepath.Join(sys, "block/dm-0/slaves/sda1"))
+	link(tb, "../../sda/sda2", filepath.Join(sys, "block/dm-1/slaves/sda2"))
+	link(tb, "../../devices/pci0000:00/ata1/block/sda/sda1", filepath.Join(sys, "dev/block/8:1"))
+	link(tb, "../../devices/virtual/block/dm-0", filepath.Join(sys, "dev/block/253:0"))
+	write(tb, filepath.Join(sys, "fs/cgroup/cgroup.controllers"), "cpu memory\n")
+	return proc, sys
+}
+
+func write(tb testing.TB, path, text string) {
+	tb.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func link(tb testing.TB, to, at string) {
+	tb.Helper()
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.Symlink(to, at); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// shipped is what a file that comes with the agent asks for.
+func shipped(tb testing.TB, name string) config.StatsMonitor {
+	tb.Helper()
+	file, warnings, err := config.Read(filepath.Join("../../../config", name), config.SystemStats)
+	if err != nil || len(warnings) > 0 {
+		tb.Fatalf("%v, warnings %q", err, warnings)
+	}
+	if warnings, err := Check(*file.Stats); err != nil || len(warnings) > 0 {
+		tb.Fatalf("%v, warnings %q", err, warnings)
+	}
+	return *file.Stats
+}
+
+var shippedFiles = []string{"system-stats-monitor.json", "net-cgroup-system-stats-monitor.json"}
+
+func monitor(tb testing.TB, cfg Config) *Monitor {
+	tb.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return m
+}
+
+// desk keeps what a monitor tells.
+type desk struct {
+	mu      sync.Mutex
+	sees    int
+	blind   error
+	last    time.Time
+	silence time.Duration // the longest
+}
+
+func (d *desk) heard(what func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.last.IsZero() {
+		d.silence = max(d.silence, time.Since(d.last))
+	}
+	d.last = time.Now()
+	what()
+}
+
+func (d *desk) Here()                     { d.heard(func() {}) }
+func (d *desk) Sees()                     { d.heard(func() { d.sees++ }) }
+func (d *desk) Blind(_ string, err error) { d.heard(func() { d.blind = err }) }
+func (d *desk) Waits(string)              {}
+func (d *desk) Report(symptom.Report)     {}
+
+// seen is how often the monitor could look.
+func (d *desk) seen() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.sees
+}
+
+func scrape(tb testing.TB, monitors ...*Monitor) string {
+	tb.Helper()
+	var text strings.Builder
+	if err := metrictext.Write(&text, Families(monitors...)...); err != nil {
+		tb.Fatal(err)
+	}
+	return text.String()
+}
+
+// look reads at a time.
+func look(tb testing.TB, m *Monitor, now time.Time) {
+	tb.Helper()
+	r, err := m.read(now)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m.last = r
+}
+
+// Everything that the shipped files ask for, as it is scraped on a machine that is known
+// to the byte.
+func TestTheScrapeOfAKnownMachine(t *testing.T) {
+	proc, sys := machine(t)
+	var monitors []*Monitor
+	for _, name := range shippedFiles {
+		m := shipped(t, name)
+		m.ProcPath = proc
+		if m.Metrics["osFeature"] != nil {
+			m.KnownModulesPath = "known-modules.json"
+		}
+		monitors = append(monitors, monitor(t, Config{File: "testdata/system-stats-monitor.json", Monitor: m, SysPath: sys}))
+	}
+	sizes := map[string]usage{
+		"/etc/hosts":       {used: 30e9, free: 10e9},
+		"/var/lib/my data": {used: 1e9, free: 3e9},
+		"/mnt/btrfs":       {used: 0, free: 0},
+	}
+	first := time.Date(2026, time.November, 15, 12, 0, 0, 0, time.UTC)
+	for _, m := range monitors {
+		m.asker.measure = func(path string) (usage, error) {
+			u, ok := sizes[path]
+			if !ok {
+				return usage{}, errors.New("nobody was to ask " + path)
+			}
+			return u, nil
+		}
+		look(t, m, first)
+	}
+	// A minute on, requests to sda have taken 90 seconds.
+	stats, err := os.ReadFile(filepath.Join(proc, "diskstats"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(proc, "diskstats"), strings.Replace(string(stats), "15400 23500", "60000 113500", 1))
+	for _, m := range monitors {
+		look(t, m, first.Add(time.Minute))
+		for part, said := range m.said {
+			if said != "" {
+				t.Errorf("it could not read %s: %s", part, said)
+			}
+		}
+	}
+	got := scrape(t, monitors...)
+	if *rewrite {
+		write(t, "testdata/scrape.txt", got)
+	}
+	want, err := os.ReadFile("testdata/scrape.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(got))
+	if err != nil || len(families) != len(figures) {
+		t.Errorf("Prometheus reads %d figures of %d: %v", len(families), len(figures), err)
+	}
+}
+
+// This machine, whatever it is, has all figures but those of its disks, which it may have
+// none of; and none is read twice into one scrape.
+func TestThisMachineHasTheFigures(t *testing.T) {
+	var monitors []*Monitor
+	for _, name := range shippedFiles {
+		m := monitor(t, Config{Monitor: shipped(t, name)})
+		look(t, m, time.Now())
+		monitors = append(monitors, m)
+	}
+	text := scrape(t, monitors...)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range figures {
+		if f.part != "disk" && families[metricName(f.id)] == nil {
+			t.Errorf("%s is not shown", f.id)
+		}
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(text) {
+		series, _, _ := strings.Cut(line, " ")
+		if seen[series] && series != "#" {
+			t.Errorf("%s is there twice", series)
+		}
+		seen[series] = true
+	}
+	t.Logf("saw %d figures of %d kinds", len(seen)-1, len(families))
+}
+
+// These are the names, kinds and labels under which node-problem-detector shows figures:
+// dashboards ask for them.
+func TestFiguresAreShownAsByNodeProblemDetector(t *testing.T) {
+	want := map[string]string{
+		"cpu_load_1m": "gauge", "cpu_load_5m": "gauge", "cpu_load_15m": "gauge", "cpu_runnable_task_count": "gauge",
+		"cpu_usage_time": "counter state", "system_cpu_stat": "counter cpu stage", "system_interrupts_total": "counter",
+		"system_processes_total": "counter", "system_procs_running": "gauge", "system_procs_blocked": "gauge",
+		"disk_io_time": "counter device_name", "disk_weighted_io": "counter device_name", "disk_avg_queue_len": "gauge device_name",
+		"disk_operation_count": "counter device_name direction", "disk_merged_operation_count": "counter device_name direction",
+		"disk_operation_bytes_count": "counter device_name direction", "disk_operation_time": "counter device_name direction",
+		"disk_bytes_used": "gauge device_name fs_type mount_option state", "disk_percent_used": "gauge device_name",
+		"host_uptime":       "gauge kernel_version os_version",
+		"memory_bytes_used": "gauge state", "memory_percent_used": "gauge state", "memory_anonymous_used": "gauge state",
+		"memory_page_cache_used": "gauge state", "memory_unevictable_used": "gauge", "memory_dirty_used": "gauge state",
+		"system_os_feature": "gauge os_feature value",
+	}
+	for _, direction := range []string{"rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo", "rx_frame", "rx_compressed", "rx_multicast",
+		"tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo", "tx_collisions", "tx_carrier", "tx_compressed"} {
+		want["net_"+direction] = "counter interface_name"
+	}
+	golden, err := os.ReadFile("testdata/scrape.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	labels := regexp.MustCompile(`(\w+)="`)
+	for line := range strings.Lines(string(golden)) {
+		if fields := strings.Fields(line); fields[0] == "#" {
+			if fields[1] == "TYPE" {
+				got[fields[2]] = fields[3]
+			}
+			continue
+		}
+		name, rest, ok := strings.Cut(line, "{")
+		if !ok || strings.Contains(got[name], " ") {
+			continue
+		}
+		for _, label := range labels.FindAllStringSubmatch(rest, -1) {
+			got[name] += " " + label[1]
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-theirs +ours):\n%s", diff)
+	}
+}
+
+// The files of node-problem-detector ask for nothing that is not here.
+func TestTheFilesOfNodeProblemDetectorAreUnderstood(t *testing.T) {
+	for _, name := range shippedFiles {
+		theirs, _, err := config.Read(filepath.Join("../config/testdata/node-problem-detector", name), config.SystemStats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warnings, err := Check(*theirs.Stats); err != nil || len(warnings) > 0 {
+			t.Errorf("%s: %v, warnings %q", name, err, warnings)
+		}
+		if diff := cmp.Diff(theirs.Stats.Metrics, shipped(t, name).Metrics); diff != "" {
+			t.Errorf("%s (-theirs +ours):\n%s", name, diff)
+		}
+	}
+}
+
+// The page for users has every figure, and its kind and labels.
+func TestThePageForUsersHasEveryFigure(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/agent-configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	id := regexp.MustCompile("`([a-z]+/[a-z_0-9]+)`")
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, "|"); len(cells) == 6 {
+			for _, found := range id.FindAllStringSubmatch(cells[2], -1) {
+				rows[found[1]] = strings.ReplaceAll(strings.Join(strings.Fields(cells[1]+cells[3]+cells[4]), " "), "`", "")
+			}
+		}
+	}
+	want := map[string]string{}
+	for _, f := range figures {
+		want[f.id] = strings.TrimSpace(f.part + " " + f.kind + " " + strings.Join(f.labels, ", "))
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("(-figures +page):\n%s", diff)
+	}
+}
+
+// What is missing of a machine takes nothing else with it, and is said once.
+func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
+	proc, sys := machine(t)
+	for _, name := range []string{"stat", "modules", "uptime", "meminfo", "net/dev", "1/net/dev", "diskstats"} {
+		if err := os.Remove(filepath.Join(proc, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log strings.Builder
+	m := shipped(t, shippedFiles[0])
+	m.ProcPath = proc
+	for part, names := range shipped(t, shippedFiles[1]).Metrics {
+		m.Metrics[part] = names
+	}
+	all := monitor(t, Config{Monitor: m, SysPath: sys, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	all.asker.measure = func(string) (usage, error) { return usage{1, 1}, nil }
+	look(t, all, time.Now())
+	look(t, all, time.Now())
+	for _, part := range []string{"cpu", "osFeature", "host", "memory", "net", "disk"} {
+		if n := strings.Count(log.String(), "part="+part+" "); n != 1 {
+			t.Errorf("%s was said %d times in\n%s", part, n, log.String())
+		}
+	}
+	text := scrape(t, all)
+	for name, there := range map[string]bool{
+		"cpu_load_1m": true, "cpu_usage_time": false, "system_os_feature{os_feature=\"KTD\"": true, "os_feature=\"GPUSupport\"": false,
+		"host_uptime": false, "memory_": false, "net_": false, "disk_bytes_used": true, "disk_io_time": false,
+	} {
+		if strings.Contains(text, name) != there {
+			t.Errorf("%s is shown: %v, in\n%s", name, !there, text)
+		}
+	}
+	write(t, filepath.Join(proc, "uptime"), "12.5 3\n")
+	look(t, all, time.Now())
+	if !strings.Contains(log.String(), "can be read again") || !strings.Contains(scrape(t, all), `os_version="ubuntu 24.04.1 LTS (Noble Numbat)"} 12`) {
+		t.Errorf("what is there again is not shown, or not said:\n%s", log.String())
+	}
+}
+
+// The bytes of a scrape are those of one reading, whoever reads on meanwhile.
+func TestScrapesAndReadingsDoNotMeet(t *testing.T) {
+	proc, sys := machine(t)
+	m := shipped(t, shippedFiles[0])
+	m.ProcPath = proc
+	one := monitor(t, Config{Monitor: m, SysPath: sys})
+	one.look(&desk{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 20 {
+			one.look(&desk{})
+		}
+	}()
+	for range 2 {
+		go func() { _ = metrictext.Write(io.Discard, Families(one)...) }()
+	}
+	for range 20 {
+		if text := scrape(t, one); !strings.Contains(text, "cpu_load_1m 0.52\n") {
+			t.Fatalf("a scrape without the load:\n%s", text)
+		}
+	}
+	<-done
+}
+
+func TestAMachineThatCannotBeSeenIsNoQuietOne(t *testing.T) {
+	m := shipped(t, shippedFiles[0])
+	m.ProcPath = filepath.Join(t.TempDir(), "proc")
+	blind := monitor(t, Config{Monitor: m})
+	d := &desk{}
+	blind.look(d)
+	if d.blind == nil || !strings.Contains(d.blind.Error(), m.ProcPath) || d.seen() > 0 || scrape(t, blind) != "" {
+		t.Errorf("told %v, seen %d times, and shown\n%s", d.blind, d.seen(), scrape(t, blind))
+	}
+}
+
+// One op reads a machine of 256 processors, 500 disks and 300 networks of pods.
+func BenchmarkReadLarge(b *testing.B) {
+	proc, sys := machine(b)
+	var stat, disks, net strings.Builder
+	stat.WriteString("cpu  30100 200 10050 401234 1500 0 300 40 20 10\n")
+	for i := range 256 {
+		fmt.Fprintf(&stat, "cpu%d 15100 100 5050 200617 1000 0 300 20 20 10\n", i)
+	}
+	for i := range 500 {
+		fmt.Fprintf(&disks, " 259 %d nvme%dn1 12000 340 800000 5200 9000 4500 640000 18000 0 15400 23500 10 0 2048 300 120 80\n", i, i)
+		write(b, filepath.Join(sys, "block", fmt.Sprintf("nvme%dn1", i), "size"), "8\n")
+	}
+	net.WriteString("a\nb\n")
+	for i := range 300 {
+		fmt.Fprintf(&net, "cali%d: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", i)
+	}
+	write(b, filepath.Join(proc, "stat"), stat.String())
+	write(b, filepath.Join(proc, "diskstats"), disks.String())
+	write(b, filepath.Join(proc, "1/net/dev"), net.String())
+	read(b, func(m *Monitor) { m.cfg.Monitor.ProcPath, m.cfg.SysPath = proc, sys })
+}
+
+// One op reads everything that the two shipped files ask for on the machine that the
+// benchmark runs on.
+func BenchmarkRead(b *testing.B) {
+	read(b, func(*Monitor) {})
+}
+
+func read(b *testing.B, of func(*Monitor)) {
+	b.Helper()
+	var monitors []*Monitor
+	for _, name := range shippedFiles {
+		m := monitor(b, Config{Monitor: shipped(b, name)})
+		of(m)
+		monitors = append(monitors, m)
+	}
+	b.ReportAllocs()
+	before := worked(b)
+	for b.Loop() {
+		for _, m := range monitors {
+			m.look(&desk{})
+		}
+	}
+	// Were both read every minute; one of them is not.
+	b.ReportMetric(100*(worked(b)-before).Seconds()/float64(b.N)/60, "%-of-a-core")
+}
+
+// worked is how long this process has kept processors busy, whoever else did so.
+func worked(b *testing.B) time.Duration {
+	b.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,78 @@
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/resourcestack/autohealer/internal/probe/config"
+)
+
+// metricName is the name under which a figure is shown, of the one that a file gives it:
+// metrics have letters, digits and _ only. It is that of the library which
+// node-problem-detector exports them with.
+func metricName(displayed string) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, displayed)
+	switch {
+	case name == "":
+		return ""
+	case name[0] >= '0' && name[0] <= '9':
+		return "key_" + name
+	case name[0] == '_':
+		return "key" + name
+	}
+	return name
+}
+
+// ours are the names of metrics that the agent has besides.
+func ours(name string) bool {
+	return name == "problem_counter" || name == "problem_gauge" || strings.HasPrefix(name, "autohealer_")
+}
+
+// Check says what is wrong with the figures that a file asks for, and warns of those that
+// nobody knows: they are not shown.
+func Check(m config.StatsMonitor) (warnings []string, err error) {
+	known := map[string]string{}
+	for _, f := range figures {
+		known[f.id] = f.part
+	}
+	shown := map[string]string{}
+	var wrong []error
+	for _, part := range slices.Sorted(maps.Keys(m.Metrics)) {
+		for _, id := range slices.Sorted(maps.Keys(m.Metrics[part])) {
+			at := fmt.Sprintf("%s.metricsConfigs[%q]", part, id)
+			name := metricName(m.Metrics[part][id])
+			switch {
+			case known[id] == "":
+				warnings = append(warnings, at+": there is no such figure, and it is not shown; write one that docs/agent-configuration.md lists")
+			case known[id] != part:
+				warnings = append(warnings, fmt.Sprintf("%s: it is a figure of %s, and not shown here; move it there", at, known[id]))
+			case ours(name):
+				wrong = append(wrong, fmt.Errorf("%s.displayName: %s is a metric of the agent; write another name", at, name))
+			case shown[name] != "":
+				wrong = append(wrong, fmt.Errorf("%s.displayName: %s is shown under that name as well (%s); write another", at, shown[name], name))
+			default:
+				shown[name] = id
+			}
+		}
+	}
+	return warnings, errors.Join(wrong...)
+}
+
+// named returns under which names figures are shown, by ID.
+func named(m config.StatsMonitor) map[string]string {
+	names := map[string]string{}
+	for _, f := range figures {
+		if name := metricName(m.Metrics[f.part][f.id]); name != "" {
+			names[f.id] = name
+		}
+	}
+	return names
+}

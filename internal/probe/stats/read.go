@@ -1,0 +1,257 @@
+package stats
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"github.com/prometheus/procfs/blockdevice"
+
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+)
+
+// read reads what is wanted of the machine. What cannot be read is missing, and said to
+// the log by the part that it belongs to.
+func (m *Monitor) read(now time.Time) (*reading, error) {
+	r := &reading{wanted: m.wanted, values: map[string][]value{}}
+	proc, err := procfs.NewFS(m.cfg.Monitor.ProcPath)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", m.cfg.Monitor.ProcPath, err)
+	}
+	m.tell("cpu", m.readCPU(r, proc))
+	m.tell("memory", m.readMemory(r, proc))
+	m.tell("host", m.readHost(r))
+	m.tell("osFeature", m.readFeatures(r, proc))
+	m.tell("net", m.readNet(r, proc))
+	m.tell("disk", m.readDisks(r, proc, now))
+	return r, nil
+}
+
+func (m *Monitor) readCPU(r *reading, proc procfs.FS) error {
+	var wrong []error
+	if r.wants("cpu/runnable_task_count", "cpu/load_1m", "cpu/load_5m", "cpu/load_15m") {
+		if load, err := proc.LoadAvg(); err != nil {
+			wrong = append(wrong, fmt.Errorf("reading the load: %w", err))
+		} else {
+			loads(r, *load)
+		}
+	}
+	if r.wants("cpu/usage_time", "system/cpu_stat", "system/interrupts_total", "system/processes_total", "system/procs_running", "system/procs_blocked") {
+		if stat, err := proc.Stat(); err != nil {
+			wrong = append(wrong, fmt.Errorf("reading what the processors did: %w", err))
+		} else {
+			processors(r, &stat)
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+func (m *Monitor) readMemory(r *reading, proc procfs.FS) error {
+	if len(m.cfg.Monitor.Metrics["memory"]) == 0 {
+		return nil
+	}
+	info, err := proc.Meminfo()
+	if err != nil {
+		return fmt.Errorf("reading what the memory is used for: %w", err)
+	}
+	memory(r, info)
+	return nil
+}
+
+func (m *Monitor) readHost(r *reading) error {
+	if !r.wants("host/uptime") {
+		return nil
+	}
+	text, err := os.ReadFile(m.proc("uptime"))
+	if err != nil {
+		return fmt.Errorf("reading the time since the boot: %w", err)
+	}
+	uptime, err := parseUptime(string(text))
+	if err != nil {
+		return fmt.Errorf("reading the time since the boot: %s: %w", m.proc("uptime"), err)
+	}
+	kernel, err := os.ReadFile(m.proc("sys/kernel/osrelease"))
+	if err != nil {
+		return fmt.Errorf("reading the version of the kernel: %w", err)
+	}
+	r.add("host/uptime", uptime, strings.TrimSpace(string(kernel)), m.osVersion())
+	return nil
+}
+
+// osVersion is that of the machine, where its own files can be seen, and else that of the
+// agent's image. There need not be any.
+func (m *Monitor) osVersion() string {
+	for _, path := range []string{m.proc("1/root/etc/os-release"), "/etc/os-release", "/usr/lib/os-release"} {
+		if text, err := os.ReadFile(path); err == nil {
+			return parseOSVersion(string(text))
+		}
+	}
+	return ""
+}
+
+func (m *Monitor) readFeatures(r *reading, proc procfs.FS) error {
+	if !r.wants("system/os_feature") {
+		return nil
+	}
+	var wrong []error
+	if words, err := proc.CmdLine(); err != nil {
+		wrong = append(wrong, fmt.Errorf("reading what the kernel was told at its boot: %w", err))
+	} else {
+		_, err := os.Stat(m.sys("fs/cgroup/cgroup.controllers"))
+		features(r, words, err == nil)
+	}
+	text, err := os.ReadFile(m.proc("modules"))
+	if err != nil {
+		return errors.Join(append(wrong, fmt.Errorf("reading the modules of the kernel: %w", err))...)
+	}
+	known, err := m.knownModules()
+	if err != nil {
+		// Then none is known, and whoever asks which are not gets them all.
+		wrong = append(wrong, err)
+	}
+	modules(r, parseModules(string(text)), known)
+	return errors.Join(wrong...)
+}
+
+func (m *Monitor) knownModules() ([]string, error) {
+	path := m.cfg.Monitor.KnownModulesPath
+	if path == "" {
+		return nil, nil
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(m.cfg.File), path)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading which modules are known: %w", err)
+	}
+	known, err := parseKnownModules(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading which modules are known: %s: %w", path, err)
+	}
+	return known, nil
+}
+
+// readNet reads the interfaces of the first process, which are those of the machine where
+// that is the machine's own, though the agent may have a network of its own.
+func (m *Monitor) readNet(r *reading, proc procfs.FS) error {
+	if len(m.cfg.Monitor.Metrics["net"]) == 0 {
+		return nil
+	}
+	interfaces, err := firstNet(proc)
+	if err != nil {
+		interfaces, err = proc.NetDev()
+	}
+	if err != nil {
+		return fmt.Errorf("reading what the interfaces did: %w", err)
+	}
+	networks(r, interfaces, m.exclude)
+	return nil
+}
+
+func firstNet(proc procfs.FS) (procfs.NetDev, error) {
+	first, err := proc.Proc(1)
+	if err != nil {
+		return nil, err
+	}
+	return first.NetDev()
+}
+
+func (m *Monitor) readDisks(r *reading, proc procfs.FS, now time.Time) error {
+	if len(m.cfg.Monitor.Metrics["disk"]) == 0 {
+		return nil
+	}
+	var wrong []error
+	mounted, err := m.mounted(proc)
+	if err != nil {
+		wrong = append(wrong, err)
+	}
+	if err := m.readIO(r, mounted, now); err != nil {
+		wrong = append(wrong, err)
+	}
+	if r.wants("disk/bytes_used", "disk/percent_used") {
+		paths := make([]string, 0, len(mounted))
+		for _, f := range mounted {
+			paths = append(paths, f.mounted)
+		}
+		// Who waits here is silent meanwhile, which he must not be for long.
+		answers, silent := m.asker.ask(paths, min(m.cfg.Monitor.LsblkTimeout, supervise.Breath/2))
+		wrong = append(wrong, silent...)
+		for _, f := range mounted {
+			if u, ok := answers[f.mounted]; ok {
+				space(r, f, u)
+			}
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+// mounted returns the filesystems on disks that the agent itself can see: it can ask no
+// others how full they are. A file or folder of the machine that is mounted into its pod
+// answers for all of the filesystem that it lies on.
+func (m *Monitor) mounted(proc procfs.FS) ([]filesystem, error) {
+	self, err := proc.Self()
+	if err != nil {
+		return nil, fmt.Errorf("reading what is mounted: %w", err)
+	}
+	table, err := self.MountInfo()
+	if err != nil {
+		return nil, fmt.Errorf("reading what is mounted: %w", err)
+	}
+	return filesystems(table, func(numbers string) string {
+		// The kernel's folder of the device, the last part of which is its name.
+		link, err := os.Readlink(m.sys("dev/block", numbers))
+		if err != nil {
+			return ""
+		}
+		return filepath.Base(link)
+	}), nil
+}
+
+func (m *Monitor) readIO(r *reading, mounted []filesystem, now time.Time) error {
+	block, err := blockdevice.NewFS(m.cfg.Monitor.ProcPath, m.cfg.SysPath)
+	if err != nil {
+		return fmt.Errorf("reading what the disks did: %w", err)
+	}
+	all, err := block.ProcDiskstats()
+	if err != nil {
+		return fmt.Errorf("reading what the disks did: %w", err)
+	}
+	chosen := map[string]bool{}
+	for i := range all {
+		if m.cfg.Monitor.IncludeRootBlk && m.whole(&all[i]) {
+			chosen[all[i].DeviceName] = true
+		}
+	}
+	for _, f := range mounted {
+		if m.cfg.Monitor.IncludeAllAttachedBlk {
+			chosen[filepath.Base(f.device)] = true
+		}
+	}
+	m.queues = disks(r, all, chosen, m.queues, now)
+	return nil
+}
+
+// whole says whether a disk is neither a part of another nor made of others: lsblk lists
+// such, without what hangs on them.
+func (m *Monitor) whole(d *blockdevice.Diskstats) bool {
+	if d.MajorNumber == ramdev {
+		return false
+	}
+	size, err := os.ReadFile(m.sys("block", d.DeviceName, "size"))
+	if err != nil || strings.TrimSpace(string(size)) == "0" {
+		return false
+	}
+	made, err := os.ReadDir(m.sys("block", d.DeviceName, "slaves"))
+	return err != nil || len(made) == 0
+}
+
+func (m *Monitor) proc(name string) string { return filepath.Join(m.cfg.Monitor.ProcPath, name) }
+
+func (m *Monitor) sys(names ...string) string {
+	return filepath.Join(append([]string{m.cfg.SysPath}, names...)...)
+}
