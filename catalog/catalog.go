@@ -48,6 +48,9 @@ const (
 	ABRTAdaptor     Source = "abrt-adaptor"
 )
 
+// GPUMonitor is one that node-problem-detector does not have.
+const GPUMonitor Source = "gpu-monitor"
+
 // TaintPrefix begins the key of every default taint. It is the domain of
 // Autohealer and not that of a user, so that a default never meets a key that
 // somebody uses already; what follows it is the condition type, so that whoever

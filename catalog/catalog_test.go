@@ -83,7 +83,13 @@ var shipped = map[catalog.Source]monitor{
 	"network-custom-plugin-monitor": {nil, []string{"ConntrackFull", "DNSUnreachable"}},
 	"iptables-mode-monitor":         {nil, []string{"IPTablesVersionsMismatch"}},
 	"disk-monitor":                  {[]string{"DiskBadBlock"}, nil},
-	"abrt-adaptor":                  {nil, []string{"CCPPCrash", "UncaughtException", "XorgCrash", "VMcore", "KernelOops"}},
+	// This one is ours.
+	"gpu-monitor": {[]string{"GPUUnhealthy"}, []string{
+		"XidGraphicsEngineError", "XidMemoryPageFault", "XidInvalidCommands", "XidStoppedProcessing", "XidPreemptiveCleanup",
+		"XidCopyEngineError", "XidVideoEngineError", "XidRowRemapPending", "XidHighSingleBitECCRate", "XidContainedMemoryError",
+		"XidNVLink5Error", "XidRecoveryActionChanged", "XidUncorrectableECC", "XidOther",
+	}},
+	"abrt-adaptor": {nil, []string{"CCPPCrash", "UncaughtException", "XorgCrash", "VMcore", "KernelOops"}},
 }
 
 func TestCatalogHasWhatKubernetesReports(t *testing.T) {
@@ -231,7 +237,7 @@ func TestLookup(t *testing.T) {
 	if c, ok := catalog.Lookup("Ready"); !ok || c.Sick() != catalog.False {
 		t.Errorf("Ready: %+v, %v", c, ok)
 	}
-	for _, name := range []string{"", "kerneldeadlock", "KernelDeadlock ", "OOMKilling", "GPUUnhealthy"} {
+	for _, name := range []string{"", "kerneldeadlock", "KernelDeadlock ", "OOMKilling", "FPGAUnhealthy"} {
 		if c, ok := catalog.Lookup(name); ok {
 			t.Errorf("%q is %+v", name, c)
 		}
@@ -259,8 +265,8 @@ func TestHealthy(t *testing.T) {
 		{"KernelDeadlock", "False", true},
 		{"KernelDeadlock", "Unknown", false},
 		{"KernelDeadlock", "", false},
-		{"GPUUnhealthy", "False", false},
-		{"GPUUnhealthy", "True", false},
+		{"FPGAUnhealthy", "False", false},
+		{"FPGAUnhealthy", "True", false},
 	}
 	for _, test := range tests {
 		if got := catalog.Healthy(test.condition, test.status); got != test.want {

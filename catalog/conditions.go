@@ -25,6 +25,9 @@ package catalog
 //     within minutes (XfsShutdown, ReadonlyFilesystem); so does Docker's store when
 //     the containers in it are started (CorruptDockerOverlay2), and remembering
 //     would outlive its repair;
+//   - a GPU is reset with its node, which is what nearly all of its fatal errors ask
+//     for, and one that is broken says so again when it is used, or not found
+//     (GPUUnhealthy);
 //   - what has been restarted too often begins to count anew (Frequent*Restart);
 //   - what is asked for by a program is asked again (KubeletUnhealthy,
 //     ContainerRuntimeUnhealthy, KubeProxyUnhealthy, NTPProblem).
@@ -156,5 +159,11 @@ var conditions = []Condition{
 		SurvivesReboot: true,
 		Effect:         NoSchedule,
 		Why:            "The disk is dying, but not in this minute: what runs can be moved by somebody who knows what is stored there.",
+	},
+	{
+		Type: "GPUUnhealthy", Source: GPUMonitor, Healthy: False,
+		Meaning: "A GPU has failed in a way that only a reset, a reboot or a pair of hands cures.",
+		Effect:  NoSchedule,
+		Why:     "The other GPUs of the node still work, perhaps for days on something that must not be lost, and whoever resets the one that failed has to drain the node first.",
 	},
 }

@@ -26,7 +26,11 @@ var distinct = []string{
 	"PTPProblem",  // the other protocol that sets clocks; NTPProblem
 	"NfsShutdown", // other filesystems; XfsShutdown
 	"ZfsShutdown",
-	"Reedy", // a word; Ready
+	"Reedy",        // a word; Ready
+	"CPUUnhealthy", // other processors; GPUUnhealthy
+	"DPUUnhealthy", "IPUUnhealthy", "NPUUnhealthy", "TPUUnhealthy",
+	"GPU0Unhealthy", // one of them, by its number; GPUUnhealthy
+	"GPU1Unhealthy", "GPU2Unhealthy", "GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy",
 }
 
 // Nearest returns the known condition type that somebody has probably meant who

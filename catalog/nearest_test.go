@@ -24,7 +24,9 @@ func known() []string {
 var plausible = []string{
 	// What agents and providers in the field report.
 	"AcceleratedHardwareReady", "ContainerRuntimeReady", "KernelReady", "NetworkingReady", "StorageReady",
-	"GPUUnhealthy", "EFAUnhealthy", "XIDError", "NVLinkDown", "BootDiskCorrupt", "RuntimeHung", "BadCPU", "OutOfResource",
+	"CPUUnhealthy", "DPUUnhealthy", "IPUUnhealthy", "NPUUnhealthy", "TPUUnhealthy", "GPU0Unhealthy", "GPU1Unhealthy", "GPU2Unhealthy",
+	"GPU3Unhealthy", "GPU4Unhealthy", "GPU5Unhealthy", "GPU6Unhealthy", "GPU7Unhealthy", "FPGAUnhealthy", "EFAUnhealthy",
+	"XIDError", "NVLinkDown", "BootDiskCorrupt", "RuntimeHung", "BadCPU", "OutOfResource",
 	"FilesystemCorruptionProblem", "VMEventScheduled", "KubeletProblem", "ContainerRuntimeProblem", "NodeDrainable",
 	"GracefulNodeShutdownInProgress", "DrainInProgress", "Drained", "MaintenancePlanned", "MaintenanceInProgress",
 	"CordonedByOperator", "FrequentCrioRestart", "FrequentPodmanRestart", "FrequentKubeProxyRestart", "CoreDNSUnhealthy",
@@ -180,10 +182,12 @@ func TestNearest(t *testing.T) {
 		{"two slips in a name that is not long", "MemryPresure", nil, ""},
 		{"two slips in one word", "KubeletUnhelty", nil, ""},
 
-		{"what a node reports, with a slip", "GPUUnhelthy", []string{"GPUUnhealthy"}, "GPUUnhealthy"},
-		{"what a node reports, in other capitals", "GpuUnhealthy", []string{"GPUUnhealthy"}, "GPUUnhealthy"},
+		{"what a node reports, with a slip", "FPGAUnhelthy", []string{"FPGAUnhealthy"}, "FPGAUnhealthy"},
+		{"what a node reports, in other capitals", "FpgaUnhealthy", []string{"FPGAUnhealthy"}, "FPGAUnhealthy"},
 		{"what a node reports, with a slip in each of two words", "AcceleratdHardwreReady", []string{"AcceleratedHardwareReady"}, "AcceleratedHardwareReady"},
-		{"another abbreviation", "CPUUnhealthy", []string{"GPUUnhealthy"}, ""},
+		{"another abbreviation", "FPGBUnhealthy", []string{"FPGAUnhealthy"}, ""},
+		{"a number more than what is known", "GPU0Unhealthy", nil, ""},
+		{"a slip of an abbreviation that is known", "GPPUnhealthy", nil, "GPUUnhealthy"},
 		{"another number", "GPU0Unhealthy", []string{"GPU1Unhealthy"}, ""},
 		{"another number after a word", "Disk1Failing", []string{"Disk2Failing"}, ""},
 		{"another long number", "Port10001Down", []string{"Port10002Down"}, ""},
