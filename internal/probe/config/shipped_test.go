@@ -21,7 +21,7 @@ const shipped = "../../../config"
 
 // added are those that node-problem-detector has no file for, or one that runs a
 // second program.
-var added = []string{"frequent-restarts.json", "frequent-unregister-netdevice.json"}
+var added = []string{"frequent-restarts.json", "frequent-unregister-netdevice.json", "gpu-monitor.json"}
 
 func load(t *testing.T, folder string) map[string]*config.LogMonitor {
 	t.Helper()
