@@ -334,6 +334,10 @@ func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Without the file there would be no modules; with this, nobody knows.
+	if err := os.Mkdir(filepath.Join(proc, "modules"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	var log strings.Builder
 	m := shipped(t, shippedFiles[0])
 	m.ProcPath = proc
@@ -362,6 +366,20 @@ func TestWhatCannotBeReadIsAbsentAndSaidOnce(t *testing.T) {
 	look(t, all, time.Now())
 	if !strings.Contains(log.String(), "can be read again") || !strings.Contains(scrape(t, all), `os_version="ubuntu 24.04.1 LTS (Noble Numbat)"} 12`) {
 		t.Errorf("what is there again is not shown, or not said:\n%s", log.String())
+	}
+}
+
+func TestAKernelThatCannotLoadModulesHasNone(t *testing.T) {
+	proc, sys := machine(t)
+	if err := os.Remove(filepath.Join(proc, "modules")); err != nil {
+		t.Fatal(err)
+	}
+	m := config.StatsMonitor{ProcPath: proc, Metrics: map[string]map[string]string{"osFeature": {"system/os_feature": "feature"}}}
+	one := monitor(t, Config{Monitor: m, SysPath: sys})
+	look(t, one, time.Now())
+	text := scrape(t, one)
+	if one.said["osFeature"] != "" || !strings.Contains(text, `feature{os_feature="GPUSupport",value=""} 0`) || !strings.Contains(text, `"UnknownModules",value=""} 0`) {
+		t.Errorf("%s\n%s", one.said["osFeature"], text)
 	}
 }
 

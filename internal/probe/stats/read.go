@@ -3,6 +3,7 @@ package stats
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,7 +106,8 @@ func (m *Monitor) readFeatures(r *reading, proc procfs.FS) error {
 		features(r, words, err == nil)
 	}
 	text, err := os.ReadFile(m.proc("modules"))
-	if err != nil {
+	// A kernel that cannot load any has no such file, and none loaded.
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(append(wrong, fmt.Errorf("reading the modules of the kernel: %w", err))...)
 	}
 	known, err := m.knownModules()
