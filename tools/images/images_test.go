@@ -1,0 +1,173 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// plant puts files into a folder, of a time that no other has.
+func plant(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(-time.Duration(len(root)+len(name)) * time.Hour)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// made writes the image of the agent from a folder, and returns its digest and archive.
+func made(t *testing.T, root string) (digest, archive string) {
+	t.Helper()
+	agent := recipes[0]
+	files, err := agent.files(root, filepath.Join(root, "program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive = filepath.Join(t.TempDir(), "agent.tar")
+	if digest, err = write(archive, "resourcestack/autohealer-agent:v1", agent, files); err != nil {
+		t.Fatal(err)
+	}
+	return digest, archive
+}
+
+func TestTheSameFilesMakeTheSameImage(t *testing.T) {
+	files := map[string]string{"program": "#!", "config/a.json": "{}", "config/b.json": "[]"}
+	first, archive := made(t, plant(t, files))
+	second, again := made(t, plant(t, files))
+	one, err := os.ReadFile(archive)
+	other, err2 := os.ReadFile(again)
+	if errors.Join(err, err2) != nil || first != second || !bytes.Equal(one, other) {
+		t.Errorf("two images of the same files differ: %s and %s (%v)", first, second, errors.Join(err, err2))
+	}
+	files["config/b.json"] = "{}"
+	if third, _ := made(t, plant(t, files)); third == first {
+		t.Error("an image of other files is the same")
+	}
+}
+
+func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
+	sources := map[string]string{"go.mod": "module example.com/x\n\ngo 1.26.0\n", "main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n"}
+	var programs [][]byte
+	for _, version := range []string{"v1", "v1", "v2"} {
+		to := filepath.Join(t.TempDir(), "x")
+		if err := compile(t.Context(), plant(t, sources), ".", version, to); err != nil {
+			t.Fatal(err)
+		}
+		program, err := os.ReadFile(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs = append(programs, program)
+	}
+	if !bytes.Equal(programs[0], programs[1]) {
+		t.Error("where it is built shows in a program")
+	}
+	if bytes.Equal(programs[0], programs[2]) {
+		t.Error("its version does not show in a program")
+	}
+}
+
+// What docs/agent-migration.md promises to those who come from node-problem-detector.
+func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
+	_, archive := made(t, plant(t, map[string]string{"program": "the agent", "config/kernel-monitor.json": "{}"}))
+	image, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers (%v)", len(layers), err)
+	}
+	content, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	found := map[string]string{}
+	for archive := tar.NewReader(content); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !header.ModTime.Equal(time.Unix(0, 0)) || header.Uid != 0 || header.Uname != "" {
+			t.Errorf("%s tells of the machine: %v, %d %q", header.Name, header.ModTime, header.Uid, header.Uname)
+		}
+		found["/"+header.Name] = fmt.Sprintf("%c %o %s%s", header.Typeflag, header.Mode, text, header.Linkname)
+	}
+	want := map[string]string{
+		"/autohealer-agent":           "0 755 the agent",
+		"/config/kernel-monitor.json": "0 644 {}",
+		"/config/":                    "5 755 ",
+		"/home/kubernetes/bin/":       "5 755 ",
+	}
+	for _, name := range []string{
+		"/node-problem-detector", "/home/kubernetes/bin/health-checker", "/home/kubernetes/bin/log-counter",
+		"/config/plugin/check_ntp.sh", "/config/plugin/network_problem.sh", "/config/plugin/dns_problem.sh", "/config/plugin/iptables_mode.sh",
+	} {
+		want[name] = "2 777 /autohealer-agent"
+	}
+	for name, is := range want {
+		if found[name] != is {
+			t.Errorf("%s is %q, want %q", name, found[name], is)
+		}
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := config.Config; c.WorkingDir != "/" || !slices.Equal(c.Entrypoint, []string{"/autohealer-agent"}) || !config.Created.IsZero() {
+		t.Errorf("the image is started as %+v, and was made at %v", c, config.Created)
+	}
+}
+
+func TestImagesAreCalledWhatTheManifestsCallThem(t *testing.T) {
+	tags, err := readTags("../../deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recipes {
+		if !strings.HasPrefix(tags[r.name], "resourcestack/"+r.name+":v") {
+			t.Errorf("%s is called %q", r.name, tags[r.name])
+		}
+	}
+	const agent, controller = "image: resourcestack/autohealer-agent:v1\n", "image: resourcestack/autohealer-controller:v1\n"
+	for _, test := range []struct {
+		name, want string
+		files      map[string]string
+	}{
+		{"two names of one image", "both", map[string]string{"agent/kmsg/a.yaml": agent, "agent/journal/a.yaml": strings.Replace(agent, "v1", "v2", 1), "controller/a.yaml": controller}},
+		{"no name", "resourcestack/autohealer-controller", map[string]string{"agent/kmsg/a.yaml": agent}},
+	} {
+		if _, err := readTags(plant(t, test.files)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: the error is %v, want it to say %q", test.name, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+// Command images makes the container images of Autohealer, as archives that
+// `docker load` and `ctr images import` take:
+//
+//	images -into ../../bin/images
+//
+// It promises that the same sources and the same version give the same bytes, so
+// that anybody can check what was published, and that the images are called what
+// the manifests of deploy/ call them. It refuses to put anything into an image that
+// is not from this repository: no base, no shell, no package.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("images", flag.ContinueOnError)
+	root := flags.String("root", "../..", "`folder` of the repository")
+	into := flags.String("into", "../../bin/images", "`folder` that the archives are put in")
+	version := flags.String("version", "dev", "what the programs say of themselves")
+	testbed := flags.Bool("testbed", false, "also make what the nodes of the testbed need")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	wanted := recipes
+	if *testbed {
+		wanted = append(slices.Clone(recipes), pause)
+	}
+	tags, err := readTags(filepath.Join(*root, "deploy"))
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*into, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "images-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	for _, recipe := range wanted {
+		program := filepath.Join(work, recipe.name)
+		if err := compile(ctx, filepath.Join(*root, recipe.module), recipe.source, *version, program); err != nil {
+			return err
+		}
+		tag := recipe.tag
+		if tag == "" {
+			tag = tags[recipe.name]
+		}
+		files, err := recipe.files(*root, program)
+		if err != nil {
+			return fmt.Errorf("gathering what is in %s: %w", recipe.name, err)
+		}
+		digest, err := write(filepath.Join(*into, recipe.name+".tar"), tag, recipe, files)
+		if err != nil {
+			return fmt.Errorf("writing image %s: %w", recipe.name, err)
+		}
+		fmt.Fprintf(out, "images: %s %s\n", tag, digest)
+	}
+	return nil
+}
+
+// compile builds a program that needs nothing beside it, and of which nothing tells
+// where or when it was built.
+func compile(ctx context.Context, module, source, version, to string) error {
+	to, err := filepath.Abs(to)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", to, source)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOWORK=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", source, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

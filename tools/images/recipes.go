@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// recipe is one image.
+type recipe struct {
+	name   string
+	tag    string // what it is called; empty: what the manifests call it
+	module string // folder of the module that its only program is in
+	source string // package of that program
+	user   string // that it runs as, if nobody says otherwise
+	config bool   // it has the files of config/
+	// links are further names of the program, which looks at the one it was called by.
+	links []string
+}
+
+// helpers are the programs that configurations of node-problem-detector call: all of
+// them are the agent.
+var helpers = map[string][]string{
+	"/home/kubernetes/bin": {"health-checker", "log-counter"},
+	"/config/plugin":       {"check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"},
+}
+
+var recipes = []recipe{
+	{name: "autohealer-agent", source: "./cmd/autohealer-agent", config: true, links: agentNames()},
+	{name: "autohealer-controller", source: "./cmd/autohealer-controller", user: "65532:65532"},
+}
+
+// pause holds a pod together. It is for the testbed, whose nodes have no registry.
+var pause = recipe{name: "pause", tag: "localhost/pause:1", module: "testbed", source: "./pause"}
+
+// agentNames are the paths under which the agent is found. Paths that begin with
+// ./config are found as well, since it works in the root.
+func agentNames() []string {
+	names := []string{"/node-problem-detector"}
+	for folder, programs := range helpers {
+		for _, program := range programs {
+			names = append(names, path.Join(folder, program))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// entry is a file of an image, or a link to one.
+type entry struct {
+	path    string // from the root
+	content []byte
+	mode    int64
+	link    string // where a link leads to; empty: it is none
+}
+
+// files returns what is in the image, in the order of paths.
+func (r recipe) files(root, program string) ([]entry, error) {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return nil, err
+	}
+	entries := []entry{{path: "/" + r.name, content: content, mode: 0o755}}
+	for _, name := range r.links {
+		entries = append(entries, entry{path: name, link: "/" + r.name, mode: 0o777})
+	}
+	if r.config {
+		files, err := filepath.Glob(filepath.Join(root, "config", "*.json"))
+		if err == nil && len(files) == 0 {
+			err = errors.New("there is no config/*.json")
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, entry{path: "/config/" + filepath.Base(file), content: content, mode: 0o644})
+		}
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.path, b.path) })
+	return entries, nil
+}
+
+var imageLine = regexp.MustCompile(`(?m)^\s*image: (resourcestack/([a-z-]+):\S+)$`)
+
+// readTags returns what the manifests call the images.
+func readTags(deploy string) (map[string]string, error) {
+	manifests, err := filepath.Glob(filepath.Join(deploy, "*", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	more, err := filepath.Glob(filepath.Join(deploy, "*", "*", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	tags := map[string]string{}
+	for _, file := range append(manifests, more...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range imageLine.FindAllStringSubmatch(string(text), -1) {
+			tag, name := found[1], found[2]
+			if other := tags[name]; other != "" && other != tag {
+				return nil, fmt.Errorf("the manifests call one image both %s and %s", other, tag)
+			}
+			tags[name] = tag
+		}
+	}
+	for _, r := range recipes {
+		if r.tag == "" && tags[r.name] == "" {
+			return nil, fmt.Errorf("no manifest in %s has an image resourcestack/%s", deploy, r.name)
+		}
+	}
+	return tags, nil
+}
