@@ -21,6 +21,11 @@ build: ## Build the programs of Autohealer and the demo into bin
 	@echo "build: compiling"
 	@CGO_ENABLED=0 go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/...
 
+.PHONY: images
+images: ## Build the container images into bin/images, as archives
+	@echo "images: compiling"
+	@cd tools/images && go run . -version '$(VERSION)'
+
 # regenerate makes, in the folder $$made, everything that controller-gen makes of
 # api/, and everything that is made of catalog/: there the old files can be
 # compared with the new ones, and a generator that stops half-way has broken
@@ -55,19 +60,43 @@ demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays
 
 # The tests of the agent read what a real journald has written, ask a real containerd, and
 # speak over a real message bus. They are a part of every node, and of no container.
-NODE_PACKAGES := systemd dbus-daemon containerd iptables
-.PHONY: node
-node:
+TEST_PACKAGES := systemd dbus-daemon containerd iptables
+.PHONY: packages
+packages:
 	@[ -x /lib/systemd/systemd-journald ] && which dbus-daemon containerd iptables-legacy >/dev/null || { \
-		echo "test: installing what the agent's tests ask (Debian packages $(NODE_PACKAGES))"; \
-		[ "$$(id -u)" = 0 ] || { echo "test: that takes root: sudo apt-get install -y --no-install-recommends $(NODE_PACKAGES)"; exit 1; }; \
+		echo "test: installing what the agent's tests ask (Debian packages $(TEST_PACKAGES))"; \
+		[ "$$(id -u)" = 0 ] || { echo "test: that takes root: sudo apt-get install -y --no-install-recommends $(TEST_PACKAGES)"; exit 1; }; \
+		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-upgrade $(TEST_PACKAGES) >/dev/null; }
+
+# Real nodes are for who asks for them: docs/real-nodes.md.
+NODE_PACKAGES := containerd runc containernetworking-plugins iproute2 iptables kmod
+
+.PHONY: nodes
+nodes: testbed ## Get what real nodes need: Debian packages, as root, and a kubelet in bin/testbed
+	@for name in containerd ctr runc ip iptables; do command -v $$name >/dev/null || missing=1; done; \
+		[ -e /usr/lib/cni/bridge ] || [ -e /opt/cni/bin/bridge ] || missing=1; \
+		[ -z "$${missing:-}" ] || { \
+		echo "nodes: installing $(NODE_PACKAGES)"; \
+		[ "$$(id -u)" = 0 ] || { echo "nodes: that takes root: sudo apt-get install -y --no-install-recommends $(NODE_PACKAGES)"; exit 1; }; \
 		apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends --no-upgrade $(NODE_PACKAGES) >/dev/null; }
+	@cd tools && go run ./build nodes
+
+# Alone, and one after the other: two nodes are enough for two cores.
+.PHONY: test-nodes
+test-nodes: nodes ## Run the tests on real nodes, as root; docs/real-nodes.md
+	@echo "test: running the tests on real nodes"
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+		REAL_NODES=1 go test -race -v -p 1 -timeout 15m ./internal/testbed/realnode ./test/nodes 2>&1 | tee "$$log"; \
+		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
-test: testbed node ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log
+test: testbed packages ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log; REAL_NODES=1 adds test-nodes
 	@echo "test: running all tests; the longest come first, and nothing is printed before they have ended"
-	@go test -race -timeout 30m $(LONGEST) $(PACKAGES)
+	@REAL_NODES= go test -race -timeout 30m $(LONGEST) $(PACKAGES)
 	@cd tools && go test -race -timeout 5m ./...
+	@cd tools/images && go test -race -timeout 5m ./...
+	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
+		echo "test: left out the tests on real nodes; get them by REAL_NODES=1 make test, as root (docs/real-nodes.md)"; fi
 	@echo "test: all random histories of the core, and what they saw"
 	@go test -v -run 'TestHistories|TestInvariants|TestImpact|TestSurvey' ./internal/triage | grep -vE '^ *(===|--- PASS|PASS)'
 
@@ -84,17 +113,20 @@ check: ## Formatting, vet, linters and module files
 		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
 	@go vet $(PACKAGES)
-	@cd testbed && go vet ./etcd
+	@cd testbed && go vet ./etcd ./pause
 	@cd tools && go vet ./...
+	@cd tools/images && go vet ./...
 	@echo "check: who may import whom, and package docs"
 	@go test ./internal/house
 	@echo "check: go.mod and go.sum"
 	@# Of the product only: tidying the two others downloads the tests of half the ecosystem.
 	@go mod tidy -diff || { echo "go.mod is not tidy, run go mod tidy"; exit 1; }
+	@cd tools/images && go mod tidy -diff || { echo "tools/images/go.mod is not tidy, run go mod tidy there"; exit 1; }
 	@echo "check: linters (golangci-lint)"
 	@cd tools && go run ./build linter
 	@bin/tools/golangci-lint run
 	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build
+	@cd tools/images && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 .PHONY: bench
 bench: testbed ## Run the benchmarks; BENCH=pattern and BENCH_COUNT=n choose

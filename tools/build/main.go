@@ -1,5 +1,5 @@
 // Command build compiles the large programs that the tests and the gate stand
-// on: `build testbed`, `build linter`, `build generator`.
+// on: `build testbed`, `build nodes`, `build linter`, `build generator`.
 //
 // It promises that a program which stands in its folder is whole and of the
 // pinned version: each is compiled beside its place and moved there when it is
@@ -42,11 +42,11 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) != 1 {
-		return errors.New("name what to build: testbed, linter or generator")
+		return errors.New("name what to build: testbed, nodes, linter or generator")
 	}
 	s, ok := sets[args[0]]
 	if !ok {
-		return fmt.Errorf("nothing is called %q here; want testbed, linter or generator", args[0])
+		return fmt.Errorf("nothing is called %q here; want testbed, nodes, linter or generator", args[0])
 	}
 	return s.build(ctx, args[0])
 }

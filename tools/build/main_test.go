@@ -118,7 +118,7 @@ func TestBuild(t *testing.T) {
 
 	t.Run("refuses what it does not know", func(t *testing.T) {
 		for _, args := range [][]string{nil, {"kitchen"}, {"testbed", "linter"}} {
-			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "testbed, linter or generator") {
+			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "testbed, nodes, linter or generator") {
 				t.Errorf("run(%q) = %v, want an error that names the choice", args, err)
 			}
 		}

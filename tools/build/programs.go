@@ -46,6 +46,17 @@ var sets = map[string]set{
 			{"kwok", "sigs.k8s.io/kwok/cmd/kwok", ""},
 		},
 	},
+	"nodes": {
+		what:   "the kubelet of real nodes (about a minute on two cores, after the testbed)",
+		module: "../testbed",
+		out:    "../bin/testbed",
+		inputs: []string{"pause/main.go"},
+		given:  "KUBEBUILDER_ASSETS",
+		programs: []program{
+			kubernetes("kubelet"),
+			{"pause", "./pause", ""},
+		},
+	},
 	"linter": {
 		what:     "the linter (about 3 minutes on two cores when nothing is cached)",
 		module:   ".",

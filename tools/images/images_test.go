@@ -171,3 +171,23 @@ func TestImagesAreCalledWhatTheManifestsCallThem(t *testing.T) {
 		}
 	}
 }
+
+func TestOnlyWhatIsNamedIsMade(t *testing.T) {
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{
+		{nil, "autohealer-agent autohealer-controller"},
+		{[]string{"pause", "autohealer-agent"}, "pause autohealer-agent"},
+		{[]string{"agent"}, `no image is called "agent"`},
+	} {
+		var made []string
+		chosen, err := choose(test.names)
+		for _, r := range chosen {
+			made = append(made, r.name)
+		}
+		if got := strings.Join(made, " "); got != test.want && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%q makes %q (%v), want %q", test.names, got, err, test.want)
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // Command images makes the container images of Autohealer, as archives that
 // `docker load` and `ctr images import` take:
 //
-//	images -into ../../bin/images
+//	images -into ../../bin/images [name...]
 //
 // It promises that the same sources and the same version give the same bytes, so
 // that anybody can check what was published, and that the images are called what
@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -38,13 +37,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	root := flags.String("root", "../..", "`folder` of the repository")
 	into := flags.String("into", "../../bin/images", "`folder` that the archives are put in")
 	version := flags.String("version", "dev", "what the programs say of themselves")
-	testbed := flags.Bool("testbed", false, "also make what the nodes of the testbed need")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	wanted := recipes
-	if *testbed {
-		wanted = append(slices.Clone(recipes), pause)
+	wanted, err := choose(flags.Args())
+	if err != nil {
+		return err
 	}
 	tags, err := readTags(filepath.Join(*root, "deploy"))
 	if err != nil {

@@ -35,8 +35,26 @@ var recipes = []recipe{
 	{name: "autohealer-controller", source: "./cmd/autohealer-controller", user: "65532:65532"},
 }
 
-// pause holds a pod together. It is for the testbed, whose nodes have no registry.
+// pause holds a pod together. It is for the testbed, whose nodes have no registry, and
+// made when it is named.
 var pause = recipe{name: "pause", tag: "localhost/pause:1", module: "testbed", source: "./pause"}
+
+// choose returns the images of these names, and without any those of the product.
+func choose(names []string) ([]recipe, error) {
+	if len(names) == 0 {
+		return recipes, nil
+	}
+	var chosen []recipe
+	for _, name := range names {
+		all := append(slices.Clone(recipes), pause)
+		at := slices.IndexFunc(all, func(r recipe) bool { return r.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("no image is called %q here; want autohealer-agent, autohealer-controller or pause", name)
+		}
+		chosen = append(chosen, all[at])
+	}
+	return chosen, nil
+}
 
 // agentNames are the paths under which the agent is found. Paths that begin with
 // ./config are found as well, since it works in the root.
