@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/client-go/kubernetes"
@@ -163,7 +164,7 @@ func (c *Cluster) shutDown() (crashes error, first bool) {
 	}
 	c.stopped = true
 	var errs []error
-	for _, guest := range c.guests {
+	for _, guest := range slices.Backward(c.guests) { // who came later may stand on who came first
 		errs = append(errs, guest.crashed())
 		_ = guest.Kill()
 	}

@@ -19,6 +19,7 @@ const (
 	controllerManagerUser = "system:kube-controller-manager"
 	schedulerUser         = "system:kube-scheduler"
 	kwokUser              = "system:kwok"
+	kubeletClientUser     = "kube-apiserver-kubelet-client"
 )
 
 // etcdPart listens on a Unix socket: nobody else can take its address, nobody
@@ -66,6 +67,12 @@ func (c *Cluster) apiServerPart(port *port) *Part {
 		// Endpoints may not point at loopback, and nothing else is listened on.
 		"--advertise-address=127.0.0.1",
 		"--endpoint-reconciler-type=none",
+		// For logs of pods, and into them: a name of a node here is nobody's on the network.
+		"--kubelet-client-certificate=" + c.conf("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.conf("kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		// The API server finds the pods behind a webhook by itself: nobody plays kube-proxy.
+		"--enable-aggregator-routing=true",
 	}
 	if !c.cfg.ControllerManager {
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition")
@@ -166,8 +173,14 @@ func (c *Cluster) writeConf() error {
 	if err != nil {
 		return err
 	}
+	kubeletClient, err := c.ca.client(kubeletClientUser, "system:masters")
+	if err != nil {
+		return err
+	}
 	files := map[string][]byte{
 		"ca.crt":              c.ca.pem,
+		"kubelet-client.crt":  kubeletClient.cert,
+		"kubelet-client.key":  kubeletClient.key,
 		"server.crt":          c.server.cert,
 		"server.key":          c.server.key,
 		"service-account.key": signingKey,

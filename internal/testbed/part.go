@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,7 @@ type Part struct {
 	args, env  []string
 	folder     string // the working directory
 	log        string // the file that gets its output
+	leads      bool   // to the process that is meant; see Program
 	ready      check
 	ended      func() // called when the process has ended; may be nil
 
@@ -57,10 +59,32 @@ func (p *Part) String() string {
 
 // PID returns the process, or 0 when it does not run.
 func (p *Part) PID() int {
-	if r := p.current(); r != nil {
-		return r.process.Pid
+	r := p.current()
+	if r == nil {
+		return 0
 	}
-	return 0
+	pid, err := p.meant(r)
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// meant returns the process that signals are for.
+func (p *Part) meant(r *run) (int, error) {
+	if !p.leads {
+		return r.process.Pid, nil
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", r.process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	child, _, _ := strings.Cut(string(text), " ")
+	pid, err := strconv.Atoi(child)
+	if err != nil {
+		return 0, fmt.Errorf("process %d leads to none yet", r.process.Pid)
+	}
+	return pid, nil
 }
 
 // Stop asks the process to end (SIGTERM) and waits until it has. A paused one
@@ -96,7 +120,12 @@ func (p *Part) Pause() error {
 	if r == nil {
 		return fmt.Errorf("pausing %s: it does not run", p)
 	}
-	if err := freeze(r.process.Pid); err != nil {
+	pid, err := p.meant(r)
+	if err == nil {
+		// Who leads to it stands still as well, and wakes it when woken.
+		err = freeze(pid, r.process.Pid)
+	}
+	if err != nil {
 		return fmt.Errorf("pausing %s: %w", p, err)
 	}
 	return nil
@@ -213,12 +242,17 @@ func (p *Part) signal(action string, sig syscall.Signal, ends bool) (*run, error
 	if r == nil {
 		return nil, fmt.Errorf("%s %s: it does not run", action, p)
 	}
+	send := r.process.Signal
 	if ends {
 		p.mu.Lock()
 		r.asked = true
 		p.mu.Unlock()
+		// Who leads to nobody yet leaves nobody behind.
+		if pid, err := p.meant(r); err == nil && p.leads {
+			send = func(os.Signal) error { return syscall.Kill(pid, sig) }
+		}
 	}
-	if err := r.process.Signal(sig); err != nil {
+	if err := send(sig); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", action, p, err)
 	}
 	return r, nil

@@ -58,10 +58,11 @@ func (a *authority) server() (keyPair, error) {
 	})
 }
 
-// client issues the certificate by which the API server knows a user.
-func (a *authority) client(user string) (keyPair, error) {
+// client issues the certificate by which the API server knows a user, and the
+// groups that he is a member of.
+func (a *authority) client(user string, groups ...string) (keyPair, error) {
 	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: user},
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }

@@ -21,6 +21,9 @@ type Program struct {
 	Args []string
 	// Env is added to HOME and PATH, which are all that it gets.
 	Env []string
+	// Leads says that the program only leads to the one that is meant, as nsenter
+	// does: it starts that one and waits for it. Signals are for the one behind it.
+	Leads bool
 	// Ready says why it is not ready yet. Nil means that it need not be waited for.
 	Ready func(context.Context) error
 }
@@ -30,7 +33,7 @@ type Program struct {
 func (c *Cluster) Run(ctx context.Context, program Program) (*Part, error) {
 	part := &Part{
 		name: program.Name, path: program.Path, args: program.Args, env: program.Env,
-		folder: c.folder.path, log: c.folder.log(program.Name), ready: program.Ready,
+		folder: c.folder.path, log: c.folder.log(program.Name), ready: program.Ready, leads: program.Leads,
 	}
 	if part.ready == nil {
 		part.ready = func(context.Context) error { return nil }
@@ -54,7 +57,7 @@ func (c *Cluster) Run(ctx context.Context, program Program) (*Part, error) {
 // Folder makes a folder for what a program keeps, and returns its path. It goes with the
 // cluster.
 func (c *Cluster) Folder(name string) (string, error) {
-	path := c.folder.at("kept", name)
+	path := c.folder.at(name)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return "", fmt.Errorf("making a folder for %s: %w", name, err)
 	}

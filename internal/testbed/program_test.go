@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,35 @@ func TestProgram(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = c.Stop() })
 
+	t.Run("is the one behind, if it only leads to another", func(t *testing.T) {
+		flag := c.folder.at("led")
+		program := shell("leader", `sleep 1000 & echo $! >"`+flag+`.new"; mv "`+flag+`.new" "`+flag+`"; wait; exit 3`)
+		program.Leads = true
+		program.Ready = func(context.Context) error {
+			_, err := os.Stat(flag)
+			return err
+		}
+		leader, err := c.Run(ctx, program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		behind, err := os.ReadFile(flag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pid := strconv.Itoa(leader.PID()); pid != strings.TrimSpace(string(behind)) {
+			t.Errorf("it is process %s, want %s", pid, behind)
+		}
+		if err := leader.Stop(within(t, limit)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat("/proc/" + strings.TrimSpace(string(behind))); err == nil {
+			t.Error("the one behind still runs")
+		}
+		if err := leader.crashed(); err != nil {
+			t.Errorf("who was stopped is said to have crashed: %v", err)
+		}
+	})
 	t.Run("is ready when it says so, and can be broken", func(t *testing.T) {
 		flag := c.folder.at("flag")
 		program := shell("guest", `echo "hello $WORD"; touch "`+flag+`"; exec sleep 1000`)

@@ -34,15 +34,16 @@ func runTethered(cmd *exec.Cmd, started func(error)) error {
 	return cmd.Wait()
 }
 
-// freeze stops a child of this process and returns when it stands still.
-func freeze(pid int) error {
+// freeze stops a process and returns when a child of this one stands still: the
+// same, or the one that leads to it.
+func freeze(pid, child int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return err
 	}
 	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
+		err := unix.Waitid(unix.P_PID, child, nil, unix.WSTOPPED, nil)
 		if err == unix.ECHILD {
-			return fmt.Errorf("process %d ended instead of stopping", pid)
+			return fmt.Errorf("process %d ended instead of stopping", child)
 		}
 		if err != unix.EINTR {
 			return err

@@ -24,4 +24,4 @@ func runTethered(_ *exec.Cmd, started func(error)) error {
 	return errLinuxOnly
 }
 
-func freeze(int) error { return errLinuxOnly }
+func freeze(_, _ int) error { return errLinuxOnly }
