@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,7 +54,7 @@ func compile(ctx context.Context, name, into string) error {
 	if raced {
 		args = append(args, "-race")
 	}
-	if err := readSources(); err != nil {
+	if _, err := sources(); err != nil {
 		return err
 	}
 	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/cmd/"+name)...)
@@ -63,24 +64,50 @@ func compile(ctx context.Context, name, into string) error {
 	return nil
 }
 
-// readSources looks at every file that the program is made of. The test does not
-// import it, and go would give an old answer from its cache after a change of the
-// program: what counts for it are the imports, and the files that a test looks at.
-func readSources() error {
-	root, err := os.Getwd()
+// Images builds images as `make images` does: autohealer-agent, autohealer-controller,
+// and pause, which pods of real nodes need. It returns their archives, which are in the
+// folder.
+func Images(ctx context.Context, into string, names ...string) ([]string, error) {
+	root, err := sources()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if root == "" {
+		return nil, errors.New("building images: the working directory is outside of the repository")
+	}
+	if into, err = filepath.Abs(into); err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, "go", append([]string{"run", ".", "-into", into}, names...)...)
+	command.Dir = filepath.Join(root, "tools", "images")
+	if out, err := command.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building images: %w\n%s", err, out)
+	}
+	archives := make([]string, len(names))
+	for i, name := range names {
+		archives[i] = filepath.Join(into, name+".tar")
+	}
+	return archives, nil
+}
+
+// sources returns the root of the module, empty outside of it, after a look at every
+// file that the programs are made of. The test does not import them, and go would give
+// an old answer from its cache after a change of a program: what counts for it are the
+// imports, and the files that a test looks at.
+func sources() (root string, err error) {
+	if root, err = os.Getwd(); err != nil {
+		return "", err
 	}
 	for {
 		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
 			break
 		}
 		if filepath.Dir(root) == root {
-			return nil // the program of a demo that runs elsewhere has no cache
+			return "", nil // the program of a demo that runs elsewhere has no cache
 		}
 		root = filepath.Dir(root)
 	}
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	return root, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err

@@ -1,0 +1,98 @@
+package realnode
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// groupPrefix begins the names of control groups, which go on with the process that
+// made them.
+const groupPrefix = "autohealer-nodes-"
+
+// hierarchies returns where control groups are: one folder, or with version 1 one for
+// each controller.
+func hierarchies() ([]string, error) {
+	mounts, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return nil, fmt.Errorf("looking for control groups: %w", err)
+	}
+	defer mounts.Close()
+	var found []string
+	lines := bufio.NewScanner(mounts)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") && !slices.Contains(found, fields[1]) {
+			found = append(found, fields[1])
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.Join(errors.New("looking for control groups: there are none"), lines.Err())
+	}
+	return found, lines.Err()
+}
+
+// makeGroup makes a control group everywhere.
+func makeGroup(name string) error {
+	roots, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+			return fmt.Errorf("making a control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeGroup removes a control group and what is in it, everywhere. No process may be
+// in there.
+func removeGroup(name string) error {
+	roots, err := hierarchies()
+	for _, root := range roots {
+		err = errors.Join(err, removeTree(filepath.Join(root, name)))
+	}
+	return err
+}
+
+// removeTree removes a folder and those in it. The files in there are the kernel's and
+// go by themselves.
+func removeTree(folder string) error {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			err = errors.Join(err, removeTree(filepath.Join(folder, entry.Name())))
+		}
+	}
+	if removed := syscall.Rmdir(folder); removed != nil {
+		err = errors.Join(err, fmt.Errorf("removing control group %s: %w", folder, removed))
+	}
+	return err
+}
+
+// sweep removes the control groups of those who were killed before they could. Their
+// nodes are gone: those end with them.
+func sweep() error {
+	roots, err := hierarchies()
+	for _, root := range roots {
+		left, _ := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
+		for _, folder := range left {
+			owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(folder), groupPrefix), "-")
+			pid, parsed := strconv.Atoi(owner)
+			if parsed == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				err = errors.Join(err, removeTree(folder))
+			}
+		}
+	}
+	return err
+}

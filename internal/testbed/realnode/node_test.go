@@ -1,0 +1,298 @@
+package realnode
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// eventually waits until check finds nothing wrong any more.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for deadline := time.Now().Add(patience); ; <-look.C {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after %s: %v", what, patience, err)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func archives(t *testing.T) []string {
+	t.Helper()
+	images, err := rig.Images(t.Context(), t.TempDir(), "pause")
+	must(t, err)
+	return images
+}
+
+// runPod runs a pod that waits on a node, and returns when it runs.
+func runPod(ctx context.Context, c *testbed.Cluster, node string) error {
+	if _, err := c.KubectlApply(ctx, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-%[1]s", "namespace": "default"},
+		"spec": {"nodeName": %[1]q, "terminationGracePeriodSeconds": 1, "containers": [{"name": "wait", "image": "localhost/pause:1"}]}}`, node)); err != nil {
+		return err
+	}
+	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=60s", "pod/on-"+node)
+	return err
+}
+
+// machineNow is what a node must leave alone.
+func machineNow(t *testing.T) map[string]string {
+	t.Helper()
+	now := map[string]string{}
+	for _, setting := range append([]string{"net/ipv4/ip_forward", "kernel/hostname"}, settings...) {
+		value, err := os.ReadFile(filepath.Join("/proc/sys", setting))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		must(t, err)
+		now[setting] = strings.TrimSpace(string(value))
+	}
+	for _, place := range []string{"/var/lib/kubelet", "/var/lib/containerd", "/run/containerd", "/run/netns"} {
+		_, err := os.Stat(place)
+		now[place] = strconv.FormatBool(err == nil)
+	}
+	return now
+}
+
+// remains says what is left of nodes outside of their folders.
+func remains(t *testing.T, links, groups []string) error {
+	t.Helper()
+	var left []error
+	for _, link := range links {
+		if _, err := net.InterfaceByName(link); err == nil {
+			left = append(left, fmt.Errorf("link %s is there", link))
+		}
+	}
+	roots, err := hierarchies()
+	must(t, err)
+	for _, root := range roots {
+		for _, group := range groups {
+			if _, err := os.Stat(filepath.Join(root, group)); err == nil {
+				left = append(left, fmt.Errorf("control group %s is there", filepath.Join(root, group)))
+			}
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	must(t, err)
+	if strings.Contains(string(mounts), "autohealer-testbed-") {
+		left = append(left, errors.New("something is mounted for a testbed"))
+	}
+	return errors.Join(left...)
+}
+
+// inhabitants are the processes in the same namespace as another.
+func inhabitants(namespace string) (pids []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*/ns/pid")
+	for _, path := range all {
+		if of, err := os.Readlink(path); err == nil && of == namespace {
+			pids = append(pids, path)
+		}
+	}
+	return pids
+}
+
+func TestNodes(t *testing.T) {
+	Wanted(t)
+	images := archives(t)
+	before := machineNow(t)
+	c := testbed.New(t, testbed.Config{ControllerManager: true, Scheduler: true})
+	api, err := kubernetes.NewForConfig(c.AdminConfig())
+	must(t, err)
+	began := time.Now()
+	nodes := New(t, c, Config{Names: []string{"one", "two"}, Images: images})
+	t.Logf("two nodes are Ready after %s", time.Since(began).Round(time.Millisecond))
+	one, two := nodes[0], nodes[1]
+	podOf := func(node *Node) *corev1.Pod {
+		pod, err := api.CoreV1().Pods("default").Get(t.Context(), "on-"+node.Name, metav1.GetOptions{})
+		must(t, err)
+		return pod
+	}
+
+	t.Run("each has a machine to itself", func(t *testing.T) {
+		var ids []string
+		for _, n := range nodes {
+			node, err := api.CoreV1().Nodes().Get(t.Context(), n.Name, metav1.GetOptions{})
+			must(t, err)
+			ids = append(ids, node.Status.NodeInfo.MachineID)
+			if at := node.Status.Addresses[0].Address; at != n.Address.String() {
+				t.Errorf("%s is at %s, want %s", n.Name, at, n.Address)
+			}
+			must(t, runPod(t.Context(), c, n.Name))
+			if ip := podOf(n).Status.PodIP; !strings.HasPrefix(ip, strings.TrimSuffix(n.network.pods.Addr().String(), "0")) {
+				t.Errorf("the pod on %s is at %s, want it in %s", n.Name, ip, n.network.pods)
+			}
+		}
+		if ids[0] == ids[1] || ids[0] == "" {
+			t.Errorf("the machines are %q", ids)
+		}
+	})
+	t.Run("what a pod says can be read", func(t *testing.T) {
+		if said, err := c.Kubectl(t.Context(), "logs", "on-two"); err != nil || said != "waiting\n" {
+			t.Errorf("it said %q (%v)", said, err)
+		}
+	})
+	t.Run("pods do not mind when kubelet and containerd come and go", func(t *testing.T) {
+		was := podOf(one).Status.ContainerStatuses[0]
+		must(t, one.Kubelet.Kill())
+		if one.kubeletAnswers(t.Context()) == nil {
+			t.Error("a kubelet that was killed answers")
+		}
+		must(t, two.kubeletAnswers(t.Context()))
+		must(t, one.Containerd.Stop(t.Context()))
+		if one.runtimeAnswers(t.Context()) == nil {
+			t.Error("a containerd that was stopped answers")
+		}
+		must(t, one.Containerd.Restart(t.Context()))
+		must(t, one.Kubelet.Restart(t.Context()))
+		must(t, one.awaitReady(t.Context(), c))
+		if is := podOf(one).Status.ContainerStatuses[0]; is.ContainerID != was.ContainerID || is.RestartCount != 0 {
+			t.Errorf("the pod was %+v and is %+v", was, is)
+		}
+	})
+	t.Run("a kubelet can be made to stand still", func(t *testing.T) {
+		state := func() string {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", one.Kubelet.PID()))
+			must(t, err)
+			_, after, _ := strings.Cut(string(text), ") ")
+			return after[:1]
+		}
+		must(t, one.Kubelet.Pause())
+		if state() != "T" {
+			t.Errorf("it is in state %s", state())
+		}
+		must(t, one.Kubelet.Resume())
+		eventually(t, "an answer", func() error { return one.kubeletAnswers(t.Context()) })
+	})
+	t.Run("the machine is left alone", func(t *testing.T) {
+		for what, is := range machineNow(t) {
+			if before[what] != is {
+				t.Errorf("%s was %s and is %s", what, before[what], is)
+			}
+		}
+		// Or this test looks at nothing.
+		if value, err := os.ReadFile(one.at("sysctl/vm/overcommit_memory")); err != nil || strings.TrimSpace(string(value)) != "1" {
+			t.Errorf("the kubelet has set overcommit_memory to %q (%v)", value, err)
+		}
+	})
+	t.Run("nothing is left of them", func(t *testing.T) {
+		var links, groups, namespaces []string
+		for _, n := range nodes {
+			links, groups = append(links, n.network.link), append(groups, n.group)
+			namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", n.machine.PID()))
+			must(t, err)
+			namespaces = append(namespaces, namespace)
+			if len(inhabitants(namespace)) < 3 {
+				t.Errorf("only %q are in %s: this test looks at nothing", inhabitants(namespace), n.Name)
+			}
+		}
+		must(t, Stop(nodes))
+		for _, namespace := range namespaces {
+			if left := inhabitants(namespace); len(left) > 0 {
+				t.Errorf("%q are left", left)
+			}
+		}
+		eventually(t, "the end of links", func() error { return remains(t, links, groups) })
+	})
+}
+
+func TestOrphans(t *testing.T) {
+	Wanted(t)
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), playParent+"="+strings.Join(archives(t), ","))
+	parent.Stderr = os.Stderr
+	output, err := parent.StdoutPipe()
+	must(t, err)
+	must(t, parent.Start())
+	t.Cleanup(func() { _, _ = parent.Process.Kill(), parent.Wait() })
+	line, err := bufio.NewReader(output).ReadString('\n')
+	words := strings.Fields(line)
+	if err != nil || len(words) != 4 || words[0] != "started" {
+		t.Fatalf("the parent says %q (%v)", line, err)
+	}
+	pid, link, group := words[1], words[2], words[3]
+	namespace, err := os.Readlink("/proc/" + pid + "/ns/pid")
+	must(t, err)
+	if there := inhabitants(namespace); len(there) < 4 {
+		t.Fatalf("only %q are in the node: this test looks at nothing", there)
+	}
+	if remains(t, []string{link}, []string{group}) == nil {
+		t.Fatal("no link and no control group: this test looks at nothing")
+	}
+	must(t, parent.Process.Kill())
+	_ = parent.Wait()
+	eventually(t, "the end of a node whose parent was killed", func() error {
+		if left := inhabitants(namespace); len(left) > 0 {
+			return fmt.Errorf("%q are left", left)
+		}
+		return remains(t, []string{link}, nil)
+	})
+	if remains(t, nil, []string{group}) == nil {
+		t.Error("who was killed left no control group: nothing is to be swept")
+	}
+	alive := groupPrefix + strconv.Itoa(os.Getpid()) + "-test"
+	must(t, makeGroup(alive))
+	must(t, sweep())
+	must(t, remains(t, nil, []string{group}))
+	if remains(t, nil, []string{alive}) == nil {
+		t.Error("the control group of one who lives was swept away")
+	}
+	must(t, removeGroup(alive))
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no node", Config{}, "Names is empty"},
+		{"a name that is none", Config{Names: []string{"a", "Node/1"}}, `Names[1]: "Node/1" is no name`},
+		{"a name that is too long", Config{Names: []string{strings.Repeat("a", 33)}}, "up to 32"},
+		{"two of one name", Config{Names: []string{"a", "a"}}, `Names[1]: "a" is there twice`},
+		{"an image that is missing", Config{Names: []string{"a"}, Images: []string{"/nowhere.tar"}}, "Images[0]: stat /nowhere.tar"},
+	} {
+		if err := test.cfg.Validate(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: the error is %v, want it to say %q", test.name, err, test.want)
+		}
+	}
+	if err := (Config{Names: []string{"node-1"}}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodesHaveNetworksOfTheirOwn(t *testing.T) {
+	for a := byte(1); a < 255; a++ {
+		n, next := networkOf(a), networkOf(a+1)
+		if !n.gateway.Contains(n.node.Addr()) || n.gateway.Overlaps(next.gateway) || n.pods.Overlaps(next.pods) || n.pods.Overlaps(n.node) || len(n.link) > 15 {
+			t.Fatalf("networks %d and %d are %+v and %+v", a, a+1, n, next)
+		}
+	}
+}

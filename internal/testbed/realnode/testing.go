@@ -1,0 +1,32 @@
+package realnode
+
+import (
+	"os"
+	"testing"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// Wanted skips a test unless real nodes are asked for. Where they are, nothing that is
+// missing is a reason to skip.
+func Wanted(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv("REAL_NODES") != "1" {
+		tb.Skip("real nodes are not asked for: REAL_NODES=1 make test has them, as root (docs/real-nodes.md)")
+	}
+}
+
+// New starts nodes for a test, and stops them at its end.
+func New(tb testing.TB, c *testbed.Cluster, cfg Config) []*Node {
+	tb.Helper()
+	nodes, err := Start(tb.Context(), c, cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := Stop(nodes); err != nil {
+			tb.Error(err)
+		}
+	})
+	return nodes
+}
