@@ -26,6 +26,12 @@ const (
 // programs run beside the testbed and not in it.
 var manifests = []string{"crds/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml"}
 
+// established are the words with which kubectl waits until the custom resources are served.
+var established = []string{
+	"wait", "--for=condition=Established", "--timeout=30s",
+	"crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
+}
+
 // Install applies the manifests of the controller.
 func Install(ctx context.Context, c *testbed.Cluster) error {
 	if err := install(ctx, c, manifests); err != nil {
@@ -40,8 +46,7 @@ func Install(ctx context.Context, c *testbed.Cluster) error {
 	if _, err := c.KubectlApply(ctx, string(secret)); err != nil {
 		return fmt.Errorf("installing the Secret of deploy/%s: %w", webhookManifest, err)
 	}
-	_, err = c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=30s",
-		"crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io")
+	_, err = c.Kubectl(ctx, established...)
 	return err
 }
 

@@ -1,0 +1,213 @@
+package nodes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed/realnode"
+)
+
+// hung takes work off nodes whose kernel hangs.
+const hung = `
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata: {name: hung}
+spec:
+  type: Hung
+  effect: NoExecute
+  taintKey: example.com/hung
+  maxUnhealthy: 1
+  conditions:
+    KernelDeadlock: {status: "True"}
+`
+
+// worker is a pod that would rather be on the first node.
+const worker = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: worker, namespace: default}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: worker}}
+  template:
+    metadata: {labels: {app: worker}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: work, image: "localhost/pause:1"}]
+      affinity:
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - weight: 100
+            preference: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [first]}]}
+`
+
+func TestRealNodes(t *testing.T) {
+	realnode.Wanted(t)
+	w := newWorld(t)
+
+	w.part("a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *world) {
+		w.apply(hung)
+		w.apply(worker)
+		w.worksOnlyOn(w.first)
+		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		lap := stopwatch(w.t)
+		w.kernelSays("task docker:7 blocked for more than 120 seconds.")
+		w.becomes(w.first, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
+		lap("the condition stands")
+		w.eventually("the taint", func() error { return w.isTainted(w.first, true) })
+		lap("the taint stands")
+		w.worksOnlyOn(w.second)
+		lap("the pod runs elsewhere")
+		if c := w.condition(w.second, "KernelDeadlock"); c.Type != "" {
+			w.t.Errorf("the second node, whose agent does not read the log, has %+v", c)
+		}
+		must(w.t, w.isTainted(w.second, false))
+		w.kernelSays("goes on")
+		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		w.eventually("the end of the taint", func() error { return w.isTainted(w.first, false) })
+		lap("all is well again")
+		w.rolledOut() // a replica of the controller had to leave as well
+		lap("the controller has its replicas again")
+	})
+	w.part("a kubelet that is killed is told of by the agent, which lives", func(w *world) {
+		if !checks(w.t) {
+			w.t.Log("not tried: the agent of the manifests has no built-in checks")
+			return
+		}
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "")
+		lap := stopwatch(w.t)
+		must(w.t, w.first.Kubelet.Kill())
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionTrue, "")
+		lap("KubeletUnhealthy stands")
+		if c := w.condition(w.second, "KubeletUnhealthy"); c.Status != corev1.ConditionFalse {
+			w.t.Errorf("of the other node, KubeletUnhealthy is %+v", c)
+		}
+		must(w.t, w.first.Kubelet.Restart(w.t.Context()))
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "")
+		w.becomes(w.first, corev1.NodeReady, corev1.ConditionTrue, "")
+		lap("all is well again")
+	})
+	w.part("a containerd that is stopped is told of before the kubelet gives up", func(w *world) {
+		if !checks(w.t) {
+			w.t.Log("not tried: the agent of the manifests has no built-in checks")
+			return
+		}
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "")
+		lap := stopwatch(w.t)
+		must(w.t, w.second.Containerd.Stop(w.t.Context()))
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionTrue, "")
+		lap("ContainerRuntimeUnhealthy stands")
+		if ready := w.condition(w.second, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
+			w.t.Errorf("the kubelet was first: it says %q", ready.Message)
+		}
+		must(w.t, w.second.Containerd.Restart(w.t.Context()))
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "")
+		w.becomes(w.second, corev1.NodeReady, corev1.ConditionTrue, "")
+		lap("all is well again")
+	})
+	w.part("agents that are stopped leave conditions that nobody vouches for", func(w *world) {
+		lap := stopwatch(w.t)
+		w.kubectl("-n", rig.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
+		lap("the agents are gone")
+		must(w.t, w.is(w.first, "KernelDeadlock", corev1.ConditionFalse))
+		// Six minutes are more than a test has.
+		lease := "autohealer-agent-" + w.first.Name
+		_, err := w.api.CoordinationV1().Leases(rig.Namespace).Patch(w.t.Context(), lease, types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`), metav1.PatchOptions{})
+		must(w.t, err)
+		w.becomes(w.first, "KernelDeadlock", corev1.ConditionUnknown, "AgentSilent")
+		lap("the conditions are Unknown")
+		must(w.t, w.is(w.first, corev1.NodeReady, corev1.ConditionTrue))
+		must(w.t, w.isTainted(w.first, false))
+		must(w.t, rig.Agents(w.t.Context(), w.Cluster, w.files))
+		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
+		lap("the agents are back")
+		w.eventually("the Lease to last as long as it should", func() error { return lasts(w.lease(lease)) })
+	})
+	w.part("nobody has had to be restarted", func(w *world) {
+		pods, err := w.api.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
+		must(w.t, err)
+		for i := range pods.Items {
+			for _, container := range pods.Items[i].Status.ContainerStatuses {
+				if container.RestartCount > 0 {
+					w.t.Errorf("container %s of %s was restarted %d times: %+v", container.Name, pods.Items[i].Name, container.RestartCount, container.LastTerminationState)
+				}
+			}
+		}
+	})
+}
+
+// worksOnlyOn waits until the worker runs on a node, and there is no other of it.
+func (w *world) worksOnlyOn(node *realnode.Node) {
+	w.t.Helper()
+	w.eventually("the worker on "+node.Name, func() error {
+		pods, err := w.api.CoreV1().Pods("default").List(w.t.Context(), metav1.ListOptions{LabelSelector: "app=worker"})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d", len(pods.Items))
+		}
+		pod := &pods.Items[0]
+		if pod.Spec.NodeName != node.Name || pod.DeletionTimestamp != nil || len(pod.Status.ContainerStatuses) != 1 || !pod.Status.ContainerStatuses[0].Ready {
+			return fmt.Errorf("it is on %q and %s", pod.Spec.NodeName, pod.Status.Phase)
+		}
+		return nil
+	})
+}
+
+// isTainted says why a node does not have, or still has, the taint of the set.
+func (w *world) isTainted(node *realnode.Node, want bool) error {
+	for _, taint := range w.node(node).Spec.Taints {
+		if taint.Key == "example.com/hung" {
+			if want && taint.Effect == corev1.TaintEffectNoExecute {
+				return nil
+			}
+			return fmt.Errorf("%s has %s", node.Name, taint.ToString())
+		}
+	}
+	if want {
+		return fmt.Errorf("%s has no taint", node.Name)
+	}
+	return nil
+}
+
+// is says why a condition is not so.
+func (w *world) is(node *realnode.Node, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
+	if c := w.condition(node, kind); c.Status != status {
+		return fmt.Errorf("%s of %s is %q (%s: %s)", kind, node.Name, c.Status, c.Reason, c.Message)
+	}
+	return nil
+}
+
+func (w *world) lease(name string) *coordinationv1.Lease {
+	w.t.Helper()
+	lease, err := w.api.CoordinationV1().Leases(rig.Namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+	must(w.t, err)
+	return lease
+}
+
+// lasts says why a Lease does not last as long as the agent has it last.
+func lasts(lease *coordinationv1.Lease) error {
+	if lease.Spec.LeaseDurationSeconds == nil || *lease.Spec.LeaseDurationSeconds != 360 {
+		return errors.New("it does not")
+	}
+	return nil
+}
+
+// The gate is where nothing may be left out.
+func TestTheGateHasRealNodes(t *testing.T) {
+	gate, err := os.ReadFile("../../.ci/run")
+	must(t, err)
+	if !strings.Contains(string(gate), "\nexport REAL_NODES=1\n") {
+		t.Error(".ci/run does not ask for real nodes: export REAL_NODES=1 there")
+	}
+}
