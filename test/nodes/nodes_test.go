@@ -54,6 +54,12 @@ func TestRealNodes(t *testing.T) {
 	realnode.Wanted(t)
 	w := newWorld(t)
 
+	w.part("a policy for all nodes is refused by the webhook, which is a pod", func(w *world) {
+		out, err := w.KubectlApply(w.t.Context(), strings.Replace(hung, "KernelDeadlock", "Ready", 1))
+		if err == nil || !strings.Contains(err.Error(), "conditionsets.autohealer.resourcestack.com") || !strings.Contains(err.Error(), "2 of 2 selected nodes") {
+			w.t.Errorf("it was told %q (%v)", out, err)
+		}
+	})
 	w.part("a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *world) {
 		w.apply(hung)
 		w.apply(worker)

@@ -45,9 +45,28 @@ func makeGroup(name string) error {
 		return err
 	}
 	for _, root := range roots {
+		if err := passOn(root); err != nil {
+			return err
+		}
 		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
 			return fmt.Errorf("making a control group: %w", err)
 		}
+	}
+	return nil
+}
+
+// passOn has all controllers count in the groups of a hierarchy of version 2 as well, as
+// every engine of containers has it. Version 1 has nothing of the kind.
+func passOn(root string) error {
+	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, controller := range strings.Fields(string(controllers)) {
+		err = errors.Join(err, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+"+controller), 0o600))
+	}
+	if err != nil {
+		return fmt.Errorf("having controllers count in control groups: %w", err)
 	}
 	return nil
 }
