@@ -182,6 +182,7 @@ func (w *world) lastWords() {
 
 // stopwatch logs what was reached, and how long after the one before.
 func stopwatch(t *testing.T) (lap func(what string)) {
+	t.Helper()
 	last := time.Now()
 	return func(what string) {
 		t.Helper()
