@@ -67,7 +67,10 @@ func runPod(ctx context.Context, c *testbed.Cluster, node string) error {
 func machineNow(t *testing.T) map[string]string {
 	t.Helper()
 	now := map[string]string{}
-	for _, setting := range append([]string{"net/ipv4/ip_forward", "kernel/hostname"}, settings...) {
+	for _, setting := range []string{
+		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
+		"kernel/hostname", "net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding",
+	} {
 		value, err := os.ReadFile(filepath.Join("/proc/sys", setting))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
