@@ -14,18 +14,21 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/chart"
+	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
-	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/child"
 	"github.com/resourcestack/autohealer/internal/probe/memory"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
-// agent joins the parts: files become monitors, what those find goes onto the chart, and
-// what that says of the node to the API server.
+// agent joins the parts: files become monitors and daemons that are heard, what those
+// find goes onto the chart, and what that says of the node to the API server.
 type agent struct {
 	log        *slog.Logger
 	boot       boot.Boot
@@ -33,6 +36,11 @@ type agent struct {
 	supervisor *supervise.Supervisor
 	chart      chart.Chart
 	needLabels chan struct{}
+	getenv     func(string) string
+	children   *child.Children // all programs that are run
+	units      *unit.Manager
+	repairs    *check.Repairs
+	intake     *intake.Intake
 	client     *kubeapi.Client // nil if there is no API server, for which noClient says why
 	noClient   error
 	reporter   *report.Reporter // nil if nothing is reported
@@ -48,10 +56,10 @@ type agent struct {
 	settings []settings.Setting
 	labels   map[string]string // of the node; nil if they were never known
 	waiting  []string          // files that wait for labels
-	runs     map[string]bool   // names of monitors that run
+	runs     map[string]task   // what monitors that run do, by their names
+	sources  intake.Setup      // who is heard
 	noted    map[string]string // version of a file of which it was said what is odd or missing
-	watches  map[string]*logwatch.Watch
-	counted  map[string]bool   // monitors whose problems are counted
+	counters map[string]counter
 	retired  map[string]uint64 // problems of monitors that are no more, by reason
 	silent   map[string]bool   // monitors that have conditions and have not told them yet
 	complete bool              // there was a moment without any
@@ -67,7 +75,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	a, err := begin(o, log)
+	a, err := begin(o, getenv, log)
 	if err != nil {
 		return err
 	}
@@ -89,7 +97,9 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 		log.Info("an argument has no effect", "argument", given)
 	}
 
-	hush := a.speak(context.WithoutCancel(ctx))
+	lasting := context.WithoutCancel(ctx)
+	hush := a.speak(lasting)
+	bury := background(lasting, a.children.Reap)
 	var parts sync.WaitGroup
 	for _, server := range servers {
 		parts.Go(func() { server.serve(ctx, stop) })
@@ -98,9 +108,13 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 	parts.Go(func() {
 		shelf.Watch(ctx, func(changes []settings.Change) { a.follow(ctx, changes, shelf.Settings()) })
 	})
+	if o.problemSources != "" {
+		parts.Go(func() { a.intake.Run(ctx) })
+	}
 	parts.Go(func() { labels{a.ask(o.node), a.needLabels, a.labelsNeeded, a.learn, log}.follow(ctx) })
 	parts.Wait()
 	a.supervisor.Stop()
+	bury()
 	hush() // after the last monitor has had its say
 	log.Info("stopping")
 	err = a.memory.Close()
@@ -111,7 +125,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 }
 
 // begin makes an agent that remembers what the one before knew.
-func begin(o options, log *slog.Logger) (*agent, error) {
+func begin(o options, getenv func(string) string, log *slog.Logger) (*agent, error) {
 	this, err := boot.Read("")
 	if err != nil {
 		return nil, err
@@ -121,14 +135,15 @@ func begin(o options, log *slog.Logger) (*agent, error) {
 		return nil, err
 	}
 	a := &agent{
-		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1),
-		runs: map[string]bool{}, noted: map[string]string{}, watches: map[string]*logwatch.Watch{},
-		counted: map[string]bool{}, retired: map[string]uint64{}, silent: map[string]bool{},
+		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
+		children: child.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{},
+		noted: map[string]string{}, counters: map[string]counter{}, retired: map[string]uint64{},
 	}
 	if known, ok := remembered.Labels(); ok {
 		a.labels = known
 	}
 	a.supervisor = supervise.New(supervise.Config{Emit: a.found, Logger: log})
+	a.intake = intake.New(intake.Config{Emit: a.heard, Memory: drawer{remembered}, Boot: this.ID, Logger: log})
 	return a, nil
 }
 
@@ -138,10 +153,15 @@ func (a *agent) speak(ctx context.Context) (hush func()) {
 	if a.reporter == nil {
 		return func() {}
 	}
+	return background(ctx, a.reporter.Run)
+}
+
+// background runs something until what it returns is called, which waits for its end.
+func background(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
-	var voice sync.WaitGroup
-	voice.Go(func() { a.reporter.Run(ctx) })
-	return func() { stop(); voice.Wait() }
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	return func() { stop(); running.Wait() }
 }
 
 // anyGood says what is wrong if nothing at all can be used: one bad file of several
@@ -187,36 +207,35 @@ func (a *agent) learn(ctx context.Context, known map[string]string) {
 	a.change(ctx, func() { a.labels = known })
 }
 
-// change has those monitors run that the files ask for on this node, after something of
-// it has changed.
+// change has those monitors run, and those daemons heard, that the files ask for on this
+// node, after something of it has changed.
 func (a *agent) change(ctx context.Context, what func()) {
 	a.changing.Lock()
 	defer a.changing.Unlock()
 	a.mu.Lock()
 	what()
-	jobs := a.plan()
-	a.await(jobs)
+	p := a.plan()
+	a.await(p)
 	a.mu.Unlock()
-	now := map[string]bool{}
-	for i := range jobs {
-		now[jobs[i].Name] = true
-	}
 	// Before they run: what is remembered for too long must not be recalled.
-	a.memory.Ask(time.Now(), slices.Collect(maps.Keys(now))...)
-	a.supervisor.Apply(ctx, jobs)
+	a.memory.Ask(time.Now(), p.names()...)
+	// First who reports by himself: what he has told in the life before must be there when
+	// the last of the monitors has told its own.
+	a.hear(p.sources)
+	a.supervisor.Apply(ctx, p.jobs)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop(now)
+	a.drop(p.tasks)
 	a.allTold()
 }
 
 // await notes whose conditions are not known yet.
-func (a *agent) await(jobs []supervise.Job) {
+func (a *agent) await(p plan) {
 	before := a.silent
 	a.silent = map[string]bool{}
-	for i := range jobs {
-		name := jobs[i].Name
-		a.silent[name] = len(jobs[i].Conditions) > 0 && (before[name] || !a.runs[name])
+	for name, t := range p.tasks {
+		_, ran := a.runs[name]
+		a.silent[name] = len(t.conditions) > 0 && (before[name] || !ran)
 	}
 }
 
@@ -232,46 +251,12 @@ func (a *agent) allTold() {
 	}
 }
 
-// plan returns what the files ask for on this node.
-func (a *agent) plan() []supervise.Job {
-	var jobs []supervise.Job
-	var waiting []string
-	selected := false
-	for i := range a.settings {
-		s := &a.settings[i]
-		if s.File == nil {
-			continue
-		}
-		selects := !s.File.Nodes.Empty()
-		selected = selected || selects
-		a.note(s)
-		switch {
-		case selects && a.labels == nil:
-			waiting = append(waiting, s.Path)
-		case selects && !s.File.ForNode(a.labels), s.File.Log == nil:
-		default:
-			jobs = append(jobs, a.job(s))
-		}
-	}
-	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
-		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
-	}
-	a.waiting = waiting
-	if selected {
-		select {
-		case a.needLabels <- struct{}{}:
-		default:
-		}
-	}
-	return jobs
-}
-
 // drop lets go of the monitors that do not run any more. What they have found is
 // remembered for a while: a file may be away for a moment, and a label may flap.
-func (a *agent) drop(now map[string]bool) {
-	for key := range a.runs {
-		if !now[key] {
-			a.retire(key)
+func (a *agent) drop(now map[string]task) {
+	for name := range a.runs {
+		if _, stays := now[name]; !stays {
+			a.retire(name)
 		}
 	}
 	a.runs = now
@@ -288,39 +273,9 @@ func (a *agent) note(s *settings.Setting) {
 	for _, warning := range s.Warnings {
 		a.log.Warn("a configuration file may say what is not meant", "file", s.Path, "warning", warning)
 	}
-	if s.File.Log == nil {
+	if s.File.Stats != nil {
 		a.log.Warn("a configuration file is checked, and run by a later version", "file", s.Path, "kind", s.Kind)
 	}
-}
-
-// job makes the monitor of a file.
-func (a *agent) job(s *settings.Setting) supervise.Job {
-	key, monitor := s.String(), *s.File.Log
-	job := supervise.Job{Name: key, Version: s.Version, Source: monitor.Source}
-	for _, condition := range monitor.Conditions {
-		job.Conditions = append(job.Conditions, condition.Type)
-	}
-	job.Make = func() supervise.Monitor {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.retire(key)
-		watch := logwatch.New(logwatch.Config{Key: key, Monitor: monitor, Boot: a.boot, Memory: a.memory, Logger: a.log})
-		a.watches[key] = watch
-		a.counted[key] = monitor.Metrics
-		return watch
-	}
-	return job
-}
-
-// retire keeps the counts of a monitor that is no more: a counter never goes back.
-func (a *agent) retire(key string) {
-	if watch := a.watches[key]; watch != nil && a.counted[key] {
-		for reason, n := range watch.Counts().Problems {
-			a.retired[reason] += n
-		}
-	}
-	delete(a.watches, key)
-	delete(a.counted, key)
 }
 
 // found takes what a monitor has found.
@@ -390,6 +345,7 @@ func (a *agent) ailments() []string {
 			why = append(why, fmt.Sprintf("%s is dead: %s", h.Monitor, h.Dead))
 		}
 	}
+	why = append(why, a.intake.Ailments()...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.settings {
@@ -398,39 +354,4 @@ func (a *agent) ailments() []string {
 		}
 	}
 	return why
-}
-
-// problems returns how often each problem was found, by reason.
-func (a *agent) problems() map[string]uint64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	sum := maps.Clone(a.retired)
-	for key, watch := range a.watches {
-		if a.counted[key] {
-			for reason, n := range watch.Counts().Problems {
-				sum[reason] += n
-			}
-		}
-	}
-	return sum
-}
-
-// kinds returns the conditions of the files that are counted, each with the reasons
-// that its rules have.
-func (a *agent) kinds() map[string][]string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	kinds := map[string][]string{}
-	for i := range a.settings {
-		s := &a.settings[i]
-		if !a.runs[s.String()] || s.File == nil || s.File.Log == nil || !s.File.Log.Metrics {
-			continue
-		}
-		for _, rule := range s.File.Log.Rules {
-			if rule.Permanent && !slices.Contains(kinds[rule.Condition], rule.Reason) {
-				kinds[rule.Condition] = append(kinds[rule.Condition], rule.Reason)
-			}
-		}
-	}
-	return kinds
 }

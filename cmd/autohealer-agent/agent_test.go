@@ -173,7 +173,9 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
 
 	publish(t, mount, "..3", "kernel-monitor.json", strings.ReplaceAll(kernelMonitor(s.log.path, ""), "OOMKilling", "OutOfMemory"))
-	p.waitFor("the new version", func() bool { return p.logged("can be used again", "ConfigLoaded") == 1 })
+	p.waitFor("the new version", func() bool {
+		return p.logged("can be used again", "ConfigLoaded") == 1 && p.logged("a monitor is replaced") == 1
+	})
 	s.log.write(oom)
 	p.waitFor("a problem in the new words", func() bool { return p.logged("problem found", "OutOfMemory") == 1 })
 	if !p.is("KernelDeadlock", "True", "DockerHung")() {

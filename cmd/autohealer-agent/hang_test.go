@@ -19,7 +19,7 @@ import (
 // inside is an agent in the process of the test, with monitors of the test's own.
 func inside(t *testing.T) *agent {
 	t.Helper()
-	a, err := begin(options{stateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	a, err := begin(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

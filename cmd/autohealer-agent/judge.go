@@ -18,6 +18,11 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 	if err != nil {
 		return nil, warnings, err
 	}
+	if file.Problems != nil {
+		if err := judgeSources(path, file.Problems); err != nil {
+			return nil, warnings, err
+		}
+	}
 	if file.Log == nil {
 		return file, warnings, nil
 	}
@@ -32,7 +37,8 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 }
 
 // judgeHere also warns of programs that are not on this machine. Whoever runs the agent
-// cannot do anything about that, whoever writes a file can.
+// cannot do anything about that, whoever writes a file can; and an agent that looked for
+// them would hang with a file system that does not answer.
 func judgeHere(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	file, warnings, err = judge(path, kind, text)
 	if err != nil || file.Plugin == nil {
@@ -69,16 +75,27 @@ func validate(names []settings.Name, out io.Writer) error {
 // describe says what a file asks for.
 func describe(f *config.File) string {
 	words := string(f.Kind)
+	asks := func(conditions []config.Condition, rules int) string {
+		return fmt.Sprintf(": %s, %s", count(len(conditions), "condition"), count(rules, "rule"))
+	}
 	switch {
 	case f.Log != nil:
-		words += fmt.Sprintf(" of %s: %s, %s", f.Log.Plugin, count(len(f.Log.Conditions), "condition"), count(len(f.Log.Rules), "rule"))
+		words += " of " + f.Log.Plugin + asks(f.Log.Conditions, len(f.Log.Rules))
 	case f.Plugin != nil:
-		words += fmt.Sprintf(": %s, %s", count(len(f.Plugin.Conditions), "condition"), count(len(f.Plugin.Rules), "rule"))
+		words += asks(f.Plugin.Conditions, len(f.Plugin.Rules))
+	case f.Check != nil:
+		words += asks(f.Check.Conditions, len(f.Check.Rules))
+	case f.Problems != nil:
+		conditions := 0
+		for i := range f.Problems.Sources {
+			conditions += len(f.Problems.Sources[i].Conditions)
+		}
+		words += fmt.Sprintf(": %s, %s", count(len(f.Problems.Sources), "source"), count(conditions, "condition"))
 	}
 	if !f.Nodes.Empty() {
 		words += ", on nodes with " + f.Nodes.String()
 	}
-	if f.Log == nil {
+	if f.Stats != nil {
 		words += "; checked, run by a later version"
 	}
 	return words

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,7 +40,7 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	if n := strings.Count(out.String(), ".json: ok, "); n != len(files) {
 		t.Errorf("%d of %d files are ok:\n%s", n, len(files), out.String())
 	}
-	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "1 condition, 2 rules; checked, run by a later version\n", "system-stats-monitor; checked, run by a later version\n"} {
+	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "custom-plugin-monitor: 1 condition, 2 rules\n", "system-stats-monitor; checked, run by a later version\n"} {
 		if !strings.Contains(out.String(), words) {
 			t.Errorf("it does not say %q:\n%s", words, out.String())
 		}
@@ -51,9 +52,17 @@ func TestValidateAcceptsEveryFileThatIsShipped(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatalf("there are %d files (%v)", len(files), err)
 	}
+	const checks = "../../config/health-checks.json"
+	logs := slices.DeleteFunc(slices.Clone(files), func(path string) bool { return path == checks })
+	if len(logs) != len(files)-1 {
+		t.Fatalf("%s is not there", checks)
+	}
 	var out strings.Builder
-	if err := command(t.Context(), []string{"--validate", "--config.system-log-monitor=" + strings.Join(files, ",")}, none, &out, io.Discard); err != nil {
+	if err := command(t.Context(), []string{"--validate", "--config.system-log-monitor=" + strings.Join(logs, ","), "--config.check-monitor=" + checks}, none, &out, io.Discard); err != nil {
 		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if !strings.Contains(out.String(), checks+": ok, check-monitor: 4 conditions, 5 rules\n") {
+		t.Errorf("it does not say what is checked:\n%s", out.String())
 	}
 	if strings.Contains(out.String(), "expensive") {
 		t.Errorf("a file that everybody has is expensive:\n%s", out.String())
@@ -99,7 +108,7 @@ func TestOnlyValidateWarnsOfProgramsThatAreNotOnThisMachine(t *testing.T) {
 		t.Errorf("it does not warn:\n%s", text)
 	}
 	p := start(t, append(s.args(), flag)...)
-	p.waitFor("the file", func() bool { return p.logged("run by a later version", plugin) == 1 })
+	p.waitFor("that its monitor runs", func() bool { return p.logged("a monitor is started", plugin) == 1 })
 	if p.logged("on this machine") != 0 {
 		t.Error("an agent that runs warns of it too")
 	}

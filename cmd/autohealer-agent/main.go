@@ -1,10 +1,14 @@
-// Command autohealer-agent looks after one node: it reads its logs, by the
+// Command autohealer-agent looks after one node: it reads its logs, runs programs that
+// know more, examines the parts of the node itself and hears those who report, by the
 // configuration files of node-problem-detector and their extensions, and tells what it
 // finds.
 //
 // It promises to take the flags and the files of node-problem-detector as they are, and
-// that killing it at any moment makes it forget nothing and find nothing twice. It
-// refuses to change anything on the node: it looks.
+// that killing it at any moment makes it forget nothing and find nothing twice. Under
+// the name of one of that agent's programs it is that program.
+//
+// It refuses to change anything on the node: it looks. Only where a file asks for it is
+// a service restarted that does not answer.
 package main
 
 import (
@@ -16,12 +20,17 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/resourcestack/autohealer/internal/helpers"
 )
 
 // version is set when a release is built.
 var version = "dev"
 
 func main() {
+	if program, ok := helpers.Program(os.Args[0]); ok {
+		os.Exit(program(os.Args[1:], os.Stdout))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()

@@ -25,9 +25,15 @@ func (a *agent) metrics() []*metrictext.Family {
 			why[c.Type] = c.Reason
 		}
 	}
-	for kind, reasons := range a.kinds() {
-		for _, reason := range reasons {
-			standing.Add(number(why[kind] == reason), kind, reason)
+	for kind, reasons := range a.causes() {
+		// What stands for a reason that no rule has is that of somebody who reports. As
+		// long as nothing stands such a condition has none.
+		if stands := why[kind]; !slices.Contains(reasons, stands) && (stands != "" || len(reasons) == 0) {
+			reasons = append(reasons, stands)
+		}
+		slices.Sort(reasons)
+		for _, reason := range slices.Compact(reasons) {
+			standing.Add(number(reason != "" && why[kind] == reason), kind, reason)
 		}
 	}
 	info := &metrictext.Family{Name: "autohealer_agent_build_info", Kind: metrictext.Gauge, Labels: []string{"version"},
@@ -36,7 +42,7 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
 		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
 	kept.Add(number(a.memory.Err() == nil))
-	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.reportMetrics())
+	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {
@@ -84,7 +90,10 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 	abandoned := &metrictext.Family{Name: "autohealer_agent_abandoned_monitors", Kind: metrictext.Gauge,
 		Help: "Monitors that were to end, and still hang."}
 	abandoned.Add(float64(a.supervisor.Abandoned()))
-	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned}
+	programs := &metrictext.Family{Name: "autohealer_agent_abandoned_programs", Kind: metrictext.Gauge,
+		Help: "Programs that were to end, and have not, or have left something behind that has not."}
+	programs.Add(float64(a.children.Abandoned()))
+	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned, programs}
 }
 
 func number(yes bool) float64 {

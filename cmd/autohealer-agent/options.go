@@ -19,7 +19,9 @@ import (
 
 // options are what the command line says.
 type options struct {
-	logMonitors, pluginMonitors, statsMonitors []string
+	logMonitors, pluginMonitors, checkMonitors, statsMonitors []string
+
+	problemSources string
 
 	address, prometheusAddress string
 	port, prometheusPort       int
@@ -73,7 +75,9 @@ func (l list) Set(text string) error {
 func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
 	f.Var(list{&o.logMonitors}, "config."+string(config.SystemLog), "`files`, separated by commas, that say what is looked for in logs")
-	f.Var(list{&o.pluginMonitors}, "config."+string(config.CustomPlugin), "`files` that say which programs are run (checked, run by a later version)")
+	f.Var(list{&o.pluginMonitors}, "config."+string(config.CustomPlugin), "`files` that say which programs are run")
+	f.Var(list{&o.checkMonitors}, "config."+string(config.Check), "`files` that say which checks are made that are built in")
+	f.StringVar(&o.problemSources, "config."+string(config.Problems), "", "`file` that says which daemons may report problems, and where")
 	f.Var(list{&o.statsMonitors}, "config."+string(config.SystemStats), "`files` that say which figures become metrics (checked, run by a later version)")
 	f.Var(list{&o.logMonitors}, "system-log-monitors", "old name of --config.system-log-monitor")
 	f.Var(list{&o.pluginMonitors}, "custom-plugin-monitors", "old name of --config.custom-plugin-monitor")
@@ -263,10 +267,13 @@ func (o *options) files() []settings.Name {
 	for _, of := range []struct {
 		kind  config.Kind
 		paths []string
-	}{{config.SystemLog, o.logMonitors}, {config.CustomPlugin, o.pluginMonitors}, {config.SystemStats, o.statsMonitors}} {
+	}{{config.SystemLog, o.logMonitors}, {config.CustomPlugin, o.pluginMonitors}, {config.Check, o.checkMonitors}, {config.SystemStats, o.statsMonitors}} {
 		for _, path := range of.paths {
 			names = append(names, settings.Name{Kind: of.kind, Path: path})
 		}
+	}
+	if o.problemSources != "" {
+		names = append(names, settings.Name{Kind: config.Problems, Path: o.problemSources})
 	}
 	return names
 }

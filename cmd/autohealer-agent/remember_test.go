@@ -88,7 +88,7 @@ func TestABadEditAndARestartDoNotCure(t *testing.T) {
 func TestALabelThatFlapsDoesNotCure(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, kernelMonitor(s.log.path, `"nodeSelector": "gpu=true",`))
-	a, err := begin(options{stateDir: s.state}, slog.New(slog.DiscardHandler))
+	a, err := begin(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

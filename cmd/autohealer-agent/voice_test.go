@@ -242,7 +242,7 @@ func TestWhatWasAgreedWithOtherWritersIsRemembered(t *testing.T) {
 	state := report.State{Taken: map[string][]string{"A": {"npd"}}, Yielded: map[string]string{"B": "other"}}
 	for round := range 2 {
 		var log bytes.Buffer
-		a, err := begin(options{stateDir: folder}, slog.New(slog.NewTextHandler(&log, nil)))
+		a, err := begin(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}

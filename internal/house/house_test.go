@@ -205,6 +205,29 @@ func TestEveryLawCanStrike(t *testing.T) {
 	}
 }
 
+// Whoever reaps the children of process 1 takes the exit codes of programs that others
+// have started: in the agent only internal/probe/child starts any, and it knows which.
+func TestNobodyInTheAgentStartsProgramsButChild(t *testing.T) {
+	list := packages(t)
+	agent := slices.IndexFunc(list, func(p pkg) bool { return p.room() == "cmd/autohealer-agent" })
+	if agent < 0 {
+		t.Fatal("there is no agent")
+	}
+	judged := 0
+	for _, p := range list {
+		if p.room() != "cmd/autohealer-agent" && !slices.Contains(list[agent].Deps, p.ImportPath) {
+			continue
+		}
+		judged++
+		if slices.Contains(p.Imports, "os/exec") {
+			t.Errorf("%s imports os/exec: the exit code of what it starts may be taken by internal/probe/child; have that run it", p.room())
+		}
+	}
+	if judged < 10 {
+		t.Errorf("%d packages were looked at", judged)
+	}
+}
+
 func TestEveryPackageSaysWhatItPromises(t *testing.T) {
 	for _, p := range packages(t) {
 		words := strings.Fields(p.Doc)

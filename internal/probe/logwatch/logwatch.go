@@ -337,6 +337,9 @@ func (w *Watch) Counts() Counts {
 	return w.sum()
 }
 
+// Problems returns how often each was found, by reason, each reason of a rule included.
+func (w *Watch) Problems() map[string]uint64 { return w.Counts().Problems }
+
 func (w *Watch) sum() Counts {
 	sum := w.counts
 	sum.Problems = map[string]uint64{}

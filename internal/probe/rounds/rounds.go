@@ -40,7 +40,7 @@ type Rounds struct {
 
 	kept json.RawMessage
 
-	mu   sync.Mutex // of what follows, which Counts wants to see as well
+	mu   sync.Mutex // of what follows, which Problems wants to see as well
 	book *book
 }
 
@@ -59,13 +59,6 @@ type answer struct {
 	exam.Answer
 }
 
-// Counts is what rounds have counted.
-type Counts struct {
-	// Problems by reason: the events of temporary rules that found the node sick, and how
-	// often permanent rules began to. Every reason of a rule is there from the start.
-	Problems map[string]uint64
-}
-
 // New returns rounds that nobody makes yet. What is wrong with the configuration is an
 // error.
 func New(cfg Config) (*Rounds, error) {
@@ -79,11 +72,13 @@ func New(cfg Config) (*Rounds, error) {
 	return r, nil
 }
 
-// Counts may be asked for by anybody, at any time.
-func (r *Rounds) Counts() Counts {
+// Problems returns how often each was found, by reason: the events of temporary rules
+// that found the node sick, and how often permanent rules began to. Every reason of a
+// rule is there from the start. It may be asked for by anybody, at any time.
+func (r *Rounds) Problems() map[string]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Counts{Problems: maps.Clone(r.book.problems)}
+	return maps.Clone(r.book.problems)
 }
 
 // Run makes the rounds until ctx ends.

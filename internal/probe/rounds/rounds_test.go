@@ -218,7 +218,7 @@ func TestAConditionComesAndGoes(t *testing.T) {
 		p.is(exam.Well, "all fine")
 		pass(30 * time.Second)
 		d.expect(t, "2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s")
-		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Counts().Problems); diff != "" {
+		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Problems()); diff != "" {
 			t.Errorf("the counts are others:\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"0s", "30s", "1m0s", "1m30s", "2m0s"}, p.times()); diff != "" {
@@ -278,7 +278,7 @@ func TestATemporaryRuleTellsEachTime(t *testing.T) {
 		p.is(exam.Unknown, "it hangs")
 		pass(2 * time.Minute)
 		d.expect(t, "30s event NTPIsDown: no peers", "1m0s event NTPIsDown: no peers", "1m30s event PluginTimeout: it hangs")
-		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Counts().Problems); diff != "" {
+		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
 			t.Errorf("the counts are others:\n%s", diff)
 		}
 	})
@@ -482,7 +482,7 @@ func TestASecondRunGoesOn(t *testing.T) {
 		stop()
 		defer again(t, r, d)()
 		d.expect(t, "1s DiskBad=True BadBlock: block 7, since 0s")
-		if n := r.Counts().Problems["BadBlock"]; n != 1 {
+		if n := r.Problems()["BadBlock"]; n != 1 {
 			t.Errorf("one problem is counted %d times", n)
 		}
 	})

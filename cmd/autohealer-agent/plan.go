@@ -1,0 +1,73 @@
+package main
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/resourcestack/autohealer/internal/intake"
+	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+)
+
+// plan is what the files ask for on this node.
+type plan struct {
+	tasks   map[string]task // by the name of their job
+	jobs    []supervise.Job
+	sources intake.Setup
+}
+
+// names are those of all whose state is remembered.
+func (p plan) names() []string {
+	names := slices.Collect(maps.Keys(p.tasks))
+	for i := range p.sources.Sources {
+		names = append(names, sourceName(p.sources.Sources[i].Name))
+	}
+	return names
+}
+
+// plan makes the plan, and notes which files wait for the labels of the node.
+func (a *agent) plan() plan {
+	p := plan{tasks: map[string]task{}}
+	var waiting []string
+	selected := false
+	for i := range a.settings {
+		s := &a.settings[i]
+		if s.File == nil {
+			continue
+		}
+		selects := !s.File.Nodes.Empty()
+		selected = selected || selects
+		a.note(s)
+		switch {
+		case selects && a.labels == nil:
+			waiting = append(waiting, s.Path)
+		case selects && !s.File.ForNode(a.labels):
+		default:
+			a.take(&p, s)
+		}
+	}
+	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
+		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
+	}
+	a.waiting = waiting
+	if selected {
+		select {
+		case a.needLabels <- struct{}{}:
+		default:
+		}
+	}
+	a.sources = p.sources
+	return p
+}
+
+// take takes a file into the plan.
+func (a *agent) take(p *plan, s *settings.Setting) {
+	if s.File.Problems != nil {
+		p.sources = sources(s.File.Problems)
+		return
+	}
+	if t, ok := a.task(s.String(), s.File); ok {
+		p.tasks[s.String()] = t
+		p.jobs = append(p.jobs, a.job(s, t))
+	}
+}

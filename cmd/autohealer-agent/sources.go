@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/resourcestack/autohealer/internal/intake"
+	"github.com/resourcestack/autohealer/internal/metrictext"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/symptom"
+)
+
+// sourceName is the name of a daemon that reports, beside those of monitors.
+func sourceName(source string) string { return "problem-source:" + source }
+
+// sources is what a file says of the daemons that may report.
+func sources(p *config.ProblemSources) intake.Setup {
+	setup := intake.Setup{Socket: p.Socket, TCP: p.TCP}
+	for _, source := range p.Sources {
+		setup.Sources = append(setup.Sources, intake.Source(source))
+	}
+	return setup
+}
+
+// judgeSources says what is wrong with them as a whole, with the path of their file.
+func judgeSources(path string, p *config.ProblemSources) error {
+	if err := sources(p).Validate(); err != nil {
+		return fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "\n"+path+": "))
+	}
+	return nil
+}
+
+// hear listens to these daemons and to no others. It waits for those who report to have
+// been heard, and they for whoever holds what found takes: nothing of that is held here.
+func (a *agent) hear(setup intake.Setup) {
+	if err := a.intake.Apply(setup); err != nil { // which whoever has judged the file should have seen
+		a.log.Error("who may report stays as it was", "err", err)
+	}
+}
+
+// heard takes what a daemon has reported.
+func (a *agent) heard(source string, r symptom.Report) { a.found(sourceName(source), r) }
+
+// drawer is where the memory keeps what daemons have told.
+type drawer struct{ memory *memory.Memory }
+
+// Recall returns what was kept last.
+func (d drawer) Recall(source string) json.RawMessage {
+	entry, _ := d.memory.Monitor(sourceName(source))
+	return entry.State
+}
+
+// Keep keeps something.
+func (d drawer) Keep(source string, state json.RawMessage, urgent bool) {
+	d.memory.Keep(sourceName(source), memory.Entry{State: state}, urgent)
+}
+
+// sourceMetrics are the figures of what was reported.
+func (a *agent) sourceMetrics() []*metrictext.Family {
+	family := func(name, kind, help string, labels ...string) *metrictext.Family {
+		return &metrictext.Family{Name: "autohealer_agent_" + name, Kind: kind, Labels: labels, Help: help}
+	}
+	reports := family("problem_reports_total", metrictext.Counter, "Problem reports of a source, by the HTTP status of the answer.", "source", "code")
+	slowed := family("problem_reports_slowed_total", metrictext.Counter, "Problem reports that were answered late because their source sends too much.", "source")
+	events := family("problem_report_events_total", metrictext.Counter, "Events that a source has reported, each counted once.", "source")
+	silent := family("problem_source_silent", metrictext.Gauge, "Whether a source has said nothing for too long.", "source")
+	strangers := family("problem_reports_strangers_total", metrictext.Counter, "Problem reports of somebody who is not known.")
+	counts, unknown := a.intake.Counts()
+	for _, of := range counts {
+		reports.Add(float64(of.Accepted), of.Source, "204")
+		for code, n := range of.Refused {
+			reports.Add(float64(n), of.Source, strconv.Itoa(code))
+		}
+		slowed.Add(float64(of.Slowed), of.Source)
+		events.Add(float64(of.Events), of.Source)
+		silent.Add(number(of.Silent), of.Source)
+	}
+	if len(counts) > 0 || unknown > 0 {
+		strangers.Add(float64(unknown))
+	}
+	return []*metrictext.Family{reports, slowed, events, silent, strangers}
+}
