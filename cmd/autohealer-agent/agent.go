@@ -226,6 +226,7 @@ func (a *agent) change(ctx context.Context, what func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drop(p.tasks)
+	a.sources = p.sources
 	a.allTold()
 }
 

@@ -56,7 +56,6 @@ func (a *agent) plan() plan {
 		default:
 		}
 	}
-	a.sources = p.sources
 	return p
 }
 

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"net/http"
+	"path/filepath"
+	"testing"
+)
+
+func TestTheKubeletIsCheckedWithoutAProgram(t *testing.T) {
+	code := kubelet(t)
+	s, folder := newScene(t), t.TempDir()
+	file := filepath.Join(folder, "checks.json")
+	put(t, file, `{"plugin": "builtin", "source": "health-checker", "pluginConfig": {"invoke_interval": "100ms"},
+		"conditions": [{"type": "KubeletUnhealthy", "reason": "KubeletIsHealthy", "message": "kubelet on the node is functioning properly"}],
+		"rules": [{"type": "permanent", "condition": "KubeletUnhealthy", "reason": "KubeletUnhealthy", "check": "kubelet", "settings": {"grace": "0s"}}]}`)
+	args := append(s.args(), "--config.check-monitor="+file)
+	p := start(t, args...)
+	p.waitFor("that the kubelet is well", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
+	code.Store(http.StatusInternalServerError)
+	p.waitFor("that it is not", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
+	if got := p.figure(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`); got != "1" {
+		t.Errorf("its metric is %s", got)
+	}
+	p.stop()
+	p = start(t, args...)
+	p.waitFor("that it is sick still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
+	if n := p.logged("condition changed"); n != 0 {
+		t.Errorf("%d changes are told, and there was none", n)
+	}
+	code.Store(http.StatusOK)
+	p.waitFor("that it is well again", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
+}
+
+// What they find is this machine's concern: here there is no kubelet and mostly no runtime.
+func TestTheChecksThatAreShippedRun(t *testing.T) {
+	s := newScene(t)
+	p := start(t, append(s.args(), "--config.check-monitor=../../config/health-checks.json")...)
+	for _, kind := range []string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem"} {
+		p.waitFor(kind, func() bool { c, ok := p.condition(kind); return ok && c.Reason != "NotExaminedYet" })
+	}
+	for _, metric := range []string{
+		`problem_counter{reason="ConntrackFull"}`, `problem_counter{reason="FilesystemIsReadOnly"}`,
+		`problem_gauge{type="ContainerRuntimeUnhealthy",reason="ContainerdUnhealthy"}`, `problem_gauge{type="NTPProblem",reason="NTPIsDown"}`,
+	} {
+		if got := p.figure(metric); got != "0" && got != "1" {
+			t.Errorf("%s is %s", metric, got)
+		}
+	}
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz says %d %q", code, body)
+	}
+	p.stop()
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// asInTheImage links the programs that files of node-problem-detector call to the agent,
+// and returns where they are instead, for a file of which the paths are replaced. Nothing
+// is repaired on this machine.
+func asInTheImage(tb testing.TB) *strings.Replacer {
+	tb.Helper()
+	folder := tb.TempDir()
+	for _, program := range []string{"health-checker", "log-counter", "check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"} {
+		if err := os.Symlink(binary, filepath.Join(folder, program)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return strings.NewReplacer("/home/kubernetes/bin/", folder+"/", "./config/plugin/", folder+"/", "--enable-repair=true", "--enable-repair=false")
+}
+
+// kubelet is something that answers as one, with what it is told to.
+func kubelet(tb testing.TB) (code *atomic.Int32) {
+	tb.Helper()
+	code = &atomic.Int32{}
+	code.Store(http.StatusOK)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			tb.Errorf("the kubelet is asked for %s", r.URL.Path)
+		}
+		w.WriteHeader(int(code.Load()))
+	}))
+	tb.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Setenv("KUBELET_PORT", port)
+	return code
+}
+
+func TestTheFlagsAndFilesOfNodeProblemDetectorRun(t *testing.T) {
+	kubelet(t)
+	paths, err := filepath.Glob(originals + "/*.json")
+	if err != nil || len(paths) != 19 {
+		t.Fatalf("there are %d files (%v)", len(paths), err)
+	}
+	folder, replacer := t.TempDir(), asInTheImage(t)
+	flags := map[string][]string{}
+	programs, figures := 0, 0
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied := filepath.Join(folder, filepath.Base(path))
+		put(t, copied, replacer.Replace(string(text)))
+		flag := "system-log-monitor"
+		switch {
+		case strings.Contains(string(text), `"custom"`):
+			flag = "custom-plugin-monitor"
+			programs++
+		case strings.Contains(string(text), `"metricsConfigs"`):
+			flag = "system-stats-monitor"
+			figures++
+		}
+		flags[flag] = append(flags[flag], copied)
+	}
+	args := []string{"--logtostderr", "--state-dir=" + filepath.Join(folder, "state")}
+	for flag, files := range flags {
+		args = append(args, "--config."+flag+"="+strings.Join(files, ","))
+	}
+	p := start(t, args...)
+	p.waitFor("a monitor of each file", func() bool {
+		return p.logged("a monitor is started") == len(paths)-p.logged("run by a later version")
+	})
+	if n := p.logged("run by a later version"); n > figures {
+		t.Errorf("%d files are not run, and %d are of figures", n, figures)
+	}
+	for kind, is := range map[string]string{
+		"KubeletUnhealthy": "False", // it answers; of the rest this machine has its own story
+		"KernelDeadlock":   "", "ReadonlyFilesystem": "",
+		"NTPProblem": "", "ContainerRuntimeUnhealthy": "", "FrequentKubeletRestart": "", "CorruptDockerOverlay2": "",
+	} {
+		p.waitFor("what is said of "+kind, func() bool { c, ok := p.condition(kind); return ok && (is == "" || c.Status == is) })
+		if c, _ := p.condition(kind); c.Reason == "PluginMissing" || c.Reason == "PluginNotExecutable" || c.Reason == "PluginTimeout" {
+			t.Errorf("%s: %+v", kind, c)
+		}
+	}
+	for _, reason := range []string{"OOMKilling", "DockerHung", "KubeletUnhealthy", "NTPIsDown", "ConntrackFull", "DNSUnreachable", "FrequentKubeletRestart"} {
+		if got := p.figure(`problem_counter{reason="` + reason + `"}`); got == "none" {
+			t.Errorf("%s is not counted", reason)
+		}
+	}
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz says %d %q", code, body)
+	}
+	t.Logf("%d files, of which %d run programs", len(paths), programs)
+	lint(t, p)
+	p.stop()
+}
+
+func TestHealthCheckerIsCalledByItsPathAsEver(t *testing.T) {
+	code := kubelet(t)
+	text, err := os.ReadFile(originals + "/health-checker-kubelet.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, folder := newScene(t), t.TempDir()
+	file := filepath.Join(folder, "health-checker-kubelet.json")
+	put(t, file, strings.Replace(asInTheImage(t).Replace(string(text)), `"invoke_interval": "10s"`, `"invoke_interval": "200ms"`, 1))
+	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file)...)
+	p.waitFor("that the kubelet is well", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
+	code.Store(http.StatusInternalServerError)
+	p.waitFor("that it is not", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
+	if c, _ := p.condition("KubeletUnhealthy"); !strings.Contains(c.Message, "500") {
+		t.Errorf("the message is %q", c.Message)
+	}
+	code.Store(http.StatusOK)
+	p.waitFor("that it is well again", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
+}

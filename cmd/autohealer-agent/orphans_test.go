@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// As in a container: whatever loses its parent becomes a child of the agent, and nobody
+// but the agent can bury it.
+func TestAsProcess1TheAgentBuriesOrphansAndTakesNoExitCodeOfOthers(t *testing.T) {
+	t.Parallel()
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Fatalf("%v: install util-linux", err)
+	}
+	d := newDisk(t)
+	// Each run leaves three behind that leave the group as well, and ends with a code
+	// between their ends.
+	put(t, d.program, fmt.Sprintf(`#!/bin/sh
+cd %s
+for late in 0 0.01 0.05; do
+	setsid sh -c "echo >> left; exec sleep $late" &
+done
+sleep 0.01
+[ -e sick ] && echo sick && exit 1
+exit 0
+`, d.folder))
+	file, wrapper := filepath.Join(d.folder, "disk.json"), filepath.Join(d.folder, "as-process-1")
+	monitor := strings.ReplaceAll(diskMonitor(d, "DiskBadBlock"), `"100ms"`, `"20ms"`)
+	put(t, file, monitor)
+	put(t, wrapper, fmt.Sprintf("#!/bin/sh\nexec %s --pid --fork --mount-proc --kill-child %s \"$@\"\n", unshare, binary))
+	if err := os.Chmod(wrapper, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, wrapper, "--config.custom-plugin-monitor="+file, "--state-dir="+filepath.Join(d.folder, "state"))
+	agent := children(t, p.command.Process.Pid)
+	if len(agent) != 1 {
+		t.Fatalf("the children of unshare are %v, want the agent (is this root?)", agent)
+	}
+	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", agent[0])); err != nil || !strings.Contains(string(status), "\t1\n") {
+		t.Fatalf("the agent is not process 1 of its namespace: %v\n%s", err, status)
+	}
+	for range 3 {
+		p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "DiskIsWell"))
+		d.is("sick", "")
+		p.waitFor("that it is not", p.is("DiskBadBlock", "True", "BadBlocks"))
+		d.isNot("sick")
+	}
+	p.waitFor("many orphans", func() bool { return left(d) > 200 })
+	if n := p.logged("status=Unknown"); n > 0 {
+		t.Errorf("%d times nobody knew: an exit code was taken by whoever buries", n)
+	}
+	// From now on none are left behind: those that were must go, dead or alive.
+	put(t, file, strings.Replace(monitor, d.program, "/bin/true", 1))
+	p.waitFor("the new version", func() bool { return p.logged("a monitor is replaced") == 1 })
+	p.waitFor("that all are buried", func() bool {
+		for _, child := range children(t, agent[0]) {
+			if isOrphan(child) {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("%d orphans were left behind", left(d))
+}
+
+// left counts what was left behind.
+func left(d disk) int {
+	text, err := os.ReadFile(filepath.Join(d.folder, "left"))
+	if err != nil {
+		return 0
+	}
+	return strings.Count(string(text), "\n")
+}
+
+// isOrphan says whether a process is one that was left behind, dead or alive.
+func isOrphan(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && (strings.Contains(string(stat), "(sleep)") || strings.Contains(string(stat), "(sh)"))
+}
+
+// children returns those of all threads of a process.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil || len(lists) == 0 {
+		t.Fatalf("there is no process %d (%v)", pid, err)
+	}
+	var all []int
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for field := range strings.FieldsSeq(string(text)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, child)
+		}
+	}
+	return all
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// disk is a program that examines a disk, and what it is told to find: a file beside it
+// means that it finds something, or takes its time.
+type disk struct {
+	t       testing.TB
+	folder  string
+	program string
+}
+
+func newDisk(tb testing.TB) disk {
+	tb.Helper()
+	folder := tb.TempDir()
+	d := disk{tb, folder, filepath.Join(folder, "check_disk.sh")}
+	put(tb, d.program, `#!/bin/sh
+cd `+folder+`
+[ -e slow ] && sleep 2
+[ -e sick ] && cat sick && exit 1
+echo well
+`)
+	if err := os.Chmod(d.program, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+// is writes or takes away one of the files.
+func (d disk) is(what, text string) {
+	d.t.Helper()
+	put(d.t, filepath.Join(d.folder, what), text)
+}
+
+func (d disk) isNot(what string) {
+	d.t.Helper()
+	if err := os.Remove(filepath.Join(d.folder, what)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// diskMonitor is a file that has a disk examined ten times a second.
+func diskMonitor(d disk, condition string) string {
+	return fmt.Sprintf(`{
+	"plugin": "custom", "source": "disk-monitor", "pluginConfig": {"invoke_interval": "100ms", "timeout": "15s"},
+	"conditions": [{"type": %q, "reason": "DiskIsWell", "message": "the disk is well"}],
+	"rules": [
+		{"type": "permanent", "condition": %q, "reason": "BadBlocks", "path": %q, "args": ["--all"]},
+		{"type": "temporary", "reason": "SlowDisk", "path": "/bin/true"}
+	]}`, condition, condition, d.program)
+}
+
+func TestAPluginTellsOfASicknessAndItsEnd(t *testing.T) {
+	s, d := newScene(t), newDisk(t)
+	file := filepath.Join(d.folder, "disk.json")
+	put(t, file, diskMonitor(d, "DiskBadBlock"))
+	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file)...)
+	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "DiskIsWell"))
+	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_counter{reason="SlowDisk"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`, "autohealer_agent_abandoned_programs"} {
+		if got := p.figure(metric); got != "0" {
+			t.Errorf("before there is a problem %s is %s", metric, got)
+		}
+	}
+	d.is("sick", "two bad blocks")
+	p.waitFor("that it is not", p.is("DiskBadBlock", "True", "BadBlocks"))
+	if c, _ := p.condition("DiskBadBlock"); c.Message != "two bad blocks" {
+		t.Errorf("its message is %q", c.Message)
+	}
+	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`} {
+		if got := p.figure(metric); got != "1" {
+			t.Errorf("%s is %s", metric, got)
+		}
+	}
+	d.isNot("sick")
+	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
+	if err := os.Rename(d.program, d.program+".away"); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that nobody knows", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
+	if c, _ := p.condition("DiskBadBlock"); !strings.Contains(c.Message, d.program) {
+		t.Errorf("it does not name the program: %q", c.Message)
+	}
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz says %d %q: the agent is well", code, body)
+	}
+	if err := os.Mkdir(d.program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that a folder is none", p.is("DiskBadBlock", "Unknown", "PluginIsFolder"))
+	if err := os.Remove(d.program); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(d.program+".away", d.program); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that it is known again", p.is("DiskBadBlock", "False", "DiskIsWell"))
+	lint(t, p)
+	p.stop()
+}
+
+func TestARestartDoesNotMakeWellWhatAPluginHasFound(t *testing.T) {
+	s, d := newScene(t), newDisk(t)
+	file := filepath.Join(d.folder, "disk.json")
+	put(t, file, diskMonitor(d, "DiskBadBlock"))
+	args := append(s.args(), "--config.custom-plugin-monitor="+file, "--v=4")
+	p := start(t, args...)
+	d.is("sick", "two bad blocks")
+	p.waitFor("the sickness", p.is("DiskBadBlock", "True", "BadBlocks"))
+	before, _ := p.condition("DiskBadBlock")
+	p.stop()
+	d.is("slow", "") // so that there is time in which it is not known
+	p = start(t, args...)
+	p.waitFor("a word of it", func() bool { _, ok := p.condition("DiskBadBlock"); return ok })
+	if c, _ := p.condition("DiskBadBlock"); c.Status != "True" || c.LastTransitionTime != before.LastTransitionTime {
+		t.Errorf("the first word is %+v, want %+v", c, before)
+	}
+	d.isNot("slow")
+	d.isNot("sick")
+	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
+	if n := p.logged("condition stands", "condition=DiskBadBlock"); n != 2 {
+		t.Errorf("%d words are told of it, want that it is sick and that it is well", n)
+	}
+}
+
+func TestAChangedPluginFileReplacesItsMonitorAndNoOther(t *testing.T) {
+	s, first, second := newScene(t), newDisk(t), newDisk(t)
+	mount := t.TempDir()
+	file, other := filepath.Join(mount, "disk.json"), filepath.Join(second.folder, "other.json")
+	publish(t, mount, "..1", "disk.json", diskMonitor(first, "DiskBadBlock"))
+	put(t, other, diskMonitor(second, "ReadonlyFilesystem"))
+	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file+","+other)...)
+	first.is("sick", "a bad block")
+	second.is("sick", "it is read-only")
+	p.waitFor("one sickness", p.is("DiskBadBlock", "True", "BadBlocks"))
+	p.waitFor("another", p.is("ReadonlyFilesystem", "True", "BadBlocks"))
+
+	publish(t, mount, "..2", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), `"path"`, `"pth"`))
+	p.waitFor("the complaint", func() bool { return p.logged("level=ERROR", "ConfigInvalid", file, "path") == 1 })
+	first.isNot("sick")
+	p.waitFor("that the last good version looks on", p.is("DiskBadBlock", "False", "DiskIsWell"))
+	first.is("sick", "a bad block")
+	p.waitFor("the sickness again", p.is("DiskBadBlock", "True", "BadBlocks"))
+
+	publish(t, mount, "..3", "disk.json", strings.ReplaceAll(diskMonitor(first, "DiskBadBlock"), "BadBlocks", "Worn"))
+	p.waitFor("the new words", p.is("DiskBadBlock", "True", "Worn"))
+	if n := p.logged("a monitor is replaced"); n != 1 || p.logged("a monitor is replaced", file) != 1 {
+		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
+	}
+	if got := p.figure(`problem_counter{reason="BadBlocks"}`); got != "3" {
+		t.Errorf("what the version before had counted is %s: counters do not go back", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
+	if !p.is("ReadonlyFilesystem", "True", "BadBlocks")() {
+		t.Error("the other is gone as well")
+	}
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// builtDiskWatch is the example of a daemon that reports, built once for all tests.
+var builtDiskWatch = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(filepath.Dir(binary), "disk-watch")
+	out, err := exec.Command("go", "build", "-o", path, "../../examples/disk-watch").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("building disk-watch: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// watched is a list of bad blocks, and where the daemon that looks at it reports to.
+type watched struct {
+	t      testing.TB
+	list   string
+	socket string
+}
+
+func newWatched(tb testing.TB) watched {
+	tb.Helper()
+	folder, err := os.MkdirTemp("", "dw") // the path of a socket must be short
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(folder) })
+	w := watched{tb, filepath.Join(folder, "sda.badblocks"), filepath.Join(folder, "disk-watch", "problems.sock")}
+	w.has("")
+	return w
+}
+
+// has makes that stand in the list, at once.
+func (w watched) has(text string) {
+	w.t.Helper()
+	put(w.t, w.list+"~", text)
+	if err := os.Rename(w.list+"~", w.list); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// daemon runs disk-watch until it is killed, or the test ends.
+func (w watched) daemon() (kill func()) {
+	w.t.Helper()
+	path, err := builtDiskWatch()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	command := exec.CommandContext(context.WithoutCancel(w.t.Context()), path, "--socket="+w.socket, "--every=50ms", "--heartbeat=1s", w.list)
+	var said strings.Builder
+	command.Stderr = &said
+	if err := command.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	kill = sync.OnceFunc(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if w.t.Failed() {
+			w.t.Logf("the daemon says:\n%s", said.String())
+		}
+	})
+	w.t.Cleanup(kill)
+	return kill
+}
+
+// problemSources is a file by which disk-watch may report, of these conditions.
+func problemSources(w watched, conditions string) string {
+	return fmt.Sprintf(`{"sources": [{"name": "disk-watch", "socket": %q, "silence": "5s", "conditions": [%s]}]}`, w.socket, conditions)
+}
+
+func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
+	t.Parallel()
+	s, w := newScene(t), newWatched(t)
+	file := filepath.Join(t.TempDir(), "sources.json")
+	put(t, file, problemSources(w, `"DiskBadBlock"`))
+	args := append(s.args(), "--config.problem-sources="+file)
+	p := start(t, args...)
+	if got := p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`); got != "0" {
+		t.Errorf("before anything is said its metric is %s", got)
+	}
+	kill := w.daemon()
+	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
+	w.has("17 2\n")
+	p.waitFor("a bad block", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+	p.waitFor("the event of it", func() bool {
+		return p.logged("problem found", "problem-source:disk-watch", "BadBlockFound", "17 2") == 1
+	})
+	for metric, want := range map[string]string{
+		`problem_gauge{type="DiskBadBlock",reason="BadBlocksFound"}`:                 "1",
+		`autohealer_agent_problem_report_events_total{source="disk-watch"}`:          "1",
+		`autohealer_agent_problem_source_silent{source="disk-watch"}`:                "0",
+		`autohealer_agent_problem_reports_slowed_total{source="disk-watch"}`:         "0",
+		`autohealer_agent_problem_reports_strangers_total`:                           "0",
+		`autohealer_agent_problem_reports_total{source="disk-watch",code="403"}`:     "none",
+		`autohealer_agent_config_valid{file="` + file + `"}`:                         "1",
+		`autohealer_agent_monitor_up{monitor="system-log-monitor:` + s.config + `"}`: "1",
+	} {
+		if got := p.figure(metric); got != want {
+			t.Errorf("%s is %s, want %s", metric, got, want)
+		}
+	}
+	lint(t, p)
+
+	kill()
+	p.waitFor("its silence", p.is("DiskBadBlock", "Unknown", "SourceSilent"))
+	if got := p.figure(`autohealer_agent_problem_source_silent{source="disk-watch"}`); got != "1" {
+		t.Errorf("that it is silent is %s in the metrics", got)
+	}
+	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz says %d %q: the agent is well", code, body)
+	}
+	kill = w.daemon()
+	p.waitFor("that it is back", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+	kill()
+	before, _ := p.condition("DiskBadBlock")
+	if took := p.stop(); took > 3*time.Second {
+		t.Errorf("it takes %s to stop", took)
+	}
+
+	p = start(t, args...)
+	p.waitFor("what it had said before the restart", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+	if c, _ := p.condition("DiskBadBlock"); c.LastTransitionTime != before.LastTransitionTime {
+		t.Errorf("it stands since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
+	}
+	w.daemon()
+	w.has("")
+	p.waitFor("that the disk was repaired", p.is("DiskBadBlock", "False", "NoBadBlocks"))
+}
+
+func TestAConfigMapSaysAnewWhoMayReport(t *testing.T) {
+	t.Parallel()
+	s, w := newScene(t), newWatched(t)
+	mount := t.TempDir()
+	file := filepath.Join(mount, "sources.json")
+	publish(t, mount, "..1", "sources.json", problemSources(w, `"DiskBadBlock"`))
+	p := start(t, append(s.args(), "--config.problem-sources="+file)...)
+	w.has("17 2\n")
+	w.daemon()
+	p.waitFor("a bad block", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+
+	publish(t, mount, "..2", "sources.json", problemSources(w, `"DiskBadBlok"`))
+	p.waitFor("the complaint", func() bool {
+		return p.logged("level=ERROR", "ConfigInvalid", file+": sources[0].conditions[0]", "did you mean DiskBadBlock?") == 1
+	})
+	w.has("")
+	p.waitFor("that the last good version is in force", p.is("DiskBadBlock", "False", "NoBadBlocks"))
+
+	publish(t, mount, "..3", "sources.json", problemSources(w, `"ReadonlyFilesystem"`))
+	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
+	refused := `autohealer_agent_problem_reports_total{source="disk-watch",code="403"}`
+	p.waitFor("that it is refused", func() bool { return p.figure(refused) != "none" })
+
+	publish(t, mount, "..4", "sources.json", problemSources(w, `"DiskBadBlock"`))
+	p.waitFor("that it may", func() bool { return p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
+	w.has("18 1\n") // what was refused it tells again when it changes, or after a minute
+	p.waitFor("that it is heard again", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+	if n := p.logged("a monitor is replaced"); n != 0 {
+		t.Errorf("%d monitors were replaced", n)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("that nobody is heard", func() bool { return p.logged("is heard no longer", "disk-watch") == 1 })
+	p.waitFor("the end of its socket", func() bool { _, err := os.Stat(w.socket); return os.IsNotExist(err) })
+}
+
+func TestASocketThatCannotBeMadeIsAnAilment(t *testing.T) {
+	t.Parallel()
+	s, w := newScene(t), newWatched(t)
+	folder := filepath.Dir(w.socket)
+	put(t, folder, "a file where a folder should be")
+	file := filepath.Join(t.TempDir(), "sources.json")
+	put(t, file, problemSources(w, `"DiskBadBlock"`))
+	p := start(t, append(s.args(), "--config.problem-sources="+file)...)
+	p.waitFor("an ailment", func() bool {
+		code, body := get(t, p.status+"/healthz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, w.socket)
+	})
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("health", func() bool { code, _ := get(t, p.status+"/healthz"); return code == http.StatusOK })
+}
+
+func TestValidateJudgesWhoMayReport(t *testing.T) {
+	w := newWatched(t)
+	file := filepath.Join(t.TempDir(), "sources.json")
+	said := func(text string) (string, error) {
+		put(t, file, text)
+		var out strings.Builder
+		err := command(t.Context(), []string{"--validate", "--config.problem-sources=" + file}, none, &out, io.Discard)
+		return out.String(), err
+	}
+	if out, err := said(problemSources(w, `"DiskBadBlock"`)); err != nil || out != file+": ok, problem-sources: 1 source, 1 condition\n" {
+		t.Errorf("%v: it says %q", err, out)
+	}
+	out, err := said(`{"tcp": "0.0.0.0:1", "sources": [{"name": "a", "uid": 7, "conditions": ["Ready"]}]}`)
+	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
+		t.Errorf("%v: it says %q", err, out)
+	}
+}
