@@ -16,11 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -155,7 +154,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 			t.Errorf("%s runs as %s with priority %v", pod.Name, pod.Spec.ServiceAccountName, pod.Spec.Priority)
 		}
 		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
-			if !mount.ReadOnly && mount.Name != "state" {
+			if !mount.ReadOnly && mount.Name != "state" && mount.Name != "problems" {
 				t.Errorf("%s may write %s", pod.Name, mount.MountPath)
 			}
 		}
@@ -177,8 +176,14 @@ func (c cluster) admitsAgents(t *testing.T) {
 		if got := spec.Containers[0].SecurityContext.Privileged; (got != nil && *got) != privileged {
 			t.Errorf("%s: privileged is %v", variant, got)
 		}
-		if !*spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem || spec.HostNetwork || spec.HostPID {
+		if !*spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem || spec.HostPID || spec.HostIPC {
 			t.Errorf("%s has more of its node than it needs", variant)
+		}
+		powerful := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+			return v.HostPath != nil && slices.Contains([]string{"/run/containerd", "/run/dbus", "/run/systemd", "/proc", "/run", "/"}, v.HostPath.Path)
+		})
+		if powerful && !privileged {
+			t.Errorf("%s has no privileges, and a folder by which it can have them all", variant)
 		}
 		create := func(namespace string, change func(*corev1.PodSpec)) error {
 			// With the account that the other namespace has as well.
@@ -194,7 +199,7 @@ func (c cluster) admitsAgents(t *testing.T) {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted`) {
 			t.Errorf("%s in %s: %v", variant, namespace, err)
 		}
-		// Of what is not restricted, only the folders and its user are left.
+		// Of what is not restricted, only the folders, its network and its user are left.
 		if privileged != strings.Contains(fmt.Sprint(err), "privileged (") {
 			t.Errorf("%s in %s: %v", variant, namespace, err)
 		}
@@ -203,37 +208,29 @@ func (c cluster) admitsAgents(t *testing.T) {
 				p.Containers[0].SecurityContext.RunAsUser = new(int64(65532))
 				p.Containers[0].SecurityContext.RunAsNonRoot = new(true)
 				p.Volumes, p.Containers[0].VolumeMounts = nil, nil
+				p.HostNetwork, p.Containers[0].Ports = false, nil
+				for _, probe := range []*corev1.Probe{p.Containers[0].LivenessProbe, p.Containers[0].ReadinessProbe} {
+					probe.HTTPGet.Host, probe.HTTPGet.Port = "", intstr.FromInt32(20256)
+				}
 			})
 			if err != nil {
-				t.Errorf("without its folders and its user: %v", err)
+				t.Errorf("without its folders, its network and its user: %v", err)
 			}
 		}
 	}
 }
 
-// Both variants look for the same, and what they find is known to the catalogue.
+// Both variants look for the same, as far as their rights go, and what they find is known
+// to the catalogue.
 func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
-	read := func(variant string) (config map[string]any) {
-		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
-		if err != nil {
-			t.Fatal(err)
+	read := func(variant, file string) (monitor map[string]any) {
+		data, _ := agentManifest(t, variant)
+		if err := json.Unmarshal([]byte(data.Data[file]), &monitor); err != nil {
+			t.Fatalf("%s: %s: %v", variant, file, err)
 		}
-		first, _, _ := strings.Cut(string(text), "\n---\n")
-		var data corev1.ConfigMap
-		if err := yaml.Unmarshal([]byte(first), &data); err != nil {
-			t.Fatal(err)
-		}
-		for name := range data.Data {
-			if !strings.Contains(string(text), "--config.system-log-monitor=/config/"+name+"\n") {
-				t.Errorf("%s: no flag names %s", variant, name)
-			}
-		}
-		if err := json.Unmarshal([]byte(data.Data["kernel-monitor.json"]), &config); err != nil {
-			t.Fatalf("%s: %v", variant, err)
-		}
-		return config
+		return monitor
 	}
-	kmsg, journal := read("kmsg"), read("journal")
+	kmsg, journal := read("kmsg", "kernel-monitor.json"), read("journal", "kernel-monitor.json")
 	if kmsg["plugin"] != "kmsg" || kmsg["logPath"] != "/dev/kmsg" || journal["plugin"] != "journald" || journal["logPath"] != nil || fmt.Sprint(journal["pluginConfig"]) != "map[source:kernel]" {
 		t.Errorf("they read %v and %v", kmsg["plugin"], journal["plugin"])
 	}
@@ -244,17 +241,41 @@ func TestTheVariantsOfTheAgentLookForTheSame(t *testing.T) {
 	if !reflect.DeepEqual(kmsg, journal) {
 		t.Errorf("they look for\n%v\n%v", kmsg, journal)
 	}
-	conditions, _ := kmsg["conditions"].([]any)
-	for _, condition := range conditions {
-		kind, _ := condition.(map[string]any)["type"].(string)
-		if known, ok := catalog.Lookup(kind); !ok || known.Source == catalog.Kubernetes {
-			t.Errorf("%q is none that the catalogue knows of agents", kind)
+	// Who may ask the container runtime may have it do anything: the variant without
+	// privileges does not.
+	checks, fewer := read("kmsg", "health-checks.json"), read("journal", "health-checks.json")
+	taken := 0
+	for _, list := range []string{"conditions", "rules"} {
+		all, _ := checks[list].([]any)
+		checks[list] = slices.DeleteFunc(all, func(each any) bool {
+			row, _ := each.(map[string]any)
+			is := row["condition"] == runtimeUnhealthy || row["type"] == runtimeUnhealthy
+			if is {
+				taken++
+			}
+			return is
+		})
+	}
+	if taken != 2 || !reflect.DeepEqual(checks, fewer) {
+		t.Errorf("but for the runtime (%d) they check\n%v\n%v", taken, checks, fewer)
+	}
+	seen := 0
+	for _, monitor := range []map[string]any{kmsg, read("kmsg", "health-checks.json")} {
+		conditions, _ := monitor["conditions"].([]any)
+		for _, condition := range conditions {
+			kind, _ := condition.(map[string]any)["type"].(string)
+			if known, ok := catalog.Lookup(kind); !ok || known.Source == catalog.Kubernetes {
+				t.Errorf("%q is none that the catalogue knows of agents", kind)
+			}
+			seen++
 		}
 	}
-	if len(conditions) == 0 {
-		t.Error("there are no conditions")
+	if seen < 7 {
+		t.Errorf("there are %d conditions", seen)
 	}
 }
+
+const runtimeUnhealthy = "ContainerRuntimeUnhealthy"
 
 // agentPod waits for the pod that the DaemonSet has on a node.
 func (c cluster) agentPod(t *testing.T, node string) *corev1.Pod {

@@ -1,20 +1,25 @@
 package deploy_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/problem"
 )
 
 // The agent, the controller and the guard share no code, and have to mean the same.
@@ -49,25 +54,94 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 }
 
 // What is installed by default is what is shown to users, tested and measured.
-func TestTheConfigMapOfTheAgentIsTheFileOfTheKernelMonitor(t *testing.T) {
-	text, err := deploy.Manifests.ReadFile("agent/kmsg/agent.yaml")
-	if err != nil {
-		t.Fatal(err)
+func TestTheConfigMapOfTheAgentHasTheFilesThatAreShipped(t *testing.T) {
+	data, _ := agentManifest(t, "kmsg")
+	if len(data.Data) != 2 {
+		t.Errorf("it has %d files", len(data.Data))
 	}
-	want, err := os.ReadFile("../config/kernel-monitor.json")
+	for name, got := range data.Data {
+		text, err := os.ReadFile("../config/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// In a pod the table of mounts of the node is elsewhere.
+		want := strings.Replace(string(text), `"check": "readonly-filesystems"`+"\n", `"check": "readonly-filesystems",
+      "settings": {
+        "mountTable": "/host/mountinfo"
+      }
+`, 1)
+		if got != want {
+			t.Errorf("the ConfigMap's %s has %d bytes, want the %d of config/%s; copy it", name, len(got), len(want), name)
+		}
+	}
+}
+
+// agentManifest reads what a variant of the agent is made of.
+func agentManifest(t *testing.T, variant string) (data corev1.ConfigMap, daemons appsv1.DaemonSet) {
+	t.Helper()
+	text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	documents := strings.Split(string(text), "\n---\n")
-	at := slices.IndexFunc(documents, func(d string) bool { return strings.Contains(d, "\nkind: ConfigMap\n") })
-	if at < 0 {
-		t.Fatal("there is no ConfigMap")
+	if len(documents) != 2 {
+		t.Fatalf("%s has %d documents", variant, len(documents))
 	}
-	var data corev1.ConfigMap
-	if err := yaml.Unmarshal([]byte(documents[at]+"\n"), &data); err != nil {
+	if err := errors.Join(yaml.Unmarshal([]byte(documents[0]+"\n"), &data), yaml.Unmarshal([]byte(documents[1]), &daemons)); err != nil {
 		t.Fatal(err)
 	}
-	if got := data.Data["kernel-monitor.json"]; got != string(want) {
-		t.Errorf("the ConfigMap has %d bytes, and config/kernel-monitor.json %d; copy it", len(got), len(want))
+	return data, daemons
+}
+
+// Every path that a file of the agent's names is one of a mount, every file is named by a
+// flag of its kind, and every mount has a volume.
+func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
+	for _, variant := range []string{"kmsg", "journal"} {
+		data, daemons := agentManifest(t, variant)
+		pod := daemons.Spec.Template.Spec
+		container := pod.Containers[0]
+		mounted := func(path string) bool {
+			return slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/")
+			})
+		}
+		for file, text := range data.Data {
+			kind := config.SystemLog
+			if strings.Contains(text, `"builtin"`) {
+				kind = config.Check
+			}
+			if flag := fmt.Sprintf("--config.%s=/config/%s", kind, file); !slices.Contains(container.Args, flag) {
+				t.Errorf("%s: %s is not among the arguments %q", variant, flag, container.Args)
+			}
+			read, warnings, err := config.Parse(file, kind, []byte(text))
+			if err != nil || len(warnings) > 0 {
+				t.Fatalf("%s: %v %v", variant, err, warnings)
+			}
+			if read.Check == nil {
+				continue
+			}
+			for _, rule := range read.Check.Rules {
+				switch rule.Check {
+				case config.CheckRuntime:
+					if path := strings.TrimPrefix(rule.Settings.Socket, "unix://"); !mounted(path) {
+						t.Errorf("%s: %s is not mounted", variant, path)
+					}
+				case config.CheckReadonly:
+					if !mounted(rule.Settings.MountTable) {
+						t.Errorf("%s: %s is not mounted", variant, rule.Settings.MountTable)
+					}
+				case config.CheckKubelet, config.CheckConntrack:
+					if !pod.HostNetwork {
+						t.Errorf("%s: the check %s sees another network than the node's", variant, rule.Check)
+					}
+				}
+				if rule.Settings.Repair {
+					t.Errorf("%s: %s is restarted unasked", variant, rule.Settings.Unit)
+				}
+			}
+		}
+		if !mounted(problem.DefaultSocket) {
+			t.Errorf("%s: %s, where daemons report, is not mounted", variant, problem.DefaultSocket)
+		}
 	}
 }
