@@ -20,7 +20,7 @@ import (
 )
 
 // What the agent may take, of memory and of disk, in MB.
-const mostMegabytes = 15
+const mostMegabytes = 20
 
 // onlooker watches one node.
 type onlooker struct {

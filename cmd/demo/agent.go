@@ -129,14 +129,21 @@ func (s *stage) installAgent(ctx context.Context, d demo) error {
 	if err := os.WriteFile(file, monitor, 0o600); err != nil {
 		return err
 	}
+	sources, err := s.allowDiskWatch(folder)
+	if err != nil {
+		return err
+	}
 	s.agent, err = rig.StartAgent(ctx, s.Cluster, rig.AgentOptions{
 		Node: probed, Program: d.agent, StateDir: filepath.Join(folder, "state"),
-		Args: []string{"--config.system-log-monitor=" + file},
+		Args: []string{"--config.system-log-monitor=" + file, "--config.problem-sources=" + sources},
 	})
 	if err != nil {
 		return err
 	}
-	return s.await(ctx, reported(alive().Type, corev1.ConditionFalse, probed))
+	if err := s.startDiskWatch(ctx, d.diskWatch); err != nil {
+		return err
+	}
+	return s.await(ctx, reported(alive().Type, corev1.ConditionFalse, probed), reported(diskBadBlock, corev1.ConditionFalse, probed))
 }
 
 // kernelSays writes words into the log that the agent reads. The clock of the story

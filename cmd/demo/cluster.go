@@ -59,6 +59,8 @@ type stage struct {
 	controller *rig.Controller
 	agent      *rig.Agent
 	kernelLog  kernelLog
+	diskWatch  *testbed.Part
+	badBlocks  badBlocks
 	*onlooker
 	remediator *healer
 }
@@ -91,7 +93,7 @@ func build(ctx context.Context, tell *teller, d demo) (*stage, error) {
 		return s, fmt.Errorf("installing the agent: %w", err)
 	}
 	tell.say("Autohealer is installed and at work after %s", span(time.Since(began)))
-	tell.say("%s has an agent, which reads %s", probed, s.kernelLog.path)
+	tell.say("%s has an agent, which reads %s and hears %s", probed, s.kernelLog.path, diskWatchSource)
 	return s, s.introduce(ctx)
 }
 

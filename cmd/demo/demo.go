@@ -21,8 +21,8 @@ type demo struct {
 	once bool
 	// pause before each scene lets a person read the one before.
 	pause time.Duration
-	// controller and agent are their programs; empty builds them.
-	controller, agent string
+	// controller, agent and diskWatch are their programs; empty builds them.
+	controller, agent, diskWatch string
 	// kmsg has the agent read the log of this machine's kernel, and the story write
 	// there; otherwise that is a file.
 	kmsg bool

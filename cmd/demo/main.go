@@ -1,7 +1,8 @@
 // Command demo shows Autohealer at work on a whole cluster that runs on this
 // machine alone: a real control plane, nodes in three zones whose kubelets kwok
 // plays, workloads that are really evicted and scheduled anew, and the programs
-// of the controller and of one agent, each under its own rights.
+// of the controller and of one agent, each under its own rights, and of a daemon that
+// reports to that agent.
 //
 // It promises that every line is what anybody sees who watches the API server,
 // and to leave nothing behind: no process, no file. It refuses to look inside
@@ -34,12 +35,13 @@ func main() {
 	flag.BoolVar(&d.once, "once", false, "play the story without pauses, check every step and end")
 	flag.StringVar(&d.controller, "controller", "", "`program` of the controller; it is built if none is given")
 	flag.StringVar(&d.agent, "agent", "", "`program` of the agent; it is built if none is given")
+	flag.StringVar(&d.diskWatch, "disk-watch", "", "`program` of the daemon that reports to the agent; it is built if none is given")
 	flag.BoolVar(&d.kmsg, "kmsg", false, "let the agent read the log of this machine's kernel, and write there; needs root")
 	flag.Parse()
 	if !d.once {
 		d.pause = readingTime
 	}
-	for _, program := range []*string{&d.controller, &d.agent} {
+	for _, program := range []*string{&d.controller, &d.agent, &d.diskWatch} {
 		if *program == "" {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -221,7 +222,7 @@ func (o *onlooker) seeRemediation(was, is *metav1.PartialObjectMetadata) {
 }
 
 func (o *onlooker) seeEvent(_, is *eventsv1.Event) {
-	if is == nil || is.ReportingController != controllerName && is.ReportingController != agentSource {
+	if is == nil || !slices.Contains([]string{controllerName, agentSource, diskWatchSource}, is.ReportingController) {
 		return
 	}
 	// What is said of a node and its policy is said twice.

@@ -51,6 +51,10 @@ The cluster stays until Ctrl-C. In another terminal:
   %[7]s
   %[8]s
 
+  # Let %[9]s find a bad block of a disk of that node, and none.
+  %[10]s
+  %[11]s
+
   # Let fewer nodes be emptied, or only look on.
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"maxUnhealthy":1}}'
   kubectl patch conditionset %[4]s --type=merge -p '{"spec":{"dryRun":true}}'
@@ -60,16 +64,20 @@ The cluster stays until Ctrl-C. In another terminal:
   kubectl get nhc
   kubectl get exampleremediations
 `, s.Kubeconfig(), programs(), worker(2), kernelSet, testbed.SilentLabel,
-		probed, s.kernelLog.command(hung), s.kernelLog.command(goesOn)))
+		probed, s.kernelLog.command(hung), s.kernelLog.command(goesOn),
+		diskWatchSource, s.badBlocks.found(), s.badBlocks.mended()))
 	for ctx.Err() == nil {
 		s.controller.Expect() // their end is told here, and is no failure of the demo
 		s.agent.Expect()
+		s.diskWatch.Expect()
 		select {
 		case <-ctx.Done():
 		case <-s.controller.Ended():
 			s.revive(ctx, "controller", s.controller.Part)
 		case <-s.agent.Ended():
 			s.revive(ctx, "agent", s.agent.Part)
+		case <-s.diskWatch.Ended():
+			s.revive(ctx, diskWatchSource, s.diskWatch)
 		}
 	}
 }
@@ -111,6 +119,9 @@ func (s *stage) lastWords(ctx context.Context) (words string) {
 	}
 	if s.agent != nil {
 		words += lastLines("agent", s.agent.Part)
+	}
+	if s.diskWatch != nil {
+		words += lastLines(diskWatchSource, s.diskWatch)
 	}
 	return words
 }

@@ -40,6 +40,7 @@ func (s *stage) story() []scene {
 		{"A combination: one of its two conditions alone does nothing, both do.", s.pair},
 		{"Somebody has put up a taint with the same key. Ours comes and goes, theirs stays.", s.foreign},
 		{"So far the demo has played the agents. " + probed + " has a real one: a line of its log says that docker hangs, another that it goes on.", s.logLine},
+		{"Others may report too: " + diskWatchSource + ", a daemon of examples, tells that agent of a bad block, is killed, and comes back.", s.daemon},
 		{"A kubelet dies. Kubernetes misses it, the health check waits whether it comes back, and then has the node started anew.", s.silentKubelet},
 		{"Five kubelets die at once. The fault is hardly in the nodes, and at most 2 may be sick: nothing is begun.", s.silentKubelets},
 		{"Three of them are heard again by themselves. The two that are left are within the bound, and are helped.", s.lastSilentKubelets},

@@ -31,10 +31,13 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator starts worker-0003 anew",
 		"ExampleRemediation worker-0003 is gone", "Normal RemediationRemoved NodeHealthCheck/silent-kubelet worker-0003: deleted",
 		"silent-kubelet 10 5 0 Enabled waiting: 5 GateClosed", "waits: 5 of 10 selected nodes are sick, at most 2 may be",
-		"remediator starts worker-0004 anew", "remediator starts worker-0005 anew", "15 scenes in",
+		"remediator starts worker-0004 anew", "remediator starts worker-0005 anew", "16 scenes in",
 		"worker-0007 has an agent, which reads", "0 ms kern.log task docker:4711 blocked for more than 120 seconds.",
 		"worker-0007 KernelDeadlock=True", "worker-0007 DockerHung: Node condition KernelDeadlock is now: True", "left worker-0007",
 		"0 ms kern.log task docker:4711 goes on.", "worker-0007 KernelDeadlock=False",
+		"hears disk-watch", "0 ms sda.badblocks 2048 8", "worker-0007 DiskBadBlock=True", "BadBlockFound:", "0 ms disk-watch kill -9",
+		"worker-0007 DiskBadBlock=Unknown", "SourceSilent: Node condition DiskBadBlock is now: Unknown", "disk-watch started again",
+		"0 ms sda.badblocks empty: the disk was repaired", "worker-0007 DiskBadBlock=False", "NoBadBlocks: Node condition",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("the story does not say %q:\n%s", want, out.String())
@@ -85,23 +88,29 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 	out.await(ctx, t, "Ready=Unknown", "RemediationCreated: made", "starts "+lone+" anew", "Ready=True", "RemediationRemoved: deleted", "ExampleRemediation "+lone+" is gone")
 
 	// What is printed to be pasted is pasted, here for the kernel's own log.
-	paste := func(words string, seen ...string) {
+	paste := func(command string, seen ...string) {
 		t.Helper()
-		command := s.kernelLog.command(words)
 		out.await(ctx, t, "  "+command+"\n")
 		if printed, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", command, err, printed)
 		}
 		out.await(ctx, t, seen...)
 	}
-	paste(hung, probed+"     KernelDeadlock=True", "DockerHung: Node condition KernelDeadlock is now: True", "left "+probed)
+	paste(s.kernelLog.command(hung), probed+"     KernelDeadlock=True", "DockerHung: Node condition KernelDeadlock is now: True", "left "+probed)
 	if err := syscall.Kill(s.agent.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	out.await(ctx, t, "The agent has ended, and is started again.")
-	paste(goesOn, probed+"     KernelDeadlock=False", "KernelHasNoDeadlock: Node condition KernelDeadlock is now: False")
+	paste(s.kernelLog.command(goesOn), probed+"     KernelDeadlock=False", "KernelHasNoDeadlock: Node condition KernelDeadlock is now: False")
 
-	pids := []int{s.Etcd.PID(), s.APIServer.PID(), s.ControllerManager.PID(), s.Scheduler.PID(), s.Kwok.PID(), s.controller.PID(), s.agent.PID()}
+	paste(s.badBlocks.found(), probed+"     DiskBadBlock=True")
+	if err := syscall.Kill(s.diskWatch.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	out.await(ctx, t, "The disk-watch has ended, and is started again.")
+	paste(s.badBlocks.mended(), probed+"     DiskBadBlock=False")
+
+	pids := []int{s.Etcd.PID(), s.APIServer.PID(), s.ControllerManager.PID(), s.Scheduler.PID(), s.Kwok.PID(), s.controller.PID(), s.agent.PID(), s.diskWatch.PID()}
 	cancel(errors.New("interrupt"))
 	if err := <-ended; err != nil {
 		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)

@@ -61,7 +61,7 @@ func (a *Agent) Mount(path string, content []byte) error {
 func StartAgent(ctx context.Context, c *testbed.Cluster, o AgentOptions) (*Agent, error) {
 	if o.Program == "" {
 		var err error
-		if o.Program, err = build(ctx, "autohealer-agent"); err != nil {
+		if o.Program, err = Build(ctx, "cmd/autohealer-agent"); err != nil {
 			return nil, err
 		}
 	}

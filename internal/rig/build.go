@@ -29,9 +29,9 @@ func Clean() {
 	}
 }
 
-// build builds a program of cmd, once for this process, with the race detector if this
-// process has it.
-func build(ctx context.Context, name string) (string, error) {
+// Build builds the program of a folder of this module, such as cmd/autohealer-agent, once
+// for this process, with the race detector if this process has it, and returns its path.
+func Build(ctx context.Context, room string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if built.folder == "" {
@@ -41,25 +41,25 @@ func build(ctx context.Context, name string) (string, error) {
 		}
 		built.folder, built.programs = made, map[string]error{}
 	}
-	err, done := built.programs[name]
+	err, done := built.programs[room]
 	if !done {
-		err = compile(ctx, name, built.folder)
-		built.programs[name] = err
+		err = compile(ctx, room, built.folder)
+		built.programs[room] = err
 	}
-	return filepath.Join(built.folder, name), err
+	return filepath.Join(built.folder, filepath.Base(room)), err
 }
 
-func compile(ctx context.Context, name, into string) error {
-	args := []string{"build", "-o", into}
+func compile(ctx context.Context, room, into string) error {
+	args := []string{"build", "-tags", "grpcnotrace", "-o", into} // as in the Makefile
 	if raced {
 		args = append(args, "-race")
 	}
 	if _, err := sources(); err != nil {
 		return err
 	}
-	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/cmd/"+name)...)
+	command := exec.CommandContext(ctx, "go", append(args, "github.com/resourcestack/autohealer/"+room)...)
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", name, err, out)
+		return fmt.Errorf("building %s: %w\n%s", room, err, out)
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, err
 	}
 	if o.Program == "" {
 		var err error
-		if o.Program, err = build(ctx, "autohealer-controller"); err != nil {
+		if o.Program, err = Build(ctx, "cmd/autohealer-controller"); err != nil {
 			return nil, err
 		}
 	}
