@@ -7,9 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
+	"os/signal"
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -80,7 +83,10 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 		return err
 	}
 	last := func(name settings.Name) (string, bool) { return a.memory.Text(name.String()) }
-	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Last: last, Logger: log})
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Last: last, Nudges: hangups, Logger: log})
 	changes := shelf.Read()
 	if err := anyGood(shelf.Settings()); err != nil {
 		return errors.Join(err, a.memory.Close())

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -211,4 +212,36 @@ func TestValidateJudgesWhoMayReport(t *testing.T) {
 	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
 		t.Errorf("%v: it says %q", err, out)
 	}
+}
+
+// Where a link on the way to a file is turned elsewhere, no notice comes of it, and the
+// agent would look after half a minute.
+func TestAHangupHasTheFilesReadAtOnce(t *testing.T) {
+	s, w := newScene(t), newWatched(t)
+	folder := t.TempDir()
+	link := filepath.Join(folder, "current")
+	turn := func(version, conditions string) {
+		if err := os.Mkdir(filepath.Join(folder, version), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(folder, version, "sources.json"), problemSources(w, conditions))
+		if err := os.Symlink(version, link+"~"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(link+"~", link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn("one", `"DiskBadBlock"`)
+	p := start(t, append(s.args(), "--config.problem-sources="+filepath.Join(link, "sources.json"))...)
+	stands := func(kind string) bool { return p.figure(`problem_gauge{type="`+kind+`",reason=""}`) == "0" }
+	p.waitFor("the first version", func() bool { return stands("DiskBadBlock") })
+	put(t, filepath.Join(folder, "one", "sources.json"), problemSources(w, `"DiskBadBlock", "NTPProblem"`))
+	p.waitFor("that edits are noticed", func() bool { return stands("NTPProblem") })
+	turn("two", `"ReadonlyFilesystem"`)
+	if err := p.command.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the second version", func() bool { return stands("ReadonlyFilesystem") && !stands("DiskBadBlock") })
+	p.stop()
 }

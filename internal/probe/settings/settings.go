@@ -98,6 +98,8 @@ type Config struct {
 	// Last returns the last good version of a file that the life before knew. It is in
 	// force as long as something bad stands there. May be nil.
 	Last func(Name) (text string, ok bool)
+	// Nudges have Watch look at once, where nothing tells it of an edit. May be nil.
+	Nudges <-chan os.Signal
 	// Logger is told what hinders the shelf in seeing edits.
 	Logger *slog.Logger
 }

@@ -32,8 +32,10 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func shelf(paths ...string) *settings.Shelf {
-	cfg := settings.Config{Judge: judge, Logger: slog.New(slog.DiscardHandler)}
+func shelf(paths ...string) *settings.Shelf { return nudgedShelf(nil, paths...) }
+
+func nudgedShelf(nudges <-chan os.Signal, paths ...string) *settings.Shelf {
+	cfg := settings.Config{Judge: judge, Nudges: nudges, Logger: slog.New(slog.DiscardHandler)}
 	for _, path := range paths {
 		cfg.Names = append(cfg.Names, settings.Name{Kind: config.SystemLog, Path: path})
 	}
@@ -173,7 +175,12 @@ type watched struct {
 
 func watch(t *testing.T, paths ...string) watched {
 	t.Helper()
-	s := shelf(paths...)
+	return watchNudged(t, nil, paths...)
+}
+
+func watchNudged(t *testing.T, nudges <-chan os.Signal, paths ...string) watched {
+	t.Helper()
+	s := nudgedShelf(nudges, paths...)
 	s.Read()
 	w := watched{t: t, changes: make(chan []settings.Change, 100)}
 	ctx, stop := context.WithCancel(t.Context())
@@ -243,6 +250,26 @@ func TestEditsAreNoticed(t *testing.T) {
 		w := watch(t, filepath.Join(folder, "a.json"))
 		write(t, filepath.Join(elsewhere, "real.json"), "two")
 		w.sees("two")
+	})
+	t.Run("of a file in a folder that a link leads to, and when nudged of one to which the link is turned", func(t *testing.T) {
+		folder, link := t.TempDir(), filepath.Join(t.TempDir(), "current")
+		turn := func(version, text string) {
+			if err := os.Mkdir(filepath.Join(folder, version), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(folder, version, "a.json"), text)
+			if err := errors.Join(os.Symlink(filepath.Join(folder, version), link+"~"), os.Rename(link+"~", link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		turn("1", "one")
+		nudges := make(chan os.Signal, 1)
+		w := watchNudged(t, nudges, filepath.Join(link, "a.json"))
+		write(t, filepath.Join(folder, "1", "a.json"), "two")
+		w.sees("two")
+		turn("2", "three") // of which no notice comes
+		nudges <- syscall.SIGHUP
+		w.sees("three")
 	})
 	t.Run("of a folder whose parent is replaced", func(t *testing.T) {
 		parent := filepath.Join(t.TempDir(), "x")

@@ -65,6 +65,8 @@ func (s *Shelf) Watch(ctx context.Context, told func([]Change)) {
 			look()
 		case <-slow.C:
 			look()
+		case <-s.cfg.Nudges:
+			look()
 		}
 	}
 }
@@ -80,8 +82,12 @@ func complaints(watcher *fsnotify.Watcher) <-chan error {
 // returns the names that matter in what is noticed, beside those of mounted
 // ConfigMaps, which begin with two dots.
 func (s *Shelf) arrange(watcher *fsnotify.Watcher) map[string]bool {
-	for {
+	for before := map[string]bool(nil); ; {
 		names, folders := s.wanted()
+		if maps.Equal(folders, before) {
+			return names
+		}
+		before = folders
 		missing := slices.Collect(maps.Keys(folders))
 		for _, folder := range watcher.WatchList() {
 			if !folders[folder] {
@@ -89,17 +95,12 @@ func (s *Shelf) arrange(watcher *fsnotify.Watcher) map[string]bool {
 			}
 			missing = slices.DeleteFunc(missing, func(m string) bool { return m == folder })
 		}
-		added := false
 		for _, folder := range missing {
 			err := watcher.Add(folder)
 			if was := s.unwatched[folder]; err != nil && !was {
 				s.cfg.Logger.Warn("edits of configuration files are noticed late", "folder", folder, "every", slowLook, "err", err)
 			}
 			s.unwatched[folder] = err != nil
-			added = added || err == nil
-		}
-		if !added {
-			return names
 		}
 		// A folder that came between the look and the watch is one to be watched.
 	}
@@ -115,6 +116,10 @@ func (s *Shelf) wanted() (names, folders map[string]bool) {
 			names[filepath.Base(path)] = true
 			parent := filepath.Dir(path)
 			if info, err := os.Stat(parent); err == nil && info.IsDir() {
+				// The kernel has one watch for a folder, whatever links lead there.
+				if target, err := filepath.EvalSymlinks(parent); err == nil {
+					parent = target
+				}
 				names[filepath.Base(parent)], folders[parent] = true, true
 				return
 			}
