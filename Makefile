@@ -106,7 +106,7 @@ test: testbed packages ## Run all tests with the race detector, on a real contro
 .PHONY: check
 check: ## Formatting, vet, linters and module files
 	@echo "check: formatting"
-	@unformatted=$$(gofmt -l api catalog cmd deploy internal test testbed tools); \
+	@unformatted=$$(gofmt -l api catalog cmd config deploy examples internal problem test testbed tools); \
 		[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@echo "check: generated files"
 	@cd tools && go run ./build generator
