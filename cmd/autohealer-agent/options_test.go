@@ -75,6 +75,22 @@ func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
 	}
 }
 
+func TestEachFlagNamesFilesOfItsKind(t *testing.T) {
+	o, err := parse([]string{
+		"--config.check-monitor=b.json,c.json", "--config.problem-sources=d.json", "--config.custom-plugin-monitor", "a.json", "--config.check-monitor=e.json",
+	}, none, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]settings.Name{
+		{Kind: config.CustomPlugin, Path: "a.json"},
+		{Kind: config.Check, Path: "b.json"}, {Kind: config.Check, Path: "c.json"}, {Kind: config.Check, Path: "e.json"},
+		{Kind: config.Problems, Path: "d.json"},
+	}, o.files()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestTheNodesNameIsThatOfTheFlagThenOfTheEnvironmentThenOfTheHost(t *testing.T) {
 	env := func(name string) string { return map[string]string{"NODE_NAME": "from-env"}[name] }
 	file := "--config.system-log-monitor=a.json"
@@ -127,7 +143,7 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	if err := command(t.Context(), []string{"--help"}, none, &help, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range []string{"-config.system-log-monitor", "-state-dir", "-kubeconfig", "-validate", "-take-over", "-port"} {
+	for _, flag := range []string{"-config.system-log-monitor", "-config.custom-plugin-monitor", "-config.check-monitor", "-config.problem-sources", "-state-dir", "-kubeconfig", "-validate", "-take-over", "-port"} {
 		if !slices.ContainsFunc(strings.Fields(help.String()), func(word string) bool { return word == flag }) {
 			t.Errorf("%s is not listed", flag)
 		}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // disk is a program that examines a disk, and what it is told to find: a file beside it
@@ -24,6 +25,7 @@ func newDisk(tb testing.TB) disk {
 	put(tb, d.program, `#!/bin/sh
 cd `+folder+`
 [ -e slow ] && sleep 2
+[ -e hangs ] && touch hanging && sleep 600
 [ -e sick ] && cat sick && exit 1
 echo well
 `)
@@ -126,6 +128,11 @@ func TestARestartDoesNotMakeWellWhatAPluginHasFound(t *testing.T) {
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	if n := p.logged("condition stands", "condition=DiskBadBlock"); n != 2 {
 		t.Errorf("%d words are told of it, want that it is sick and that it is well", n)
+	}
+	d.is("hangs", "")
+	p.waitFor("a program that hangs", func() bool { _, err := os.Stat(filepath.Join(d.folder, "hanging")); return err == nil })
+	if took := p.stop(); took > 3*time.Second {
+		t.Errorf("with a program that hangs it takes %s to stop", took)
 	}
 }
 
