@@ -54,18 +54,19 @@ type agent struct {
 
 	// One change at a time. It may wait for monitors to end, which mu must not: whoever
 	// asks how the agent is gets an answer meanwhile.
-	changing sync.Mutex
-	mu       sync.Mutex // of what follows
-	settings []settings.Setting
-	labels   map[string]string // of the node; nil if they were never known
-	waiting  []string          // files that wait for labels
-	runs     map[string]task   // what monitors that run do, by their names
-	sources  intake.Setup      // who is heard
-	noted    map[string]string // version of a file of which it was said what is odd or missing
-	counters map[string]counter
-	retired  map[string]uint64 // problems of monitors that are no more, by reason
-	silent   map[string]bool   // monitors that have conditions and have not told them yet
-	complete bool              // there was a moment without any
+	changing   sync.Mutex
+	mu         sync.Mutex // of what follows
+	settings   []settings.Setting
+	labels     map[string]string // of the node; nil if they were never known
+	waiting    []string          // files that wait for labels
+	shownTwice []string          // metrics that several files show
+	runs       map[string]task   // what monitors that run do, by their names
+	sources    intake.Setup      // who is heard
+	noted      map[string]string // version of a file of which it was said what is odd
+	counters   map[string]counter
+	retired    map[string]uint64 // problems of monitors that are no more, by reason
+	silent     map[string]bool   // monitors that have conditions and have not told them yet
+	complete   bool              // there was a moment without any
 }
 
 // run wires everything up and works until ctx ends.
@@ -269,8 +270,7 @@ func (a *agent) drop(now map[string]task) {
 	a.runs = now
 }
 
-// note says once of each version of a file what is odd about it, and what is not done
-// about it.
+// note says once of each version of a file what is odd about it.
 func (a *agent) note(s *settings.Setting) {
 	key := s.String()
 	if a.noted[key] == s.Version {
@@ -279,9 +279,6 @@ func (a *agent) note(s *settings.Setting) {
 	a.noted[key] = s.Version
 	for _, warning := range s.Warnings {
 		a.log.Warn("a configuration file may say what is not meant", "file", s.Path, "warning", warning)
-	}
-	if s.File.Stats != nil {
-		a.log.Warn("a configuration file is checked, and run by a later version", "file", s.Path, "kind", s.Kind)
 	}
 }
 

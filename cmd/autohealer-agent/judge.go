@@ -9,6 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/stats"
 )
 
 // judge says whether a version of a file can be used. What it warns of is taken, and
@@ -23,6 +24,15 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 			return nil, warnings, err
 		}
 	}
+	if file.Stats != nil {
+		odd, err := stats.Check(*file.Stats)
+		if err != nil {
+			return nil, warnings, prefixed(path, err)
+		}
+		for _, warning := range odd {
+			warnings = append(warnings, path+": "+warning)
+		}
+	}
 	if file.Log == nil {
 		return file, warnings, nil
 	}
@@ -34,6 +44,11 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 		warnings = append(warnings, fmt.Sprintf("%s: the pattern %q is expensive: it is tried on every line, as no text is in all of its matches", path, pattern))
 	}
 	return file, warnings, nil
+}
+
+// prefixed has every line of an error begin with the path of its file.
+func prefixed(path string, err error) error {
+	return fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "\n"+path+": "))
 }
 
 // judgeHere also warns of programs that are not on this machine. Whoever runs the agent
@@ -85,6 +100,8 @@ func describe(f *config.File) string {
 		words += asks(f.Plugin.Conditions, len(f.Plugin.Rules))
 	case f.Check != nil:
 		words += asks(f.Check.Conditions, len(f.Check.Rules))
+	case f.Stats != nil:
+		words += ": " + count(len(stats.Names(*f.Stats)), "figure")
 	case f.Problems != nil:
 		conditions := 0
 		for i := range f.Problems.Sources {
@@ -94,9 +111,6 @@ func describe(f *config.File) string {
 	}
 	if !f.Nodes.Empty() {
 		words += ", on nodes with " + f.Nodes.String()
-	}
-	if f.Stats != nil {
-		words += "; checked, run by a later version"
 	}
 	return words
 }

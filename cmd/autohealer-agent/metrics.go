@@ -6,6 +6,7 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
+	"github.com/resourcestack/autohealer/internal/probe/stats"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
@@ -42,7 +43,7 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
 		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
 	kept.Add(number(a.memory.Err() == nil))
-	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics())
+	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {
@@ -94,6 +95,17 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 		Help: "Programs that were to end, and have not, or have left something behind that has not."}
 	programs.Add(float64(a.children.Abandoned()))
 	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned, programs}
+}
+
+// machineMetrics returns the figures that files ask for of the machine.
+func (a *agent) machineMetrics() []*metrictext.Family {
+	var monitors []*stats.Monitor
+	a.supervisor.Each(func(_ string, m supervise.Monitor) {
+		if monitor, ok := m.(*stats.Monitor); ok {
+			monitors = append(monitors, monitor)
+		}
+	})
+	return stats.Families(monitors...)
 }
 
 func number(yes bool) float64 {

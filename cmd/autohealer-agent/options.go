@@ -78,7 +78,7 @@ func (o *options) flags() *flag.FlagSet {
 	f.Var(list{&o.pluginMonitors}, "config."+string(config.CustomPlugin), "`files` that say which programs are run")
 	f.Var(list{&o.checkMonitors}, "config."+string(config.Check), "`files` that say which checks are made that are built in")
 	f.StringVar(&o.problemSources, "config."+string(config.Problems), "", "`file` that says which daemons may report problems, and where")
-	f.Var(list{&o.statsMonitors}, "config."+string(config.SystemStats), "`files` that say which figures become metrics (checked, run by a later version)")
+	f.Var(list{&o.statsMonitors}, "config."+string(config.SystemStats), "`files` that say which figures become metrics")
 	f.Var(list{&o.logMonitors}, "system-log-monitors", "old name of --config.system-log-monitor")
 	f.Var(list{&o.pluginMonitors}, "custom-plugin-monitors", "old name of --config.custom-plugin-monitor")
 

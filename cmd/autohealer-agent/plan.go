@@ -25,6 +25,21 @@ func (p plan) names() []string {
 	return names
 }
 
+// shownTwice are the metrics that more than one file shows, sorted.
+func (p plan) shownTwice() []string {
+	var all, twice []string
+	for _, t := range p.tasks {
+		all = append(all, t.figures...)
+	}
+	slices.Sort(all)
+	for i, metric := range all {
+		if i > 0 && metric == all[i-1] {
+			twice = append(twice, metric)
+		}
+	}
+	return slices.Compact(twice)
+}
+
 // plan makes the plan, and notes which files wait for the labels of the node.
 func (a *agent) plan() plan {
 	p := plan{tasks: map[string]task{}}
@@ -50,6 +65,12 @@ func (a *agent) plan() plan {
 		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
 	}
 	a.waiting = waiting
+	if twice := p.shownTwice(); !slices.Equal(twice, a.shownTwice) {
+		if len(twice) > 0 {
+			a.log.Warn("several files show the same metrics, which are those of the first by path", "metrics", twice)
+		}
+		a.shownTwice = twice
+	}
 	if selected {
 		select {
 		case a.needLabels <- struct{}{}:
@@ -65,7 +86,7 @@ func (a *agent) take(p *plan, s *settings.Setting) {
 		p.sources = sources(s.File.Problems)
 		return
 	}
-	if t, ok := a.task(s.String(), s.File); ok {
+	if t, ok := a.task(s); ok {
 		p.tasks[s.String()] = t
 		p.jobs = append(p.jobs, a.job(s, t))
 	}

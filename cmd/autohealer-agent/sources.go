@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/metrictext"
@@ -28,7 +26,7 @@ func sources(p *config.ProblemSources) intake.Setup {
 // judgeSources says what is wrong with them as a whole, with the path of their file.
 func judgeSources(path string, p *config.ProblemSources) error {
 	if err := sources(p).Validate(); err != nil {
-		return fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "\n"+path+": "))
+		return prefixed(path, err)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/plugin"
 	"github.com/resourcestack/autohealer/internal/probe/rounds"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/stats"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
@@ -23,6 +24,8 @@ type task struct {
 	causes map[string][]string
 	// counted says whether problems become metrics.
 	counted bool
+	// figures are the names of the metrics that it shows of the machine.
+	figures []string
 	make    func() (supervise.Monitor, error)
 }
 
@@ -31,7 +34,8 @@ type task struct {
 type counter interface{ Problems() map[string]uint64 }
 
 // task returns what becomes of a file. It is not ok if no monitor does.
-func (a *agent) task(name string, f *config.File) (t task, ok bool) {
+func (a *agent) task(s *settings.Setting) (t task, ok bool) {
+	name, f := s.String(), s.File
 	switch {
 	case f.Log != nil:
 		m := *f.Log
@@ -58,8 +62,16 @@ func (a *agent) task(name string, f *config.File) (t task, ok bool) {
 			causes: causes(m.Rules, func(r config.CheckRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
 			make:   func() (supervise.Monitor, error) { return a.checks(name, m) },
 		}, true
+	case f.Stats != nil:
+		m := *f.Stats
+		return task{
+			source: string(f.Kind), figures: stats.Names(m),
+			make: func() (supervise.Monitor, error) {
+				return stats.New(stats.Config{Key: name, File: s.Path, Monitor: m, Logger: a.log})
+			},
+		}, true
 	}
-	return task{}, false // figures of the machine are not shown yet, and have nothing to find
+	return task{}, false
 }
 
 // causes returns the reasons that permanent rules have, by their conditions.

@@ -66,6 +66,9 @@ func Check(m config.StatsMonitor) (warnings []string, err error) {
 	return warnings, errors.Join(wrong...)
 }
 
+// Names returns the names of the metrics that a file asks for, sorted.
+func Names(m config.StatsMonitor) []string { return slices.Sorted(maps.Values(named(m))) }
+
 // named returns under which names figures are shown, by ID.
 func named(m config.StatsMonitor) map[string]string {
 	names := map[string]string{}
