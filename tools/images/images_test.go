@@ -67,11 +67,12 @@ func TestTheSameFilesMakeTheSameImage(t *testing.T) {
 }
 
 func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
-	sources := map[string]string{"go.mod": "module example.com/x\n\ngo 1.26.0\n", "main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n"}
+	sources := map[string]string{"go.mod": "module example.com/x\n\ngo 1.26.0\n", "main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
+		"tagged.go": "//go:build !lean\n\npackage main\n\nfunc init() { println(`it has what the tag leaves out`) }\n"}
 	var programs [][]byte
 	for _, version := range []string{"v1", "v1", "v2"} {
 		to := filepath.Join(t.TempDir(), "x")
-		if err := compile(t.Context(), plant(t, sources), ".", version, to); err != nil {
+		if err := compile(t.Context(), plant(t, sources), ".", "lean", version, to); err != nil {
 			t.Fatal(err)
 		}
 		program, err := os.ReadFile(to)
@@ -85,6 +86,19 @@ func TestTheSameSourcesMakeTheSameProgram(t *testing.T) {
 	}
 	if bytes.Equal(programs[0], programs[2]) {
 		t.Error("its version does not show in a program")
+	}
+	if bytes.Contains(programs[0], []byte("what the tag leaves out")) {
+		t.Error("it is not built with the tag")
+	}
+}
+
+func TestProgramsAreBuiltAsTheMakefileBuildsThem(t *testing.T) {
+	if tags, err := readBuildTags("../../Makefile"); err != nil || tags != "grpcnotrace" {
+		t.Errorf("they are built with %q (%v)", tags, err)
+	}
+	other := filepath.Join(plant(t, map[string]string{"Makefile": "# TAGS := x\n"}), "Makefile")
+	if _, err := readBuildTags(other); err == nil || !strings.Contains(err.Error(), other+" does not say") {
+		t.Errorf("of a Makefile without tags it says %v", err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -48,6 +49,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	buildTags, err := readBuildTags(filepath.Join(*root, "Makefile"))
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(*into, 0o755); err != nil {
 		return err
 	}
@@ -58,7 +63,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer os.RemoveAll(work)
 	for _, recipe := range wanted {
 		program := filepath.Join(work, recipe.name)
-		if err := compile(ctx, filepath.Join(*root, recipe.module), recipe.source, *version, program); err != nil {
+		if err := compile(ctx, filepath.Join(*root, recipe.module), recipe.source, buildTags, *version, program); err != nil {
 			return err
 		}
 		tag := recipe.tag
@@ -78,14 +83,30 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
+var tagsLine = regexp.MustCompile(`(?m)^TAGS\s*:=\s*(\S+)$`)
+
+// readBuildTags returns the tags that all programs of the product are built with, from
+// the one place where they are.
+func readBuildTags(makefile string) (string, error) {
+	text, err := os.ReadFile(makefile)
+	if err != nil {
+		return "", err
+	}
+	found := tagsLine.FindSubmatch(text)
+	if found == nil {
+		return "", fmt.Errorf("%s does not say what programs are built with: it has no line TAGS := ", makefile)
+	}
+	return string(found[1]), nil
+}
+
 // compile builds a program that needs nothing beside it, and of which nothing tells
 // where or when it was built.
-func compile(ctx context.Context, module, source, version, to string) error {
+func compile(ctx context.Context, module, source, tags, version, to string) error {
 	to, err := filepath.Abs(to)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", to, source)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", to, source)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOWORK=off", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w\n%s", source, err, strings.TrimSpace(string(out)))
