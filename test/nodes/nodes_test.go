@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,17 +51,47 @@ spec:
             preference: {matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [first]}]}
 `
 
+// mark is that of the lines in the kernel's log that are for us.
+var mark = fmt.Sprintf("autohealer-nodes-%d", time.Now().UnixNano())
+
+// kernelMonitor is for one node: the two have one kernel, in whose log others write as
+// well.
+var kernelMonitor = fmt.Sprintf(`{
+	"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "nodeSelector": "kubernetes.io/hostname=first",
+	"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
+	"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung",
+		"pattern": "%[1]s task dockerd?:\\w+ blocked .*", "clearPattern": "%[1]s goes on"}]}`, mark)
+
+// healthChecker is what files of node-problem-detector say, but of a condition of its
+// own: the built-in check has the usual one.
+const (
+	asEver        = "KubeletUnhealthyAsEver"
+	healthChecker = `{
+	"plugin": "custom", "source": "health-checker", "nodeSelector": "kubernetes.io/hostname=first",
+	"pluginConfig": {"invoke_interval": "10s", "timeout": "3m", "max_output_length": 80, "concurrency": 1},
+	"conditions": [{"type": "` + asEver + `", "reason": "KubeletIsHealthy", "message": "kubelet on the node is functioning properly"}],
+	"rules": [{"type": "permanent", "condition": "` + asEver + `", "reason": "KubeletUnhealthy",
+		"path": "/home/kubernetes/bin/health-checker", "args": ["--component=kubelet", "--enable-repair=false"]}]}`
+)
+
 func TestRealNodes(t *testing.T) {
 	realnode.Wanted(t)
-	w := newWorld(t)
+	w := newWorld(t, map[string]string{"kernel-monitor.json": kernelMonitor, "health-checker.json": healthChecker}, "--config.custom-plugin-monitor=/config/health-checker.json")
 
-	w.part("a policy for all nodes is refused by the webhook, which is a pod", func(w *world) {
+	w.part(t, "what the checks look at is there, in a pod", func(w *world) {
+		for _, node := range []*realnode.Node{w.first, w.second} {
+			w.becomes(node, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
+			w.becomes(node, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
+			w.becomes(node, "ReadonlyFilesystem", corev1.ConditionFalse, "FilesystemIsNotReadOnly")
+		}
+	})
+	w.part(t, "a policy for all nodes is refused by the webhook, which is a pod", func(w *world) {
 		out, err := w.KubectlApply(w.t.Context(), strings.Replace(hung, "KernelDeadlock", "Ready", 1))
 		if err == nil || !strings.Contains(err.Error(), "conditionsets.autohealer.resourcestack.com") || !strings.Contains(err.Error(), "2 of 2 selected nodes") {
 			w.t.Errorf("it was told %q (%v)", out, err)
 		}
 	})
-	w.part("a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *world) {
+	w.part(t, "a kernel line becomes a condition, a taint, and a pod that runs elsewhere", func(w *world) {
 		w.apply(hung)
 		w.apply(worker)
 		w.worksOnlyOn(w.first)
@@ -84,43 +115,39 @@ func TestRealNodes(t *testing.T) {
 		w.rolledOut() // a replica of the controller had to leave as well
 		lap("the controller has its replicas again")
 	})
-	w.part("a kubelet that is killed is told of by the agent, which lives", func(w *world) {
-		if !checks(w.t) {
-			w.t.Log("not tried: the agent of the manifests has no built-in checks")
-			return
-		}
-		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "")
+	w.part(t, "a kubelet that is killed is told of by the agent, which lives", func(w *world) {
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
+		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		lap := stopwatch(w.t)
 		must(w.t, w.first.Kubelet.Kill())
-		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionTrue, "")
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionTrue, "KubeletUnhealthy")
 		lap("KubeletUnhealthy stands")
+		w.becomes(w.first, asEver, corev1.ConditionTrue, "KubeletUnhealthy")
+		lap("the program that is called by its path says so as well")
 		if c := w.condition(w.second, "KubeletUnhealthy"); c.Status != corev1.ConditionFalse {
 			w.t.Errorf("of the other node, KubeletUnhealthy is %+v", c)
 		}
 		must(w.t, w.first.Kubelet.Restart(w.t.Context()))
-		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "")
+		w.becomes(w.first, "KubeletUnhealthy", corev1.ConditionFalse, "KubeletIsHealthy")
+		w.becomes(w.first, asEver, corev1.ConditionFalse, "KubeletIsHealthy")
 		w.becomes(w.first, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.part("a containerd that is stopped is told of before the kubelet gives up", func(w *world) {
-		if !checks(w.t) {
-			w.t.Log("not tried: the agent of the manifests has no built-in checks")
-			return
-		}
-		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "")
+	w.part(t, "a containerd that is stopped is told of before the kubelet gives up", func(w *world) {
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		lap := stopwatch(w.t)
 		must(w.t, w.second.Containerd.Stop(w.t.Context()))
-		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionTrue, "")
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionTrue, "ContainerdUnhealthy")
 		lap("ContainerRuntimeUnhealthy stands")
 		if ready := w.condition(w.second, corev1.NodeReady); ready.Status != corev1.ConditionTrue {
 			w.t.Errorf("the kubelet was first: it says %q", ready.Message)
 		}
 		must(w.t, w.second.Containerd.Restart(w.t.Context()))
-		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "")
+		w.becomes(w.second, "ContainerRuntimeUnhealthy", corev1.ConditionFalse, "ContainerRuntimeIsHealthy")
 		w.becomes(w.second, corev1.NodeReady, corev1.ConditionTrue, "")
 		lap("all is well again")
 	})
-	w.part("agents that are stopped leave conditions that nobody vouches for", func(w *world) {
+	w.part(t, "agents that are stopped leave conditions that nobody vouches for", func(w *world) {
 		lap := stopwatch(w.t)
 		w.kubectl("-n", rig.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
 		lap("the agents are gone")
@@ -133,12 +160,12 @@ func TestRealNodes(t *testing.T) {
 		lap("the conditions are Unknown")
 		must(w.t, w.is(w.first, corev1.NodeReady, corev1.ConditionTrue))
 		must(w.t, w.isTainted(w.first, false))
-		must(w.t, rig.Agents(w.t.Context(), w.Cluster, w.files))
+		must(w.t, rig.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		lap("the agents are back")
 		w.eventually("the Lease to last as long as it should", func() error { return lasts(w.lease(lease)) })
 	})
-	w.part("nobody has had to be restarted", func(w *world) {
+	w.part(t, "nobody has had to be restarted", func(w *world) {
 		pods, err := w.api.CoreV1().Pods(metav1.NamespaceAll).List(w.t.Context(), metav1.ListOptions{})
 		must(w.t, err)
 		for i := range pods.Items {
@@ -149,6 +176,16 @@ func TestRealNodes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// kernelSays writes a line into the kernel's log.
+func (w *world) kernelSays(words string) {
+	w.t.Helper()
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	must(w.t, err)
+	defer kmsg.Close()
+	_, err = kmsg.WriteString("<3>" + mark + " " + words + "\n")
+	must(w.t, err)
 }
 
 // worksOnlyOn waits until the worker runs on a node, and there is no other of it.

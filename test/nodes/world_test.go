@@ -3,7 +3,6 @@ package nodes
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/rig"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
@@ -28,39 +26,32 @@ const (
 // world is a cluster of two real nodes with the product installed.
 type world struct {
 	*testbed.Cluster
-	t             *testing.T
+	t             testing.TB
 	api           kubernetes.Interface // as the admin
 	first, second *realnode.Node
-	mark          string // of the lines in the kernel's log that are for us
-	files         map[string]string
+	files         map[string]string // of the agents, in place of some that they have
+	flags         []string          // that name further ones
 }
 
 // newWorld returns when all pods of the product are ready.
-func newWorld(t *testing.T) *world {
-	t.Helper()
-	lap := stopwatch(t)
-	images, err := rig.Images(t.Context(), t.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
-	must(t, err)
+func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
+	tb.Helper()
+	lap := stopwatch(tb)
+	images, err := rig.Images(tb.Context(), tb.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
+	must(tb, err)
 	lap("the images are built")
-	w := &world{t: t, mark: fmt.Sprintf("autohealer-nodes-%d", time.Now().UnixNano())}
-	w.Cluster = testbed.New(t, testbed.Config{
+	w := &world{t: tb, files: files, flags: flags}
+	w.Cluster = testbed.New(tb, testbed.Config{
 		ControllerManager: true, Scheduler: true,
 		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-period=1s", "--node-monitor-grace-period=12s"}},
 	})
 	w.api, err = kubernetes.NewForConfig(w.AdminConfig())
-	must(t, err)
-	nodes := realnode.New(t, w.Cluster, realnode.Config{Names: []string{"first", "second"}, Images: images})
+	must(tb, err)
+	nodes := realnode.New(tb, w.Cluster, realnode.Config{Names: []string{"first", "second"}, Images: images})
 	w.first, w.second = nodes[0], nodes[1]
-	t.Cleanup(w.lastWords)
+	tb.Cleanup(w.lastWords)
 	lap("two nodes are Ready")
-	// The two have one kernel, in whose log others write as well: so only the agent of
-	// the first reads it, and what is for us has a mark.
-	w.files = map[string]string{"kernel-monitor.json": fmt.Sprintf(`{
-		"plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "5m", "source": "kernel-monitor", "nodeSelector": "kubernetes.io/hostname=first",
-		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "kernel has no deadlock"}],
-		"rules": [{"type": "permanent", "condition": "KernelDeadlock", "reason": "DockerHung",
-			"pattern": "%[1]s task dockerd?:\\w+ blocked .*", "clearPattern": "%[1]s goes on"}]}`, w.mark)}
-	must(t, rig.Whole(t.Context(), w.Cluster, w.files))
+	must(tb, rig.Whole(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
 	lap("the product is installed")
 	return w
@@ -73,24 +64,16 @@ func (w *world) rolledOut() {
 	w.kubectl("-n", rig.Namespace, "rollout", "status", "deployment/autohealer-controller", "--timeout=90s")
 }
 
-// checks says whether the agents of the manifests have built-in checks.
-func checks(t *testing.T) bool {
-	t.Helper()
-	manifest, err := deploy.Manifests.ReadFile(rig.AgentManifest)
-	must(t, err)
-	return strings.Contains(string(manifest), "--config.check-monitor")
-}
-
 // part runs a part of the story, and says how long it took.
-func (w *world) part(name string, f func(w *world)) {
-	w.t.Helper()
-	w.t.Run(name, func(t *testing.T) {
+func (w *world) part(t *testing.T, name string, f func(w *world)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
 		in := *w
 		in.t = t
 		f(&in)
 	})
-	if w.t.Failed() {
-		w.t.FailNow() // what follows stands on it
+	if t.Failed() {
+		t.FailNow() // what follows stands on it
 	}
 }
 
@@ -104,16 +87,6 @@ func (w *world) kubectl(args ...string) string {
 func (w *world) apply(manifest string) {
 	w.t.Helper()
 	_, err := w.KubectlApply(w.t.Context(), manifest)
-	must(w.t, err)
-}
-
-// kernelSays writes a line into the kernel's log.
-func (w *world) kernelSays(words string) {
-	w.t.Helper()
-	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	must(w.t, err)
-	defer kmsg.Close()
-	_, err = kmsg.WriteString("<3>" + w.mark + " " + words + "\n")
 	must(w.t, err)
 }
 
@@ -181,19 +154,19 @@ func (w *world) lastWords() {
 }
 
 // stopwatch logs what was reached, and how long after the one before.
-func stopwatch(t *testing.T) (lap func(what string)) {
-	t.Helper()
+func stopwatch(tb testing.TB) (lap func(what string)) {
+	tb.Helper()
 	last := time.Now()
 	return func(what string) {
-		t.Helper()
-		t.Logf("%s after %s", what, time.Since(last).Round(10*time.Millisecond))
+		tb.Helper()
+		tb.Logf("%s after %s", what, time.Since(last).Round(10*time.Millisecond))
 		last = time.Now()
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
+func must(tb testing.TB, err error) {
+	tb.Helper()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
