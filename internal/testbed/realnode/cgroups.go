@@ -38,6 +38,39 @@ func hierarchies() ([]string, error) {
 	return found, lines.Err()
 }
 
+// members returns the processes in a control group and those in it.
+func members(name string) ([]int, error) {
+	roots, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, root := range roots {
+		err := filepath.WalkDir(filepath.Join(root, name), func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // groups come and go with their containers
+			}
+			if err != nil || entry.Name() != "cgroup.procs" {
+				return err
+			}
+			list, err := os.ReadFile(path)
+			for _, word := range strings.Fields(string(list)) {
+				pid, _ := strconv.Atoi(word)
+				pids = append(pids, pid)
+			}
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading who is in control group %s: %w", name, err)
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
 // makeGroup makes a control group everywhere.
 func makeGroup(name string) error {
 	roots, err := hierarchies()

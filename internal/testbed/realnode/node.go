@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -166,6 +167,15 @@ func (n *Node) program(name string, ready func(context.Context) error, command .
 // entrance are the arguments with which nsenter leads into the node.
 func (n *Node) entrance() []string {
 	return []string{fmt.Sprintf("--target=%d", n.machine.PID()), "--mount", "--uts", "--ipc", "--net", "--pid", "--"}
+}
+
+// Processes returns those of a program in pods of the node, as the machine knows them.
+func (n *Node) Processes(program string) ([]int, error) {
+	pids, err := members(n.group)
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		return err != nil || filepath.Base(path) != program
+	}), err
 }
 
 // Import gives the node an image, from an archive.

@@ -157,6 +157,17 @@ func TestNodes(t *testing.T) {
 			t.Errorf("the machines are %q", ids)
 		}
 	})
+	t.Run("processes of its pods can be found", func(t *testing.T) {
+		for _, n := range nodes {
+			pids, err := n.Processes("pause") // one that holds the pod, and one that is in it
+			must(t, err)
+			others, err := n.Processes("containerd")
+			must(t, err)
+			if len(pids) != 2 || len(others) != 0 {
+				t.Errorf("%s has %v, and %v of containerd", n.Name, pids, others)
+			}
+		}
+	})
 	t.Run("what a pod says can be read", func(t *testing.T) {
 		if said, err := c.Kubectl(t.Context(), "logs", "on-two"); err != nil || said != "waiting\n" {
 			t.Errorf("it said %q (%v)", said, err)
