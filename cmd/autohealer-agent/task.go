@@ -35,7 +35,7 @@ type counter interface{ Problems() map[string]uint64 }
 
 // task returns what becomes of a file. It is not ok if no monitor does.
 func (a *agent) task(s *settings.Setting) (t task, ok bool) {
-	name, f := s.String(), s.File
+	name, path, f := s.String(), s.Path, s.File
 	switch {
 	case f.Log != nil:
 		m := *f.Log
@@ -67,7 +67,7 @@ func (a *agent) task(s *settings.Setting) (t task, ok bool) {
 		return task{
 			source: string(f.Kind), figures: stats.Names(m),
 			make: func() (supervise.Monitor, error) {
-				return stats.New(stats.Config{Key: name, File: s.Path, Monitor: m, Logger: a.log})
+				return stats.New(stats.Config{Key: name, File: path, Monitor: m, Logger: a.log})
 			},
 		}, true
 	}
