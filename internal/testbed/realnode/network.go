@@ -69,6 +69,8 @@ func command(ctx context.Context, path string, args ...string) error {
 type relay struct {
 	listener net.Listener
 	to       string
+	over     context.Context
+	end      context.CancelFunc
 }
 
 func startRelay(pid int, c *testbed.Cluster) (*relay, error) {
@@ -77,6 +79,7 @@ func startRelay(pid int, c *testbed.Cluster) (*relay, error) {
 		return nil, err
 	}
 	r := &relay{listener: listener, to: strings.TrimPrefix(c.AdminConfig().Host, "https://")}
+	r.over, r.end = context.WithCancel(context.Background())
 	go r.serve()
 	return r, nil
 }
@@ -99,9 +102,15 @@ func (r *relay) serve() {
 			for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
 				go func() { _, _ = io.Copy(way[0], way[1]); ended <- struct{}{} }()
 			}
-			<-ended
+			select {
+			case <-ended:
+			case <-r.over.Done(): // a socket keeps the network of its node, and so the link
+			}
 		}()
 	}
 }
 
-func (r *relay) close() { _ = r.listener.Close() }
+func (r *relay) close() {
+	_ = r.listener.Close()
+	r.end()
+}
