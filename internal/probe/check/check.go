@@ -32,7 +32,7 @@ func New(rule config.CheckRule, node Node) (exam.Exam, error) {
 		return nil, err
 	}
 	s := rule.Settings
-	care := Care{Unit: s.Unit, Grace: s.Grace, Repair: s.Repair, Cooldown: s.Cooldown}
+	care := Care{Check: rule.Check + "/" + rule.Reason, Unit: s.Unit, Grace: s.Grace, Repair: s.Repair, Cooldown: s.Cooldown}
 	if err := care.Validate(); err != nil {
 		return nil, fmt.Errorf("check %s: %w", rule.Check, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/exam"
@@ -18,22 +17,19 @@ type Units interface {
 	Restart(ctx context.Context, name string) error
 }
 
-// Repairs sees to it that one service is restarted at a time. An agent has one of it.
-type Repairs struct {
-	mu   sync.Mutex
-	last string // the unit that was restarted last
-}
-
 // Care is what is done about an examination that finds its object sick.
 type Care struct {
+	// Check is the examination, by a name of its own on the node.
+	Check string
 	// Unit of systemd that runs what is examined. None means that nothing is known of it.
 	Unit string
 	// Grace is how long after the start of the node, or of the unit, nothing is sick yet.
+	// A unit that was restarted because it was sick has none until it was well.
 	Grace time.Duration
 	// Repair restarts the unit when it is sick.
 	Repair bool
-	// Cooldown is how long a unit must have been as it is until it is restarted. Systemd
-	// knows since when, so that no restart of the agent forgets it.
+	// Cooldown is how long a unit must have been as it is, and have been left alone, until
+	// it is restarted. It doubles with each restart after which it was not well.
 	Cooldown time.Duration
 }
 
@@ -49,20 +45,20 @@ type Guard struct {
 	Now  func() time.Time
 }
 
-// Around returns the examination with a guard around it. What is well costs nothing more.
+// Around returns the examination with a guard around it. What is well and was never
+// restarted costs nothing more.
 func (g Guard) Around(examine exam.Exam) exam.Exam {
 	return func(ctx context.Context) exam.Answer {
 		answer := examine(ctx)
+		if answer.Verdict == exam.Well && g.Repair {
+			now := g.Now()
+			g.Repairs.forgive(unit.Name(g.Unit), func(t try) bool { return g.mayForgive(now, t) })
+		}
 		if answer.Verdict != exam.Sick || ctx.Err() != nil {
 			return answer
 		}
-		var runs unit.Unit
-		var err error
-		if g.Unit != "" && (g.Grace > 0 || g.Repair) {
-			runs, err = g.Units.Look(ctx, g.Unit)
-		}
-		now := g.Now()
-		if why, starting := g.starting(now, g.Boot, runs); starting {
+		seen, err := g.look(ctx)
+		if why, starting := g.starting(g.Boot, seen); starting {
 			return unknown(startingUp, "%s; %s", answer.Message, why)
 		}
 		switch {
@@ -70,19 +66,48 @@ func (g Guard) Around(examine exam.Exam) exam.Exam {
 		case err != nil:
 			answer.Message += fmt.Sprintf("; not restarted: %v", err)
 		default:
-			answer.Message += "; " + g.repair(ctx, now, runs, answer.Message)
+			answer.Message += "; " + g.repair(ctx, seen, answer.Message)
 		}
 		return answer
 	}
 }
 
+// sight is what is known of a unit at a time.
+type sight struct {
+	now   time.Time
+	runs  unit.Unit
+	tried tried // with all units
+}
+
+// look finds out how the unit is, and what was tried with it.
+func (g Guard) look(ctx context.Context) (sight, error) {
+	if g.Unit == "" || g.Grace == 0 && !g.Repair {
+		return sight{now: g.Now()}, nil
+	}
+	runs, err := g.Units.Look(ctx, g.Unit)
+	seen := sight{runs: runs}
+	if g.Repairs != nil {
+		var forgotten error
+		seen.tried, forgotten = g.Repairs.recall()
+		err = errors.Join(err, forgotten)
+	}
+	seen.now = g.Now()
+	return seen, err
+}
+
+func (s sight) try() try { return s.tried[s.runs.Name] }
+
 // starting says whether it is too early to call something sick. A unit that systemd keeps
-// restarting by itself is not starting: it is failing.
-func (c Care) starting(now, boot time.Time, runs unit.Unit) (why string, starting bool) {
+// restarting by itself is not starting: it is failing. So is one that was restarted
+// because it was sick, and still is.
+func (c Care) starting(boot time.Time, seen sight) (why string, starting bool) {
+	now, runs := seen.now, seen.runs
 	switch {
 	case within(now, boot, c.Grace):
 		return fmt.Sprintf("the node started %s ago, and has %s to do so", now.Sub(boot).Round(time.Second), c.Grace), true
-	case runs.Known() && runs.Restarts == 0 && within(now, runs.Started, c.Grace) && runs.Active != "failed" && runs.Active != "inactive":
+	case !runs.Known() || runs.Restarts > 0 || runs.Active == "failed" || runs.Active == "inactive" || seen.try().Times > 0:
+		return "", false
+	case within(now, runs.Started, c.Grace):
 		return fmt.Sprintf("%s started %s ago, and has %s to do so", runs.Name, now.Sub(runs.Started).Round(time.Second), c.Grace), true
 	}
 	return "", false
@@ -94,8 +119,22 @@ func within(now, then time.Time, length time.Duration) bool {
 	return !then.IsZero() && !then.After(now) && now.Sub(then) < length
 }
 
+// longest is the cool-down beyond which none grows.
+const longest = time.Hour
+
+// cooldown is that of a unit that was restarted so often in vain.
+func (c Care) cooldown(times int) time.Duration {
+	rest := c.Cooldown
+	for ; times > 1 && rest < longest; times-- {
+		rest = min(2*rest, longest)
+	}
+	return rest
+}
+
 // mayRestart says whether a unit may be restarted now, and if not, why.
-func (c Care) mayRestart(now time.Time, runs unit.Unit) (why string, may bool) {
+func (c Care) mayRestart(seen sight) (why string, may bool) {
+	now, runs, try := seen.now, seen.runs, seen.try()
+	rest := c.cooldown(try.Times)
 	switch {
 	case !runs.Known():
 		return fmt.Sprintf("there is no unit %s (%s)", runs.Name, runs.Load), false
@@ -105,10 +144,30 @@ func (c Care) mayRestart(now time.Time, runs unit.Unit) (why string, may bool) {
 		return runs.Name + " is " + doing(runs), false
 	case now.Before(runs.Changed):
 		return fmt.Sprintf("%s changed at %s, which is yet to come", runs.Name, runs.Changed.UTC().Format(time.RFC3339)), false
-	case now.Sub(runs.Changed) <= c.Cooldown:
-		return fmt.Sprintf("%s changed %s ago, and is left alone for %s", runs.Name, now.Sub(runs.Changed).Round(time.Second), c.Cooldown), false
+	case now.Before(try.At):
+		return fmt.Sprintf("%s was to be restarted at %s, which is yet to come", runs.Name, try.At.UTC().Format(time.RFC3339)), false
+	case now.Sub(try.At) <= rest:
+		return fmt.Sprintf("%s was to be restarted %s ago (%s), and is left alone for %s", runs.Name, now.Sub(try.At).Round(time.Second), inVain(try), rest), false
+	case now.Sub(runs.Changed) <= rest:
+		return fmt.Sprintf("%s changed %s ago, and is left alone for %s", runs.Name, now.Sub(runs.Changed).Round(time.Second), rest), false
 	}
 	return "", true
+}
+
+// mayForgive says whether a unit is well again because this examination says so. Which one
+// had it restarted must say so, unless that one has not been heard of for long.
+func (c Care) mayForgive(now time.Time, t try) bool {
+	return t.Times > 0 && (t.By == c.Check || now.Sub(t.At) > 2*c.cooldown(t.Times))
+}
+
+func inVain(t try) string {
+	switch t.Times {
+	case 0:
+		return "and was well since"
+	case 1:
+		return "in vain"
+	}
+	return fmt.Sprintf("%d times in vain", t.Times)
 }
 
 func doing(runs unit.Unit) string {
@@ -120,26 +179,55 @@ func doing(runs unit.Unit) string {
 }
 
 // repair restarts the unit if it may be, and returns what was done.
-func (g Guard) repair(ctx context.Context, now time.Time, runs unit.Unit, found string) string {
-	if why, may := g.mayRestart(now, runs); !may {
+func (g Guard) repair(ctx context.Context, seen sight, found string) string {
+	if why, may := g.mayRestart(seen); !may {
 		return "not restarted: " + why
 	}
-	if !g.Repairs.mu.TryLock() {
-		return "not restarted: another unit is being restarted"
-	}
-	defer g.Repairs.mu.Unlock()
-	if last := g.Repairs.last; last != "" && last != runs.Name {
-		if other, err := g.Units.Look(ctx, last); err != nil || other.Busy {
-			return "not restarted: " + last + " is being restarted"
-		}
-	}
-	if err := g.Units.Restart(ctx, runs.Name); err != nil {
-		g.tell(now, symptom.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), runs)
+	unlock, err := g.Repairs.lock()
+	if err != nil {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
-	g.Repairs.last = runs.Name
-	g.tell(now, symptom.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", runs.Name, found), runs)
-	return runs.Name + " was restarted"
+	defer unlock()
+	// Somebody else may have restarted it before the lock was ours.
+	if seen, err = g.look(ctx); err != nil {
+		return fmt.Sprintf("not restarted: %v", err)
+	}
+	if why, may := g.mayRestart(seen); !may {
+		return "not restarted: " + why
+	}
+	if why, away := g.isAnotherAway(ctx, seen); away {
+		return "not restarted: " + why
+	}
+	return g.restart(ctx, seen, found)
+}
+
+// isAnotherAway says whether a unit that was restarted is not back yet.
+func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away bool) {
+	for _, name := range seen.tried.away(seen.now, seen.runs.Name) {
+		other, err := g.Units.Look(ctx, name)
+		switch {
+		case err != nil:
+			return fmt.Sprintf("nobody knows whether %s is back: %v", name, err), true
+		case other.Busy:
+			return name + " is being restarted", true
+		}
+	}
+	return "", false
+}
+
+// restart restarts the unit. That it was to be is noted before: what cannot be noted would
+// be done again and again by those who come after.
+func (g Guard) restart(ctx context.Context, seen sight, found string) string {
+	name, now := seen.runs.Name, seen.now
+	if err := g.Repairs.note(name, try{At: now.Round(0), Times: seen.try().Times + 1, By: g.Check}); err != nil {
+		return fmt.Sprintf("not restarted: %v", err)
+	}
+	if err := g.Units.Restart(ctx, name); err != nil {
+		g.tell(now, symptom.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), seen.runs)
+		return fmt.Sprintf("not restarted: %v", err)
+	}
+	g.tell(now, symptom.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", name, found), seen.runs)
+	return name + " was restarted"
 }
 
 func (g Guard) tell(now time.Time, severity symptom.Severity, reason, message string, runs unit.Unit) {

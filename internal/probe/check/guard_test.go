@@ -2,13 +2,9 @@ package check_test
 
 import (
 	"context"
-	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/exam"
@@ -74,7 +70,7 @@ func TestGuard(t *testing.T) {
 }
 
 func TestWhatIsWellNeedsNoSystemd(t *testing.T) {
-	guard := check.Guard{Care: check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Now: func() time.Time { return noon }}
+	guard := check.Guard{Care: check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
 	for _, verdict := range []exam.Verdict{exam.Well, exam.Unknown} {
 		want := exam.Answer{Verdict: verdict, Reason: "R", Message: "m"}
 		if got := guard.Around(func(context.Context) exam.Answer { return want })(t.Context()); got != want {
@@ -91,87 +87,5 @@ func TestWithoutSystemdItIsSickAndNotRestarted(t *testing.T) {
 	}
 	if got := guard.Around(ill)(t.Context()); got.Verdict != exam.Sick || !strings.Contains(got.Message, "not restarted") {
 		t.Errorf("%+v", got)
-	}
-}
-
-// ward is a systemd without a bus, whose restarts take a while.
-type ward struct {
-	mu    sync.Mutex
-	now   time.Time
-	units map[string]unit.Unit
-	until map[string]time.Time // a restart is over
-	// What has been seen.
-	restarts map[string][]time.Time
-	together int
-}
-
-func (w *ward) Look(_ context.Context, name string) (unit.Unit, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	u, ok := w.units[unit.Name(name)]
-	if !ok {
-		return unit.Unit{}, errors.New("no such unit")
-	}
-	u.Busy = w.now.Before(w.until[u.Name])
-	return u, nil
-}
-
-func (w *ward) Restart(_ context.Context, name string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	working := 0
-	for _, until := range w.until {
-		if w.now.Before(until) {
-			working++
-		}
-	}
-	w.together = max(w.together, working+1)
-	w.restarts[name] = append(w.restarts[name], w.now)
-	u := w.units[name]
-	u.Changed, u.Started = w.now, w.now
-	w.units[name] = u
-	w.until[name] = w.now.Add(30 * time.Second)
-	return nil
-}
-
-// Whatever fails when, and however often the agent is started anew: one unit at a time, and
-// none within its cool-down.
-func TestRepairsKeepTheirDistance(t *testing.T) {
-	seen := 0
-	rapid.Check(t, func(rt *rapid.T) {
-		names := []string{"kubelet.service", "containerd.service", "kube-proxy.service"}
-		w := &ward{now: noon, units: map[string]unit.Unit{}, until: map[string]time.Time{}, restarts: map[string][]time.Time{}}
-		for _, name := range names {
-			w.units[name] = unit.Unit{Name: name, Load: "loaded", Active: "active", Changed: noon.Add(-time.Hour)}
-		}
-		repairs := &check.Repairs{}
-		cooldown := time.Duration(rapid.IntRange(30, 300).Draw(rt, "cooldown")) * time.Second
-		for range rapid.IntRange(1, 60).Draw(rt, "rounds") {
-			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 60).Draw(rt, "seconds")) * time.Second)
-			var all sync.WaitGroup
-			for _, name := range names {
-				guard := check.Guard{
-					Care:  check.Care{Unit: name, Repair: true, Cooldown: cooldown},
-					Units: w, Repairs: repairs, Now: func() time.Time { return w.now },
-				}
-				all.Go(func() { guard.Around(ill)(t.Context()) })
-			}
-			all.Wait()
-		}
-		if w.together > 1 {
-			rt.Fatalf("%d units were being restarted at once", w.together)
-		}
-		for name, times := range w.restarts {
-			seen += len(times)
-			for i := 1; i < len(times); i++ {
-				if apart := times[i].Sub(times[i-1]); apart <= cooldown {
-					rt.Fatalf("%s was restarted twice within %s", name, apart)
-				}
-			}
-		}
-	})
-	t.Logf("saw %d restarts", seen)
-	if seen == 0 {
-		t.Error("nothing was restarted")
 	}
 }

@@ -1,0 +1,183 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// RepairsFolder is where the processes of a node agree on what they have restarted. What
+// is below /run goes with a boot, as it should.
+const RepairsFolder = "/run/autohealer/repairs"
+
+// Repairs sees to it that one service is restarted at a time, and remembers what was
+// tried. An agent has one of it.
+type Repairs struct {
+	// Folder is shared by all who restart units of a node, now and after a restart of
+	// their own. It is made when it is needed. Empty means that nobody else does, and that
+	// nothing outlives the process.
+	Folder string
+
+	mu    sync.Mutex // held while a unit is being restarted
+	tries sync.Mutex // of tried
+	tried tried      // if there is no folder
+}
+
+// tried is what was tried, by unit.
+type tried map[string]try
+
+// try is what was done about a unit since it was last well.
+type try struct {
+	// At is when it was last to be restarted, whatever came of it.
+	At time.Time `json:"at"`
+	// Times is how often. It is none once it was well again.
+	Times int `json:"times,omitempty"`
+	// By is the examination that wanted it.
+	By string `json:"by,omitempty"`
+}
+
+// The files of the folder.
+const (
+	triedFile = "tried.json"
+	lockFile  = "lock"
+)
+
+var errBusy = errors.New("another unit is being restarted")
+
+// lock keeps all others from restarting anything. It does not wait for them: who has it
+// is told by errBusy.
+func (r *Repairs) lock() (unlock func(), err error) {
+	if !r.mu.TryLock() {
+		return nil, errBusy
+	}
+	if r.Folder == "" {
+		return r.mu.Unlock, nil
+	}
+	file, err := r.claim()
+	if err != nil {
+		r.mu.Unlock()
+		return nil, err
+	}
+	return func() {
+		_ = file.Close() // which ends the lock, as the end of the process would
+		r.mu.Unlock()
+	}, nil
+}
+
+func (r *Repairs) claim() (*os.File, error) {
+	// The one above may be that of daemons who are not root.
+	if err := os.MkdirAll(filepath.Dir(r.Folder), 0o755); err != nil {
+		return nil, fmt.Errorf("making the folder of repairs: %w", err)
+	}
+	if err := os.Mkdir(r.Folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("making the folder of repairs: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(r.Folder, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking the folder of repairs: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errBusy
+		}
+		return nil, fmt.Errorf("locking the folder of repairs %s: %w", r.Folder, err)
+	}
+	return file, nil
+}
+
+// recall returns what was tried.
+func (r *Repairs) recall() (tried, error) {
+	if r.Folder == "" {
+		r.tries.Lock()
+		defer r.tries.Unlock()
+		return maps.Clone(r.tried), nil
+	}
+	path := filepath.Join(r.Folder, triedFile)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading what was restarted: %w", err)
+	}
+	var was tried
+	if err := json.Unmarshal(text, &was); err != nil {
+		return nil, fmt.Errorf("reading what was restarted: %s: %w; remove it", path, err)
+	}
+	return was, nil
+}
+
+// note remembers what was tried with a unit. Only who has the lock may.
+func (r *Repairs) note(name string, t try) error {
+	was, err := r.recall()
+	if err != nil {
+		return err
+	}
+	if was == nil {
+		was = tried{}
+	}
+	was[name] = t
+	if r.Folder == "" {
+		r.tries.Lock()
+		defer r.tries.Unlock()
+		r.tried = was
+		return nil
+	}
+	text, err := json.Marshal(was)
+	if err != nil {
+		return fmt.Errorf("noting the restart of %s: %w", name, err)
+	}
+	// There is a whole file at every moment. It need not outlive the power: neither does
+	// what it tells of.
+	path := filepath.Join(r.Folder, triedFile)
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("noting the restart of %s: %w", name, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("noting the restart of %s: %w", name, err)
+	}
+	return nil
+}
+
+// forgive notes that a unit is well again, if the one who says so may speak for it. Who
+// finds the lock taken says so again at the next round.
+func (r *Repairs) forgive(name string, may func(try) bool) {
+	if was, err := r.recall(); err != nil || !may(was[name]) {
+		return
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return
+	}
+	defer unlock()
+	was, err := r.recall()
+	if t := was[name]; err == nil && may(t) {
+		_ = r.note(name, try{At: t.At}) // what is not noted now is at the next round
+	}
+}
+
+// patient is how long a unit may take to be back after its restart. One that takes longer
+// does not keep others from being cured, on which it may wait itself.
+const patient = 5 * time.Minute
+
+// away are the units but this one that may not be back yet.
+func (t tried) away(now time.Time, but string) []string {
+	var names []string
+	for name, tried := range t {
+		if name != but && now.Sub(tried.At) < patient {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
