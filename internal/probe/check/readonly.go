@@ -92,13 +92,10 @@ var turning = []string{
 // under a writable mount. Newer kernels say so in a word of its own.
 func judgeMounts(mounts []mount) exam.Answer {
 	var found []string
-	seen := map[string]bool{}
-	for _, m := range mounts {
-		if !slices.Contains(turning, m.kind) || seen[m.device] || !broken(m, mounts) {
-			continue
+	for _, m := range widest(mounts) {
+		if slices.Contains(turning, m.kind) && m.broken() {
+			found = append(found, fmt.Sprintf("%s on %s (%s)", m.source, m.point, m.kind))
 		}
-		seen[m.device] = true
-		found = append(found, fmt.Sprintf("%s on %s (%s)", m.source, m.point, m.kind))
 	}
 	switch {
 	case len(found) == 0:
@@ -109,14 +106,29 @@ func judgeMounts(mounts []mount) exam.Answer {
 	return sick("made read-only by the kernel: %s", strings.Join(found, ", "))
 }
 
-// broken says whether a mount is the widest of its filesystem, and writable in vain.
-// Narrower ones may be bind mounts of one that somebody has made read-only.
-func broken(m mount, mounts []mount) bool {
+// widest returns the mount of each filesystem that speaks for it: the one that shows most
+// of it, and of several the oldest, which the kernel lists first. Those that came later
+// may be bind mounts, which stay writable when somebody makes the first one read-only.
+func widest(mounts []mount) []mount {
+	var chosen []mount
+	place := map[string]int{} // by device
+	for _, m := range mounts {
+		at, known := place[m.device]
+		switch {
+		case !known:
+			place[m.device] = len(chosen)
+			chosen = append(chosen, m)
+		case len(m.root) < len(chosen[at].root):
+			chosen[at] = m
+		}
+	}
+	return chosen
+}
+
+// broken says whether a mount is writable in vain.
+func (m mount) broken() bool {
 	if slices.Contains(m.super, "emergency_ro") || slices.Contains(m.super, "shutdown") {
-		return true
+		return true // of the filesystem, so that all of its mounts have it
 	}
-	if !slices.Contains(m.super, "ro") || slices.Contains(m.options, "ro") {
-		return false
-	}
-	return !slices.ContainsFunc(mounts, func(other mount) bool { return other.device == m.device && len(other.root) < len(m.root) })
+	return slices.Contains(m.super, "ro") && !slices.Contains(m.options, "ro")
 }

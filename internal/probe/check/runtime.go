@@ -90,13 +90,19 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 	return sick("the container runtime answers on %s: %s", path, briefly(status.Convert(err).Message()))
 }
 
+// judgeStatus takes a runtime that does not say that it is ready for one that is not, as
+// the kubelet does.
 func judgeStatus(path string, reply *cri.StatusResponse) exam.Answer {
 	for _, c := range reply.GetStatus().GetConditions() {
-		if c.GetType() == cri.RuntimeReady && !c.GetStatus() {
+		switch {
+		case c.GetType() != cri.RuntimeReady:
+		case !c.GetStatus():
 			return sick("the container runtime on %s is not ready: %s: %s", path, briefly(c.GetReason()), briefly(c.GetMessage()))
+		default:
+			return well("the container runtime is well")
 		}
 	}
-	return well("the container runtime is well")
+	return sick("the container runtime on %s does not say whether it is ready (%s)", path, cri.RuntimeReady)
 }
 
 func isFolder(path string) bool {

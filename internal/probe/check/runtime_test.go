@@ -73,6 +73,10 @@ func TestRuntime(t *testing.T) {
 		{"is well when it says so", listen(t, ready(true, true)), exam.Well, ""},
 		{"is well without a network", listen(t, ready(true, false)), exam.Well, ""},
 		{"is sick when it is not ready", listen(t, ready(false, true)), exam.Sick, "ContainerdNotReady: it is not"},
+		{"is sick when it does not say that it is ready", listen(t, func(context.Context) (*cri.StatusResponse, error) {
+			return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.NetworkReady, Status: true}}}}, nil
+		}), exam.Sick, "does not say whether it is ready"},
+		{"is sick when it says nothing", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), exam.Sick, "does not say"},
 		{"is sick when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return nil, status.Error(codes.Internal, "broken\nby far")
 		}), exam.Sick, "broken"},
