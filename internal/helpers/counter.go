@@ -114,7 +114,7 @@ func (o counterOptions) total(ctx context.Context, n node) (int, error) {
 		}
 	}
 	if filepath.Base(o.path) != "kmsg" {
-		err := readJournal(ctx, o.path, o.source, since, now, count)
+		err := readJournal(ctx, journal.Config{Path: o.path, Identifier: o.source, Since: since}, now, count)
 		return total, err
 	}
 	reader, err := kmsg.Open(kmsg.Config{Path: o.path, Since: since, Boot: started})
@@ -130,12 +130,12 @@ func (o counterOptions) total(ctx context.Context, n node) (int, error) {
 // memory only: both are read.
 const persistent = "/var/log/journal"
 
-// readJournal reads what somebody has written to the journal from one time to another.
-func readJournal(ctx context.Context, path, source string, since, until time.Time, visit func(line []byte)) error {
-	if path == persistent {
-		path = ""
+// readJournal reads the journal up to a time.
+func readJournal(ctx context.Context, from journal.Config, until time.Time, visit func(line []byte)) error {
+	if from.Path == persistent {
+		from.Path = ""
 	}
-	reader, err := journal.Open(journal.Config{Path: path, Identifier: source, Since: since})
+	reader, err := journal.Open(from)
 	if err != nil {
 		return err
 	}

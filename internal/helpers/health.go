@@ -12,6 +12,8 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/journal"
+	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
 // healthOptions are the flags of health-checker.
@@ -73,8 +75,8 @@ func healthChecker(n node, args []string, out io.Writer) int {
 		limit = min(limit, o.criTimeout)
 	}
 	guard := check.Guard{
-		Care:  check.Care{Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
-		Units: n.units, Repairs: &check.Repairs{}, Now: n.now,
+		Care:  check.Care{Check: "health-checker " + strings.Join(args, " "), Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
+		Units: n.units, Repairs: &check.Repairs{Folder: n.repairs}, Now: n.now,
 	}
 	examineBoth := func(ctx context.Context) exam.Answer {
 		if answer := o.exam(n)(ctx); answer.Verdict != exam.Well || len(o.patterns) == 0 {
@@ -103,12 +105,12 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) exam.Answer {
 	if err != nil {
 		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
-	since := u.Started
-	if back := n.now().Add(-o.loopback); o.loopback > 0 && back.After(since) {
-		since = back
+	since, err := o.since(n.now(), u)
+	if err != nil {
+		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	counts := make([]int, len(o.patterns))
-	err = readJournal(ctx, "", identifier(o.service), since, n.now(), func(line []byte) {
+	err = readJournal(ctx, journal.Config{Path: n.journal, Unit: u.Name, Since: since}, n.now(), func(line []byte) {
 		for i, p := range o.patterns {
 			if p.pattern.Match(line) {
 				counts[i]++
@@ -126,13 +128,19 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) exam.Answer {
 	return exam.Answer{Verdict: exam.Well, Message: o.service + " is well"}
 }
 
-// identifier is the name under which a unit writes to the journal, mostly its own.
-func identifier(service string) string {
-	name := strings.TrimSuffix(service, ".service")
-	if name == "docker" {
-		return "dockerd"
+// since is from when on the journal of a unit is searched. There is no search without an
+// end: a journal may hold years.
+func (o healthOptions) since(now time.Time, u unit.Unit) (time.Time, error) {
+	back := now.Add(-o.loopback)
+	switch {
+	case !u.Known():
+		return time.Time{}, fmt.Errorf("there is no unit %s (%s); name another with --service", u.Name, u.Load)
+	case o.loopback > 0 && back.After(u.Started):
+		return back, nil
+	case u.Started.IsZero():
+		return time.Time{}, fmt.Errorf("%s was never started; write how far to look back with --loopback-time", u.Name)
 	}
-	return name
+	return u.Started, nil
 }
 
 // logPatterns is the flag --log-pattern.

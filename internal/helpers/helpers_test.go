@@ -154,7 +154,8 @@ func (r runtimeOf) Status(ctx context.Context, _ *cri.StatusRequest) (*cri.Statu
 	if r.hang {
 		<-ctx.Done()
 	}
-	return &cri.StatusResponse{Status: &cri.RuntimeStatus{}}, ctx.Err()
+	ready := []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true}}
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: ready}}, ctx.Err()
 }
 
 func TestHealthCheckerAsksTheRuntime(t *testing.T) {
@@ -209,7 +210,7 @@ func TestWrongFlagsAreRefusedInOneLine(t *testing.T) {
 }
 
 func TestLogCounterCountsTheJournal(t *testing.T) {
-	folder, write := journald(t)
+	folder, write, _ := journald(t)
 	for i := range 5 {
 		write("systemd", "Started kubelet.service - kubelet.")
 		write("other", "Started kubelet.service - kubelet.")
@@ -321,7 +322,71 @@ func TestScriptsAnswerAsTheirNodeIs(t *testing.T) {
 	}
 }
 
-func TestHealthCheckerSearchesTheJournal(t *testing.T) {
+// What counts is what the unit has written, by whichever name, and not what others write
+// by the unit's.
+func TestHealthCheckerSearchesTheJournalOfItsUnit(t *testing.T) {
+	folder, write, other := journald(t)
+	systemd := unittest.Start(t)
+	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "active", Started: time.Now().Add(-time.Hour)})
+	systemd.Set("crowd.service", unittest.Unit{Load: "loaded", Active: "active", Started: time.Now().Add(-time.Hour)})
+	systemd.Set("late.service", unittest.Unit{Load: "loaded", Active: "inactive"})
+	n := here(systemd, served(t, 200))
+	n.journal = folder
+	search := func(args ...string) (int, string) {
+		return call(t, n, "health-checker", append(args, "--enable-repair=false")...)
+	}
+	for range 3 {
+		write("kubelet", "Connection Refused by containerd")
+		write("kubelet-wrapper", "connection refused once more")
+		other("kubelet", "connection refused, says a stranger")
+	}
+	write("kubelet", "the end")
+	eventually(t, "the lines are there", func() bool {
+		code, _ := search("--log-pattern=1:the end")
+		return code == sick
+	})
+	for _, test := range []struct {
+		name string
+		args []string
+		want int
+		says string
+	}{
+		{"so many", []string{"--log-pattern=6:connection refused"}, sick, `kubelet has written 6 lines that match "connection refused"`},
+		{"not so many", []string{"--log-pattern=7:connection refused"}, well, "kubelet is well"},
+		{"one pattern of two", []string{"--log-pattern=7:connection refused", "--log-pattern=3:once more"}, sick, "3 lines"},
+		{"nothing of that age", []string{"--log-pattern=1:connection refused", "--loopback-time=1ns"}, well, "kubelet is well"},
+		{"another unit", []string{"--service=crowd", "--log-pattern=1:connection refused"}, well, "crowd is well"},
+		{"a unit that is not there", []string{"--service=nobody", "--log-pattern=1:connection refused"}, unknown, "there is no unit nobody.service (not-found)"},
+		{"a unit that never was started", []string{"--service=late", "--log-pattern=1:connection refused"}, unknown, "late.service was never started"},
+		{"such a unit, and how far to look back", []string{"--service=late", "--loopback-time=1h", "--log-pattern=1:connection refused"}, well, "late is well"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if code, line := search(test.args...); code != test.want || !strings.Contains(line, test.says) {
+				t.Errorf("%d %q", code, line)
+			}
+		})
+	}
+}
+
+// A program that ends forgets nothing of what it has restarted.
+func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
+	systemd := unittest.Start(t) // with a unit that a restart does not change
+	old := time.Now().Add(-time.Hour)
+	systemd.Set("kubelet.service", unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old})
+	n := here(systemd, served(t, 500))
+	n.repairs = filepath.Join(t.TempDir(), "repairs")
+	for round := range 4 {
+		code, line := call(t, n, "health-checker", "--component=kubelet")
+		if says := map[bool]string{true: "kubelet.service was restarted", false: "(in vain), and is left alone for 2m0s"}[round == 0]; code != sick || !strings.Contains(line, says) {
+			t.Errorf("%d %q", code, line)
+		}
+	}
+	if restarted := systemd.Restarted(); len(restarted) != 1 {
+		t.Errorf("restarted %q", restarted)
+	}
+}
+
+func TestHealthCheckerTakesPatterns(t *testing.T) {
 	o, err := parseHealth([]string{"--log-pattern=2:connection refused,3:a,b", "--log-pattern=1:x{1,3}:y"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)

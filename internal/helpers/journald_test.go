@@ -1,11 +1,12 @@
 package helpers
 
 import (
-	"bytes"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,8 +14,10 @@ import (
 )
 
 // journald starts a real one that sees its own folders in the place of /run and /var/log,
-// and returns the folder of its journal and how to write to it.
-func journald(t *testing.T) (folder string, write func(identifier, message string)) {
+// and returns the folder of its journal and how to write to it. It takes this process for
+// one of kubelet.service, and so whatever is written through write; what is written by
+// another, through the second, is written in the name of the first process.
+func journald(t *testing.T) (folder string, write, other func(identifier, message string)) {
 	t.Helper()
 	const program = "/lib/systemd/systemd-journald"
 	if _, err := os.Stat(program); err != nil {
@@ -32,7 +35,14 @@ func journald(t *testing.T) (folder string, write func(identifier, message strin
 			t.Fatal(err)
 		}
 	}
-	script := strings.NewReplacer("HOME", home, "RUN", run).Replace(`set -e
+	for name, cgroup := range map[string]string{"cgroup": "/system.slice/kubelet.service", "cgroup-1": "/init.scope"} {
+		if err := os.WriteFile(filepath.Join(home, name), []byte("1:name=systemd:"+cgroup+"\n0::"+cgroup+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := strings.NewReplacer("HOME", home, "RUN", run, "PID", strconv.Itoa(os.Getpid())).Replace(`set -e
+mount --bind HOME/cgroup /proc/PID/cgroup
+mount --bind HOME/cgroup-1 /proc/1/cgroup
 echo 0123456789abcdef0123456789abcdef > HOME/machine-id
 mount --bind RUN /run
 mount --bind HOME/var /var/log
@@ -40,9 +50,8 @@ mount --bind HOME/machine-id /etc/machine-id
 mount -t tmpfs tmpfs /etc/systemd
 printf '[Journal]\nStorage=volatile\nAudit=no\nReadKMsg=no\nRateLimitIntervalSec=0\n' > /etc/systemd/journald.conf
 exec ` + program)
-	var said bytes.Buffer
 	daemon := exec.CommandContext(t.Context(), "unshare", "--mount", "--propagation", "private", "sh", "-c", script)
-	daemon.Stderr = &said
+	daemon.Stderr = t.Output()
 	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
@@ -51,18 +60,37 @@ exec ` + program)
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	var conn net.Conn
+	var conn *net.UnixConn
 	eventually(t, "journald listens", func() bool {
-		conn, err = net.Dial("unixgram", socket)
+		conn, err = net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
 		return err == nil
 	})
 	t.Cleanup(func() { conn.Close() })
-	return filepath.Join(run, "log/journal"), func(identifier, message string) {
-		t.Helper()
-		if _, err := conn.Write([]byte("SYSLOG_IDENTIFIER=" + identifier + "\nMESSAGE=" + message + "\n")); err != nil {
-			t.Fatalf("writing to journald: %v %s", err, said.String())
+	as := func(pid int) func(identifier, message string) {
+		who := syscall.UnixCredentials(&syscall.Ucred{Pid: int32(pid), Uid: 0, Gid: 0})
+		return func(identifier, message string) {
+			t.Helper()
+			entry := []byte("SYSLOG_IDENTIFIER=" + identifier + "\nMESSAGE=" + message + "\n")
+			if err := send(conn, entry, who); err != nil {
+				t.Fatalf("writing to journald: %v", err)
+			}
 		}
 	}
+	return filepath.Join(run, "log/journal"), as(os.Getpid()), as(1)
+}
+
+// send writes to a socket, with whose message it is.
+func send(conn *net.UnixConn, entry, who []byte) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		failed = syscall.Sendmsg(int(fd), entry, who, nil, 0)
+		return !errors.Is(failed, syscall.EAGAIN)
+	})
+	return errors.Join(err, failed)
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

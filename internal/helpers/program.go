@@ -24,11 +24,13 @@ const (
 
 // node is the machine that a program looks at.
 type node struct {
-	getenv func(string) string
-	proc   string
-	units  check.Units
-	boot   func() (boot.Boot, error)
-	now    func() time.Time
+	getenv  func(string) string
+	proc    string
+	journal string // empty: both folders of the system
+	repairs string
+	units   check.Units
+	boot    func() (boot.Boot, error)
+	now     func() time.Time
 }
 
 // program is one of them: it writes its line to out, and returns its exit code.
@@ -54,7 +56,7 @@ func Program(name string) (run func(args []string, out io.Writer) int, ok bool) 
 	}
 	return func(args []string, out io.Writer) int {
 		return p(node{
-			getenv: os.Getenv, proc: check.Proc, units: unit.New(unit.Config{}),
+			getenv: os.Getenv, proc: check.Proc, repairs: check.RepairsFolder, units: unit.New(unit.Config{}),
 			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now,
 		}, args, out)
 	}, true

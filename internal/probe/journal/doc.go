@@ -8,7 +8,7 @@
 //
 // A file of the journal is an index of itself. Each datum, such as
 // SYSLOG_IDENTIFIER=kubelet, is there once, and knows the entries that have it. So
-// only the entries of the wanted identifier are looked at, and what all others log
+// only the entries of the wanted identifier or unit are looked at, and what all others log
 // costs nothing.
 //
 // Files are read by pread and never mapped: one that is cut short under a reader

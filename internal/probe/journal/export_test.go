@@ -31,7 +31,7 @@ const MaxMessage = maxMessage
 
 // Read reads the bytes of one file.
 func Read(b []byte, identifier string) (texts []string, records []logs.Record, lost uint64, err error) {
-	f, err := openFile(bytes.NewReader(b), identifier, &unpacker{})
+	f, err := openFile(bytes.NewReader(b), Config{Identifier: identifier}.wanted(), &unpacker{})
 	if err != nil {
 		return nil, nil, 0, err
 	}

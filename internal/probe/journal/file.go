@@ -35,14 +35,10 @@ type file struct {
 	top      [headerRead]byte
 }
 
-const identifierField = "SYSLOG_IDENTIFIER"
-
-// openFile reads the header of a file, and no more.
-func openFile(disk io.ReaderAt, identifier string, unpacker *unpacker) (*file, error) {
-	f := &file{window: window{disk: disk}, unpacker: unpacker}
-	if identifier != "" {
-		f.wanted = []byte(identifierField + "=" + identifier)
-	}
+// openFile reads the header of a file, and no more. Wanted is the datum that entries must
+// have, such as SYSLOG_IDENTIFIER=kubelet; empty means that all count.
+func openFile(disk io.ReaderAt, wanted string, unpacker *unpacker) (*file, error) {
+	f := &file{window: window{disk: disk}, unpacker: unpacker, wanted: []byte(wanted)}
 	return f, f.readHeader()
 }
 
@@ -131,7 +127,8 @@ func (f *file) object(at uint64, kind byte, head int) ([]byte, error) {
 // second look.
 func (f *file) findDatum() (uint64, error) {
 	if f.field == 0 {
-		at, err := f.findField([]byte(identifierField))
+		name, _, _ := bytes.Cut(f.wanted, []byte("="))
+		at, err := f.findField(name)
 		if err != nil || at == 0 {
 			return 0, err
 		}

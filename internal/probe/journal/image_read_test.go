@@ -61,6 +61,27 @@ func TestTheKernelIsKnownByItsTransport(t *testing.T) {
 	}
 }
 
+func TestOnlyTheWantedUnitIsRead(t *testing.T) {
+	m := newImage(true)
+	for i := range 20 {
+		m.entry(m.datum(fmt.Sprintf("MESSAGE=message %d", i)), m.datum("SYSLOG_IDENTIFIER=kubelet"), m.datum(fmt.Sprintf("_SYSTEMD_UNIT=%c.service", 'a'+i%2)))
+	}
+	path := filepath.Join(t.TempDir(), "system.journal")
+	if err := os.WriteFile(path, m.b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, journal.Config{Path: path, Unit: "b.service"})
+	var want []string
+	for i := 1; i < 20; i += 2 {
+		want = append(want, fmt.Sprintf("message %d", i))
+	}
+	f.expect(want)
+	f.quiet()
+	if _, err := journal.Open(journal.Config{Identifier: "kubelet", Unit: "b.service"}); err == nil {
+		t.Error("both an identifier and a unit are taken")
+	}
+}
+
 func TestAnEntryInTwoFilesIsReadOnce(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, m *image, id byte) {

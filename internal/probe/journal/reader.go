@@ -37,6 +37,9 @@ type Config struct {
 	Path string
 	// Identifier that entries must have (SYSLOG_IDENTIFIER). Empty means all.
 	Identifier string
+	// Unit of systemd whose processes must have written them (_SYSTEMD_UNIT), such as
+	// kubelet.service. Empty means all. There is one of both at most.
+	Unit string
 	// From is where somebody has stopped reading. Empty, or of no use, means nowhere.
 	From logs.Position
 	// Since is the earliest time that counts, by the clock on the wall.
@@ -50,18 +53,32 @@ func (c Config) Validate() error {
 	if c.Path != "" && !filepath.IsAbs(c.Path) {
 		return fmt.Errorf("the path of the journal is %q: name a folder from the root on, such as %s", c.Path, persistentFolder)
 	}
+	if c.Identifier != "" && c.Unit != "" {
+		return fmt.Errorf("of the journal both the identifier %s and the unit %s are wanted: name one of them", c.Identifier, c.Unit)
+	}
 	return nil
+}
+
+// wanted is the datum that entries must have.
+func (c Config) wanted() string {
+	switch {
+	case c.Identifier != "":
+		return "SYSLOG_IDENTIFIER=" + c.Identifier
+	case c.Unit != "":
+		return "_SYSTEMD_UNIT=" + c.Unit
+	}
+	return ""
 }
 
 // Reader follows the journal. It is a [logs.Reader].
 type Reader struct {
-	identifier string
-	since      uint64 // microseconds since 1970
-	log        *slog.Logger
-	roots      []root
-	bell       *bell
-	lookEvery  time.Duration
-	unpacker   unpacker
+	wanted    string // see openFile
+	since     uint64 // microseconds since 1970
+	log       *slog.Logger
+	roots     []root
+	bell      *bell
+	lookEvery time.Duration
+	unpacker  unpacker
 
 	sources []*source
 	done    map[id]uint64    // by sequence: the last number of files that are read to their end
@@ -116,15 +133,15 @@ func Open(config Config) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{
-		identifier: config.Identifier,
-		since:      micros(config.Since),
-		log:        config.Log,
-		roots:      rootsOf(config.Path),
-		done:       map[id]uint64{},
-		ended:      map[string]ended{},
-		lookEvery:  lookEvery,
-		moved:      true,
-		stale:      true,
+		wanted:    config.wanted(),
+		since:     micros(config.Since),
+		log:       config.Log,
+		roots:     rootsOf(config.Path),
+		done:      map[id]uint64{},
+		ended:     map[string]ended{},
+		lookEvery: lookEvery,
+		moved:     true,
+		stale:     true,
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -371,7 +388,7 @@ func (r *Reader) open(f found) (*source, error) {
 	info, err := disk.Stat()
 	if err == nil {
 		s.inode = inodeOf(info) // the name may be another's since it was listed
-		s.file, err = openFile(disk, r.identifier, &r.unpacker)
+		s.file, err = openFile(disk, r.wanted, &r.unpacker)
 	}
 	if err != nil {
 		_ = disk.Close()
