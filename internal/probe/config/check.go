@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -102,6 +103,13 @@ var settingsOf = map[string]string{
 // unitOf are the units that run what is examined, on most nodes.
 var unitOf = map[string]string{CheckKubelet: "kubelet", CheckRuntime: "containerd"}
 
+// service matches the names of services, as systemd takes them. One with a dot must be
+// written to its end.
+var service = regexp.MustCompile(`^[a-zA-Z0-9:_\\@-]{1,247}$|^[a-zA-Z0-9:_\\@-][a-zA-Z0-9:_.\\@-]{0,246}\.service$`)
+
+// leastCooldown is within how long no unit is restarted twice, whatever is written.
+const leastCooldown = 10 * time.Second
+
 // checkSettings asks for all settings, and refuses those of other checks.
 func checkSettings(s *section, check string) CheckSettings {
 	settings := CheckSettings{
@@ -125,7 +133,11 @@ func checkSettings(s *section, check string) CheckSettings {
 		return settings
 	}
 	if settings.URL != "" && !s.refused["url"] {
-		if u, err := url.Parse(settings.URL); err != nil || u.Scheme != "http" || u.Host == "" {
+		u, err := url.Parse(settings.URL)
+		switch {
+		case strings.Contains(settings.URL, "@"): // which is not repeated here
+			s.refuse("url", "it names a user, who would be told to everybody with what is found; write one such as \"http://127.0.0.1:10248/healthz\"")
+		case err != nil || u.Scheme != "http" || u.Host == "":
 			s.refuse("url", "%s is no address that is asked over HTTP; write one such as \"http://127.0.0.1:10248/healthz\"", quote(settings.URL))
 		}
 	}
@@ -134,6 +146,12 @@ func checkSettings(s *section, check string) CheckSettings {
 	}
 	if settings.MountTable != "" && !filepath.IsAbs(settings.MountTable) {
 		s.refuse("mountTable", "%s does not begin at the root; write a path such as \"/proc/1/mountinfo\"", quote(settings.MountTable))
+	}
+	if settings.Unit != "" && !service.MatchString(settings.Unit) {
+		s.refuse("unit", "%s is no service of systemd; write one such as \"kubelet\" or \"kubelet.service\"", quote(settings.Unit))
+	}
+	if settings.Cooldown < leastCooldown && !s.refused["cooldown"] {
+		s.refuse("cooldown", "%s is not enough to see whether a restart has helped; write at least %s", settings.Cooldown, leastCooldown)
 	}
 	switch {
 	case settings.Repair && settings.Unit == "":
