@@ -119,12 +119,15 @@ func within(now, then time.Time, length time.Duration) bool {
 	return !then.IsZero() && !then.After(now) && now.Sub(then) < length
 }
 
-// longest is the cool-down beyond which none grows.
-const longest = time.Hour
+// No cool-down is shorter than least, and none grows beyond longest.
+const (
+	least   = 10 * time.Second
+	longest = time.Hour
+)
 
 // cooldown is that of a unit that was restarted so often in vain.
 func (c Care) cooldown(times int) time.Duration {
-	rest := c.Cooldown
+	rest := max(c.Cooldown, least)
 	for ; times > 1 && rest < longest; times-- {
 		rest = min(2*rest, longest)
 	}

@@ -114,6 +114,21 @@ func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
 	}
 }
 
+// Whoever wants no cool-down, as the flags of a program may, has a short one.
+func TestWithoutACooldownThereIsOne(t *testing.T) {
+	for _, cooldown := range []time.Duration{-time.Hour, 0, time.Millisecond} {
+		w := newWard("kubelet.service")
+		w.come = func(string) (bool, error) { return false, nil }
+		guard := w.guard(check.Care{Unit: "kubelet", Repair: true, Cooldown: cooldown}, &check.Repairs{})
+		for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(time.Second) {
+			guard.Around(ill)(t.Context())
+		}
+		if restarts := len(w.restarts["kubelet.service"]); restarts != 9 { // after 0, 10, 10+20, ... seconds
+			t.Errorf("a cool-down of %s: %d restarts in an hour", cooldown, restarts)
+		}
+	}
+}
+
 // A restart must not hide what it does not cure: from the first bad answer on it is sick,
 // until it answers.
 func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
