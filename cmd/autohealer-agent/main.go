@@ -22,12 +22,16 @@ import (
 	"syscall"
 
 	"github.com/resourcestack/autohealer/internal/helpers"
+	"github.com/resourcestack/autohealer/internal/probe/child"
 )
 
 // version is set when a release is built.
 var version = "dev"
 
 func main() {
+	if child.Become() {
+		return
+	}
 	if program, ok := helpers.Program(os.Args[0]); ok {
 		os.Exit(program(os.Args[1:], os.Stdout))
 	}

@@ -87,9 +87,9 @@ func (c *Children) Run(ctx context.Context, s Spec) Result {
 	if fault != nil {
 		return *fault
 	}
-	p, err := c.start(s)
+	p, err := c.start(s, interpreter)
 	if err != nil {
-		return *refused(s.Path, interpreter, err)
+		return failed(NotStarted, "running %s: no process can be started for it: %w; it is tried again", s.Path, err)
 	}
 	select {
 	case <-p.ended:
@@ -109,6 +109,7 @@ func (c *Children) Run(ctx context.Context, s Spec) Result {
 		c.leave(p)
 		cut.Err = fmt.Errorf("%w; it does not even die, and is left alone: %s", cut.Err, stuck)
 		cut.Output, cut.Complaint = p.output.end(time.Now()), p.complaint.end(time.Now())
+		p.refusal.end(time.Now())
 	}
 	return cut
 }
@@ -127,11 +128,14 @@ func whyDone(ctx context.Context) Fault {
 // finish returns what became of a program that has ended. Until then its output may be
 // open.
 func (c *Children) finish(p *process, last time.Time) Result {
-	output, complaint := p.output.end(last), p.complaint.end(last)
+	output, complaint, why := p.output.end(last), p.complaint.end(last), refusal(p.refusal.end(last))
 	close(p.heard)
 	<-p.reaped
 	r := p.judge(p.status)
-	if p.err != nil {
+	switch {
+	case why != nil:
+		return *refused(p.Path, p.interpreter, why)
+	case p.err != nil:
 		r = failed(NotStarted, "waiting for %s: %w", p.Path, p.err)
 	}
 	r.Output, r.Complaint = output, complaint
@@ -169,8 +173,10 @@ func (c *Children) look(ctx context.Context, s Spec) (interpreter string, fault 
 // process is a program that runs.
 type process struct {
 	Spec
+	interpreter string // that its file asks for
 	*os.Process
 	output, complaint *output
+	refusal           *output // why there is no program
 
 	ended  chan struct{} // it has, and is not reaped
 	heard  chan struct{} // nobody needs what it has left behind
@@ -180,46 +186,63 @@ type process struct {
 	err    error
 }
 
-// start starts a program.
-func (c *Children) start(s Spec) (*process, error) {
+// start starts a program: a process of our own, that becomes it.
+func (c *Children) start(s Spec, interpreter string) (_ *process, err error) {
+	p := &process{
+		Spec: s, interpreter: interpreter,
+		ended: make(chan struct{}), heard: make(chan struct{}), reaped: make(chan struct{}),
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
-	defer null.Close()
-	output, out, err := listen(s.MaxOutput)
-	if err != nil {
-		return nil, err
+	files := []*os.File{null}
+	defer func() {
+		for _, file := range files {
+			file.Close()
+		}
+	}()
+	for _, of := range []struct {
+		output **output
+		most   int
+	}{{&p.output, s.MaxOutput}, {&p.complaint, s.MaxOutput}, {&p.refusal, mostDigits}} {
+		heard, end, err := listen(of.most)
+		if err != nil {
+			p.deafen()
+			return nil, err
+		}
+		*of.output, files = heard, append(files, end)
 	}
-	defer out.Close()
-	complaint, errs, err := listen(s.MaxOutput)
-	if err != nil {
-		return nil, errors.Join(err, output.pipe.Close())
-	}
-	defer errs.Close()
-
 	c.starting.RLock()
-	started, err := os.StartProcess(s.Path, append([]string{s.Path}, s.Args...), &os.ProcAttr{
-		Files: []*os.File{null, out, errs},
+	p.Process, err = os.StartProcess(self, slices.Concat([]string{calling, s.Path}, s.Args), &os.ProcAttr{
+		Files: files,
 		Sys:   &syscall.SysProcAttr{Setpgid: true},
 	})
 	if err == nil {
-		c.claim(started.Pid, true)
+		c.claim(p.Pid, true)
 	}
 	c.starting.RUnlock()
 	if err != nil {
-		output.pipe.Close()
-		complaint.pipe.Close()
+		p.deafen()
 		return nil, err
 	}
-	p := &process{
-		Spec: s, Process: started, output: output, complaint: complaint,
-		ended: make(chan struct{}), heard: make(chan struct{}), reaped: make(chan struct{}),
+	for _, o := range p.outputs() {
+		go o.read()
 	}
-	go output.read()
-	go complaint.read()
 	go c.attend(p)
 	return p, nil
+}
+
+// outputs returns those that are open.
+func (p *process) outputs() []*output {
+	return slices.DeleteFunc([]*output{p.output, p.complaint, p.refusal}, func(o *output) bool { return o == nil })
+}
+
+// deafen closes the outputs of what could not be started.
+func (p *process) deafen() {
+	for _, o := range p.outputs() {
+		o.pipe.Close()
+	}
 }
 
 // claim notes whether a process is waited for here.

@@ -19,9 +19,12 @@
 // still its own, and then it is reaped.
 //
 // Go starts a program with vfork, under a lock, on a thread that the scheduler cannot
-// take back: an exec that hangs would stop the whole agent at the next garbage collection.
-// So the file is opened and read beforehand, where only a goroutine can hang. A file
-// system that stops to answer in the moment between the two is a risk that is left.
+// take back: an exec that hangs, as its file, its interpreter or its loader is on a file
+// system that does not answer, would stop the whole agent at the next garbage collection.
+// So the agent only ever starts itself, whose file it has open, and that process becomes
+// the program ([Become], first in main): where it hangs it is a child that does not die,
+// like others. It costs 4 ms of a core each time. The file is looked at beforehand, on a
+// goroutine, as a look tells more than a refusal does.
 //
 // Programs are not tied to the life of the agent by a signal (PDEATHSIG): that follows
 // the thread that has started them, and Go ends threads as it likes. Whoever stops the

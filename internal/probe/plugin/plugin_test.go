@@ -21,6 +21,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
+func TestMain(m *testing.M) {
+	if !child.Become() {
+		m.Run()
+	}
+}
+
 const original = "../config/testdata/node-problem-detector/custom-plugin-monitor.json"
 
 // stage runs the monitor of the original file, under a supervisor, with a program that a
