@@ -56,10 +56,10 @@ func prefixed(path string, err error) error {
 // them would hang with a file system that does not answer.
 func judgeHere(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	file, warnings, err = judge(path, kind, text)
-	if err != nil || file.Plugin == nil {
-		return file, warnings, err
+	if err != nil {
+		return nil, warnings, err
 	}
-	return config.Read(path, kind)
+	return file, append(warnings, file.MissingPrograms()...), nil
 }
 
 // validate says of each file whether it can be used. The error says that one cannot.

@@ -23,10 +23,10 @@ func Read(path string, kind Kind) (*File, []string, error) {
 		return nil, nil, fmt.Errorf("%s: cannot be read: %w; check that the flag --config.%s names a file", path, err, kind)
 	}
 	file, warnings, err := Parse(path, kind, text)
-	if err != nil || file.Plugin == nil {
-		return file, warnings, err
+	if err != nil {
+		return nil, warnings, err
 	}
-	return file, append(warnings, missingPrograms(path, file.Plugin.Rules)...), nil
+	return file, append(warnings, file.MissingPrograms()...), nil
 }
 
 // slurp reads a file, and of one that is too long no more than shows it.
@@ -48,11 +48,15 @@ func withoutPath(err error) error {
 	return err
 }
 
-func missingPrograms(path string, rules []PluginRule) []string {
+// MissingPrograms warns of programs that are not on this machine, or cannot be executed.
+func (f *File) MissingPrograms() []string {
+	if f.Plugin == nil {
+		return nil
+	}
 	var warnings []string
-	for i, rule := range rules {
+	for i, rule := range f.Plugin.Rules {
 		info, err := os.Stat(rule.Path)
-		at := fmt.Sprintf("%s: rules[%d].path: ", path, i)
+		at := fmt.Sprintf("%s: rules[%d].path: ", f.Path, i)
 		switch {
 		case err != nil:
 			warnings = append(warnings, at+fmt.Sprintf("%q on this machine: %v", rule.Path, withoutPath(err)))
