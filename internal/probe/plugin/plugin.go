@@ -38,19 +38,16 @@ func New(cfg Config) (*rounds.Rounds, error) {
 	made := rounds.Config{
 		Key: cfg.Key, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: m.UpdateOnMessage, SkipInitialStatus: m.SkipInitialStatus,
-		Boot: cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
+		UnknownIsProblem: true, // as it is for those who count the problems of the old agent
+		Boot:             cfg.Boot, Memory: cfg.Memory, Logger: cfg.Logger,
 	}
 	for _, rule := range m.Rules {
 		made.Rules = append(made.Rules, rounds.Rule{
-			Name: commandLine(rule), Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
+			Name: rule.Path, Details: strings.Join(rule.Args, "\x00"), Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
 			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: cfg.exam(rule),
 		})
 	}
 	return rounds.New(made)
-}
-
-func commandLine(rule config.PluginRule) string {
-	return strings.Join(append([]string{rule.Path}, rule.Args...), " ")
 }
 
 // exam returns the one that runs a program. It is not asked twice at the same time.
@@ -60,7 +57,7 @@ func (c Config) exam(rule config.PluginRule) exam.Exam {
 		// The context lasts as long as the rule allows.
 		r := c.Children.Run(ctx, child.Spec{Path: rule.Path, Args: rule.Args})
 		if r.Complaint != "" && (r.Fault != last.Fault || r.Code != last.Code) {
-			c.Logger.Info("a program complains", "monitor", c.Key, "program", commandLine(rule), "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
+			c.Logger.Info("a program complains", "monitor", c.Key, "program", rule.Path, "exitCode", r.Code, "fault", r.Fault, "stderr", r.Complaint)
 		}
 		last = child.Result{Fault: r.Fault, Code: r.Code}
 		return meaning(rule.Path, r, c.Monitor.MaxOutputLength)

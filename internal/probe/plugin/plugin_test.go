@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/child"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/plugin"
+	"github.com/resourcestack/autohealer/internal/probe/rounds"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
@@ -35,9 +37,11 @@ type stage struct {
 	t       *testing.T
 	program string
 	log     *strings.Builder
+	made    *rounds.Rounds
 
 	mu    sync.Mutex
 	heard []string
+	seen  []string // of what was heard, what a test has waited for
 }
 
 func (s *stage) Write(text []byte) (int, error) {
@@ -82,6 +86,7 @@ func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.made = made
 	supervisor := supervise.New(supervise.Config{Emit: s.emit, Logger: slog.New(slog.DiscardHandler)})
 	supervisor.Apply(context.WithoutCancel(t.Context()), []supervise.Job{{
 		Name: "ntp", Source: monitor.Source, Conditions: []string{"NTPProblem"}, Make: func() supervise.Monitor { return made },
@@ -99,6 +104,13 @@ func (s *stage) emit(_ string, r symptom.Report) {
 	for _, c := range r.Conditions {
 		s.heard = append(s.heard, fmt.Sprintf("%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message))
 	}
+}
+
+// all returns everything that was told.
+func (s *stage) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Concat(s.seen, s.heard)
 }
 
 // write replaces the program, as one who cares does.
@@ -121,7 +133,7 @@ func (s *stage) waitFor(want string) string {
 		s.mu.Lock()
 		for i, heard := range s.heard {
 			if strings.HasPrefix(heard, want) {
-				s.heard = s.heard[i+1:]
+				s.seen, s.heard = append(s.seen, s.heard[:i+1]...), s.heard[i+1:]
 				s.mu.Unlock()
 				return heard
 			}
@@ -176,6 +188,59 @@ func TestAProgramThatTakesTooLongIsUnknown(t *testing.T) {
 	s.waitFor("NTPProblem=Unknown PluginTimeout: running ./config/plugin/check_ntp.sh: it was killed as it had not ended after 2")
 	s.write("kill -9 $$")
 	s.waitFor("NTPProblem=Unknown PluginKilled")
+}
+
+// As with the old agent: who has an alert on what is counted there relies on it.
+func TestATemporaryRuleTellsItsReasonAtEveryEndThatIsNotWell(t *testing.T) {
+	s := play(t, func(m *config.PluginMonitor) {
+		m.Rules = slices.DeleteFunc(m.Rules, func(r config.PluginRule) bool { return r.Permanent })
+		m.Rules[0].Timeout = 200 * time.Millisecond
+	})
+	for _, end := range []struct{ lines, says string }{
+		{"", "running ./config/plugin/check_ntp.sh: there is no such file"},
+		{"echo one; exit 1", "one"}, {"echo two; exit 2", "two"}, {"exit 3", "running ./config/plugin/check_ntp.sh: it ended with 3"},
+		{"sleep 1000", "running ./config/plugin/check_ntp.sh: it was killed as it had not ended"},
+		{"kill -9 $$", "running ./config/plugin/check_ntp.sh: it was killed by signal 9"},
+	} {
+		if end.lines != "" {
+			s.write(end.lines)
+		}
+		for range 2 { // each time
+			s.waitFor("NTPIsDown: " + end.says)
+		}
+	}
+	told := 0
+	for _, heard := range s.all() {
+		if !strings.HasPrefix(heard, "NTP") {
+			t.Errorf("this was told as well: %s", heard)
+		}
+		if strings.HasPrefix(heard, "NTPIsDown: ") {
+			told++
+		}
+	}
+	if counted := s.made.Problems()["NTPIsDown"]; told < 12 || counted < uint64(told) {
+		t.Errorf("%d are told, %d are counted", told, counted)
+	}
+}
+
+func TestArgumentsAreNotLogged(t *testing.T) {
+	s := play(t, func(m *config.PluginMonitor) {
+		for i := range m.Rules {
+			m.Rules[i].Args = []string{"--token=hunter2"}
+			m.Rules[i].Timeout = 200 * time.Millisecond
+		}
+	})
+	s.write("echo $1; echo odd >&2; sleep 1000")
+	s.waitFor("NTPProblem=Unknown PluginTimeout")
+	s.write("echo odd >&2; exit 3")
+	s.waitFor("NTPProblem=Unknown PluginUnclear")
+	log := s.logged()
+	if !strings.Contains(log, "a program complains") || !strings.Contains(log, "check_ntp.sh") {
+		t.Errorf("the program is not in the log:\n%s", log)
+	}
+	if strings.Contains(log, "hunter2") {
+		t.Errorf("its arguments are in the log:\n%s", log)
+	}
 }
 
 func TestTheMessageIsAsLongAsTheFileAllows(t *testing.T) {

@@ -42,8 +42,9 @@ type condition struct {
 	config.Condition
 	rules []*rule
 	// told is what was said of it last, or would have been.
-	told    symptom.Condition
-	changed bool // since the last report
+	told     symptom.Condition
+	changed  bool // since the last report
+	recalled bool // it was sick in the life before
 }
 
 func newBook(cfg Config) *book {
@@ -58,7 +59,7 @@ func newBook(cfg Config) *book {
 	twins := map[string]int{}
 	for _, written := range cfg.Rules {
 		// Two rules may differ in nothing that they are known by.
-		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name)
+		key := identity(cfg.Source, strconv.FormatBool(written.Permanent), written.Condition, written.Reason, written.Name, written.Details)
 		twins[key]++
 		r := &rule{Rule: written, key: identity(key, strconv.Itoa(twins[key]))}
 		b.rules = append(b.rules, r)
@@ -98,6 +99,10 @@ func (b *book) enter(now time.Time, r *rule, answer exam.Answer) {
 	case answer.Verdict == exam.Sick:
 		b.problems[r.Reason]++
 		b.happened(now, r, answer)
+	case answer.Verdict == exam.Unknown && b.cfg.UnknownIsProblem:
+		b.problems[r.Reason]++
+		answer.Reason = r.Reason
+		b.happened(now, r, answer)
 	case answer.Verdict == exam.Unknown && said:
 		b.happened(now, r, answer)
 	}
@@ -136,6 +141,8 @@ func (b *book) settle(now time.Time, c *condition) {
 		b.tell(now, c, catalog.True, r.last.Reason, r.last.Message)
 	case known:
 		b.tell(now, c, catalog.Unknown, r.last.Reason, r.last.Message)
+	case c.recalled && c.told.Status == catalog.True:
+		// It stands until all have answered: one of them may be sick by now.
 	case b.begun:
 		b.tell(now, c, catalog.Unknown, NotExamined, fmt.Sprintf("the first examination for %s has not ended yet", c.Type))
 	}

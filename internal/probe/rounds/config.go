@@ -33,6 +33,10 @@ type Config struct {
 	// SkipInitialStatus says nothing at all until all conditions are known from answers of
 	// this life: neither what is remembered, nor that something is not known yet.
 	SkipInitialStatus bool
+	// UnknownIsProblem has a temporary rule that cannot look tell its own event each time,
+	// and be counted, as one does that finds the node sick. Otherwise an event says why it
+	// cannot, when it begins.
+	UnknownIsProblem bool
 	// Boot is the id of this boot. What is remembered of another is not used, unless the
 	// condition survives a reboot. Empty if it is not known.
 	Boot string
@@ -43,9 +47,12 @@ type Config struct {
 
 // Rule is one exam, and what its answers mean.
 type Rule struct {
-	// Name tells the rule from others of the same condition and reason, for what is
-	// remembered; such as the command line of a program.
-	Name      string
+	// Name tells the rule from others of the same condition and reason, for what is logged
+	// and remembered; such as the path of a program.
+	Name string
+	// Details tell it from others of the same name, for what is remembered, and are not
+	// logged: such as arguments, which may hold what is secret.
+	Details   string
 	Permanent bool
 	// Condition that is changed, where Permanent.
 	Condition string

@@ -9,10 +9,10 @@
 // says so, in the words of the one that has said so longest, so that two never take turns;
 // else not known if one could not look; else well.
 //
-// It refuses to guess. Nothing is said of a condition before it is known: from the answers
-// of its rules, or from those of the life before, so that a restart does not make a sick
-// node healthy until the first answers are there. Where they take too long the condition
-// is Unknown. It does not know what an exam looks at.
+// It refuses to guess. Nothing is said of a condition before it is known from the answers
+// of its rules. Only what was sick in the life before is sick until all have answered, so
+// that a restart does not make a sick node healthy. Where first answers take too long the
+// condition is Unknown. It does not know what an exam looks at.
 //
 // # What an answer means
 //
@@ -22,6 +22,7 @@
 // sickness, as it does with the old agent: then nobody knows. When all rules are well the
 // condition has the words that it was declared with.
 //
-// A temporary rule tells an event each time it finds the node sick, and one when it comes
-// to be unable to look.
+// A temporary rule tells an event each time it finds the node sick. One that cannot look
+// tells an event when that begins or, where it is asked for (UnknownIsProblem), its own
+// each time, as the old agent does.
 package rounds

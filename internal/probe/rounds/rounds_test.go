@@ -284,6 +284,25 @@ func TestATemporaryRuleTellsEachTime(t *testing.T) {
 	})
 }
 
+// Who counts the problems of the old agent has an alert on them.
+func TestATemporaryRuleThatCannotLookTellsEachTimeIfItIsAskedTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.is(exam.Unknown, "it hangs")
+		cfg := with(temporary("NTPIsDown", p))
+		cfg.Conditions, cfg.UnknownIsProblem = nil, true
+		r, stop := run(t, cfg, d)
+		defer stop()
+		pass(50 * time.Second)
+		p.is(exam.Well, "")
+		pass(time.Minute)
+		d.expect(t, "0s event NTPIsDown: it hangs", "30s event NTPIsDown: it hangs")
+		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
+			t.Errorf("the counts are others:\n%s", diff)
+		}
+	})
+}
+
 func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, a, d := newPatient(), newPatient(), newDesk()
@@ -469,6 +488,60 @@ func TestARestartDoesNotMakeASickNodeHealthy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Before anybody has looked, a node is not well because it was.
+func TestARestartDoesNotMakeANodeWell(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes time.Duration
+		want  []string
+	}{
+		"the first word is the first answer": {4 * time.Second, []string{
+			"34s change of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
+		"or that there is none yet": {20 * time.Second, []string{
+			"40s change of DiskBad", "40s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 40s",
+			"50s change of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, d := newPatient(), newDesk()
+				rule := permanent("BadBlock", p)
+				rule.Timeout = time.Minute
+				cfg := with(rule)
+				cfg.Memory, cfg.Boot = notebook{}, "1"
+				_, stop := run(t, cfg, d)
+				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+				stop()
+				p.is(exam.Sick, "block 7")
+				p.takes = test.takes
+				pass(30 * time.Second)
+				_, stop = run(t, cfg, d)
+				defer stop()
+				pass(25 * time.Second)
+				d.expect(t, test.want...)
+			})
+		})
+	}
+}
+
+func TestWhatWasSickStandsUntilAllHaveAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, d := newPatient(), newPatient(), newDesk()
+		a.is(exam.Sick, "a")
+		cfg := with(permanent("A", a), permanent("B", b))
+		cfg.Memory, cfg.Boot = notebook{}, "1"
+		_, stop := run(t, cfg, d)
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=True A: a, since 0s")
+		stop()
+		a.is(exam.Well, "")
+		b.is(exam.Sick, "b")
+		b.takes = 4 * time.Second
+		pass(30 * time.Second)
+		_, stop = run(t, cfg, d)
+		defer stop()
+		pass(20 * time.Second)
+		d.expect(t, "30s DiskBad=True A: a, since 0s", "34s change of DiskBad", "34s DiskBad=True B: b, since 0s")
+	})
 }
 
 // A monitor that is run again, because something of it has panicked, goes on.

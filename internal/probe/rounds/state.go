@@ -30,14 +30,15 @@ type conditionState struct {
 	Since   time.Time      `json:"since"`
 }
 
-// state returns what is to be remembered. Of temporary rules nothing is: each of their
-// events is one of its own.
+// state returns what is to be remembered. Of rules it is that they found the node sick:
+// that it was well is no reason to say so before somebody has looked again. Of temporary
+// rules nothing is: each of their events is one of its own.
 func (b *book) state() (json.RawMessage, error) {
 	s := state{Boot: b.cfg.Boot, Rules: map[string]ruleState{}, Conditions: map[string]conditionState{}}
 	for _, c := range b.conditions {
 		s.Conditions[c.Type] = conditionState{c.told.Status, c.told.Reason, c.told.Message, c.told.Since}
 		for _, r := range c.rules {
-			if r.answered() {
+			if r.answered() && r.last.Verdict == exam.Sick {
 				s.Rules[r.key] = ruleState{r.last.Verdict, r.last.Reason, r.last.Message, r.since}
 			}
 		}
@@ -63,9 +64,13 @@ func (b *book) remember(now time.Time, text json.RawMessage) error {
 			// What it was is compared with what it comes to be, even after a reboot.
 			c.told.Status, c.told.Reason, c.told.Message, c.told.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
 		}
+		if rebooted && !c.SurvivesReboot {
+			continue
+		}
+		c.recalled = c.told.Status == catalog.True
 		for _, r := range c.rules {
 			was, ok := s.Rules[r.key]
-			if ok && was.Verdict <= exam.Sick && !was.Since.IsZero() && (!rebooted || c.SurvivesReboot) {
+			if ok && was.Verdict == exam.Sick && !was.Since.IsZero() {
 				r.last, r.since = exam.Answer{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
 			}
 		}
