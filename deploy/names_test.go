@@ -100,6 +100,9 @@ func TestTheAgentIsGivenWhatItsFilesAskFor(t *testing.T) {
 		data, daemons := agentManifest(t, variant)
 		pod := daemons.Spec.Template.Spec
 		container := pod.Containers[0]
+		if !slices.Equal(container.Command, []string{"/autohealer-agent"}) {
+			t.Errorf("%s: the command is %q: with that of the image come files that the ConfigMap does not have", variant, container.Command)
+		}
 		mounted := func(path string) bool {
 			return slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
 				return path == m.MountPath || strings.HasPrefix(path, m.MountPath+"/")

@@ -75,6 +75,34 @@ func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
 	}
 }
 
+// The image starts with the two monitors of the old one, to which a manifest adds.
+func TestWhatAManifestNamesIsAddedToWhatTheImageDoes(t *testing.T) {
+	image := "--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
+		{[]string{"--v=2"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
+		{[]string{"--config.system-log-monitor=/config/docker-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json", "/config/docker-monitor.json"}},
+		{[]string{"--config.system-log-monitor=/config/kernel-monitor.json"}, []string{"/config/kernel-monitor.json", "/config/readonly-monitor.json"}},
+	} {
+		o, err := parse(append([]string{image}, test.args...), none, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shelf := settings.New(settings.Config{Names: o.files(), Judge: judge})
+		shelf.Read()
+		var read []string
+		for _, s := range shelf.Settings() {
+			read = append(read, s.Path)
+		}
+		if diff := cmp.Diff(test.want, read); diff != "" {
+			t.Errorf("%q: %s", test.args, diff)
+		}
+	}
+}
+
 func TestEachFlagNamesFilesOfItsKind(t *testing.T) {
 	o, err := parse([]string{
 		"--config.check-monitor=b.json,c.json", "--config.problem-sources=d.json", "--config.custom-plugin-monitor", "a.json", "--config.check-monitor=e.json",

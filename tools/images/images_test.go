@@ -157,8 +157,29 @@ func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := config.Config; c.WorkingDir != "/" || !slices.Equal(c.Entrypoint, []string{"/autohealer-agent"}) || !config.Created.IsZero() {
+	entry := []string{"/autohealer-agent", "--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"}
+	if c := config.Config; c.WorkingDir != "/" || !slices.Equal(c.Entrypoint, entry) || !config.Created.IsZero() {
 		t.Errorf("the image is started as %+v, and was made at %v", c, config.Created)
+	}
+}
+
+func TestTheFilesThatTheImageStartsWithAreInIt(t *testing.T) {
+	files, err := recipes[0].files("../..", os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, flag := range agentFlags {
+		_, paths, _ := strings.Cut(flag, "=")
+		for path := range strings.SplitSeq(paths, ",") {
+			named++
+			if !slices.ContainsFunc(files, func(e entry) bool { return e.path == path }) {
+				t.Errorf("%s is not in the image", path)
+			}
+		}
+	}
+	if named != 2 {
+		t.Errorf("%d files are named", named)
 	}
 }
 

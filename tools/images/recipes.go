@@ -19,6 +19,8 @@ type recipe struct {
 	source string // package of that program
 	user   string // that it runs as, if nobody says otherwise
 	config bool   // it has the files of config/
+	// flags that the program gets before its arguments, unless somebody names a program.
+	flags []string
 	// links are further names of the program, which looks at the one it was called by.
 	links []string
 }
@@ -30,8 +32,12 @@ var helpers = map[string][]string{
 	"/config/plugin":       {"check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"},
 }
 
+// agentFlags are those that the image of node-problem-detector has: a manifest with
+// arguments and no command relies on the two monitors, and adds its own.
+var agentFlags = []string{"--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"}
+
 var recipes = []recipe{
-	{name: "autohealer-agent", source: "./cmd/autohealer-agent", config: true, links: agentNames()},
+	{name: "autohealer-agent", source: "./cmd/autohealer-agent", config: true, links: agentNames(), flags: agentFlags},
 	{name: "autohealer-controller", source: "./cmd/autohealer-controller", user: "65532:65532"},
 }
 

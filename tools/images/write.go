@@ -59,7 +59,7 @@ func assemble(r recipe, entries []entry) (v1.Image, error) {
 	}
 	file = file.DeepCopy()
 	file.OS, file.Architecture = "linux", runtime.GOARCH
-	file.Config.Entrypoint = []string{"/" + r.name}
+	file.Config.Entrypoint = append([]string{"/" + r.name}, r.flags...)
 	file.Config.WorkingDir = "/"
 	file.Config.User = r.user
 	return mutate.ConfigFile(image, file)
