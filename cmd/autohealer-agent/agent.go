@@ -77,6 +77,7 @@ func run(ctx context.Context, o options, getenv func(string) string, out io.Writ
 		// a busy agent has falls from 14 to 12 MB, and no time is lost that one could see.
 		debug.SetGCPercent(25)
 	}
+	slim(log) // what is linked has made itself ready
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	a, err := begin(o, getenv, log)
@@ -254,6 +255,7 @@ func (a *agent) allTold() {
 		return
 	}
 	a.complete = true
+	slim(a.log) // the start is over
 	if a.reporter != nil {
 		a.reporter.Complete()
 	}

@@ -105,7 +105,7 @@ func residentOf(tb testing.TB, pid int) float64 {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return kilobytes / 1024
+	return kilobytes * 1024 / 1e6
 }
 
 // linesRead returns how many lines the only monitor has read.

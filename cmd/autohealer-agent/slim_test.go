@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestOnlyWhatNobodyHasWrittenIsGivenBack(t *testing.T) {
+	const table = `00400000-00a2d000 r-xp 00000000 fe:00 10642682                           /autohealer-agent
+Size:               6324 kB
+Anonymous:             0 kB
+VmFlags: rd ex mr mw me
+00a2d000-00b00000 r--p 0062d000 fe:00 10642682                           /autohealer-agent
+Rss:                  60 kB
+Anonymous:             4 kB
+00b00000-010ee000 r--p 0062d000 fe:00 10642682                           /autohealer-agent
+Anonymous:             0 kB
+010ee000-01160000 rw-p 00cee000 fe:00 10642682                           /autohealer-agent
+Anonymous:             0 kB
+01160000-031aa000 rw-p 00000000 00:00 0
+Anonymous:             0 kB
+7f7693b00000-7f7693b01000 r--p 00000000 fe:00 7                          /lib/other
+Anonymous:             0 kB
+7ffd1a9e8000-7ffd1a9ec000 r--p 00000000 00:00 0                          [vvar]
+Anonymous:             0 kB
+`
+	want := []part{{0x400000, 0xa2d000}, {0xb00000, 0x10ee000}}
+	if diff := cmp.Diff(want, unchanged(strings.NewReader(table), "/autohealer-agent"), cmp.AllowUnexported(part{})); diff != "" {
+		t.Error(diff)
+	}
+	for _, odd := range []string{"", "\n", "Anonymous: 0 kB\n", "1-\nAnonymous: 0 kB\n", "0-0\n"} {
+		if got := unchanged(strings.NewReader(odd), ""); len(got) > 0 {
+			t.Errorf("%q: %v is given back", odd, got)
+		}
+	}
+}
+
+func TestAProgramThatIsSlimGoesOn(t *testing.T) {
+	mapped := func() int {
+		text, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(text), "RssFile:")
+		kilobytes, err := strconv.Atoi(strings.Fields(after)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kilobytes
+	}
+	before := mapped()
+	if err := giveBack(); err != nil {
+		t.Fatal(err)
+	}
+	after := mapped()
+	if t.Logf("of %d kB of the program %d are left", before, after); after >= before {
+		t.Error("nothing was given back")
+	}
+}
