@@ -144,7 +144,7 @@ func begin(o options, getenv func(string) string, log *slog.Logger) (*agent, err
 	}
 	a := &agent{
 		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
-		children: child.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{},
+		children: child.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
 		noted: map[string]string{}, counters: map[string]counter{}, retired: map[string]uint64{},
 	}
 	if known, ok := remembered.Labels(); ok {
