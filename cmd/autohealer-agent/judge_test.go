@@ -23,14 +23,7 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		flag := "system-log-monitor"
-		switch {
-		case strings.Contains(string(text), `"custom"`):
-			flag = "custom-plugin-monitor"
-		case strings.Contains(string(text), `"metricsConfigs"`):
-			flag = "system-stats-monitor"
-		}
-		args = append(args, "--config."+flag+"="+file)
+		args = append(args, "--config."+kindOf(string(text))+"="+file)
 	}
 	var out strings.Builder
 	if err := command(t.Context(), args, none, &out, io.Discard); err != nil {
@@ -46,25 +39,40 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	}
 }
 
+// kindOf is the flag by which a file is named.
+func kindOf(text string) string {
+	switch {
+	case strings.Contains(text, `"custom"`):
+		return "custom-plugin-monitor"
+	case strings.Contains(text, `"metricsConfigs"`):
+		return "system-stats-monitor"
+	case strings.Contains(text, `"builtin"`):
+		return "check-monitor"
+	}
+	return "system-log-monitor"
+}
+
 func TestValidateAcceptsEveryFileThatIsShipped(t *testing.T) {
 	files, err := filepath.Glob("../../config/*.json")
-	if err != nil || len(files) < 5 {
+	if err != nil || len(files) < 19 {
 		t.Fatalf("there are %d files (%v)", len(files), err)
 	}
-	args := []string{"--validate"}
+	args, kinds := []string{"--validate"}, map[string]int{}
 	for _, file := range files {
-		flag := "system-log-monitor"
-		switch {
-		case strings.HasSuffix(file, "/health-checks.json"):
-			flag = "check-monitor"
-		case strings.HasSuffix(file, "system-stats-monitor.json"):
-			flag = "system-stats-monitor"
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		args = append(args, "--config."+flag+"="+file)
+		kind := kindOf(string(text))
+		kinds[kind]++
+		args = append(args, "--config."+kind+"="+file)
 	}
 	var out strings.Builder
 	if err := command(t.Context(), args, none, &out, io.Discard); err != nil {
 		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if n := strings.Count(out.String(), ".json: ok, "); n != len(files) || len(kinds) != 4 {
+		t.Errorf("%d of %d files are ok, of the kinds %v:\n%s", n, len(files), kinds, out.String())
 	}
 	for _, words := range []string{
 		"/health-checks.json: ok, check-monitor: 4 conditions, 5 rules\n",

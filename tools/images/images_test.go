@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -180,6 +181,39 @@ func TestTheFilesThatTheImageStartsWithAreInIt(t *testing.T) {
 	}
 	if named != 2 {
 		t.Errorf("%d files are named", named)
+	}
+}
+
+// A DaemonSet that changes its image names them still.
+func TestTheImageHasEveryFileOfNodeProblemDetector(t *testing.T) {
+	names, err := filepath.Glob("../../internal/probe/config/testdata/node-problem-detector/*.json")
+	if err != nil || len(names) != 19 {
+		t.Fatalf("%d files of node-problem-detector are known, want 19 (%v)", len(names), err)
+	}
+	files, err := recipes[0].files("../..", "main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := regexp.MustCompile(`"path": "\.?(/[^"]+)"`)
+	has := func(path string) bool {
+		return slices.ContainsFunc(files, func(e entry) bool { return e.path == path })
+	}
+	for _, name := range names {
+		if path := "/config/" + filepath.Base(name); !has(path) {
+			t.Errorf("%s is not in the image", path)
+		}
+	}
+	called := 0
+	for _, file := range files {
+		for _, found := range programs.FindAllSubmatch(file.content, -1) {
+			if called++; !has(string(found[1])) {
+				t.Errorf("%s calls %s, which is not in the image", file.path, found[1])
+			}
+		}
+	}
+	t.Logf("%d files, %d calls of programs", len(files), called)
+	if called == 0 {
+		t.Error("no file calls a program")
 	}
 }
 
