@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -165,14 +166,20 @@ func (c *Client) Run(ctx context.Context) {
 	}
 }
 
-// sayGoodbye tells what has not been told, once.
+// sayGoodbye tells what has not been told, one status after the other, for as long as
+// there is time for it.
 func (c *Client) sayGoodbye(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	end := time.Now().Add(farewell)
+	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	c.mu.Lock()
-	left := c.outbox.news
-	c.mu.Unlock()
-	if left {
+	for {
+		c.mu.Lock()
+		left, from := c.outbox.news, later(c.barred, time.Now())
+		c.mu.Unlock()
+		if !left || !from.Before(end) {
+			return
+		}
+		<-time.After(time.Until(from)) // after a failure
 		c.send(ctx)
 	}
 }
@@ -255,11 +262,9 @@ func (c *Client) post(ctx context.Context, body []byte) (time.Duration, error) {
 	request.Header.Set("Content-Type", "application/json")
 	token := c.cfg.Token
 	if c.cfg.TokenFile != "" {
-		text, err := os.ReadFile(c.cfg.TokenFile)
-		if err != nil {
-			return 0, fmt.Errorf("reading the token: %w", err)
+		if token, err = readToken(c.cfg.TokenFile); err != nil {
+			return 0, err
 		}
-		token = strings.TrimSpace(string(text))
 	}
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
@@ -285,6 +290,27 @@ func (c *Client) post(ctx context.Context, body []byte) (time.Duration, error) {
 		seconds = 0 // it does not say
 	}
 	return time.Duration(seconds) * time.Second, refusal
+}
+
+// readToken reads the file of a token. A pipe would be waited for.
+func readToken(path string) (string, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("reading the token in %s: it is no ordinary file", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, 4<<10))
+	if err != nil {
+		return "", fmt.Errorf("reading the token: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }
 
 // settle notes what became of a status.
@@ -319,7 +345,7 @@ func (c *Client) settle(status Status, err error, after time.Duration, now time.
 // tell logs when reports begin to fail, and when they do no longer.
 func (c *Client) tell(err error) {
 	switch {
-	case err != nil && (c.err == nil || c.err.Error() != err.Error()):
+	case err != nil && (c.err == nil || kind(c.err) != kind(err)):
 		c.cfg.Logger.Warn("a report does not get to the agent", "source", c.cfg.Source, "err", err)
 	case err == nil && c.err != nil:
 		c.cfg.Logger.Info("reports get to the agent again", "source", c.cfg.Source)
@@ -327,13 +353,21 @@ func (c *Client) tell(err error) {
 	c.err = err
 }
 
+// kind is what makes an error another one: a refusal may name the time.
+func kind(err error) string {
+	if refusal, ok := errors.AsType[*RefusedError](err); ok {
+		return strconv.Itoa(refusal.Code)
+	}
+	return err.Error()
+}
+
 // putRight does something about a part of a status that the agent does not take, so that
 // the rest may get there. It says whether it could.
 func (c *Client) putRight(status Status, refusal *RefusedError, now time.Time) bool {
 	list, place := part(refusal.Field)
 	switch {
-	case refusal.Code == http.StatusTooEarly:
-		return false // it will be right by itself
+	case refusal.Code == http.StatusTooEarly && c.outbox.restamp(now.Round(0)):
+		return true // somebody has set the clock back, or the daemon cannot read it
 	case list == "events" && place < len(status.Events):
 		c.outbox.withdraw(place)
 		return true

@@ -1,8 +1,10 @@
 package problem_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -10,7 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -276,6 +280,99 @@ func TestAConditionGetsThereThoughTheClockWasSetBack(t *testing.T) {
 	})
 }
 
+// soon answers as an agent does to what is stamped ahead.
+func soon(s problem.Status) *problem.RefusedError {
+	early := func(at time.Time, field string, place int) *problem.RefusedError {
+		if now := time.Now(); at.After(now.Add(5 * time.Second)) {
+			return &problem.RefusedError{Code: http.StatusTooEarly, Field: fmt.Sprintf(field, place), Problem: "here it is " + now.String()}
+		}
+		return nil
+	}
+	for i, k := range s.Conditions {
+		if refusal := early(k.Transition, "conditions[%d].transition", i); refusal != nil {
+			return refusal
+		}
+	}
+	for i, e := range s.Events {
+		if refusal := early(e.Timestamp, "events[%d].timestamp", i); refusal != nil {
+			return refusal
+		}
+	}
+	return nil
+}
+
+func TestWhatIsStampedAheadIsStampedAnewAndHoldsUpNothing(t *testing.T) {
+	var said bytes.Buffer
+	scene(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() { a.answer = soon })
+		ahead := sick
+		ahead.Transition = time.Now().Add(time.Hour)
+		for i := range 90 {
+			must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i), Timestamp: time.Now().Add(time.Hour)}))
+		}
+		must(t, c.Report(problem.Event{Reason: "Past"}))
+		must(t, c.SetCondition(ahead))
+		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Reason: "NTPIsUp"}))
+		pass(3 * time.Second)
+		got, tried := a.statuses()
+		if len(got) != 1 || len(tried) != 2 || len(reasons(got)) != 91 || len(got[0].Conditions) != 2 || got[0].Conditions[0].Transition.After(time.Now()) {
+			t.Fatalf("%d tries, %d events, %+v", len(tried), len(reasons(got)), got)
+		}
+		must(t, c.SetCondition(ahead)) // as it stands already
+		pass(3 * time.Second)
+		if _, tried := a.statuses(); len(tried) != 0 {
+			t.Errorf("what stands already is told %d times", len(tried))
+		}
+	})
+	if n := strings.Count(said.String(), "level=WARN"); n != 1 {
+		t.Errorf("it is warned of %d times:\n%s", n, said.String())
+	}
+}
+
+// The agent may say so of what is right by the clock of the client.
+func TestWhatTheAgentCallsTooEarlyAndIsNotIsLeftOut(t *testing.T) {
+	var said bytes.Buffer
+	scene(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+		t.Helper()
+		a.set(func() {
+			a.answer = func(s problem.Status) *problem.RefusedError {
+				if len(s.Conditions) > 1 {
+					return &problem.RefusedError{Code: http.StatusTooEarly, Field: "conditions[0].transition", Problem: time.Now().String()}
+				}
+				return nil
+			}
+		})
+		must(t, c.SetCondition(sick))
+		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		pass(5 * time.Second)
+		if got, _ := a.statuses(); len(got) != 1 || got[0].Conditions[0].Type != "NTPProblem" {
+			t.Errorf("%+v", got)
+		}
+	})
+	if n := strings.Count(said.String(), "level=WARN"); n != 1 {
+		t.Errorf("it is warned of %d times:\n%s", n, said.String())
+	}
+}
+
+func TestAConditionIsToldAgainThoughEventsAreDiscarded(t *testing.T) {
+	for name, refusal := range map[string]*problem.RefusedError{"one who is not there": nil, "one who does not take it": {Code: 400}} {
+		scene(t, problem.Config{OnFailure: problem.Discard}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
+			t.Helper()
+			a.set(func() {
+				a.away, a.answer = refusal == nil, func(problem.Status) *problem.RefusedError { return refusal }
+			})
+			must(t, c.SetCondition(sick))
+			pass(100 * time.Millisecond)
+			a.set(func() { a.away, a.answer = false, nil })
+			pass(2 * time.Second)
+			if got, _ := a.statuses(); len(got) != 1 || !got[0].Conditions[0].Status {
+				t.Errorf("%s: %+v", name, got)
+			}
+		})
+	}
+}
+
 func TestATokenMayBeReplaced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	must(t, os.WriteFile(file, []byte("one\n"), 0o600))
@@ -287,6 +384,11 @@ func TestATokenMayBeReplaced(t *testing.T) {
 		must(t, os.Remove(file))
 		pass(time.Minute)
 		if c.Err() == nil || !strings.Contains(c.Err().Error(), file) {
+			t.Error(c.Err())
+		}
+		must(t, syscall.Mkfifo(file, 0o600)) // which nobody writes to
+		pass(time.Minute)
+		if c.Err() == nil || !strings.Contains(c.Err().Error(), "no ordinary file") {
 			t.Error(c.Err())
 		}
 		a.mu.Lock()
@@ -308,6 +410,50 @@ func TestWhatIsLeftIsToldAtTheEnd(t *testing.T) {
 	})
 	if got, _ := agent.statuses(); !slices.Equal(reasons(got), []string{"Last"}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestAllThatIsLeftIsToldAtTheEnd(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		after string
+		fails int
+		want  int
+		most  time.Duration
+	}{
+		{"to one who listens", "", 0, 450, 0},
+		{"to one who is back in time", "", 1, 450, 2 * time.Second},
+		{"unless there is no time for it", "17", 1, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAgent(t)
+				c, err := problem.New(problem.Config{Source: "disk-watch", Dial: a.dial, Every: time.Hour, Heartbeat: time.Hour})
+				must(t, err)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { c.Run(ctx); close(ended) }()
+				pass(time.Second)
+				a.statuses()
+				a.set(func() {
+					a.after, a.answer = test.after, func(problem.Status) *problem.RefusedError {
+						if test.fails--; test.fails >= 0 {
+							return &problem.RefusedError{Code: 503}
+						}
+						return nil
+					}
+				})
+				for i := range 450 {
+					must(t, c.Report(problem.Event{Reason: fmt.Sprintf("E%d", i)}))
+				}
+				asked := time.Now()
+				stop()
+				<-ended
+				if got, _ := a.statuses(); len(reasons(got)) != test.want || c.Counts().Waiting != 450-test.want || time.Since(asked) > test.most {
+					t.Errorf("%d events got there in %s: %+v", len(reasons(got)), time.Since(asked), c.Counts())
+				}
+			})
+		})
 	}
 }
 

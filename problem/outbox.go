@@ -21,9 +21,10 @@ type outbox struct {
 	delivered  uint64
 }
 
-// standing is a condition that the source keeps.
+// standing is a condition that the source keeps, as it is told.
 type standing struct {
 	Condition
+	asked    Condition // as the daemon has set it
 	banished time.Time // until when it is left out
 }
 
@@ -49,16 +50,32 @@ func (o *outbox) set(c Condition, now time.Time) {
 		o.conditions = append(o.conditions, &standing{})
 		i = len(o.conditions) - 1
 	}
-	known := o.conditions[i]
+	known, asked := o.conditions[i], c
+	if known.asked == asked {
+		return
+	}
 	if c.Transition.IsZero() {
 		if c.Transition = now; known.Type != "" && known.Status == c.Status {
 			c.Transition = known.Transition
 		}
 	}
-	if known.Condition != c {
-		o.conditions[i] = &standing{Condition: c} // whoever sets it anew may have put it right
-		o.news = true
+	o.news = o.news || known.Condition != c
+	o.conditions[i] = &standing{Condition: c, asked: asked} // whoever sets it anew may have put it right
+}
+
+// restamp says of all that is to come that it is now. It says whether there was any.
+func (o *outbox) restamp(now time.Time) (done bool) {
+	for i := range o.flying {
+		if e := &o.flying[i]; e.Timestamp.After(now) {
+			e.Timestamp, done = now, true
+		}
 	}
+	for _, c := range o.conditions {
+		if c.Transition.After(now) {
+			c.Transition, done = now, true
+		}
+	}
+	return done
 }
 
 // load makes the next status, with so many events at most. What is in it is on its way
@@ -93,10 +110,11 @@ func (o *outbox) back() {
 	o.trim()
 }
 
-// lose gives up the events that are on their way.
+// lose gives up the events that are on their way. The conditions are told again.
 func (o *outbox) lose() {
 	o.dropped += uint64(len(o.flying))
 	o.flying = nil
+	o.news = o.news || len(o.conditions) > 0
 }
 
 // withdraw gives up events that the agent does not take: one by its place, or all.
@@ -108,6 +126,7 @@ func (o *outbox) withdraw(place int) {
 	}
 	o.refused += uint64(len(o.flying))
 	o.flying = nil
+	o.news = o.news || len(o.conditions) > 0
 }
 
 // find returns a condition as it is by now, nil if it is not the one that was told.
