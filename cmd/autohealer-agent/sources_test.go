@@ -89,9 +89,8 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 	put(t, file, problemSources(w, `"DiskBadBlock"`))
 	args := append(s.args(), "--config.problem-sources="+file)
 	p := start(t, args...)
-	if got := p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`); got != "0" {
-		t.Errorf("before anything is said its metric is %s", got)
-	}
+	p.waitFor("its metric, before anything is said", func() bool { return p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
+	p.waitFor("that nothing was said", p.is("DiskBadBlock", "Unknown", "SourceNotHeardYet"))
 	kill := w.daemon()
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
 	w.has("17 2\n")

@@ -36,5 +36,8 @@ func (b *bucket) take(now time.Time, patience time.Duration) (wait time.Duration
 	return wait, true
 }
 
-// owe takes more, which those who come later wait for.
-func (b *bucket) owe(n int) { b.left -= float64(n) }
+// owe takes more, which those who come later wait for. It returns for how long.
+func (b *bucket) owe(n int) (wait time.Duration) {
+	b.left -= float64(n)
+	return time.Duration(max(0, 1-b.left) / b.rate * float64(time.Second))
+}

@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 
@@ -149,11 +148,19 @@ type door struct {
 	lobby *lobby
 }
 
+// missed says what is wrong if nobody finds the door any more.
+func (d *door) missed() error {
+	if s, ok := d.Listener.(*socket); ok {
+		return s.missed()
+	}
+	return nil
+}
+
 // Accept waits for the next caller.
 func (d *door) Accept() (net.Conn, error) {
 	conn, err := d.Listener.Accept()
 	if err != nil {
-		return nil, fmt.Errorf("accepting on %s: %w", d.where, err)
+		return nil, err //nolint:wrapcheck // by its type the server knows one that passes, such as too many open files
 	}
 	c := &caller{Conn: conn, door: d, peer: peerOf(conn)}
 	d.lobby.enter(c)

@@ -20,6 +20,9 @@ const (
 	Silent = "SourceSilent"
 	// NeverHeard: it has never told them.
 	NeverHeard = "SourceNeverHeard"
+	// NotHeardYet: it has not told them, and still has time to. They are Unknown from the
+	// start on: what is not said is removed from the node, and it may have been sick.
+	NotHeardYet = "SourceNotHeardYet"
 )
 
 // recent is how many events of a source are remembered, so that a status that is sent
@@ -35,10 +38,11 @@ type desk struct {
 	token  *digest // nil if there is none, or it cannot be read
 	bucket bucket
 
-	told   map[string]symptom.Condition // by the source, by type
-	shown  map[string]shown             // to the world
-	hushes map[string]*hush             // of each condition
-	whole  hush                         // of the source
+	told     map[string]word              // by the source, by type
+	shown    map[string]symptom.Condition // to the world
+	hushes   map[string]*hush             // of each condition
+	whole    hush                         // of the source
+	refusals refusals
 
 	events  map[string]bool // those that were heard of lately, by ID
 	order   []string        // of them, a ring
@@ -55,8 +59,9 @@ type hush struct {
 	silent bool          // for too long
 }
 
-// broken notes that something was said.
-func (h *hush) broken(now time.Time) { *h = hush{heard: now} }
+// broken notes that something was said. For so long as the source is not let speak, on
+// account of how much it has said, its silence does not begin.
+func (h *hush) broken(now time.Time, gagged time.Duration) { *h = hush{heard: now, lasts: -gagged} }
 
 // lapse notes that time has passed, and says whether it is too long now. The first part
 // of that time may have been short: it is not counted.
@@ -67,19 +72,20 @@ func (h *hush) lapse(passed, most time.Duration) bool {
 	return ends
 }
 
-// shown is a condition as the world knows it.
-type shown struct {
+// word is what a source has said of a condition. Since is when the status began, whoever
+// of several lives of the source has said so first.
+type word struct {
 	symptom.Condition
 
-	// As of when the source has told it, which is not Since after a silence.
+	// As of when the last of them has it: what is older than that comes too late.
 	As time.Time
 }
 
 func newDesk(source Source, now time.Time) *desk {
 	d := &desk{
 		name: source.Name, source: source, bucket: newBucket(source.Rate, source.Burst, now),
-		told: map[string]symptom.Condition{}, shown: map[string]shown{}, hushes: map[string]*hush{}, events: map[string]bool{},
-		counts: Counts{Source: source.Name, Refused: map[int]uint64{}},
+		told: map[string]word{}, shown: map[string]symptom.Condition{}, hushes: map[string]*hush{}, events: map[string]bool{},
+		counts: Counts{Source: source.Name, Refused: map[int]uint64{}}, refusals: refusals{logged: map[int]time.Time{}},
 	}
 	for _, kind := range source.Conditions {
 		d.hushes[kind] = &hush{}
@@ -93,10 +99,17 @@ func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.Refus
 	if refusal != nil {
 		return symptom.Report{}, refusal
 	}
-	d.whole.broken(now)
+	gagged := d.bucket.owe(len(said.Events))
+	d.refusals.forget()
+	d.whole.broken(now, gagged)
 	for _, c := range said.Conditions {
-		d.told[c.Type] = c
-		d.hushes[c.Type].broken(now)
+		w := word{c, c.Since}
+		w.Since = earlier(w.Since, now) // by a moment, as the judge has seen
+		if known, ok := d.told[c.Type]; ok && known.Status == c.Status {
+			w.Since = earlier(w.Since, known.Since)
+		}
+		d.told[c.Type] = w
+		d.hushes[c.Type].broken(now, gagged)
 	}
 	r := symptom.Report{Source: d.name}
 	for i := range said.Events {
@@ -144,34 +157,47 @@ func (d *desk) lapse(passed time.Duration, now time.Time) symptom.Report {
 func (d *desk) show(r *symptom.Report, now time.Time) {
 	for _, kind := range d.source.Conditions {
 		was, before := d.shown[kind]
-		looks, ok := d.look(kind, now)
-		if !ok || before && looks.Status == was.Status && looks.Reason == was.Reason &&
-			(looks.Status == catalog.Unknown || looks.Message == was.Message && looks.As.Equal(was.As)) {
+		looks := d.look(kind, now)
+		ahead := was.Since.After(now) // somebody has set the clock back
+		if before && !ahead && looks.Status == was.Status && looks.Reason == was.Reason && (looks.Status == catalog.Unknown || looks.Message == was.Message) {
 			continue
 		}
-		if before && looks.Status != was.Status && looks.Since.Before(was.Since) {
+		known := before && was.Reason != NotHeardYet
+		turns := !before || looks.Status != was.Status
+		switch {
+		case !turns && !ahead:
+			looks.Since = was.Since
+		case turns && known && looks.Since.Before(was.Since):
 			looks.Since = now // what a silence has hidden is known from now on
 		}
-		if before && looks.Status == was.Status && looks.As.Equal(was.As) {
-			looks.Since = was.Since
-		}
+		looks.Since = earlier(looks.Since, now)
 		d.shown[kind] = looks
-		r.Conditions = append(r.Conditions, looks.Condition)
-		if before && (looks.Status != was.Status || looks.Reason != was.Reason) || !before && looks.Status == catalog.True {
-			r.Events = append(r.Events, d.change(looks, now))
+		r.Conditions = append(r.Conditions, looks)
+		if known && (turns || looks.Reason != was.Reason) || !known && looks.Status == catalog.True {
+			at := looks.Since
+			if !turns {
+				at = now
+			}
+			r.Events = append(r.Events, d.change(looks, at))
 		}
 	}
 }
 
-// look says how a condition is to be shown. It is not ok if nothing is known of it, and
-// need not be yet.
-func (d *desk) look(kind string, now time.Time) (shown, bool) {
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// look says how a condition is to be shown.
+func (d *desk) look(kind string, now time.Time) symptom.Condition {
 	said, ok := d.told[kind]
 	h := d.hushes[kind]
-	unknown := shown{Condition: symptom.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}, As: said.Since}
+	unknown := symptom.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
 	switch {
 	case ok && !h.silent:
-		return shown{said, said.Since}, true
+		return said.Condition
 	case ok && h.heard.IsZero():
 		unknown.Message = fmt.Sprintf("%s has said nothing of it since the agent was started, for %s; before, it was %s, reason: %s",
 			d.name, d.source.Silence, said.Status, said.Reason)
@@ -182,17 +208,15 @@ func (d *desk) look(kind string, now time.Time) (shown, bool) {
 		unknown.Reason = NeverHeard
 		unknown.Message = fmt.Sprintf("%s has never reported it", d.name)
 	default:
-		return shown{}, false
+		unknown.Reason = NotHeardYet
+		unknown.Message = fmt.Sprintf("%s has not reported it yet", d.name)
 	}
-	return unknown, true
+	unknown.Message = problem.Cut(unknown.Message + d.refusals.words())
+	return unknown
 }
 
 // change is the event of a condition that has changed.
-func (d *desk) change(c shown, now time.Time) symptom.Event {
-	at := c.As
-	if c.Status == catalog.Unknown || c.Since.After(at) {
-		at = now
-	}
+func (d *desk) change(c symptom.Condition, at time.Time) symptom.Event {
 	return symptom.Event{
 		ID:       identity("change", d.name, c.Type, string(c.Status), c.Reason, at.UTC().Format(time.RFC3339Nano)),
 		Severity: symptom.Info, Time: at, Reason: c.Reason, Condition: c.Type,
@@ -205,7 +229,7 @@ func (d *desk) all() []symptom.Condition {
 	var list []symptom.Condition
 	for _, kind := range d.source.Conditions {
 		if c, ok := d.shown[kind]; ok {
-			list = append(list, c.Condition)
+			list = append(list, c)
 		}
 	}
 	return list
@@ -229,6 +253,9 @@ func (d *desk) resettle(source Source) (gone []string) {
 		if d.hushes[kind] == nil {
 			d.hushes[kind] = &hush{}
 		}
+	}
+	if source.TokenFile != d.source.TokenFile {
+		d.token = nil // until the other one has been read
 	}
 	d.source = source
 	d.bucket.retune(source.Rate, source.Burst)

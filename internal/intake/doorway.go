@@ -1,14 +1,18 @@
 package intake
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // doorway is a place to listen.
@@ -64,33 +68,95 @@ func (d doorway) open() (net.Listener, error) {
 	if err := sweep(d.address); err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen(d.network, d.address)
+	listener, err := bind(d.address)
 	if err != nil {
 		return nil, fmt.Errorf("listening for problem reports: %w", err)
 	}
-	if err := d.admit(); err != nil {
+	file, err := d.admit()
+	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return listener, nil
+	return &socket{Listener: listener, path: d.address, file: file}, nil
+}
+
+// bind makes a socket to which nobody else may connect yet: its file has the rights that
+// the socket itself had before, whatever the umask.
+func bind(path string) (net.Listener, error) {
+	private := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failed)
+	}}
+	listener, err := private.Listen(context.Background(), "unix", path) // which does not wait
+	if unlinks, ok := listener.(*net.UnixListener); ok {
+		unlinks.SetUnlinkOnClose(false) // whatever has that path by then
+	}
+	return listener, err //nolint:wrapcheck // it names the path
 }
 
 // admit lets those connect whom the socket is for: one for all is for everybody, as who
-// they are is seen when they do.
-func (d doorway) admit() error {
+// they are is seen when they do. A source that is root in its container may have put
+// something else into the folder meanwhile, so that no link is followed.
+func (d doorway) admit() (fs.FileInfo, error) {
+	const action = "giving a socket to its sources: %w"
+	fd, err := unix.Open(d.address, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf(action, &fs.PathError{Op: "open", Path: d.address, Err: err})
+	}
+	file := os.NewFile(uintptr(fd), d.address)
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf(action, err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf(action, fmt.Errorf("%s is no socket any more", d.address))
+	}
 	mode := fs.FileMode(0o666)
 	if d.own != "" {
+		if err := unix.Fchownat(fd, "", d.uid, d.gid, unix.AT_EMPTY_PATH); err != nil {
+			return nil, fmt.Errorf(action, &fs.PathError{Op: "chown", Path: d.address, Err: err})
+		}
 		mode = 0o600
 		if d.gid >= 0 {
 			mode = 0o660
 		}
-		if err := os.Lchown(d.address, d.uid, d.gid); err != nil {
-			return fmt.Errorf("giving a socket to its source: %w", err)
-		}
 	}
-	if err := os.Chmod(d.address, mode); err != nil {
-		return fmt.Errorf("opening a socket to its sources: %w", err)
+	if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
+		return nil, fmt.Errorf(action, err)
+	}
+	return info, nil
+}
+
+// socket is a listener on a path that knows its file.
+type socket struct {
+	net.Listener
+
+	path   string
+	file   fs.FileInfo // no other is like it as long as it is listened on
+	remove sync.Once
+}
+
+// missed says what is wrong if nobody finds the socket any more.
+func (s *socket) missed() error {
+	found, err := os.Lstat(s.path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for the socket: %w", err)
+	case !os.SameFile(found, s.file):
+		return fmt.Errorf("something else is at %s by now", s.path)
 	}
 	return nil
+}
+
+// Close removes the socket, if it still is the one.
+func (s *socket) Close() error {
+	s.remove.Do(func() {
+		if s.missed() == nil {
+			_ = os.Remove(s.path) // whoever finds it finds that nobody listens
+		}
+	})
+	return s.Listener.Close() //nolint:wrapcheck // the server looks whether it was closed already
 }
 
 // sweep removes a socket that nobody listens on.

@@ -34,8 +34,9 @@ func FuzzServe(f *testing.F) {
 		in := New(Config{Emit: func(_ string, r symptom.Report) { passed = append(passed, r) }, Logger: slog.New(slog.DiscardHandler)})
 		mine := source("disk-watch", disk)
 		d := newDesk(mine, time.Now())
+		d.show(&symptom.Report{}, time.Now())
 		in.desks = []*desk{d}
-		c := &caller{door: &door{own: mine.Name, lobby: in.lobby}}
+		c := &caller{door: &door{own: mine.Name, lobby: &lobby{places: places}}}
 		request := httptest.NewRequestWithContext(withCaller(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
 		answer := httptest.NewRecorder()
 		in.serve(answer, request)
@@ -52,7 +53,7 @@ func FuzzServe(f *testing.F) {
 			if err := json.Unmarshal(answer.Body.Bytes(), &refusal); err != nil || refusal.Problem == "" || refusal.Hint == "" || answer.Body.Len() > 2000 {
 				t.Fatalf("%d %q", answer.Code, answer.Body.Bytes())
 			}
-			if len(passed) > 0 || len(d.told)+len(d.shown)+len(d.events) > 0 || !d.whole.heard.IsZero() {
+			if len(passed) > 0 || len(d.told)+len(d.events) > 0 || d.shown[disk].Reason != NotHeardYet || !d.whole.heard.IsZero() {
 				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
 			}
 			if answer.Code != 400 && answer.Code != 413 && refusal.Field == "" {

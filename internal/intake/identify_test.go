@@ -189,7 +189,7 @@ func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
 			n := rapid.IntRange(0, 2).Draw(t, label+" is")
 			return &n
 		}
-		tokens := []string{"", "a-token-of-some-length", "b-token-of-some-length", "c-token-of-some-length"}
+		tokens := []string{"", "/a-token-of-some-length", "/b-token-of-some-length", "/c-token-of-some-length"}
 		var setup Setup
 		setup.Socket = "/all"
 		for i := range rapid.IntRange(1, 4).Draw(t, "sources") {

@@ -17,7 +17,8 @@ import (
 const (
 	// places are for callers who have not said yet who they are.
 	places = 32
-	// upkeep is how often tokens are read anew, and doors tried that would not open.
+	// upkeep is how often tokens are read anew, and doors tried that would not open or
+	// that nobody finds any more.
 	upkeep = 10 * time.Second
 	// beats is into how many parts a silence is divided. They are counted, as time in
 	// which the agent itself was stopped is no silence of others.
@@ -48,6 +49,7 @@ type Intake struct {
 	cfg    Config
 	server *http.Server
 	open   func(doorway) (net.Listener, error)
+	read   func(path string) (digest, error)
 
 	applying sync.Mutex    // one change at a time
 	changed  chan struct{} // the beat may be another
@@ -57,8 +59,8 @@ type Intake struct {
 	wanted    []doorway
 	doors     map[doorway]*door
 	troubles  map[string]error
+	reading   map[*desk]string // the files of tokens that are being read
 	strangers uint64
-	lobby     *lobby
 	ended     bool
 }
 
@@ -79,8 +81,8 @@ type Counts struct {
 // New returns an intake that listens to nobody yet.
 func New(cfg Config) *Intake {
 	in := &Intake{
-		cfg: cfg, open: doorway.open, changed: make(chan struct{}, 1),
-		doors: map[doorway]*door{}, troubles: map[string]error{}, lobby: &lobby{places: places},
+		cfg: cfg, open: doorway.open, read: readToken, changed: make(chan struct{}, 1),
+		doors: map[doorway]*door{}, troubles: map[string]error{}, reading: map[*desk]string{},
 	}
 	in.server = &http.Server{
 		Handler:           http.HandlerFunc(in.serve),
@@ -104,6 +106,7 @@ func (in *Intake) Apply(setup Setup) error {
 	desks := in.settle(setup.Sources, time.Now())
 	in.mu.Lock()
 	in.desks, in.wanted = desks, setup.doorways()
+	in.forget()
 	in.mu.Unlock()
 	in.readTokens()
 	in.arrange()
@@ -139,7 +142,9 @@ func (in *Intake) settle(sources []Source, now time.Time) []*desk {
 		d := before[source.Name]
 		if d == nil {
 			d = newDesk(source, now)
-			in.begin(d)
+			in.begin(d, now)
+		} else {
+			in.greet(d, now)
 		}
 		desks = append(desks, d)
 	}
@@ -147,7 +152,7 @@ func (in *Intake) settle(sources []Source, now time.Time) []*desk {
 }
 
 // begin takes up what a source has told in the life before.
-func (in *Intake) begin(d *desk) {
+func (in *Intake) begin(d *desk, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if in.cfg.Memory != nil {
@@ -155,8 +160,18 @@ func (in *Intake) begin(d *desk) {
 			in.cfg.Logger.Error("what a source had told is forgotten", "source", d.name, "err", err)
 		}
 	}
+	d.show(&symptom.Report{}, now)
 	in.emit(d, symptom.Report{Source: d.name, Conditions: d.all()})
 	in.cfg.Logger.Info("a source of problem reports is listened for", "source", d.name, "conditions", d.source.Conditions, "silence", d.source.Silence)
+}
+
+// greet shows what a source that stays keeps from now on.
+func (in *Intake) greet(d *desk, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := symptom.Report{Source: d.name}
+	d.show(&r, now)
+	in.emit(d, r)
 }
 
 // emit passes on what is new. The desk is locked, so that the order is that of the desk.
@@ -187,7 +202,11 @@ func (in *Intake) arrange() {
 	wanted, ended := slices.Clone(in.wanted), in.ended
 	var shut []*door
 	for at, d := range in.doors {
-		if !slices.Contains(wanted, at) {
+		lost := d.missed()
+		if lost != nil {
+			in.note(at.String(), lost) // until it is there again
+		}
+		if lost != nil || !slices.Contains(wanted, at) {
 			shut = append(shut, d)
 			delete(in.doors, at)
 		}
@@ -206,10 +225,11 @@ func (in *Intake) arrange() {
 		if err != nil {
 			continue
 		}
-		d := &door{Listener: listener, where: at.String(), own: at.own, lobby: in.lobby}
+		d := &door{Listener: listener, where: at.String(), own: at.own, lobby: &lobby{places: places}}
 		in.mu.Lock()
 		in.doors[at] = d
 		in.mu.Unlock()
+		in.cfg.Logger.Info("listening for problem reports", "at", d.where, "of", at.own)
 		go in.attend(at, d)
 	}
 }
@@ -222,7 +242,6 @@ func (in *Intake) close(d *door) {
 
 // attend serves those who come through a door, until it is closed.
 func (in *Intake) attend(at doorway, d *door) {
-	in.cfg.Logger.Info("listening for problem reports", "at", d.where, "of", at.own)
 	err := in.server.Serve(d)
 	in.mu.Lock()
 	broken := in.doors[at] == d && !in.ended
@@ -235,36 +254,33 @@ func (in *Intake) attend(at doorway, d *door) {
 	}
 }
 
-// readTokens reads the files of all tokens.
-func (in *Intake) readTokens() {
-	in.mu.Lock()
-	desks := slices.Clone(in.desks)
-	in.mu.Unlock()
-	for _, d := range desks {
-		d.mu.Lock()
-		path, name := d.source.TokenFile, d.name
-		d.mu.Unlock()
-		if path == "" {
-			continue
-		}
-		sum, err := readToken(path)
-		in.trouble("the token of "+name, err)
-		d.mu.Lock()
-		if d.token = &sum; err != nil {
-			d.token = nil
-		}
-		d.mu.Unlock()
-	}
-}
-
 // trouble notes that something cannot be used, or can, and says so if that is news.
 func (in *Intake) trouble(what string, err error) {
 	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.note(what, err)
+}
+
+// forget forgets what was wrong with that which nobody asks for any more. It is locked.
+func (in *Intake) forget() {
+	asked := map[string]bool{}
+	for _, at := range in.wanted {
+		asked[at.String()] = true
+	}
+	for _, d := range in.desks {
+		d.mu.Lock()
+		asked[tokenOf(d.name)] = d.source.TokenFile != ""
+		d.mu.Unlock()
+	}
+	maps.DeleteFunc(in.troubles, func(what string, _ error) bool { return !asked[what] })
+}
+
+// note is trouble for those who have locked it.
+func (in *Intake) note(what string, err error) {
 	before := in.troubles[what]
 	if in.troubles[what] = err; err == nil {
 		delete(in.troubles, what)
 	}
-	in.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		in.cfg.Logger.Error("problem reports cannot be taken", "of", what, "err", err)

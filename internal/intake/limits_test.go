@@ -193,10 +193,77 @@ func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
 	if code, refusal, _ := newPoster(t, dial).post(status("disk-watch")); code != 204 {
 		t.Fatal(code, refusal)
 	}
-	s.in.lobby.mu.Lock()
-	defer s.in.lobby.mu.Unlock()
-	if n := len(s.in.lobby.waiting); n > places || n < places/2 {
+	var at *lobby
+	s.in.mu.Lock()
+	for _, d := range s.in.doors {
+		at = d.lobby
+	}
+	s.in.mu.Unlock()
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if n := len(at.waiting); n > places || n < places/2 {
 		t.Errorf("%d are waiting, want %d", n, places)
+	}
+}
+
+// Who waits at one door is not sent away on account of those at another.
+func TestACrowdAtOneDoorIsNoneAtAnother(t *testing.T) {
+	_, folder := onSockets(t, func(folder string) Setup {
+		return Setup{Sources: []Source{own(folder, "crowded", disk), own(folder, "calm", "NTPProblem")}}
+	})
+	calm, err := dialUnix(filepath.Join(folder, "calm.sock"))(t.Context())
+	must(t, err)
+	defer calm.Close()
+	fmt.Fprint(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\n")
+	for range 3 * places {
+		conn, err := dialUnix(filepath.Join(folder, "crowded.sock"))(t.Context())
+		must(t, err)
+		defer conn.Close()
+	}
+	if code, refusal, _ := newPoster(t, dialUnix(filepath.Join(folder, "crowded.sock"))).post(status("crowded")); code != 204 {
+		t.Fatal(code, refusal)
+	}
+	body := status("calm")
+	fmt.Fprintf(calm, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	var answer [64]byte
+	if n, err := calm.Read(answer[:]); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 204 ") {
+		t.Errorf("%q, %v", answer[:n], err)
+	}
+}
+
+// A daemon whose client does what it is told is not silent because it is told to wait.
+func TestWhoIsHeldBackIsNotSilent(t *testing.T) {
+	for _, test := range []struct {
+		rate, burst int
+		silence     time.Duration
+	}{
+		{20, 200, 5 * time.Second}, {1, 10, 30 * time.Second}, {1, 10, 2 * time.Minute}, {1, 1, 5 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *stage) {
+				t.Helper()
+				mine := source("disk-watch", disk, "NTPProblem")
+				mine.Rate, mine.Burst, mine.Silence = test.rate, test.burst, test.silence
+				defer s.run(t.Context(), mine)()
+				c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch", Heartbeat: test.silence / 4})
+				must(t, c.SetCondition(sick))
+				pass(time.Second)
+				for i := range 1000 {
+					must(t, c.Report(problem.Event{Reason: "Backlog", Timestamp: time.Now().Add(-time.Hour + time.Duration(i)*time.Millisecond)}))
+				}
+				for range 1500 {
+					pass(time.Second)
+					s.want(disk, "True BadBlocksFound")
+				}
+				s.want("NTPProblem", "Unknown SourceNeverHeard") // which it does not tell
+				if counts := s.countsOf("disk-watch"); counts.Events != 1000 || counts.Refused[429] == 0 && counts.Slowed == 0 {
+					t.Errorf("%+v", counts)
+				}
+				stop()
+				pass(test.silence + test.silence/5 + 2*time.Second)
+				s.want(disk, "Unknown SourceSilent")
+			})
+		})
 	}
 }
 
@@ -223,7 +290,11 @@ func TestWhoDawdlesIsSentAway(t *testing.T) {
 			must(t, conn.Close())
 		}
 		pass(time.Second)
-		if n := len(s.in.lobby.waiting) + s.in.desks[0].callers; n > 0 {
+		n := s.in.desks[0].callers
+		for _, d := range s.in.doors {
+			n += len(d.lobby.waiting)
+		}
+		if n > 0 {
 			t.Errorf("%d are still there", n)
 		}
 	})

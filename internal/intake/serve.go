@@ -28,24 +28,34 @@ const (
 // serve answers one request.
 func (in *Intake) serve(w http.ResponseWriter, r *http.Request) {
 	at, refusal := in.receive(w, r)
-	if at == nil {
-		in.mu.Lock()
-		in.strangers++
-		in.mu.Unlock()
-	} else {
-		at.mu.Lock()
-		if refusal == nil {
-			at.counts.Accepted++
-		} else {
-			at.counts.Refused[refusal.Code]++
-		}
-		at.mu.Unlock()
-	}
+	in.count(at, refusal, time.Now())
 	if refusal == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	answer(w, refusal)
+}
+
+// count notes what became of a request, of a stranger if it was at no desk.
+func (in *Intake) count(at *desk, refusal *problem.RefusedError, now time.Time) {
+	if at == nil {
+		in.mu.Lock()
+		in.strangers++
+		in.mu.Unlock()
+		return
+	}
+	at.mu.Lock()
+	news := false
+	if refusal == nil {
+		at.counts.Accepted++
+	} else {
+		at.counts.Refused[refusal.Code]++
+		news = at.refusals.note(refusal, now)
+	}
+	at.mu.Unlock()
+	if news {
+		in.cfg.Logger.Warn("problem reports of a source are refused", "source", at.name, "code", refusal.Code, "err", refusal)
+	}
 }
 
 // answer writes a refusal.
@@ -166,7 +176,6 @@ func oversized(w http.ResponseWriter) *problem.RefusedError {
 func (in *Intake) hear(at *desk, s *statement, now time.Time) *problem.RefusedError {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	at.bucket.owe(min(len(s.Events), problem.MaxEvents))
 	if at.closed {
 		return refuse(http.StatusUnauthorized, "", "", "%s is heard no longer", at.name)
 	}

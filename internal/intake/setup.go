@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -62,10 +63,14 @@ func (s Setup) Validate() error {
 			v.refuse("tcp", "%q is no address with a port; write one such as 127.0.0.1:20258", s.TCP)
 		case !at.Addr().Unmap().IsLoopback():
 			v.refuse("tcp", "%s can be reached from other machines; write 127.0.0.1 or [::1]", s.TCP)
+		case at.Port() == 0:
+			v.refuse("tcp", "nobody would know which port it is; write one such as 127.0.0.1:20258")
+		case !slices.ContainsFunc(s.Sources, func(of Source) bool { return of.isShared() && of.TokenFile != "" }):
+			v.refuse("tcp", "no source can be known there; give one a tokenFile and no socket of its own, or take it away")
 		}
 	}
 	v.socket("socket", s.Socket)
-	keeper, sockets := map[string]string{}, map[string]string{s.Socket: "all"}
+	keeper, sockets := map[string]string{}, map[string]string{filepath.Clean(s.Socket): "all"}
 	for i := range s.Sources {
 		v.source(fmt.Sprintf("sources[%d]", i), &s.Sources[i], s.Sources[:i], keeper, sockets)
 		if s.Sources[i].isShared() && s.Socket == "" && s.TCP == "" {
@@ -86,6 +91,8 @@ func (v *verdict) socket(field, path string) {
 	case path == "":
 	case !filepath.IsAbs(path):
 		v.refuse(field, "%q does not begin at the root; write the whole path", path)
+	case strings.HasSuffix(path, "/"):
+		v.refuse(field, "%q is a folder; write the path of a socket in it", path)
 	case len(path) > longestSocket:
 		v.refuse(field, "the path has %d letters, and the kernel takes %d; write a shorter one", len(path), longestSocket)
 	}
@@ -100,10 +107,13 @@ func (v *verdict) source(at string, s *Source, before []Source, keeper, sockets 
 		v.refuse(at+".name", "%s is there already; leave one of them", s.Name)
 	}
 	v.socket(at+".socket", s.Socket)
-	if of, taken := sockets[s.Socket]; taken && s.Socket != "" {
+	if of, taken := sockets[filepath.Clean(s.Socket)]; taken && s.Socket != "" {
 		v.refuse(at+".socket", "%s is that of %s already; write one that nobody else is given", s.Socket, of)
 	}
-	sockets[s.Socket] = s.Name
+	sockets[filepath.Clean(s.Socket)] = s.Name
+	if s.TokenFile != "" && !filepath.IsAbs(s.TokenFile) {
+		v.refuse(at+".tokenFile", "%q does not begin at the root; write the whole path", s.TokenFile)
+	}
 	if s.Socket == "" && s.UID == nil && s.GID == nil && s.TokenFile == "" {
 		v.refuse(at, "there is nothing to know %s by; write its uid or gid, a tokenFile, or a socket of its own", s.Name)
 	}
@@ -111,7 +121,7 @@ func (v *verdict) source(at string, s *Source, before []Source, keeper, sockets 
 		if s.looksLike(&b) {
 			v.refuse(at, "%s cannot be told from %s, which is known by the same uid and gid; give one of them a tokenFile or a socket of its own", s.Name, b.Name)
 		}
-		if s.TokenFile != "" && s.TokenFile == b.TokenFile && s.isShared() && b.isShared() {
+		if s.TokenFile != "" && filepath.Clean(s.TokenFile) == filepath.Clean(b.TokenFile) && s.isShared() && b.isShared() {
 			v.refuse(at+".tokenFile", "it is that of %s already; give each its own", b.Name)
 		}
 	}

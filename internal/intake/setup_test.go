@@ -19,7 +19,17 @@ func TestWhatCannotBeMeantIsNotApplied(t *testing.T) {
 		want  []string
 	}{
 		{Setup{Sources: []Source{a, source("b", disk)}}, nil},
-		{Setup{Socket: "/s", TCP: "[::1]:80"}, nil},
+		{Setup{Socket: "/s", TCP: "[::1]:80", Sources: []Source{with(func(s *Source) { s.Socket, s.TokenFile = "", "/t" })}}, nil},
+		{Setup{Socket: "/s", TCP: "[::1]:80", Sources: []Source{with(func(s *Source) { s.TokenFile = "/t" })}},
+			[]string{"tcp: no source can be known there; give one a tokenFile and no socket of its own, or take it away"}},
+		{Setup{TCP: "127.0.0.1:0"}, []string{"tcp: nobody would know which port it is; write one such as 127.0.0.1:20258"}},
+		{Setup{Socket: "/run/"}, []string{`socket: "/run/" is a folder; write the path of a socket in it`}},
+		{Setup{Sources: []Source{a, with(func(s *Source) { s.Socket = "/run//a.sock" })}},
+			[]string{"sources[1].socket: /run//a.sock is that of a already; write one that nobody else is given"}},
+		{Setup{Sources: []Source{with(func(s *Source) { s.TokenFile = "t" })}},
+			[]string{`sources[0].tokenFile: "t" does not begin at the root; write the whole path`}},
+		{Setup{Socket: "/s", Sources: []Source{with(func(s *Source) { s.Socket, s.TokenFile, s.Name, s.Conditions = "", "/./t", "c", nil }), with(func(s *Source) { s.Socket, s.TokenFile = "", "/t" })}},
+			[]string{"sources[1].tokenFile: it is that of c already; give each its own"}},
 		{Setup{TCP: "0.0.0.0:80"}, []string{"tcp: 0.0.0.0:80 can be reached from other machines; write 127.0.0.1 or [::1]"}},
 		{Setup{TCP: ":80"}, []string{`tcp: ":80" is no address with a port; write one such as 127.0.0.1:20258`}},
 		{Setup{TCP: "localhost:80"}, []string{`tcp: "localhost:80" is no address with a port; write one such as 127.0.0.1:20258`}},

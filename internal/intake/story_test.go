@@ -1,12 +1,16 @@
 package intake
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -90,16 +94,22 @@ func TestWhoIsNeverHeardHasItsGrace(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
+		since := s.want(disk, "Unknown SourceNotHeardYet")
 		pass(119 * time.Second)
-		s.want(disk, "")
+		s.want(disk, "Unknown SourceNotHeardYet")
 		pass(25 * time.Second)
-		s.want(disk, "Unknown SourceNeverHeard")
+		if got := s.want(disk, "Unknown SourceNeverHeard"); !got.Equal(since) {
+			t.Errorf("it is Unknown since %s, and since %s by other words", since, got)
+		}
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
 		defer stop()
 		must(t, c.SetCondition(well))
 		pass(time.Second)
 		s.want(disk, "False NoBadBlocks")
 		s.want("NTPProblem", "Unknown SourceNeverHeard") // it lives, and does not say
+		if got := s.told(); !slices.Equal(got, []string{disk + "/NoBadBlocks"}) {
+			t.Errorf("%q is told", got)
+		}
 	})
 }
 
@@ -111,7 +121,7 @@ func TestAConditionThatALivingSourceDoesNotTellIsUnknown(t *testing.T) {
 		defer stop()
 		must(t, c.SetCondition(well))
 		pass(time.Minute)
-		s.want("NTPProblem", "")
+		s.want("NTPProblem", "Unknown SourceNotHeardYet")
 		pass(2 * time.Minute)
 		s.want(disk, "False NoBadBlocks")
 		s.want("NTPProblem", "Unknown SourceNeverHeard")
@@ -139,6 +149,123 @@ func TestAConditionThatIsLeftOutIsNotKnown(t *testing.T) {
 			t.Error("the source itself is not silent")
 		}
 	})
+}
+
+// A daemon that is started again knows that the disk is sick, and not since when.
+func TestARestartOfTheDaemonIsNoTransition(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		var first time.Time
+		for i := range 4 {
+			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+			must(t, c.SetCondition(sick))
+			pass(time.Minute)
+			since := s.want(disk, "True BadBlocksFound")
+			if i == 0 {
+				first = since
+			}
+			if !since.Equal(first) {
+				t.Errorf("it is sick since %s, and told since %s", first, since)
+			}
+			stop()
+			pass(10 * time.Second)
+		}
+		if got := s.told(); !slices.Equal(got, []string{disk + "/BadBlocksFound"}) {
+			t.Errorf("%q is told", got)
+		}
+		// What its second life had on its way comes after the word of its fourth.
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		defer p.client.CloseIdleConnections()
+		if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 2*time.Minute))); code != 409 {
+			t.Error(code, refusal)
+		}
+		if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
+			t.Error(code, refusal)
+		}
+		s.want(disk, "False NoBadBlocks")
+	})
+}
+
+// A machine whose clock was wrong when it booted has told, and kept, what is still to come.
+func TestAClockThatWasSetBackDeafensNobody(t *testing.T) {
+	future := time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) // in a bubble it is an hour earlier
+	for _, same := range []bool{true, false} {
+		bubble(t, func(t *testing.T, s *stage) {
+			t.Helper()
+			old := symptom.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
+			text, err := json.Marshal(state{Boot: "boot-1", Conditions: map[string]conditionState{disk: {Told: word{old, future}, Shown: old}}})
+			must(t, err)
+			s.kept["disk-watch"] = text
+			defer s.run(t.Context(), source("disk-watch", disk))()
+			if since := s.want(disk, "True BadBlocksFound"); since.After(time.Now()) {
+				t.Errorf("it stands since %s", since)
+			}
+			pass(time.Minute)
+			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+			defer stop()
+			want := map[bool]string{true: "True BadBlocksFound", false: "False NoBadBlocks"}[same]
+			must(t, c.SetCondition(map[bool]problem.Condition{true: sick, false: well}[same]))
+			pass(2 * time.Second)
+			if since := s.want(disk, want); since.After(time.Now()) || c.Err() != nil {
+				t.Errorf("it stands since %s, %v", since, c.Err())
+			}
+		})
+	}
+}
+
+// As long as the daemon lives, the clock may be set back under it.
+func TestWhatADaemonStampsAheadHoldsUpNothingElse(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
+		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+		defer stop()
+		ahead := sick
+		ahead.Transition = time.Now().Add(time.Hour)
+		must(t, c.SetCondition(ahead))
+		must(t, c.SetCondition(problem.Condition{Type: "NTPProblem", Status: true, Reason: "NTPIsDown"}))
+		must(t, c.Report(problem.Event{Reason: "Early", Timestamp: time.Now().Add(time.Hour)}))
+		pass(5 * time.Second)
+		s.want(disk, "True BadBlocksFound")
+		s.want("NTPProblem", "True NTPIsDown")
+		if got := s.told(); !slices.Contains(got, "Early") {
+			t.Errorf("%q is told", got)
+		}
+	})
+}
+
+func TestWhoSpeaksAndIsRefusedIsSilentForAReason(t *testing.T) {
+	var log bytes.Buffer
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		s.begin("boot-1", &log)
+		defer s.run(t.Context(), source("disk-watch", disk))()
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		if code, _, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
+			t.Error(code)
+		}
+		for range 30 {
+			pass(10 * time.Second)
+			if code, _, _ := p.post(status("disk-watch", condition("DiskBadBlok", false, 0))); code != 422 {
+				t.Error(code)
+			}
+			if code, _, _ := p.post(`{`); code != 400 {
+				t.Error(code)
+			}
+		}
+		s.want(disk, "Unknown SourceSilent")
+		s.mu.Lock()
+		message := s.chart.Conditions()[0].Message
+		s.mu.Unlock()
+		if !strings.Contains(message, "statuses were refused, the last one with 400: this is no JSON") || !strings.Contains(message, "then it was False") {
+			t.Errorf("it says %q", message)
+		}
+		p.client.CloseIdleConnections()
+	})
+	if n := strings.Count(log.String(), "are refused"); n != 2 || !strings.Contains(log.String(), "DiskBadBlock?") {
+		t.Errorf("of two kinds %d are logged:\n%s", n, log.String())
+	}
 }
 
 func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
@@ -211,7 +338,7 @@ func TestARebootCuresWhatItCures(t *testing.T) {
 		next.begin("boot-2", t.Output())
 		defer next.run(t.Context(), source("watch", disk, "NTPProblem"))()
 		next.want(disk, "True BadBlocksFound")
-		next.want("NTPProblem", "")
+		next.want("NTPProblem", "Unknown SourceNotHeardYet")
 	})
 }
 
@@ -220,7 +347,7 @@ func TestWhatIsKeptAndCannotBeReadIsForgotten(t *testing.T) {
 		t.Helper()
 		s.kept["disk-watch"] = []byte(`{"conditions": [`)
 		defer s.run(t.Context(), source("disk-watch", disk))()
-		s.want(disk, "")
+		s.want(disk, "Unknown SourceNotHeardYet")
 	})
 }
 
@@ -252,7 +379,7 @@ func TestSourcesComeStayAndGo(t *testing.T) {
 		must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
 		pass(time.Minute)
 		s.want(disk, "")
-		if !slices.Equal(s.gone, []string{disk}) {
+		if !slices.Equal(s.gone, []string{"NTPProblem", disk}) {
 			t.Errorf("%q is gone", s.gone)
 		}
 		if c.Err() == nil {

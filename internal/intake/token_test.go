@@ -1,0 +1,122 @@
+package intake
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// byToken is a source at the socket of all that is known by its token.
+func byToken(name, file string, conditions ...string) Source {
+	s := source(name, conditions...)
+	s.Socket, s.TokenFile = "", file
+	return s
+}
+
+func TestAPipeInThePlaceOfATokenHoldsUpNothing(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "token")
+	must(t, syscall.Mkfifo(pipe, 0o600))
+	s := newStage(t)
+	s.begin("", t.Output())
+	folder := t.TempDir()
+	shared := filepath.Join(folder, "all.sock")
+	must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
+	defer s.in.end(t.Context())
+	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "no ordinary file") {
+		t.Errorf("%q", why)
+	}
+	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
+	if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
+		t.Error(code, refusal)
+	}
+	must(t, os.Remove(pipe))
+	must(t, os.WriteFile(pipe, []byte(secret), 0o600))
+	s.in.readTokens()
+	p = newPoster(t, dialUnix(shared))
+	p.token = secret
+	if code, refusal, _ := p.post(status("token")); code != 204 || len(s.in.Ailments()) > 0 {
+		t.Error(code, refusal, s.in.Ailments())
+	}
+}
+
+// A mount whose server is gone keeps whoever reads there until it is back.
+func TestAFileSystemThatDoesNotAnswerHoldsUpNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		back, reads := make(chan struct{}), atomic.Int64{}
+		s.in.read = func(string) (digest, error) {
+			reads.Add(1)
+			<-back
+			return parseToken(secret)
+		}
+		s.in.open = s.listen
+		setup := Setup{Socket: "/run/all.sock", Sources: []Source{byToken("token", "/mnt/token", "NTPProblem"), source("disk-watch", disk)}}
+		began := time.Now()
+		must(t, s.in.Apply(setup))
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it takes %s to apply a setup", took)
+		}
+		ended := make(chan struct{})
+		go func() { s.in.Run(t.Context()); close(ended) }()
+		p := newPoster(t, s.dial("/run/disk-watch.sock"))
+		for range 10 {
+			if code, refusal, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
+				t.Fatal(code, refusal)
+			}
+			pass(time.Minute)
+		}
+		pass(3 * time.Minute)
+		s.want(disk, "Unknown SourceSilent") // which somebody still notices
+		s.want("NTPProblem", "Unknown SourceNeverHeard")
+		if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "/mnt/token: the file system does not answer") || reads.Load() != 1 {
+			t.Errorf("%d reads: %q", reads.Load(), why)
+		}
+		close(back)
+		pass(time.Second)
+		known := newPoster(t, s.dial("/run/all.sock"))
+		known.token = secret
+		if code, refusal, _ := known.post(status("token", condition("NTPProblem", false, 0))); code != 204 || len(s.in.Ailments()) > 0 {
+			t.Error(code, refusal, s.in.Ailments())
+		}
+		p.client.CloseIdleConnections()
+		known.client.CloseIdleConnections()
+	})
+}
+
+func TestATokenOfTwoIsThatOfNone(t *testing.T) {
+	folder := t.TempDir()
+	one, two := filepath.Join(folder, "one"), filepath.Join(folder, "two")
+	must(t, os.WriteFile(one, []byte(secret), 0o600))
+	must(t, os.WriteFile(two, []byte(secret+"\n"), 0o600))
+	s := newStage(t)
+	s.begin("", t.Output()).open = s.listen
+	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
+	defer s.in.end(t.Context())
+	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
+		t.Errorf("%q", why)
+	}
+	must(t, os.WriteFile(two, []byte(other), 0o600))
+	s.in.readTokens()
+	s.in.readTokens() // whichever of them was refused
+	if why := s.in.Ailments(); len(why) > 0 {
+		t.Errorf("%q", why)
+	}
+}
+
+func TestWhatIsWrongWithASourceThatIsGoneIsNoAilment(t *testing.T) {
+	s := newStage(t)
+	s.begin("", t.Output()).open = s.listen
+	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
+	defer s.in.end(t.Context())
+	if why := s.in.Ailments(); len(why) != 1 {
+		t.Fatalf("%q", why)
+	}
+	must(t, s.in.Apply(Setup{Sources: []Source{source("b", disk)}}))
+	if why := s.in.Ailments(); len(why) > 0 {
+		t.Errorf("%q", why)
+	}
+}
