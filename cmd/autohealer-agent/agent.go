@@ -22,6 +22,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/child"
+	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/memory"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
@@ -63,6 +64,7 @@ type agent struct {
 	runs       map[string]task   // what monitors that run do, by their names
 	sources    intake.Setup      // who is heard
 	noted      map[string]string // version of a file of which it was said what is odd
+	both       []string          // conditions that a daemon and a monitor keep
 	counters   map[string]counter
 	retired    map[string]uint64 // problems of monitors that are no more, by reason
 	silent     map[string]bool   // monitors that have conditions and have not told them yet
@@ -223,6 +225,7 @@ func (a *agent) change(ctx context.Context, what func()) {
 	a.mu.Lock()
 	what()
 	p := a.plan()
+	a.noteBoth(p)
 	a.await(p)
 	a.mu.Unlock()
 	// Before they run: what is remembered for too long must not be recalled.
@@ -282,6 +285,21 @@ func (a *agent) note(s *settings.Setting) {
 	for _, warning := range s.Warnings {
 		a.log.Warn("a configuration file may say what is not meant", "file", s.Path, "warning", warning)
 	}
+}
+
+// noteBoth says which conditions both a daemon and a monitor keep, when that is news.
+func (a *agent) noteBoth(p plan) {
+	monitors := map[string][]config.Condition{}
+	for name, t := range p.tasks {
+		monitors[name] = t.conditions
+	}
+	both := bothKeep(p.sources, monitors)
+	if !slices.Equal(both, a.both) {
+		for _, warning := range both {
+			a.log.Warn("configuration files may say what is not meant", "warning", warning)
+		}
+	}
+	a.both = both
 }
 
 // found takes what a monitor has found.

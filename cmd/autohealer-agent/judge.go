@@ -51,13 +51,20 @@ func prefixed(path string, err error) error {
 	return fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "\n"+path+": "))
 }
 
-// judgeHere also warns of programs that are not on this machine. Whoever runs the agent
-// cannot do anything about that, whoever writes a file can; and an agent that looked for
-// them would hang with a file system that does not answer.
+// judgeHere also warns of programs and tokens that are not on this machine. Whoever runs
+// the agent cannot do anything about that, whoever writes a file can; and an agent that
+// looked for them would hang with a file system that does not answer.
 func judgeHere(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	file, warnings, err = judge(path, kind, text)
 	if err != nil {
 		return nil, warnings, err
+	}
+	if file.Problems != nil {
+		unread, err := sources(file.Problems).Tokens()
+		if err != nil {
+			return nil, warnings, prefixed(path, err)
+		}
+		warnings = append(warnings, unread...)
 	}
 	return file, append(warnings, file.MissingPrograms()...), nil
 }
@@ -67,7 +74,16 @@ func validate(names []settings.Name, out io.Writer) error {
 	shelf := settings.New(settings.Config{Names: names, Judge: judgeHere})
 	shelf.Read()
 	bad, all := 0, shelf.Settings()
+	monitors := map[string][]config.Condition{}
 	for _, s := range all {
+		if s.File != nil {
+			monitors[s.Path] = conditionsOf(s.File)
+		}
+	}
+	for _, s := range all {
+		if s.File != nil && s.File.Problems != nil {
+			s.Warnings = append(s.Warnings, bothKeep(sources(s.File.Problems), monitors)...)
+		}
 		if s.Err != nil {
 			bad++
 			fmt.Fprintf(out, "%s: not ok\n  %s\n", s.Path, strings.ReplaceAll(s.Err.Error(), "\n", "\n  "))

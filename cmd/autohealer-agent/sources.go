@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/resourcestack/autohealer/internal/intake"
@@ -27,6 +30,36 @@ func sources(p *config.ProblemSources) intake.Setup {
 func judgeSources(path string, p *config.ProblemSources) error {
 	if err := sources(p).Validate(); err != nil {
 		return prefixed(path, err)
+	}
+	return nil
+}
+
+// bothKeep says which conditions a daemon keeps that monitors keep as well, by their names:
+// that may be meant, and a condition is then as bad as the worst of them says.
+func bothKeep(setup intake.Setup, monitors map[string][]config.Condition) []string {
+	var both []string
+	for i := range setup.Sources {
+		source := &setup.Sources[i]
+		for _, kind := range source.Conditions {
+			for _, monitor := range slices.Sorted(maps.Keys(monitors)) {
+				if slices.ContainsFunc(monitors[monitor], func(c config.Condition) bool { return c.Type == kind }) {
+					both = append(both, fmt.Sprintf("%s is kept by %s and by %s: it is as bad as the worse of them says, and Unknown while %s is silent", kind, source.Name, monitor, source.Name))
+				}
+			}
+		}
+	}
+	return both
+}
+
+// conditionsOf are those of the monitor that a file is for.
+func conditionsOf(f *config.File) []config.Condition {
+	switch {
+	case f.Log != nil:
+		return f.Log.Conditions
+	case f.Plugin != nil:
+		return f.Plugin.Conditions
+	case f.Check != nil:
+		return f.Check.Conditions
 	}
 	return nil
 }

@@ -93,10 +93,10 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 	p.waitFor("that nothing was said", p.is("DiskBadBlock", "Unknown", "SourceNotHeardYet"))
 	kill := w.daemon()
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
-	w.has("17 2\n")
+	w.has("17 200\n")
 	p.waitFor("a bad block", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	p.waitFor("the event of it", func() bool {
-		return p.logged("problem found", "problem-source:disk-watch", "BadBlockFound", "17 2") == 1
+		return p.logged("problem found", "problem-source:disk-watch", "BadBlockFound", "17 200") == 1
 	})
 	for metric, want := range map[string]string{
 		`problem_gauge{type="DiskBadBlock",reason="BadBlocksFound"}`:                 "1",
@@ -147,7 +147,7 @@ func TestAConfigMapSaysAnewWhoMayReport(t *testing.T) {
 	file := filepath.Join(mount, "sources.json")
 	publish(t, mount, "..1", "sources.json", problemSources(w, `"DiskBadBlock"`))
 	p := start(t, append(s.args(), "--config.problem-sources="+file)...)
-	w.has("17 2\n")
+	w.has("17 200\n")
 	w.daemon()
 	p.waitFor("a bad block", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 
@@ -165,7 +165,7 @@ func TestAConfigMapSaysAnewWhoMayReport(t *testing.T) {
 
 	publish(t, mount, "..4", "sources.json", problemSources(w, `"DiskBadBlock"`))
 	p.waitFor("that it may", func() bool { return p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
-	w.has("18 1\n") // what was refused it tells again when it changes, or after a minute
+	w.has("18 100\n") // what was refused it tells again when it changes, or after a minute
 	p.waitFor("that it is heard again", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	if n := p.logged("a monitor is replaced"); n != 0 {
 		t.Errorf("%d monitors were replaced", n)
@@ -195,6 +195,60 @@ func TestASocketThatCannotBeMadeIsAnAilment(t *testing.T) {
 	p.waitFor("health", func() bool { code, _ := get(t, p.status+"/healthz"); return code == http.StatusOK })
 }
 
+// Nobody knows how a condition is that was sick before. It must not go before its daemon
+// has had its time, nor look well.
+func TestAnAgentWithoutItsMemoryDoesNotTakeASickNodeForWell(t *testing.T) {
+	t.Parallel()
+	e, s, w := newEar(t), newScene(t), newWatched(t)
+	file := filepath.Join(t.TempDir(), "sources.json")
+	put(t, file, problemSources(w, `"DiskBadBlock"`))
+	args := append(append(s.args(), e.args()...), "--config.problem-sources="+file)
+	p := start(t, args...)
+	w.has("17 200\n")
+	kill := w.daemon()
+	applied := func(what string) func() bool {
+		return func() bool { rows := e.told(); return len(rows) > 0 && strings.Contains(rows[len(rows)-1], what) }
+	}
+	p.waitFor("that the node is sick", applied("DiskBadBlock=True"))
+	kill()
+	p.stop()
+	if err := os.RemoveAll(s.state); err != nil {
+		t.Fatal(err)
+	}
+	before := len(e.told())
+	p = start(t, args...)
+	p.waitFor("that its daemon is not heard", p.is("DiskBadBlock", "Unknown", "SourceNeverHeard"))
+	p.waitFor("that this is told", applied("DiskBadBlock=Unknown"))
+	for _, row := range e.told()[before:] {
+		if !strings.Contains(row, "DiskBadBlock=Unknown") {
+			t.Errorf("the node is told to be %q", row)
+		}
+	}
+	p.stop()
+}
+
+func TestATokenThatNobodyWritesHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	s, w := newScene(t), newWatched(t)
+	pipe := filepath.Join(t.TempDir(), "token")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "sources.json")
+	other := fmt.Sprintf(`{"socket": %q, "sources": [{"name": "other", "tokenFile": %q, "conditions": ["NTPProblem"]}, `, w.list+".sock", pipe)
+	put(t, file, strings.Replace(problemSources(w, `"DiskBadBlock"`), `{"sources": [`, other, 1))
+	p := start(t, append(s.args(), "--config.problem-sources="+file)...)
+	w.daemon()
+	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
+	p.waitFor("an ailment", func() bool {
+		code, body := get(t, p.status+"/healthz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, pipe)
+	})
+	if took := p.stop(); took > 3*time.Second {
+		t.Errorf("it takes %s to stop", took)
+	}
+}
+
 func TestValidateJudgesWhoMayReport(t *testing.T) {
 	w := newWatched(t)
 	file := filepath.Join(t.TempDir(), "sources.json")
@@ -211,6 +265,37 @@ func TestValidateJudgesWhoMayReport(t *testing.T) {
 	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
 		t.Errorf("%v: it says %q", err, out)
 	}
+	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
+	tokens := fmt.Sprintf(`{"sources": [{"name": "a", "tokenFile": %q, "conditions": ["NTPProblem"]}, {"name": "b", "tokenFile": %q, "conditions": ["DiskBadBlock"]}]}`, one, two)
+	put(t, one, "correct-horse-battery-staple")
+	out, err = said(tokens)
+	if err != nil || !strings.Contains(out, "warning: sources[1].tokenFile: reading a token: open "+two) {
+		t.Errorf("%v: it says %q", err, out)
+	}
+	put(t, two, "correct-horse-battery-staple\n")
+	if out, err = said(tokens); err == nil || !strings.Contains(out, "sources[1].tokenFile: it has the token of a") {
+		t.Errorf("%v: it says %q", err, out)
+	}
+}
+
+func TestItIsToldThatADaemonAndAMonitorKeepTheSameCondition(t *testing.T) {
+	const monitor = "../../config/disk-log-message-filelog.json"
+	s, w := newScene(t), newWatched(t)
+	file := filepath.Join(t.TempDir(), "sources.json")
+	put(t, file, problemSources(w, `"DiskBadBlock", "NTPProblem"`))
+	flags := []string{"--config.problem-sources=" + file, "--config.system-log-monitor=" + monitor}
+	var out strings.Builder
+	if err := command(t.Context(), append([]string{"--validate"}, flags...), none, &out, io.Discard); err != nil {
+		t.Error(err)
+	}
+	if strings.Count(out.String(), "warning: ") != 1 || !strings.Contains(out.String(), "warning: DiskBadBlock is kept by disk-watch and by "+monitor) {
+		t.Errorf("it says %q", out.String())
+	}
+	p := start(t, append(s.args(), flags...)...)
+	p.waitFor("the warning", func() bool {
+		return p.logged("level=WARN", "DiskBadBlock is kept by disk-watch and by system-log-monitor:"+monitor) == 1
+	})
+	p.stop()
 }
 
 // Where a link on the way to a file is turned elsewhere, no notice comes of it, and the

@@ -22,7 +22,7 @@ const (
 	diskBadBlock    = corev1.NodeConditionType("DiskBadBlock")
 
 	// badBlock is a line of a list of bad blocks: a sector, and how many from there on.
-	badBlock = "2048 8"
+	badBlock = "2048 128"
 
 	// silence is how long the daemon may say nothing, and heartbeat how often it does if
 	// there is nothing to say. Both are short: nobody needs to watch two minutes pass.

@@ -35,7 +35,7 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 		"worker-0007 has an agent, which reads", "0 ms kern.log task docker:4711 blocked for more than 120 seconds.",
 		"worker-0007 KernelDeadlock=True", "worker-0007 DockerHung: Node condition KernelDeadlock is now: True", "left worker-0007",
 		"0 ms kern.log task docker:4711 goes on.", "worker-0007 KernelDeadlock=False",
-		"hears disk-watch", "0 ms sda.badblocks 2048 8", "worker-0007 DiskBadBlock=True", "BadBlockFound:", "0 ms disk-watch kill -9",
+		"hears disk-watch", "0 ms sda.badblocks 2048 128", "worker-0007 DiskBadBlock=True", "BadBlockFound:", "0 ms disk-watch kill -9",
 		"worker-0007 DiskBadBlock=Unknown", "SourceSilent: Node condition DiskBadBlock is now: Unknown", "disk-watch started again",
 		"0 ms sda.badblocks empty: the disk was repaired", "worker-0007 DiskBadBlock=False", "NoBadBlocks: Node condition",
 	} {

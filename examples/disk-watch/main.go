@@ -4,10 +4,10 @@
 //
 //	disk-watch --socket=/run/autohealer/disk-watch/problems.sock '/sys/block/*/badblocks'
 //
-// A list that is not empty is a problem, one that becomes empty is none any more, and a
-// list that grows is an event. It promises to say only what it has seen: when it cannot
-// look it ends, and the agent, which hears nothing more of it, says that nobody knows. It
-// refuses to mend anything.
+// A list that grows is an event. One with a hundred bad sectors is the problem that the
+// catalogue calls so, until it has fewer. Disk-watch promises to say only what it has
+// seen: when it cannot look it ends, and the agent, which hears nothing more of it, says
+// that nobody knows. It refuses to mend anything.
 package main
 
 import (
@@ -47,10 +47,11 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&cfg.TokenFile, "token-file", "", "`file` with the token, if the agent knows this daemon by one")
 	flags.DurationVar(&cfg.Heartbeat, "heartbeat", 0, "how often to report while nothing changes (default 30s)")
 	every := flags.Duration("every", 10*time.Second, "how often to look")
+	tooMany := flags.Int("sectors", 100, "how many bad sectors of a disk are a problem")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() == 0 || *every <= 0 {
+	if flags.NArg() == 0 || *every <= 0 || *tooMany <= 0 {
 		return errors.New("there is nothing to watch: write the lists of bad blocks, such as '/sys/block/*/badblocks', and look --every so often")
 	}
 	client, err := problem.New(cfg)
@@ -62,15 +63,15 @@ func run(ctx context.Context, args []string) error {
 	reporting.Go(func() { client.Run(ctx) })
 	defer reporting.Wait() // what has been found is told before the end
 	defer stop()
-	return watch(ctx, client, *every, flags.Args())
+	return watch(ctx, client, *every, *tooMany, flags.Args())
 }
 
 // watch looks again and again, and tells the client.
-func watch(ctx context.Context, client *problem.Client, every time.Duration, patterns []string) error {
+func watch(ctx context.Context, client *problem.Client, every time.Duration, tooMany int, patterns []string) error {
 	again := time.NewTicker(every)
 	defer again.Stop()
 	for known := -1; ; {
-		found, err := look(patterns)
+		found, worst, err := look(patterns)
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func watch(ctx context.Context, client *problem.Client, every time.Duration, pat
 			}
 		}
 		known = len(found)
-		if err := client.SetCondition(verdict(found)); err != nil {
+		if err := client.SetCondition(verdict(worst, tooMany)); err != nil {
 			return err
 		}
 		select {
@@ -91,36 +92,55 @@ func watch(ctx context.Context, client *problem.Client, every time.Duration, pat
 	}
 }
 
-// verdict makes a condition of what was found. When it began the client knows.
-func verdict(found []string) problem.Condition {
-	if len(found) == 0 {
-		return problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks", Message: "no list has a bad block in it"}
-	}
-	return problem.Condition{
-		Type: "DiskBadBlock", Status: true, Reason: "BadBlocksFound",
-		Message: fmt.Sprintf("%d bad places, the last one: %s", len(found), found[len(found)-1]),
-	}
+// disk is how many sectors of one are bad, by its list.
+type disk struct {
+	list    string
+	sectors int
 }
 
-// look returns what stands in the lists, line by line: a sector, and how many are bad.
-func look(patterns []string) ([]string, error) {
-	var found []string
+// verdict makes a condition of the worst of the disks. When it began the client knows.
+func verdict(worst disk, tooMany int) problem.Condition {
+	c := problem.Condition{Type: "DiskBadBlock", Message: fmt.Sprintf("%d bad sectors in %s", worst.sectors, worst.list)}
+	switch {
+	case worst.sectors >= tooMany:
+		c.Status, c.Reason = true, "BadBlocksFound"
+	case worst.sectors > 0:
+		c.Reason = "FewBadBlocks"
+	default:
+		c.Reason, c.Message = "NoBadBlocks", "no list has a bad block in it"
+	}
+	return c
+}
+
+// look returns what stands in the lists, line by line: a sector, and how many from there
+// on are bad; and which disk has most of them.
+func look(patterns []string) (found []string, worst disk, err error) {
 	for _, pattern := range patterns {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
-			return nil, fmt.Errorf("looking for %s: there is no such list: %w", pattern, errors.Join(err, os.ErrNotExist))
+			return nil, worst, fmt.Errorf("looking for %s: there is no such list: %w", pattern, errors.Join(err, os.ErrNotExist))
 		}
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
 			if err != nil {
-				return nil, fmt.Errorf("reading a list of bad blocks: %w", err)
+				return nil, worst, fmt.Errorf("reading a list of bad blocks: %w", err)
 			}
+			this := disk{list: path}
 			for line := range strings.Lines(string(text)) {
-				if line = strings.TrimSpace(line); line != "" {
-					found = append(found, path+": "+line)
+				if line = strings.TrimSpace(line); line == "" {
+					continue
 				}
+				var first, n int
+				if _, err := fmt.Sscan(line, &first, &n); err != nil {
+					return nil, worst, fmt.Errorf("reading %s: %q is no sector and a number: %w", path, line, err)
+				}
+				found = append(found, path+": "+line)
+				this.sectors += n
+			}
+			if this.sectors > worst.sectors {
+				worst = this
 			}
 		}
 	}
-	return found, nil
+	return found, worst, nil
 }

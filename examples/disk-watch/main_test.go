@@ -72,13 +72,15 @@ func TestDiskWatchTellsWhatStandsInTheLists(t *testing.T) {
 		return func(s problem.Status) bool { return len(s.Conditions) == 1 && s.Conditions[0].Status == sick }
 	}
 	until("that all is well", is(false))
-	write("17 2\n")
 	events := 0
-	until("that it is not", func(s problem.Status) bool { events += len(s.Events); return is(true)(s) })
-	if events != 1 {
-		t.Errorf("%d events", events)
+	told := func(sick bool, n int) func(problem.Status) bool {
+		return func(s problem.Status) bool { events += len(s.Events); return is(sick)(s) && events == n }
 	}
-	write("")
+	write("17 99\n")
+	until("a bad block, and that it is not many", told(false, 1))
+	write("17 99\n4711 1\n")
+	until("that they are too many", told(true, 2))
+	write("17 99\n")
 	until("that all is well again", is(false))
 	if err := os.Remove(list); err != nil {
 		t.Fatal(err)

@@ -106,6 +106,30 @@ func (in *Intake) twin(d *desk, sum *digest) string {
 	return ""
 }
 
+// Tokens reads the files of the tokens on this machine, once. The error says which two
+// sources have the same; that some cannot be read may be right elsewhere.
+func (s Setup) Tokens() (unread []string, err error) {
+	owner := map[digest]string{}
+	for i := range s.Sources {
+		source := &s.Sources[i]
+		if source.TokenFile == "" {
+			continue
+		}
+		sum, wrong := readToken(source.TokenFile)
+		at := fmt.Sprintf("sources[%d].tokenFile: ", i)
+		switch {
+		case wrong != nil:
+			unread = append(unread, at+wrong.Error())
+		case !source.isShared():
+		case owner[sum] != "":
+			err = errors.Join(err, fmt.Errorf("%sit has the token of %s; give each its own", at, owner[sum]))
+		default:
+			owner[sum] = source.Name
+		}
+	}
+	return unread, err
+}
+
 // readToken reads the file of a token. A pipe would be waited for, so that it must be an
 // ordinary one.
 func readToken(path string) (digest, error) {
