@@ -333,14 +333,20 @@ func TestWhatIsStampedAheadIsStampedAnewAndHoldsUpNothing(t *testing.T) {
 // The agent may say so of what is right by the clock of the client.
 func TestWhatTheAgentCallsTooEarlyAndIsNotIsLeftOut(t *testing.T) {
 	var said bytes.Buffer
+	tries := 0
 	scene(t, problem.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, a *fakeAgent, c *problem.Client) {
 		t.Helper()
 		a.set(func() {
 			a.answer = func(s problem.Status) *problem.RefusedError {
-				if len(s.Conditions) > 1 {
-					return &problem.RefusedError{Code: http.StatusTooEarly, Field: "conditions[0].transition", Problem: time.Now().String()}
+				refusal := &problem.RefusedError{Code: http.StatusTooEarly, Problem: "here it is " + time.Now().String()}
+				switch tries++; {
+				case tries < 3: // and does not say of what
+				case len(s.Conditions) > 1:
+					refusal.Field = "conditions[0].transition"
+				default:
+					return nil
 				}
-				return nil
+				return refusal
 			}
 		})
 		must(t, c.SetCondition(sick))

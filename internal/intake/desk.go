@@ -38,8 +38,8 @@ type desk struct {
 	token  *digest // nil if there is none, or it cannot be read
 	bucket bucket
 
-	told     map[string]word              // by the source, by type
-	shown    map[string]symptom.Condition // to the world
+	told     map[string]symptom.Condition // by the source, by type
+	shown    map[string]symptom.Condition // to the world, as of when it first was so
 	hushes   map[string]*hush             // of each condition
 	whole    hush                         // of the source
 	refusals refusals
@@ -72,19 +72,10 @@ func (h *hush) lapse(passed, most time.Duration) bool {
 	return ends
 }
 
-// word is what a source has said of a condition. Since is when the status began, whoever
-// of several lives of the source has said so first.
-type word struct {
-	symptom.Condition
-
-	// As of when the last of them has it: what is older than that comes too late.
-	As time.Time
-}
-
 func newDesk(source Source, now time.Time) *desk {
 	d := &desk{
 		name: source.Name, source: source, bucket: newBucket(source.Rate, source.Burst, now),
-		told: map[string]word{}, shown: map[string]symptom.Condition{}, hushes: map[string]*hush{}, events: map[string]bool{},
+		told: map[string]symptom.Condition{}, shown: map[string]symptom.Condition{}, hushes: map[string]*hush{}, events: map[string]bool{},
 		counts: Counts{Source: source.Name, Refused: map[int]uint64{}}, refusals: refusals{logged: map[int]time.Time{}},
 	}
 	for _, kind := range source.Conditions {
@@ -103,12 +94,7 @@ func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.Refus
 	d.refusals.forget()
 	d.whole.broken(now, gagged)
 	for _, c := range said.Conditions {
-		w := word{c, c.Since}
-		w.Since = earlier(w.Since, now) // by a moment, as the judge has seen
-		if known, ok := d.told[c.Type]; ok && known.Status == c.Status {
-			w.Since = earlier(w.Since, known.Since)
-		}
-		d.told[c.Type] = w
+		d.told[c.Type] = c
 		d.hushes[c.Type].broken(now, gagged)
 	}
 	r := symptom.Report{Source: d.name}
@@ -166,7 +152,7 @@ func (d *desk) show(r *symptom.Report, now time.Time) {
 		turns := !before || looks.Status != was.Status
 		switch {
 		case !turns && !ahead:
-			looks.Since = was.Since
+			looks.Since = was.Since // also if a source that was started again does not know
 		case turns && known && looks.Since.Before(was.Since):
 			looks.Since = now // what a silence has hidden is known from now on
 		}
@@ -197,7 +183,7 @@ func (d *desk) look(kind string, now time.Time) symptom.Condition {
 	unknown := symptom.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
 	switch {
 	case ok && !h.silent:
-		return said.Condition
+		return said
 	case ok && h.heard.IsZero():
 		unknown.Message = fmt.Sprintf("%s has said nothing of it since the agent was started, for %s; before, it was %s, reason: %s",
 			d.name, d.source.Silence, said.Status, said.Reason)

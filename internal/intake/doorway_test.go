@@ -76,7 +76,9 @@ func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
 		t.Errorf("%v, %+v", info.Mode(), owner)
 	}
 	precious := filepath.Join(folder, "precious")
-	must(t, os.WriteFile(precious, nil, 0o600))
+	theirs, err := net.Listen("unix", precious)
+	must(t, err)
+	defer theirs.Close()
 	must(t, os.Chmod(precious, 0o640))
 	must(t, os.Remove(path))
 	must(t, os.Symlink(precious, path))
@@ -85,7 +87,7 @@ func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
 	}
 	info, err = os.Lstat(precious)
 	must(t, err)
-	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 || info.Mode() != 0o640 {
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || owner.Uid != 0 || info.Mode() != fs.ModeSocket|0o640 {
 		t.Errorf("where the link leads is %v, %+v", info.Mode(), owner)
 	}
 }

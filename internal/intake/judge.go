@@ -17,7 +17,7 @@ const ahead = 5 * time.Second
 
 // judge holds a statement against what its source may say, and what it has said. What it
 // returns is what the statement says, with messages cut.
-func judge(s *statement, source *Source, told map[string]word, now time.Time) (symptom.Report, *problem.RefusedError) {
+func judge(s *statement, source *Source, told map[string]symptom.Condition, now time.Time) (symptom.Report, *problem.RefusedError) {
 	switch {
 	case s.Source == "":
 		return symptom.Report{}, missing("source", "write the name of the source: "+source.Name)
@@ -59,7 +59,7 @@ func missing(field, hint string) *problem.RefusedError {
 
 // judgeCondition holds a condition against those before it in the statement, and against
 // what was told.
-func judgeCondition(s *conditionStatement, source *Source, before []symptom.Condition, told map[string]word, now time.Time) (symptom.Condition, *problem.RefusedError) {
+func judgeCondition(s *conditionStatement, source *Source, before []symptom.Condition, told map[string]symptom.Condition, now time.Time) (symptom.Condition, *problem.RefusedError) {
 	none := symptom.Condition{}
 	if refusal := judgeType(s.Type, source); refusal != nil {
 		return none, refusal
@@ -79,9 +79,9 @@ func judgeCondition(s *conditionStatement, source *Source, before []symptom.Cond
 		return none, refusal
 	}
 	// What was told as of a time that is still to come was so before the clock was set back.
-	if known, ok := told[c.Type]; ok && c.Since.Before(known.As) && !known.As.After(now) {
+	if known, ok := told[c.Type]; ok && c.Since.Before(known.Since) && !known.Since.After(now) {
 		return none, refuse(http.StatusConflict, "transition", "send the newest state, and when it began",
-			"%s has been told as of %s already, and this is older", c.Type, known.As.Format(time.RFC3339Nano))
+			"%s has been told as of %s already, and this is older", c.Type, known.Since.Format(time.RFC3339Nano))
 	}
 	return c, judgeReason(s.Reason)
 }

@@ -25,7 +25,7 @@ type state struct {
 
 type conditionState struct {
 	// Told is what the source has said, without a type if it has said nothing.
-	Told  word              `json:"told"`
+	Told  symptom.Condition `json:"told"`
 	Shown symptom.Condition `json:"shown"`
 	// Silent says that nothing had been said of it for too long.
 	Silent bool `json:"silent,omitempty"`

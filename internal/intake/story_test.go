@@ -159,7 +159,9 @@ func TestARestartOfTheDaemonIsNoTransition(t *testing.T) {
 		var first time.Time
 		for i := range 4 {
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
-			must(t, c.SetCondition(sick))
+			worse := sick
+			worse.Message = strings.Repeat("more and ", i) + "more"
+			must(t, c.SetCondition(worse))
 			pass(time.Minute)
 			since := s.want(disk, "True BadBlocksFound")
 			if i == 0 {
@@ -194,7 +196,7 @@ func TestAClockThatWasSetBackDeafensNobody(t *testing.T) {
 		bubble(t, func(t *testing.T, s *stage) {
 			t.Helper()
 			old := symptom.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
-			text, err := json.Marshal(state{Boot: "boot-1", Conditions: map[string]conditionState{disk: {Told: word{old, future}, Shown: old}}})
+			text, err := json.Marshal(state{Boot: "boot-1", Conditions: map[string]conditionState{disk: {Told: old, Shown: old}}})
 			must(t, err)
 			s.kept["disk-watch"] = text
 			defer s.run(t.Context(), source("disk-watch", disk))()
@@ -260,6 +262,17 @@ func TestWhoSpeaksAndIsRefusedIsSilentForAReason(t *testing.T) {
 		s.mu.Unlock()
 		if !strings.Contains(message, "statuses were refused, the last one with 400: this is no JSON") || !strings.Contains(message, "then it was False") {
 			t.Errorf("it says %q", message)
+		}
+		if code, _, _ := p.post(status("disk-watch", condition(disk, true, 0))); code != 204 {
+			t.Error(code)
+		}
+		pass(3 * time.Minute)
+		s.want(disk, "Unknown SourceSilent")
+		s.mu.Lock()
+		message = s.chart.Conditions()[0].Message
+		s.mu.Unlock()
+		if strings.Contains(message, "refused") {
+			t.Errorf("it says %q of what was before", message)
 		}
 		p.client.CloseIdleConnections()
 	})
@@ -361,10 +374,11 @@ func TestSourcesComeStayAndGo(t *testing.T) {
 		pass(2 * time.Second)
 
 		// b has to give its condition to a newcomer, and a has another pace.
-		faster := source("a", disk)
+		faster := source("a", disk, "KernelDeadlock")
 		faster.Silence, faster.Rate = 10*time.Second, 1
 		must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
 		s.want(disk, "True BadBlocksFound")
+		s.want("KernelDeadlock", "Unknown SourceNotHeardYet")
 		if s.paths["/run/b.sock"] == nil || s.paths["/run/c.sock"] == nil {
 			t.Fatal("there are no sockets")
 		}
@@ -379,7 +393,7 @@ func TestSourcesComeStayAndGo(t *testing.T) {
 		must(t, s.in.Apply(Setup{Sources: []Source{source("c", "NTPProblem")}}))
 		pass(time.Minute)
 		s.want(disk, "")
-		if !slices.Equal(s.gone, []string{"NTPProblem", disk}) {
+		if !slices.Equal(s.gone, []string{"NTPProblem", disk, "KernelDeadlock"}) {
 			t.Errorf("%q is gone", s.gone)
 		}
 		if c.Err() == nil {
