@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -23,6 +24,22 @@ func asInTheImage(tb testing.TB) *strings.Replacer {
 		}
 	}
 	return strings.NewReplacer("/home/kubernetes/bin/", folder+"/", "./config/plugin/", folder+"/", "--enable-repair=true", "--enable-repair=false")
+}
+
+// Charts start node-problem-detector by a shell.
+func TestTheAgentIsStartedByWhatIsLeftOfAShell(t *testing.T) {
+	sh := filepath.Join(t.TempDir(), "sh")
+	if err := os.Symlink(binary, sh); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), sh, "-c", "exec "+binary+" --version ").CombinedOutput()
+	if err != nil || string(out) != name+" dev\n" {
+		t.Errorf("%v: %s", err, out)
+	}
+	out, err = exec.CommandContext(t.Context(), sh, "-c", "echo here").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "this image has no shell") {
+		t.Errorf("%v: %s", err, out)
+	}
 }
 
 // kubelet is something that answers as one, with what it is told to.

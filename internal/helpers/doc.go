@@ -7,5 +7,6 @@
 // line and ends by itself before the time that their files allow.
 //
 // It refuses to call other programs: what a shell did with systemctl, crictl, journalctl
-// and iptables is asked of systemd, the runtime, the journal and the kernel.
+// and iptables is asked of systemd, the runtime, the journal and the kernel. Its own sh
+// can only become the one program that it is told to exec.
 package helpers

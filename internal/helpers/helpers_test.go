@@ -98,10 +98,11 @@ func TestEveryProgramThatTheOriginalFilesCallIsHere(t *testing.T) {
 			}
 		}
 	}
+	seen["sh"] = true // which no file calls, but charts
 	if len(seen) != len(programs()) {
 		t.Errorf("they call %d programs of %d", len(seen), len(programs()))
 	}
-	for _, name := range []string{"autohealer-agent", "", "/", "sh"} {
+	for _, name := range []string{"autohealer-agent", "", "/", "bash"} {
 		if _, ok := Program(name); ok {
 			t.Errorf("%q is a program", name)
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/boot"
@@ -31,6 +32,7 @@ type node struct {
 	units   check.Units
 	boot    func() (boot.Boot, error)
 	now     func() time.Time
+	become  func(path string, argv, env []string) error // returns only if it failed
 }
 
 // program is one of them: it writes its line to out, and returns its exit code.
@@ -45,6 +47,7 @@ func programs() map[string]program {
 		"network_problem.sh": networkProblem,
 		"dns_problem.sh":     dnsProblem,
 		"iptables_mode.sh":   iptablesMode,
+		"sh":                 shell,
 	}
 }
 
@@ -57,7 +60,7 @@ func Program(name string) (run func(args []string, out io.Writer) int, ok bool) 
 	return func(args []string, out io.Writer) int {
 		return p(node{
 			getenv: os.Getenv, proc: check.Proc, repairs: check.RepairsFolder, units: unit.New(unit.Config{}),
-			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now,
+			boot: func() (boot.Boot, error) { return boot.Read("") }, now: time.Now, become: syscall.Exec,
 		}, args, out)
 	}, true
 }

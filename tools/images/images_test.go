@@ -144,7 +144,7 @@ func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 		"/home/kubernetes/bin/":       "5 755 ",
 	}
 	for _, name := range []string{
-		"/node-problem-detector", "/home/kubernetes/bin/health-checker", "/home/kubernetes/bin/log-counter",
+		"/node-problem-detector", "/bin/sh", "/home/kubernetes/bin/health-checker", "/home/kubernetes/bin/log-counter",
 		"/config/plugin/check_ntp.sh", "/config/plugin/network_problem.sh", "/config/plugin/dns_problem.sh", "/config/plugin/iptables_mode.sh",
 	} {
 		want[name] = "2 777 /autohealer-agent"

@@ -29,6 +29,7 @@ type recipe struct {
 // them are the agent.
 var helpers = map[string][]string{
 	"/home/kubernetes/bin": {"health-checker", "log-counter"},
+	"/bin":                 {"sh"},
 	"/config/plugin":       {"check_ntp.sh", "network_problem.sh", "dns_problem.sh", "iptables_mode.sh"},
 }
 

@@ -1,0 +1,129 @@
+package helpers
+
+import (
+	"errors"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestTheShellBecomesTheProgramThatItIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		command string
+		want    []string
+	}{
+		"as charts do": {
+			"exec /node-problem-detector --logtostderr --config.system-log-monitor=/config/kernel-monitor.json,/config/docker-monitor.json --prometheus-address=0.0.0.0 --prometheus-port=20257 --k8s-exporter-heartbeat-period=5m0s ",
+			[]string{"/node-problem-detector", "--logtostderr", "--config.system-log-monitor=/config/kernel-monitor.json,/config/docker-monitor.json", "--prometheus-address=0.0.0.0", "--prometheus-port=20257", "--k8s-exporter-heartbeat-period=5m0s"},
+		},
+		"over lines":         {"exec /agent \\\n  --one \\\n  --two\n", []string{"/agent", "--one", "--two"}},
+		"with variables":     {`exec /agent --hostname-override=$NODE_NAME "--a=${NODE_NAME} b"`, []string{"/agent", "--hostname-override=n1", "--a=n1 b"}},
+		"with quotes":        {`exec /agent '' 'a $NODE_NAME' "a \"b\" \c" d\ e`, []string{"/agent", "", "a $NODE_NAME", `a "b" \c`, "d e"}},
+		"with an empty name": {`exec /agent $NOTHING --x`, []string{"/agent", "--x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var became []string
+			n := here(nil, map[string]string{"NODE_NAME": "n1"})
+			n.become = func(path string, argv, _ []string) error {
+				became = argv
+				if path != argv[0] {
+					t.Errorf("%s is called %s", path, argv[0])
+				}
+				return errors.New("no such file or directory")
+			}
+			code, line := call(t, n, "sh", "-c", c.command)
+			if diff := cmp.Diff(c.want, became); diff != "" {
+				t.Errorf("(-want +became):\n%s", diff)
+			}
+			if code != unknown || !strings.Contains(line, "no such file or directory") {
+				t.Errorf("a program that is not there: %d, %q", code, line)
+			}
+		})
+	}
+}
+
+func TestWhatNeedsAShellIsRefusedWithTheWayOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a script":                {[]string{"/custom/check.sh"}, "sh /custom/check.sh"},
+		"nothing":                 {nil, "no shell"},
+		"a command without exec":  {[]string{"-c", "/node-problem-detector --v=2"}, "only exec"},
+		"a program without path":  {[]string{"-c", "exec node-problem-detector"}, "whole path"},
+		"nothing to exec":         {[]string{"-c", "exec"}, "only exec"},
+		"an assignment":           {[]string{"-c", "A=b exec /agent"}, "only exec"},
+		"two commands":            {[]string{"-c", "exec /agent; rm x"}, "';' is not known"},
+		"two lines":               {[]string{"-c", "exec /agent\n--x\n"}, "a second command"},
+		"a pipe":                  {[]string{"-c", "exec /agent | tee log"}, "'|' is not known"},
+		"a substitution":          {[]string{"-c", "exec /agent $(hostname)"}, "names of variables"},
+		"one in quotes":           {[]string{"-c", "exec /agent \"`hostname`\""}, "'`' is not known"},
+		"a variable with default": {[]string{"-c", "exec /agent ${A:-b}"}, "names of variables"},
+		"a variable of two words": {[]string{"-c", "exec /agent $TWO"}, "double quotes"},
+		"a pattern":               {[]string{"-c", "exec /agent /config/*.json"}, "'*' is not known"},
+		"an open quote":           {[]string{"-c", "exec /agent 'a"}, "no second one"},
+		"an open double quote":    {[]string{"-c", `exec /agent "a`}, "no second one"},
+		"a backslash at the end":  {[]string{"-c", `exec /agent \`}, "nothing follows"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := here(nil, map[string]string{"TWO": "a b"})
+			n.become = func(path string, _, _ []string) error {
+				t.Errorf("became %s", path)
+				return nil
+			}
+			code, line := call(t, n, "sh", c.args...)
+			if code != unknown || !strings.Contains(line, c.want) || !strings.HasSuffix(line, noShell) {
+				t.Errorf("%d, %q: want %d, with %q and the way out", code, line, unknown, c.want)
+			}
+		})
+	}
+}
+
+// What it takes, it takes apart as the shell of this machine does.
+func TestTheWordsAreThoseOfARealShell(t *testing.T) {
+	printf, err := exec.LookPath("printf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"NAME": "value", "BLANKS": " a  b\t", "_x1": `q"'\`, "EMPTY": ""}
+	var environ []string
+	for name, value := range env {
+		environ = append(environ, name+"="+value)
+	}
+	pieces := rapid.SampledFrom([]string{
+		"a", "--flag=x", "/p/q.json", ",", "=", ":", "%", "@", "ä", "\t", "\n", "\\\n", "\\ ", `\"`, `\$`, `\\`, `\'`, `\a`, "''", `""`,
+		"'b c'", `'$NAME\'`, `"d e"`, `"\$NAME \" \\ \d"`, `"$NAME"`, `"${BLANKS}"`, `"$_x1"`, "$NAME", "${NAME}x", "$EMPTY", `"$EMPTY"`, "$BLANKS", "$_x1", "'", `"`, "$", "$(", "*", ";", "#", "~", "{", "!",
+	})
+	word := rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(pieces, 1, 3).Draw(t, "pieces"), "") })
+	taken, refused, several := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		command := "exec " + printf + ` '%s\0' ` + strings.Join(rapid.SliceOfN(word, 1, 3).Draw(t, "words"), " ")
+		words, err := shellWords(command, func(name string) string { return env[name] })
+		if err != nil {
+			refused++
+			return
+		}
+		taken++
+		if len(words) > 4 {
+			several++
+		}
+		sh := exec.CommandContext(t.Context(), "/bin/sh", "-c", command)
+		sh.Env = environ
+		out, err := sh.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%q is %q, and a shell says: %v %s", command, words, err, out)
+		}
+		want := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+		if said := words[3:]; !slices.Equal(said, want) && (len(said) > 0 || !slices.Equal(want, []string{""})) {
+			t.Fatalf("%q is %q, for a shell %q", command, said, want)
+		}
+	})
+	t.Logf("saw %d commands taken, %d of several words, and %d refused", taken, several, refused)
+	if several == 0 || refused == 0 {
+		t.Error("these commands prove nothing")
+	}
+}
