@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PACKAGES := ./...
-# These wait more than they compute: begun first, they do so beside all the others.
-LONGEST  := ./test/e2e ./internal/testbed
+# It takes longest, and waits more than it computes: so it runs beside all the others.
+LONGEST  := ./test/e2e
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without what gRPC has for tracing its calls, which nobody sees, the agent is a sixth smaller.
@@ -94,8 +94,11 @@ test-nodes: nodes ## Run the tests on real nodes, as root; docs/real-nodes.md
 
 .PHONY: test
 test: testbed packages ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log; REAL_NODES=1 adds test-nodes
-	@echo "test: running all tests; the longest come first, and nothing is printed before they have ended"
-	@REAL_NODES= go test -race -timeout 30m $(LONGEST) $(PACKAGES)
+	@echo "test: running all tests, and $(LONGEST) beside the others"
+	@log=$$(mktemp); trap 'kill $$longest 2>/dev/null || true; rm -f "$$log"' EXIT; export REAL_NODES=; failed=; \
+		go test -race -timeout 30m $(LONGEST) >"$$log" 2>&1 & longest=$$!; \
+		go test -race -timeout 30m $$(go list $(PACKAGES) | grep -v '$(LONGEST:.%=%)$$') || failed=1; \
+		echo "test: waiting for $(LONGEST)"; wait $$longest || failed=1; cat "$$log"; [ -z "$$failed" ]
 	@cd tools && go test -race -timeout 5m ./...
 	@cd tools/images && go test -race -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
