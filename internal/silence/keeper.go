@@ -195,7 +195,7 @@ func (k *Keeper) heed(err error) {
 	case "":
 		k.cfg.Logger.Info("agents can be heard")
 	case "forbidden":
-		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent: the role lacks get and list of leases", "namespace", k.cfg.Namespace, "err", err)
+		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent: if the API server has not just started, the role lacks get and list of leases", "namespace", k.cfg.Namespace, "err", err)
 	default:
 		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)
 	}
