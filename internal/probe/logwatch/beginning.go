@@ -2,6 +2,7 @@ package logwatch
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
@@ -20,23 +21,33 @@ const (
 // it is well, as nothing was read yet, and a taint would go and come again.
 type beginning struct {
 	supervise.Desk
-	until time.Time // zero: it is over
-	held  symptom.Report
+
+	mu     sync.Mutex // for a log may hang, and then time ends it
+	isOver bool
+	held   symptom.Report
 }
 
-func (b *beginning) lasts() bool { return !b.until.IsZero() }
+func (b *beginning) lasts() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.isOver
+}
 
 // over says that what was to be read is read, or will not be.
 func (b *beginning) over() {
-	if b.lasts() {
-		b.until = time.Time{}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isOver {
+		b.isOver = true
 		b.Desk.Report(b.held)
 	}
 }
 
 // Report hands over events at once, and of conditions in the end the newest.
 func (b *beginning) Report(r symptom.Report) {
-	if b.lasts() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isOver {
 		b.held.Source = r.Source
 		b.held.Conditions = newest(b.held.Conditions, r.Conditions)
 		r.Conditions = nil

@@ -84,8 +84,15 @@ func (w *Watch) Run(ctx context.Context, desk supervise.Desk) error {
 	// Also when it panics: then it is run again, and counts on.
 	defer w.leave()
 	start := time.Now()
-	begins := &beginning{Desk: desk, until: start.Add(atLast)}
+	begins := &beginning{Desk: desk}
 	begins.Report(w.monitor.Start(start))
+	last := time.AfterFunc(atLast, begins.over)
+	defer func() {
+		last.Stop()
+		if ctx.Err() == nil { // it panics, and may do so whenever it is run
+			begins.over()
+		}
+	}()
 	w.keep(at, true)
 
 	wait := firstWait
@@ -220,7 +227,7 @@ func (w *Watch) read(ctx context.Context, desk *beginning, at *place) error {
 			sees, at.read = true, true
 			w.take(desk, at, now, chunk)
 			w.tally(reader)
-			if !chunk.More || now.After(desk.until) {
+			if !chunk.More {
 				desk.over()
 			}
 		}

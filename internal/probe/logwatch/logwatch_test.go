@@ -293,6 +293,43 @@ func TestALogThatIsNeverReadToItsEndHoldsUpNoConditions(t *testing.T) {
 	})
 }
 
+// A row that nobody tells of is removed in the end, also that of a sick node.
+func TestWhatIsRememberedIsToldThoughTheLogHangsOrIsPoison(t *testing.T) {
+	for name, open := range map[string]func(hang <-chan struct{}){
+		"hangs":     func(hang <-chan struct{}) { <-hang },
+		"is poison": func(<-chan struct{}) { panic("poison") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, nil)
+				r.write("task hung")
+				r.run(t)
+				r.expect(t, "sees", "event Hung", "Deadlock=True Hung")
+				r.stop()
+				r.stop = func() {}
+
+				hang := make(chan struct{})
+				r.config.Open = func(logs.Position, time.Time) (logs.Reader, error) {
+					open(hang)
+					return nil, errors.New("it hung")
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					defer func() { _ = recover() }() // as who runs it does
+					_ = logwatch.New(r.config).Run(ctx, r.desk)
+				}()
+				pass(9 * time.Second) // after ten the row would be gone
+				r.expect(t, "Deadlock=True Hung")
+				cancel()
+				close(hang)
+				<-ended
+			})
+		})
+	}
+}
+
 func TestTimeAloneEndsASickness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
