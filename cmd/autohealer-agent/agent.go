@@ -241,13 +241,20 @@ func (a *agent) change(ctx context.Context, what func()) {
 	a.allTold()
 }
 
-// await notes whose conditions are not known yet.
+// await notes whose conditions are not known yet: what an agent before this one has told
+// of them stands meanwhile.
 func (a *agent) await(p plan) {
-	before := a.silent
+	before, awaited := a.silent, p.waiting
 	a.silent = map[string]bool{}
 	for name, t := range p.tasks {
 		_, ran := a.runs[name]
 		a.silent[name] = len(t.conditions) > 0 && (before[name] || !ran)
+		if a.silent[name] {
+			awaited = append(awaited, t.kinds()...)
+		}
+	}
+	if a.reporter != nil {
+		a.reporter.Await(awaited...)
 	}
 }
 

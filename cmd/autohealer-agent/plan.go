@@ -14,6 +14,7 @@ type plan struct {
 	tasks   map[string]task // by the name of their job
 	jobs    []supervise.Job
 	sources intake.Setup
+	waiting []string // conditions of files that wait for the labels of the node
 }
 
 // names are those of all whose state is remembered.
@@ -56,6 +57,9 @@ func (a *agent) plan() plan {
 		switch {
 		case selects && a.labels == nil:
 			waiting = append(waiting, s.Path)
+			if t, ok := a.task(s); ok {
+				p.waiting = append(p.waiting, t.kinds()...)
+			}
 		case selects && !s.File.ForNode(a.labels):
 		default:
 			a.take(&p, s)

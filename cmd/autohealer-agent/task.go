@@ -29,6 +29,15 @@ type task struct {
 	make    func() (supervise.Monitor, error)
 }
 
+// kinds are the types of its conditions.
+func (t task) kinds() []string {
+	kinds := make([]string, len(t.conditions))
+	for i, c := range t.conditions {
+		kinds[i] = c.Type
+	}
+	return kinds
+}
+
 // counter is a monitor that counts the problems that it finds, by reason. Each reason of
 // a rule is there from the start.
 type counter interface{ Problems() map[string]uint64 }

@@ -131,7 +131,9 @@ func (c *core) cutOff(now time.Time, result string, err error) {
 	var refused *kubeapi.StatusError
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
 		// All are asked to come back at the same time: none comes sooner, and not all do then.
-		c.outage.until = latest(c.outage.until, now.Add(refused.RetryAfter+time.Duration(c.random()*float64(refused.RetryAfter)/2)))
+		// Who says hours means somebody else than one whose Lease would lapse.
+		asked := min(refused.RetryAfter, longestWait)
+		c.outage.until = latest(c.outage.until, now.Add(asked+time.Duration(c.random()*float64(asked)/2)))
 	}
 	if c.outage.firstTime() {
 		c.log.Warn("the api server cannot be told anything", "result", result, "err", err)
@@ -218,8 +220,10 @@ func (c *core) told(now time.Time, asked *request) {
 	for kind := range r.said {
 		r.held[kind] = true
 	}
-	for kind := range r.spared.rows {
-		r.held[kind] = true
+	for _, stays := range []map[string]wireRow{r.spared.rows, r.kept} {
+		for kind := range stays {
+			r.held[kind] = true
+		}
 	}
 }
 
@@ -332,6 +336,7 @@ func (c *core) meet(v *view) {
 func (c *core) weigh(now time.Time, v *view) {
 	r := &c.rows
 	r.held, r.blind, r.bequest, r.parting = v.rowsOf(FieldManager), false, nil, nil
+	r.keep(v)
 	if r.said == nil && len(r.held) == 0 && len(r.shall()) == 0 {
 		r.said, r.mend = map[string]row{}, false // there is nothing to say, and nothing was said
 	}

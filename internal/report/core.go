@@ -2,8 +2,6 @@ package report
 
 import (
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/kubeapi"
@@ -94,6 +92,7 @@ func (c *core) take(now time.Time, r symptom.Report) {
 				continue
 			}
 			c.rows.want[condition.Type] = rowFor(condition, now)
+			delete(c.rows.kept, condition.Type)
 		}
 	}
 	if !c.cfg.WithoutEvents {
@@ -176,12 +175,7 @@ func (c *core) nextApply(now time.Time) (*request, time.Time) {
 	if parts && r.parting != nil {
 		version = r.parting.version
 	}
-	wire := wireRows(said, now)
-	for _, kind := range slices.Sorted(maps.Keys(r.spared.rows)) {
-		if _, wanted := said[kind]; !wanted {
-			wire = append(wire, r.spared.rows[kind])
-		}
-	}
+	wire := append(wireRows(said, now), r.asTheyWere(said)...)
 	if r.held != nil {
 		for kind := range said {
 			r.held[kind] = true

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,7 +78,7 @@ var refusals = map[string]error{
 // the newest state is there, and every event is sent or counted.
 func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T) {
 	var saw Counts
-	yields, swept, outages := 0, 0, uint64(0)
+	yields, swept, awaited, outages := 0, 0, 0, uint64(0)
 	note := func(c Counts) {
 		saw.EventsSent += c.EventsSent
 		saw.EventsSummed += c.EventsSummed
@@ -104,6 +106,18 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		emptied := map[string]bool{} // by others alone, who may go on doing so
 		var ended time.Time          // the agent before this one
 		var earlier uint64           // told, by agents before this one
+		var late []string            // conditions that are not told again since a restart
+		tellLate := func() {
+			awaited += len(s.core.rows.kept)
+			for _, kind := range late {
+				if c, still := want[kind]; still {
+					s.core.take(s.now, conditions(c))
+				}
+			}
+			late = nil
+			s.core.rows.await(nil)
+			s.core.complete = true
+		}
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
 				c := symptom.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
@@ -216,11 +230,20 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 					remembered = s.core.rows.state
 				}
 				s.core, events, ended = begin(remembered), 0, s.now
-				for _, c := range want {
-					s.core.take(s.now, conditions(c))
+				late = nil
+				for _, kind := range slices.Sorted(maps.Keys(want)) {
+					if rapid.Bool().Draw(t, "late") {
+						late = append(late, kind)
+					} else {
+						s.core.take(s.now, conditions(want[kind]))
+					}
 				}
-				s.core.complete = true
+				s.core.rows.await(late)
+				if s.core.complete = len(late) == 0; !s.core.complete {
+					s.pass(2 * settleAfter)
+				}
 			},
+			"late":  func(*rapid.T) { tellLate() },
 			"cache": func(t *rapid.T) { s.api.freeze(rapid.Bool().Draw(t, "behind")) },
 			"work":  func(*rapid.T) { s.work() },
 			"wait": func(t *rapid.T) {
@@ -228,6 +251,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			},
 		}
 		t.Repeat(actions)
+		tellLate()
 
 		s.api.fail, s.api.lose = nil, nil
 		s.api.freeze(false)
@@ -299,8 +323,8 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		}
 		note(counts)
 	})
-	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d swept away, %d writes lost in outages",
-		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, outages)
+	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d swept away, %d awaited, %d writes lost in outages",
+		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
 	if swept == 0 || saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
 		t.Error("these stories prove nothing")
 	}

@@ -181,6 +181,19 @@ func TestEvents(t *testing.T) {
 }
 
 func TestOutages(t *testing.T) {
+	inBubble(t, "who is told to come back in hours comes back in minutes", nil, func(r *running) {
+		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
+		r.Complete()
+		pass(30 * time.Second)
+		r.api.refuseWith(func(kubeapi.Request) error { return &kubeapi.StatusError{Code: 503, RetryAfter: 2 * time.Hour} })
+		r.Take(conditions(condition("A", catalog.True, "Sick", time.Now())))
+		synctest.Wait()
+		r.api.refuseWith(nil)
+		pass(2 * longestWait)
+		if row := r.api.row("A"); row["reason"] != "Sick" {
+			r.Errorf("after %s it is not told: %v", 2*longestWait, row)
+		}
+	})
 	inBubble(t, "in a long one few requests are made, and in the end the newest state is there", nil, func(r *running) {
 		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
 		r.Complete()

@@ -53,7 +53,7 @@ func (r *rows) leaving() []string {
 	var found []string
 	for kind := range r.held {
 		_, ours := shall[kind]
-		if _, kept := r.spared.rows[kind]; !ours && !kept {
+		if !ours && !r.stays(kind) {
 			found = append(found, kind)
 		}
 	}

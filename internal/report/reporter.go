@@ -109,10 +109,20 @@ func (r *Reporter) Take(found symptom.Report) {
 }
 
 // Complete says that every source has reported its conditions once. Until then, or for
-// ten seconds, no condition is written: one that is not said is one that is removed.
+// ten seconds, no condition is written: one that is not said is one that is removed, unless
+// it is awaited.
 func (r *Reporter) Complete() {
 	r.mu.Lock()
 	r.core.complete = true
+	r.mu.Unlock()
+	r.stir()
+}
+
+// Await names all conditions that somebody keeps and has not told yet. What stands of
+// them under our name is not removed meanwhile.
+func (r *Reporter) Await(kinds ...string) {
+	r.mu.Lock()
+	r.core.rows.await(kinds)
 	r.mu.Unlock()
 	r.stir()
 }

@@ -87,6 +87,65 @@ func TestConditions(t *testing.T) {
 			r.Errorf("%d writes although the wait is over", n)
 		}
 	})
+	inBubble(t, "what an agent before us has said of awaited conditions stands until they are told", nil, func(r *running) {
+		earlier := func(kind, status string) map[string]string {
+			return map[string]string{"type": kind, "status": status, "reason": "Earlier", "message": "", "lastTransitionTime": "2026-11-15T10:00:00Z", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}
+		}
+		synctest.Wait()
+		if err := r.api.apply(FieldManager, true, []map[string]string{earlier("A", "True"), earlier("B", "True"), earlier("C", "True"), earlier("Old", "True")}); err != nil {
+			r.Fatal(err)
+		}
+		shows := func(want ...string) {
+			r.Helper()
+			var found []string
+			for _, kind := range []string{"A", "B", "C", "Old"} {
+				if row := r.api.row(kind); row != nil {
+					found = append(found, kind+" "+row["status"]+" "+row["reason"])
+				}
+			}
+			if diff := cmp.Diff(want, found); diff != "" {
+				r.Errorf("(-want +shows):\n%s", diff)
+			}
+		}
+		r.Await("A", "B", "C", "New")
+		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
+		pass(2 * settleAfter)
+		shows("A False Fine", "B True Earlier", "C True Earlier")
+		r.Take(conditions(condition("B", catalog.True, "Sick", time.Now())))
+		pass(2 * time.Second)
+		shows("A False Fine", "B True Sick", "C True Earlier")
+		r.api.update("npd", map[string]string{"type": "C", "status": "False", "reason": "Theirs", "lastHeartbeatTime": "2026-11-15T11:00:00Z"})
+		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
+		pass(time.Minute)
+		shows("A False Fine", "B False Fine", "C False Theirs")
+		pass(time.Hour)
+		before := r.api.count(patchStatus)
+		pass(time.Hour)
+		if n := r.api.count(patchStatus) - before; n != 0 {
+			r.Errorf("%d writes while nothing changes", n)
+		}
+		r.Await()
+		r.Complete()
+		pass(time.Minute)
+		shows("A False Fine", "B False Fine", "C False Theirs")
+	})
+	inBubble(t, "what is awaited no longer goes", nil, func(r *running) {
+		synctest.Wait()
+		if err := r.api.apply(FieldManager, true, []map[string]string{{"type": "A", "status": "True", "reason": "Earlier", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}}); err != nil {
+			r.Fatal(err)
+		}
+		r.Await("A")
+		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
+		pass(2 * settleAfter)
+		if r.api.row("A") == nil {
+			r.Error("it goes while it is awaited")
+		}
+		r.Await()
+		pass(time.Minute)
+		if row := r.api.row("A"); row != nil {
+			r.Errorf("nobody keeps it, and it stays: %v", row)
+		}
+	})
 	inBubble(t, "a change is told at once, all rows with it and their own times", nil, func(r *running) {
 		since := start(r)
 		pass(time.Hour)

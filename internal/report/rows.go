@@ -90,6 +90,8 @@ type rows struct {
 	bequest *bequest // what is to be handed over, once that is known
 	parting *parting // what becomes of rows that we no longer say, once that is known
 	spared  spared
+	awaited map[string]bool    // conditions that nobody has told yet, and somebody will
+	kept    map[string]wireRow // what stands of them under our name, as it is said meanwhile
 	quiet   map[string]sighting
 	last    time.Time // when the last apply began
 	stray   bool      // there may be rows that nobody keeps
@@ -119,6 +121,46 @@ func (r *rows) shall() map[string]row {
 	return told
 }
 
+// await notes whose conditions are not known yet.
+func (r *rows) await(kinds []string) {
+	r.awaited = map[string]bool{}
+	for _, kind := range kinds {
+		r.awaited[kind] = true
+	}
+	maps.DeleteFunc(r.kept, func(kind string, _ wireRow) bool { return !r.awaited[kind] })
+}
+
+// keep notes what stands of rows that are awaited. One whose status is another's is his.
+func (r *rows) keep(v *view) {
+	r.kept = map[string]wireRow{}
+	shall := r.shall()
+	for kind := range r.held {
+		_, told := shall[kind]
+		if row := v.alone(kind); r.awaited[kind] && !told && row["status"] != "" {
+			r.kept[kind] = row
+		}
+	}
+}
+
+// asTheyWere are the rows that are said as they stand, though nobody has told them.
+func (r *rows) asTheyWere(said map[string]row) []wireRow {
+	rows := maps.Clone(r.kept)
+	if rows == nil {
+		rows = map[string]wireRow{}
+	}
+	maps.Copy(rows, r.spared.rows)
+	var wire []wireRow
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
+		if _, wanted := said[kind]; !wanted {
+			wire = append(wire, rows[kind])
+		}
+	}
+	return wire
+}
+
+// stays says whether a row is said as it stands.
+func (r *rows) stays(kind string) bool { return r.spared.rows[kind] != nil || r.kept[kind] != nil }
+
 // dirty says whether the API server has to be told something.
 func (r *rows) dirty() bool {
 	return r.mend || r.said == nil || !maps.Equal(r.shall(), r.said) || len(r.leaving()) > 0
@@ -136,7 +178,8 @@ func (r *rows) settle(contested []contest) (taken, retaken, yielded []contest) {
 	}
 	for _, c := range contested {
 		if _, ours := shall[c.kind]; !ours {
-			r.spared.rows = nil // somebody writes what cannot be removed: look at it again
+			r.spared.rows = nil // somebody writes what stays as it was: look at it again
+			delete(r.kept, c.kind)
 			continue
 		}
 		if isOurs(c.manager) { // what we have handed over, and want back
@@ -173,7 +216,7 @@ func (r *rows) forged(v *view) []string {
 	var found []string
 	for kind := range v.rowsOf(FieldManager) {
 		said, ours := r.said[kind]
-		if _, kept := r.spared.rows[kind]; kept || v.rows[kind]["reason"] == silentReason {
+		if r.stays(kind) || v.rows[kind]["reason"] == silentReason {
 			continue
 		}
 		if !ours {

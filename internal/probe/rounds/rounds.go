@@ -28,7 +28,7 @@ const (
 	grace = 2 * time.Second
 	// patience is how long the first report waits for answers, and the end of the rounds
 	// for exams to end.
-	patience, farewell = 10 * time.Second, 2 * time.Second
+	patience, farewell = 8 * time.Second, 2 * time.Second
 )
 
 // Rounds is a monitor.

@@ -409,8 +409,8 @@ func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
 		"the first report waits for the answers": {takes: 4 * time.Second, want: []string{
 			"4s DiskBad=False DiskIsFine: disk is fine, since 4s", "4s Other=False OtherIsFine: , since 4s"}},
 		"but not for ever": {takes: 20 * time.Second, want: []string{
-			"10s change of DiskBad",
-			"10s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 10s", "10s Other=False OtherIsFine: , since 10s",
+			"8s change of DiskBad",
+			"8s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
 			"20s change of DiskBad", "20s DiskBad=False DiskIsFine: disk is fine, since 20s"}},
 		"unless nothing else is wanted": {takes: 20 * time.Second, skip: true, want: []string{
 			"20s DiskBad=False DiskIsFine: disk is fine, since 20s", "20s Other=False OtherIsFine: , since 20s"}},
@@ -499,7 +499,7 @@ func TestARestartDoesNotMakeANodeWell(t *testing.T) {
 		"the first word is the first answer": {4 * time.Second, []string{
 			"34s change of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
 		"or that there is none yet": {20 * time.Second, []string{
-			"40s change of DiskBad", "40s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 40s",
+			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 38s",
 			"50s change of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
