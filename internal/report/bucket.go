@@ -26,6 +26,11 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
+func (b *bucket) full(now time.Time) bool {
+	b.fill(now)
+	return b.left == b.most
+}
+
 // when is the time at which one may be taken.
 func (b *bucket) when(now time.Time) time.Time {
 	if b.fill(now); b.left > 0 {

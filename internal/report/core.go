@@ -66,7 +66,7 @@ func newCore(cfg Config, random func() float64, now time.Time) *core {
 		native: map[string]bool{}, paces: map[string]*pace{}, leased: now,
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
-	c.lanes = lanes{by: map[laneKey]*lane{}, counts: &c.counts}
+	c.lanes = newLanes(&c.counts)
 	for _, kind := range []string{forRows, forErase, forHand, forSweep, forLook, forLease, forEvent} {
 		c.paces[kind] = &pace{}
 	}

@@ -135,10 +135,11 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				if rapid.Bool().Draw(t, "change") {
 					kind = kinds.Draw(t, "type")
 				}
+				source := rapid.SampledFrom([]string{"kernel-monitor", "disk-watch"}).Draw(t, "source")
 				for range rapid.IntRange(1, 100).Draw(t, "many") {
 					events++
 					occurrences++
-					s.core.take(s.now, symptom.Report{Events: []symptom.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
+					s.core.take(s.now, symptom.Report{Source: source, Events: []symptom.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
 				}
 			},
 			"complete": func(*rapid.T) { s.core.complete = true },

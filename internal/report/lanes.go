@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	mostLanes   = 64 // of each kind; what has none of its own shares one
+	mostLanes   = 64 // of one road; what has none of its own shares one
 	mostWaiting = 64 // changes of one condition
 
 	burst       = 10
@@ -38,42 +38,36 @@ func (w *waiting) words() string {
 func (w *waiting) stands() uint64 { return w.more + 1 }
 
 // lane keeps the Events of one reason, or of the changes of one condition, apart from all
-// others.
+// others of the same source.
 type lane struct {
-	key     laneKey
+	road    *road
+	name    string
 	budget  bucket
 	waiting []*waiting
 	// held is the newest of those for which there was no room, and stands for all of them.
 	// Changes of a condition are never summed up.
-	held *waiting
-	away bool // one is being sent
-}
-
-type laneKey struct {
-	change bool
-	name   string
-}
-
-func newLane(key laneKey) *lane {
-	every := eventEvery
-	if key.change {
-		every = changeEvery
-	}
-	return &lane{key: key, budget: newBucket(burst, every)}
+	held   *waiting
+	away   bool   // one is being sent
+	served uint64 // when it had its turn
 }
 
 func (l *lane) idle(now time.Time) bool {
-	l.budget.fill(now)
-	return len(l.waiting) == 0 && l.held == nil && !l.away && l.budget.left == l.budget.most
+	return l.empty() && !l.away && l.budget.full(now)
 }
+
+func (l *lane) empty() bool { return len(l.waiting) == 0 && l.held == nil }
 
 // lanes are all Events that wait. None of their queues is without bound.
 type lanes struct {
-	list   []*lane
-	by     map[laneKey]*lane
-	turn   int    // whose it is
+	roads  []*road
+	budget bucket // of all Events but changes
+	turns  uint64 // that were had
 	queued uint64 // with those that are summed up
 	counts *Counts
+}
+
+func newLanes(counts *Counts) lanes {
+	return lanes{budget: newBucket(nodeBurst, nodeEvery), counts: counts}
 }
 
 // post takes an Event in.
@@ -83,17 +77,17 @@ func (l *lanes) post(now time.Time, source string, event symptom.Event) {
 	l.counts.EventsTaken++
 	l.queued++
 	one := &waiting{Event: event, source: source}
-	key := laneKey{change: event.Condition != "", name: event.Reason}
-	if key.change {
-		key.name = event.Condition
+	change := event.Condition != ""
+	name := event.Reason
+	if change {
+		name = event.Condition
 	}
-	lane := l.lane(now, key)
-	lane.budget.fill(now)
+	lane := l.road(now, source, change).lane(now, name)
 	switch {
-	case key.change:
+	case change:
 		lane.waiting = append(lane.waiting, one)
 		l.trim(lane)
-	case lane.held == nil && len(lane.waiting) < lane.budget.left:
+	case lane.held == nil && lane.hasRoom(now):
 		lane.waiting = append(lane.waiting, one)
 	case lane.held == nil:
 		lane.held = one
@@ -107,6 +101,13 @@ func (l *lanes) post(now time.Time, source string, event symptom.Event) {
 	}
 }
 
+// hasRoom says whether one more may go as it is, and need not be summed up.
+func (l *lane) hasRoom(now time.Time) bool {
+	l.budget.fill(now)
+	l.road.budget.fill(now)
+	return len(l.waiting) < l.budget.left && l.road.waiting() < l.road.budget.left
+}
+
 // trim drops the oldest of a queue that is too long.
 func (l *lanes) trim(lane *lane) {
 	if len(lane.waiting) > mostWaiting {
@@ -118,76 +119,55 @@ func (l *lanes) trim(lane *lane) {
 // drop counts an Event as dropped, and with it all that are summed up in it.
 func (l *lanes) drop(lane *lane, one *waiting, why string) {
 	l.queued -= one.stands()
-	l.counts.Dropped[Drop{Kind: lane.key.kind(), Why: why}] += one.stands()
-}
-
-func (k laneKey) kind() string {
-	if k.change {
-		return "change"
-	}
-	return "event"
-}
-
-// lane returns the lane of a reason or of a condition.
-func (l *lanes) lane(now time.Time, key laneKey) *lane {
-	if found := l.by[key]; found != nil {
-		return found
-	}
-	peers, idle := 0, -1
-	for i, other := range l.list {
-		if other.key.change == key.change && other.key.name != "" {
-			peers++
-			if other.idle(now) {
-				idle = i
-			}
-		}
-	}
-	switch {
-	case peers < mostLanes:
-	case idle >= 0:
-		delete(l.by, l.list[idle].key)
-		l.list = slices.Delete(l.list, idle, idle+1)
-	default:
-		key.name = ""
-		if found := l.by[key]; found != nil {
-			return found
-		}
-	}
-	made := newLane(key)
-	l.by[key] = made
-	l.list = append(l.list, made)
-	return made
+	l.counts.Dropped[Drop{Kind: lane.road.kind(), Why: why}] += one.stands()
 }
 
 // next returns an Event that may go now, and otherwise when one may: changes of conditions
-// first, and then every lane in its turn.
+// first, and then every source in its turn.
 func (l *lanes) next(now time.Time) (*lane, *waiting, time.Time) {
 	var soonest time.Time
 	for _, change := range []bool{true, false} {
-		for i := range l.list {
-			at := (l.turn + i) % len(l.list)
-			lane := l.list[at]
-			if lane.key.change != change || (len(lane.waiting) == 0 && lane.held == nil) {
+		var chosen *lane
+		for _, road := range l.roads {
+			if road.change != change {
 				continue
 			}
-			if when := lane.budget.when(now); when.After(now) {
-				soonest = earlier(soonest, when)
-				continue
+			lane, at := road.next(now)
+			if lane != nil && !change {
+				at = l.budget.when(now)
 			}
-			l.turn = at + 1
-			lane.budget.take(now)
-			lane.away = true
-			if len(lane.waiting) > 0 {
-				one := lane.waiting[0]
-				lane.waiting = slices.Delete(lane.waiting, 0, 1)
-				return lane, one, now
+			switch {
+			case lane == nil || at.After(now):
+				soonest = earlier(soonest, at)
+			case chosen == nil || road.served < chosen.road.served:
+				chosen = lane
 			}
-			one := lane.held
-			lane.held = nil
-			return lane, one, now
+		}
+		if chosen != nil {
+			return chosen, l.take(now, chosen), now
 		}
 	}
 	return nil, nil, soonest
+}
+
+// take takes the next Event out of a lane.
+func (l *lanes) take(now time.Time, lane *lane) *waiting {
+	l.turns++
+	lane.served, lane.road.served = l.turns, l.turns
+	lane.budget.take(now)
+	lane.road.budget.take(now)
+	if !lane.road.change {
+		l.budget.take(now)
+	}
+	lane.away = true
+	one := lane.held
+	if len(lane.waiting) > 0 {
+		one = lane.waiting[0]
+		lane.waiting = slices.Delete(lane.waiting, 0, 1)
+	} else {
+		lane.held = nil
+	}
+	return one
 }
 
 // delivered notes that an Event is in the API server.
@@ -208,20 +188,26 @@ func (l *lanes) refused(lane *lane, one *waiting) {
 func (l *lanes) failed(lane *lane, one *waiting) {
 	lane.away = false
 	lane.budget.giveBack()
+	lane.road.budget.giveBack()
+	if !lane.road.change {
+		l.budget.giveBack()
+	}
 	lane.waiting = slices.Insert(lane.waiting, 0, one)
 	l.trim(lane)
 }
 
 // abandon counts what is left as dropped.
 func (l *lanes) abandon(why string) {
-	for _, lane := range l.list {
-		for _, one := range lane.waiting {
-			l.drop(lane, one, why)
-		}
-		lane.waiting = nil
-		if lane.held != nil {
-			l.drop(lane, lane.held, why)
-			lane.held = nil
+	for _, road := range l.roads {
+		for _, lane := range road.lanes {
+			for _, one := range lane.waiting {
+				l.drop(lane, one, why)
+			}
+			lane.waiting = nil
+			if lane.held != nil {
+				l.drop(lane, lane.held, why)
+				lane.held = nil
+			}
 		}
 	}
 }

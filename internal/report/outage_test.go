@@ -102,8 +102,8 @@ func TestEvents(t *testing.T) {
 			r.Take(noise(fmt.Sprint("Reason", i), i))
 		}
 		synctest.Wait()
-		if n := len(r.core.lanes.list); n > mostLanes+1 {
-			r.Errorf("%d lanes", n)
+		if roads := r.core.lanes.roads; len(roads) != 1 || len(roads[0].lanes) != mostLanes+1 {
+			r.Errorf("%d roads, and %d lanes on the first", len(roads), len(roads[0].lanes))
 		}
 		pass(time.Hour)
 		r.Take(noise("New", 1))
@@ -223,8 +223,8 @@ func TestOutages(t *testing.T) {
 			}
 		}
 		queued := 0
-		for _, lane := range r.core.lanes.list {
-			queued += len(lane.waiting)
+		for _, road := range r.core.lanes.roads {
+			queued += road.waiting()
 		}
 		if c := r.Counts(); queued > mostWaiting+burst+2 || c.EventsQueued != mostWaiting+5*600 || !c.Pending {
 			r.Errorf("%d are queued: %+v", queued, c)
