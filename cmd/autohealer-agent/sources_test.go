@@ -96,7 +96,7 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 	w.has("17 200\n")
 	p.waitFor("a bad block", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	p.waitFor("the event of it", func() bool {
-		return p.logged("problem found", "problem-source:disk-watch", "BadBlockFound", "17 200") == 1
+		return p.logged("problem found", "problem-source:disk-watch", "BadBlockFound", "200 more bad sectors") == 1
 	})
 	for metric, want := range map[string]string{
 		`problem_gauge{type="DiskBadBlock",reason="BadBlocksFound"}`:                 "1",

@@ -11,6 +11,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -70,18 +72,18 @@ func run(ctx context.Context, args []string) error {
 func watch(ctx context.Context, client *problem.Client, every time.Duration, tooMany int, patterns []string) error {
 	again := time.NewTicker(every)
 	defer again.Stop()
-	for known := -1; ; {
-		found, worst, err := look(patterns)
+	for before := []disk(nil); ; {
+		disks, err := look(patterns)
 		if err != nil {
 			return err
 		}
-		if known >= 0 && len(found) > known {
-			if err := client.Report(problem.Event{Reason: "BadBlockFound", Message: found[len(found)-1]}); err != nil {
+		for _, words := range grown(before, disks) {
+			if err := client.Report(problem.Event{Reason: "BadBlockFound", Message: words}); err != nil {
 				return err
 			}
 		}
-		known = len(found)
-		if err := client.SetCondition(verdict(worst, tooMany)); err != nil {
+		before = disks
+		if err := client.SetCondition(verdict(disks, tooMany)); err != nil {
 			return err
 		}
 		select {
@@ -98,8 +100,27 @@ type disk struct {
 	sectors int
 }
 
+// grown says which lists have more in them than before. At the first look nobody knows.
+func grown(before, now []disk) []string {
+	if before == nil {
+		return nil
+	}
+	known := map[string]int{}
+	for _, d := range before {
+		known[d.list] = d.sectors
+	}
+	var words []string
+	for _, d := range now {
+		if more := d.sectors - known[d.list]; more > 0 {
+			words = append(words, fmt.Sprintf("%d more bad sectors in %s, %d in all", more, d.list, d.sectors))
+		}
+	}
+	return words
+}
+
 // verdict makes a condition of the worst of the disks. When it began the client knows.
-func verdict(worst disk, tooMany int) problem.Condition {
+func verdict(disks []disk, tooMany int) problem.Condition {
+	worst := slices.MaxFunc(disks, func(a, b disk) int { return cmp.Compare(a.sectors, b.sectors) })
 	c := problem.Condition{Type: "DiskBadBlock", Message: fmt.Sprintf("%d bad sectors in %s", worst.sectors, worst.list)}
 	switch {
 	case worst.sectors >= tooMany:
@@ -112,35 +133,41 @@ func verdict(worst disk, tooMany int) problem.Condition {
 	return c
 }
 
-// look returns what stands in the lists, line by line: a sector, and how many from there
-// on are bad; and which disk has most of them.
-func look(patterns []string) (found []string, worst disk, err error) {
+// look reads all lists, of which there is one at least.
+func look(patterns []string) ([]disk, error) {
+	var disks []disk
 	for _, pattern := range patterns {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
-			return nil, worst, fmt.Errorf("looking for %s: there is no such list: %w", pattern, errors.Join(err, os.ErrNotExist))
+			return nil, fmt.Errorf("looking for %s: there is no such list: %w", pattern, errors.Join(err, os.ErrNotExist))
 		}
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
 			if err != nil {
-				return nil, worst, fmt.Errorf("reading a list of bad blocks: %w", err)
+				return nil, fmt.Errorf("reading a list of bad blocks: %w", err)
 			}
-			this := disk{list: path}
-			for line := range strings.Lines(string(text)) {
-				if line = strings.TrimSpace(line); line == "" {
-					continue
-				}
-				var first, n int
-				if _, err := fmt.Sscan(line, &first, &n); err != nil {
-					return nil, worst, fmt.Errorf("reading %s: %q is no sector and a number: %w", path, line, err)
-				}
-				found = append(found, path+": "+line)
-				this.sectors += n
+			sectors, err := count(string(text))
+			if err != nil {
+				return nil, fmt.Errorf("reading %s: %w", path, err)
 			}
-			if this.sectors > worst.sectors {
-				worst = this
-			}
+			disks = append(disks, disk{path, sectors})
 		}
 	}
-	return found, worst, nil
+	return disks, nil
+}
+
+// count returns how many sectors stand in a list: in each line a sector, and how many from
+// there on are bad.
+func count(text string) (sectors int, err error) {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		var first, n int
+		if _, err := fmt.Sscan(line, &first, &n); err != nil {
+			return 0, fmt.Errorf("%q is no sector and a number: %w", line, err)
+		}
+		sectors += n
+	}
+	return sectors, nil
 }

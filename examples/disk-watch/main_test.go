@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,11 +84,40 @@ func TestDiskWatchTellsWhatStandsInTheLists(t *testing.T) {
 	until("that they are too many", told(true, 2))
 	write("17 99\n")
 	until("that all is well again", is(false))
-	if err := os.Remove(list); err != nil {
+	other := filepath.Join(folder, "md0.badblocks") // which comes before the other
+	if err := os.WriteFile(other, []byte("1 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until("which disk it is", func(s problem.Status) bool {
+		return len(s.Events) == 1 && s.Events[0].Message == "3 more bad sectors in "+other+", 3 in all"
+	})
+	if err := errors.Join(os.Remove(list), os.Remove(other)); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "badblocks") {
 		t.Errorf("when it cannot look it ends with %v", err)
+	}
+}
+
+func TestEveryListThatHasGrownIsToldByItsOwnName(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		before, after []disk
+		want          []string
+	}{
+		{"nothing is new", []disk{{"sda", 8}, {"sdb", 1}}, []disk{{"sda", 8}, {"sdb", 1}}, nil},
+		{"the first list grows", []disk{{"sda", 8}, {"sdb", 1}}, []disk{{"sda", 10}, {"sdb", 1}}, []string{"2 more bad sectors in sda, 10 in all"}},
+		{"one grows while another shrinks", []disk{{"sda", 8}, {"sdb", 0}}, []disk{{"sda", 0}, {"sdb", 1}}, []string{"1 more bad sectors in sdb, 1 in all"}},
+		{"both grow", []disk{{"sda", 0}, {"sdb", 0}}, []disk{{"sda", 8}, {"sdb", 1}}, []string{"8 more bad sectors in sda, 8 in all", "1 more bad sectors in sdb, 1 in all"}},
+		{"a disk comes", []disk{{"sda", 8}}, []disk{{"sda", 8}, {"sdb", 1}}, []string{"1 more bad sectors in sdb, 1 in all"}},
+		{"a disk goes", []disk{{"sda", 8}, {"sdb", 1}}, []disk{{"sdb", 1}}, nil},
+		{"nobody has looked before", nil, []disk{{"sda", 8}}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := grown(test.before, test.after); !slices.Equal(got, test.want) {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
 	}
 }
 
