@@ -7,7 +7,9 @@
 //
 //	client, err := problem.New(problem.Config{Source: "disk-watch"})
 //	...
-//	go client.Run(ctx)
+//	var reporting sync.WaitGroup
+//	reporting.Go(func() { client.Run(ctx) })
+//	defer reporting.Wait() // when ctx has ended, Run sends what is left
 //	client.SetCondition(problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"})
 //
 // From then on the agent knows that the daemon lives and how its condition stands, and

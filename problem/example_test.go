@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/resourcestack/autohealer/problem"
@@ -19,15 +21,17 @@ func Example() {
 		fmt.Fprintln(os.Stderr, err)
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	go client.Run(ctx)
+	var reporting sync.WaitGroup
+	reporting.Go(func() { client.Run(ctx) })
+	defer reporting.Wait() // when ctx has ended, Run sends what is left
 
 	for look := time.Tick(10 * time.Second); ctx.Err() == nil; {
 		condition := problem.Condition{Type: "DiskBadBlock", Reason: "NoBadBlocks"}
-		if n := badBlocks(); n > 0 {
+		if n := badSectors(); n >= 100 { // what the catalogue calls so
 			condition.Status, condition.Reason = true, "BadBlocksFound"
-			condition.Message = fmt.Sprintf("%d bad blocks on /dev/sda", n)
+			condition.Message = fmt.Sprintf("%d bad sectors on /dev/sda", n)
 		}
 		if err := client.SetCondition(condition); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -39,7 +43,7 @@ func Example() {
 	}
 }
 
-func badBlocks() int { return 0 }
+func badSectors() int { return 0 }
 
 // What passes is an event, and no condition.
 func ExampleClient_Report() {
@@ -61,7 +65,7 @@ func ExampleStatus() {
 	text, err := json.MarshalIndent(problem.Status{
 		Source:     "disk-watch",
 		Events:     []problem.Event{{Severity: problem.Warn, Timestamp: noon, Reason: "SlowDisk", Message: "a read of /dev/sda took 12s"}},
-		Conditions: []problem.Condition{{Type: "DiskBadBlock", Status: true, Transition: noon, Reason: "BadBlocksFound", Message: "3 bad blocks on /dev/sda"}},
+		Conditions: []problem.Condition{{Type: "DiskBadBlock", Status: true, Transition: noon, Reason: "BadBlocksFound", Message: "128 bad sectors on /dev/sda"}},
 	}, "", "  ")
 	if err != nil {
 		fmt.Println(err)
@@ -85,7 +89,7 @@ func ExampleStatus() {
 	//       "status": true,
 	//       "transition": "2026-11-15T12:00:00Z",
 	//       "reason": "BadBlocksFound",
-	//       "message": "3 bad blocks on /dev/sda"
+	//       "message": "128 bad sectors on /dev/sda"
 	//     }
 	//   ]
 	// }
