@@ -8,6 +8,6 @@
 // reason. While a node or a service starts, nothing is called sick.
 //
 // It refuses to act on its own: a service is restarted only where its configuration says
-// so, one at a time on a node, never within its cool-down, and ever more seldom while that
-// is in vain.
+// so, one at a time on a node, never within its cool-down, and ever more seldom until it has
+// been well for as long.
 package check

@@ -24,12 +24,12 @@ type Care struct {
 	// Unit of systemd that runs what is examined. None means that nothing is known of it.
 	Unit string
 	// Grace is how long after the start of the node, or of the unit, nothing is sick yet.
-	// A unit that was restarted because it was sick has none until it was well.
+	// A unit that was restarted because it was sick has none until that is forgiven.
 	Grace time.Duration
 	// Repair restarts the unit when it is sick.
 	Repair bool
 	// Cooldown is how long a unit must have been as it is, and have been left alone, until
-	// it is restarted. It doubles with each restart after which it was not well.
+	// it is restarted. It doubles with each restart, until the unit was well for as long.
 	Cooldown time.Duration
 }
 
@@ -50,9 +50,9 @@ type Guard struct {
 func (g Guard) Around(examine exam.Exam) exam.Exam {
 	return func(ctx context.Context) exam.Answer {
 		answer := examine(ctx)
-		if answer.Verdict == exam.Well && g.Repair {
+		if answer.Verdict != exam.Unknown && g.Repair && ctx.Err() == nil {
 			now := g.Now()
-			g.Repairs.forgive(unit.Name(g.Unit), func(t try) bool { return g.mayForgive(now, t) })
+			g.Repairs.revise(unit.Name(g.Unit), func(t try) try { return g.hear(now, t, answer.Verdict) })
 		}
 		if answer.Verdict != exam.Sick || ctx.Err() != nil {
 			return answer
@@ -157,10 +157,23 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 	return "", true
 }
 
-// mayForgive says whether a unit is well again because this examination says so. Which one
-// had it restarted must say so, unless that one has not been heard of for long.
-func (c Care) mayForgive(now time.Time, t try) bool {
-	return t.Times > 0 && (t.By == c.Check || now.Sub(t.At) > 2*c.cooldown(t.Times))
+// hear returns what is to be remembered of a unit after an answer about it. One good answer
+// cures nobody: what it was restarted for is forgiven once it has been well for its whole
+// cool-down, and for its grace, which would else hide that it is sick again. Whichever
+// examination had it restarted must say so, unless that has not been heard of for long.
+func (c Care) hear(now time.Time, t try, verdict exam.Verdict) try {
+	rest := c.cooldown(t.Times)
+	switch {
+	case t.Times == 0:
+	case verdict == exam.Sick:
+		t.Well = time.Time{}
+	case t.By != c.Check && now.Sub(t.At) <= 2*rest:
+	case t.Well.IsZero(), now.Before(t.Well):
+		t.Well = now.Round(0)
+	case now.Sub(t.Well) >= max(rest, c.Grace):
+		return try{At: t.At}
+	}
+	return t
 }
 
 func inVain(t try) string {
@@ -222,7 +235,8 @@ func (g Guard) isAnotherAway(ctx context.Context, seen sight) (why string, away 
 // be done again and again by those who come after.
 func (g Guard) restart(ctx context.Context, seen sight, found string) string {
 	name, now := seen.runs.Name, seen.now
-	if err := g.Repairs.note(name, try{At: now.Round(0), Times: seen.try().Times + 1, By: g.Check}); err != nil {
+	tries := func(was try) try { return try{At: now.Round(0), Times: was.Times + 1, By: g.Check} }
+	if err := g.Repairs.note(name, tries); err != nil {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
 	if err := g.Units.Restart(ctx, name); err != nil {

@@ -28,27 +28,30 @@ type Repairs struct {
 	Folder string
 
 	mu    sync.Mutex // held while a unit is being restarted
-	tries sync.Mutex // of tried
+	notes sync.Mutex // held while something is noted, and of tried
 	tried tried      // if there is no folder
 }
 
 // tried is what was tried, by unit.
 type tried map[string]try
 
-// try is what was done about a unit since it was last well.
+// try is what was done about a unit, and how it has been since.
 type try struct {
 	// At is when it was last to be restarted, whatever came of it.
 	At time.Time `json:"at"`
-	// Times is how often. It is none once it was well again.
+	// Times is how often. It is none once it was well again for long enough.
 	Times int `json:"times,omitempty"`
 	// By is the examination that wanted it.
 	By string `json:"by,omitempty"`
+	// Well is since when it has been well again; zero if it is not.
+	Well time.Time `json:"well,omitzero"`
 }
 
 // The files of the folder.
 const (
 	triedFile = "tried.json"
-	lockFile  = "lock"
+	lockFile  = "lock"       // of who restarts a unit
+	notesFile = "notes.lock" // of who writes what was tried
 )
 
 var errBusy = errors.New("another unit is being restarted")
@@ -62,7 +65,7 @@ func (r *Repairs) lock() (unlock func(), err error) {
 	if r.Folder == "" {
 		return r.mu.Unlock, nil
 	}
-	file, err := r.claim()
+	file, err := r.claim(lockFile, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
 		r.mu.Unlock()
 		return nil, err
@@ -73,7 +76,8 @@ func (r *Repairs) lock() (unlock func(), err error) {
 	}, nil
 }
 
-func (r *Repairs) claim() (*os.File, error) {
+// claim locks a file of the folder until it is closed.
+func (r *Repairs) claim(name string, how int) (*os.File, error) {
 	// The one above may be that of daemons who are not root.
 	if err := os.MkdirAll(filepath.Dir(r.Folder), 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of repairs: %w", err)
@@ -81,11 +85,11 @@ func (r *Repairs) claim() (*os.File, error) {
 	if err := os.Mkdir(r.Folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("making the folder of repairs: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(r.Folder, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(filepath.Join(r.Folder, name), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("locking the folder of repairs: %w", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(int(file.Fd()), how); err != nil {
 		_ = file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errBusy
@@ -98,10 +102,14 @@ func (r *Repairs) claim() (*os.File, error) {
 // recall returns what was tried.
 func (r *Repairs) recall() (tried, error) {
 	if r.Folder == "" {
-		r.tries.Lock()
-		defer r.tries.Unlock()
+		r.notes.Lock()
+		defer r.notes.Unlock()
 		return maps.Clone(r.tried), nil
 	}
+	return r.read()
+}
+
+func (r *Repairs) read() (tried, error) {
 	path := filepath.Join(r.Folder, triedFile)
 	text, err := os.ReadFile(path)
 	switch {
@@ -117,22 +125,35 @@ func (r *Repairs) recall() (tried, error) {
 	return was, nil
 }
 
-// note remembers what was tried with a unit. Only who has the lock may.
-func (r *Repairs) note(name string, t try) error {
-	was, err := r.recall()
+// note remembers what has become of a unit. It waits for others who do so, which is never
+// long.
+func (r *Repairs) note(name string, become func(try) try) error {
+	r.notes.Lock()
+	defer r.notes.Unlock()
+	if r.Folder == "" {
+		if r.tried == nil {
+			r.tried = tried{}
+		}
+		r.tried[name] = become(r.tried[name])
+		return nil
+	}
+	file, err := r.claim(notesFile, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	was, err := r.read()
 	if err != nil {
 		return err
 	}
 	if was == nil {
 		was = tried{}
 	}
-	was[name] = t
-	if r.Folder == "" {
-		r.tries.Lock()
-		defer r.tries.Unlock()
-		r.tried = was
-		return nil
-	}
+	was[name] = become(was[name])
+	return r.write(name, was)
+}
+
+func (r *Repairs) write(name string, was tried) error {
 	text, err := json.Marshal(was)
 	if err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
@@ -149,20 +170,11 @@ func (r *Repairs) note(name string, t try) error {
 	return nil
 }
 
-// forgive notes that a unit is well again, if the one who says so may speak for it. Who
-// finds the lock taken says so again at the next round.
-func (r *Repairs) forgive(name string, may func(try) bool) {
-	if was, err := r.recall(); err != nil || !may(was[name]) {
-		return
-	}
-	unlock, err := r.lock()
-	if err != nil {
-		return
-	}
-	defer unlock()
-	was, err := r.recall()
-	if t := was[name]; err == nil && may(t) {
-		_ = r.note(name, try{At: t.At}) // what is not noted now is at the next round
+// revise notes what has become of a unit, if that is another than it was. What cannot be
+// noted now is at the next round.
+func (r *Repairs) revise(name string, become func(try) try) {
+	if was, err := r.recall(); err == nil && become(was[name]) != was[name] {
+		_ = r.note(name, become)
 	}
 }
 

@@ -146,34 +146,48 @@ func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
 
 func fine(context.Context) exam.Answer { return exam.Answer{Verdict: exam.Well} }
 
-// Once it was well, all is as at first: the cool-down is the short one again, and whoever
-// starts it has its grace.
+// said is an answer, so long after a restart.
+type said struct {
+	after  time.Duration
+	answer exam.Exam
+}
+
+// Once it was well for long enough, all is as at first: the cool-down is the short one
+// again, and whoever starts it has its grace.
 func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
-	other := kubelet
+	other, slow := kubelet, kubelet
 	other.Check = "another check of the kubelet"
+	slow.Grace = 20 * time.Minute
 	for _, test := range []struct {
 		name     string
-		says     check.Care
-		after    time.Duration
+		by       check.Care
+		says     []said
 		forgiven bool
 	}{
-		{"the one who had it restarted says so", kubelet, time.Second, true},
-		{"that another finds it well says nothing", other, 3 * time.Minute, false},
-		{"another may, when the one has not been heard of for long", other, 17 * time.Minute, true},
+		{"it was well for its cool-down", kubelet, []said{{time.Second, fine}, {time.Minute, fine}, {8*time.Minute + time.Second, fine}}, true},
+		{"it was well once", kubelet, []said{{time.Second, fine}}, false},
+		{"it was well for less", kubelet, []said{{time.Second, fine}, {8 * time.Minute, fine}}, false},
+		{"it was sick meanwhile", kubelet, []said{{time.Second, fine}, {time.Minute, ill}, {2 * time.Minute, fine}, {9 * time.Minute, fine}}, false},
+		{"it was well for less than its grace", slow, []said{{time.Second, fine}, {20 * time.Minute, fine}}, false},
+		{"it was well for its grace", slow, []said{{time.Second, fine}, {20*time.Minute + time.Second, fine}}, true},
+		{"that another finds it well says nothing", other, []said{{time.Second, fine}, {16 * time.Minute, fine}}, false},
+		{"another may, when the one has not been heard of for long", other, []said{{17 * time.Minute, fine}, {25 * time.Minute, fine}}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWard("kubelet.service")
-			repairs := &check.Repairs{Folder: t.TempDir() + "/repairs"}
+			folder := t.TempDir() + "/repairs"
 			for range 3 {
-				w.guard(kubelet, repairs).Around(ill)(t.Context())
 				w.now = w.now.Add(9 * time.Minute)
+				w.guard(kubelet, &check.Repairs{Folder: folder}).Around(ill)(t.Context())
 			}
-			w.now = w.now.Add(-9 * time.Minute)
 			if len(w.restarts["kubelet.service"]) != 3 {
 				t.Fatalf("%v", w.restarts)
 			}
-			w.now = w.now.Add(test.after)
-			w.guard(test.says, repairs).Around(fine)(t.Context())
+			for last, i := w.now, 0; i < len(test.says); i++ {
+				w.now = last.Add(test.says[i].after)
+				w.guard(test.by, &check.Repairs{Folder: folder}).Around(test.says[i].answer)(t.Context())
+			}
+			repairs := &check.Repairs{Folder: folder}
 
 			u := w.units["kubelet.service"]
 			u.Started, u.Changed = w.now, w.now
@@ -189,6 +203,26 @@ func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
 				t.Errorf("after its cool-down: %v", w.restarts)
 			}
 		})
+	}
+}
+
+// A moment of health after each restart is no cure. Nor is there a grace in it, which would
+// hide that it is sick again.
+func TestWhatIsWellForAMomentIsRestartedEverMoreSeldom(t *testing.T) {
+	w := newWard("kubelet.service")
+	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) exam.Answer {
+		if w.now.Sub(w.units["kubelet.service"].Changed) < 30*time.Second {
+			return fine(ctx)
+		}
+		return ill(ctx)
+	})
+	for ; w.now.Before(noon.Add(24 * time.Hour)); w.now = w.now.Add(10 * time.Second) {
+		if got := examine(t.Context()); got.Verdict == exam.Unknown {
+			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
+		}
+	}
+	if restarts := len(w.restarts["kubelet.service"]); restarts != 28 { // 5 in the first hour, then one an hour
+		t.Errorf("%d restarts in a day", restarts)
 	}
 }
 
@@ -269,9 +303,9 @@ func TestAUnitThatDoesNotComeBackIsNotWaitedForForEver(t *testing.T) {
 
 // Whatever fails when, whatever comes of a restart, and however often the agent is started
 // anew: one unit at a time, and none within its cool-down, which doubles while it is in
-// vain.
+// vain and until it was well for as long.
 func TestRepairsKeepTheirDistance(t *testing.T) {
-	seen, doubled := 0, 0
+	seen, doubled, forgiven := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		folder, err := os.MkdirTemp("", "repairs-")
 		if err != nil {
@@ -284,19 +318,33 @@ func TestRepairsKeepTheirDistance(t *testing.T) {
 		w.come = func(name string) (bool, error) { return name != lame, nil }
 		repairs := &check.Repairs{Folder: folder}
 		cooldown := time.Duration(rapid.IntRange(30, 300).Draw(rt, "cooldown")) * time.Second
-		lastWell := map[string]time.Time{}
-		vain := map[string]int{} // restarts since it was well, but for the last
+		wellSince := map[string]time.Time{}
+		vain := map[string]int{} // restarts that are not forgiven
 		told := map[string]int{}
+		rest := func(name string) time.Duration { return min(cooldown<<max(vain[name]-1, 0), time.Hour) }
+		well := ""
 		for range rapid.IntRange(1, 60).Draw(rt, "rounds") {
 			w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second)
 			if rapid.IntRange(0, 9).Draw(rt, "anew") == 0 {
 				repairs = &check.Repairs{Folder: folder}
 			}
-			well := rapid.SampledFrom(append([]string{"", "", ""}, names...)).Draw(rt, "well")
+			if rapid.IntRange(0, 4).Draw(rt, "turns") == 0 {
+				well = rapid.SampledFrom(append([]string{""}, names...)).Draw(rt, "well")
+			}
+			for _, name := range names {
+				switch since := wellSince[name]; {
+				case name != well:
+					delete(wellSince, name)
+				case since.IsZero():
+					wellSince[name] = w.now
+				case w.now.Sub(since) >= rest(name) && vain[name] > 0:
+					vain[name] = 0
+					forgiven++
+				}
+			}
 			if well != "" {
 				care := check.Care{Check: well, Unit: well, Repair: true, Cooldown: cooldown}
 				w.guard(care, repairs).Around(fine)(t.Context())
-				lastWell[well] = w.now
 			}
 			var all sync.WaitGroup
 			for _, name := range names {
@@ -319,32 +367,22 @@ func TestRepairsKeepTheirDistance(t *testing.T) {
 				}
 				told[name]++
 				seen++
-				if len(times) == 1 {
-					continue
-				}
-				before, last := times[len(times)-2], times[len(times)-1]
-				if lastWell[name].After(before) {
-					vain[name] = 0
-				} else {
-					vain[name]++
-				}
-				want := cooldown
 				if vain[name] > 1 {
 					doubled++
-					want = min(cooldown<<(vain[name]-1), time.Hour)
 				}
-				if apart := last.Sub(before); apart <= want {
-					rt.Fatalf("%s was restarted %s after the last time, the %d. in vain, with a cool-down of %s", name, apart, vain[name], cooldown)
+				if last := times[len(times)-1]; len(times) > 1 && last.Sub(times[len(times)-2]) <= rest(name) {
+					rt.Fatalf("%s was restarted %s after the last time, %d in vain, with a cool-down of %s", name, last.Sub(times[len(times)-2]), vain[name], cooldown)
 				}
+				vain[name]++
 			}
 		}
 		if w.together > 1 {
 			rt.Fatalf("%d units were being restarted at once", w.together)
 		}
 	})
-	t.Logf("saw %d restarts, %d of them after others in vain", seen, doubled)
-	if seen == 0 || doubled == 0 {
-		t.Error("nothing was restarted, or never in vain")
+	t.Logf("saw %d restarts, %d of them after others in vain, which were forgiven %d times", seen, doubled, forgiven)
+	if seen == 0 || doubled == 0 || forgiven == 0 {
+		t.Error("nothing was restarted, or never in vain, or never forgiven")
 	}
 }
 
