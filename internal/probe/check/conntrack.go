@@ -17,9 +17,13 @@ import (
 const Proc = "/proc"
 
 // Conntrack examines the kernel's table of connections, which is full at so many percent
-// of what it may hold. A node without such a table cannot run out of it.
+// of what it may hold. A node without such a table cannot run out of it. Each network has
+// its own: that of a pod is not looked at where it is known to be one.
 func Conntrack(proc string, percent int) exam.Exam {
 	return func(context.Context) exam.Answer {
+		if apart(proc, "net") {
+			return unknown(notFound, "the table of connections is that of the pod and not of the node; set hostNetwork")
+		}
 		count, limit, err := readConntrack(proc)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/mounttable"
 )
 
 // MountTable is where the kernel lists what is mounted: of the first process, which in a
@@ -28,55 +28,26 @@ func Readonly(table string) exam.Exam {
 		case err != nil:
 			return unknown(notFound, "reading the table of mounts: %v", err)
 		}
-		mounts, err := parseMounts(text)
-		if err != nil {
+		mounts, err := mounttable.Parse(text)
+		switch {
+		case err != nil:
 			return unknown(notFound, "reading %s: %v", table, err)
+		case table == MountTable && isPods(Proc, os.Getpid(), mounts):
+			return unknown(notFound, "%s is that of the pod and not of the node; set hostPID, or mount that of the node and name it as mountTable", table)
 		}
 		return judgeMounts(mounts)
 	}
 }
 
-// mount is a line of the table.
-type mount struct {
-	device string // major:minor, the same for all mounts of one filesystem
-	root   string // what of the filesystem is mounted
-	point  string
-	kind   string
-	source string
-	// What this mount allows, and what the filesystem does.
-	options, super []string
+// isPods says whether the table of the first process is that of a pod, and shows nothing of
+// the node: the first process is the agent, or nobody can say who it is, and there is no
+// disk.
+func isPods(proc string, pid int, mounts []mounttable.Mount) bool {
+	return pid == 1 || !apart(proc, "mnt") && !slices.ContainsFunc(mounts, onDisk)
 }
 
-// parseMounts reads a table of mounts, as proc(5) describes mountinfo.
-func parseMounts(text []byte) ([]mount, error) {
-	var mounts []mount
-	for line := range bytes.Lines(text) {
-		fields := strings.Fields(string(line))
-		// Between the sixth field and the dash there may be any number of others.
-		dash := slices.Index(fields, "-")
-		if dash < 6 || len(fields) < dash+3 {
-			return nil, fmt.Errorf("line %d is none of a table of mounts: %q", len(mounts)+1, briefly(string(line)))
-		}
-		m := mount{
-			device: fields[2], root: unescape(fields[3]), point: unescape(fields[4]), options: strings.Split(fields[5], ","),
-			kind: fields[dash+1], source: unescape(fields[dash+2]),
-		}
-		if len(fields) > dash+3 { // a source may be empty
-			m.super = strings.Split(fields[dash+3], ",")
-		} else {
-			m.source, m.super = "", strings.Split(fields[dash+2], ",")
-		}
-		mounts = append(mounts, m)
-	}
-	if len(mounts) == 0 {
-		return nil, errors.New("the table is empty")
-	}
-	return mounts, nil
-}
-
-// unescape undoes what the kernel does to blanks and backslashes in paths.
-func unescape(path string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace(path)
+func onDisk(m mounttable.Mount) bool {
+	return strings.HasPrefix(m.Source, "/dev/") || m.Kind == "zfs" || slices.Contains(turning, m.Kind)
 }
 
 // turning are the filesystems that turn read-only when they find themselves damaged. All
@@ -90,11 +61,11 @@ var turning = []string{
 // remounts one read-only makes both the mount and the filesystem so; a bind mount that is
 // read-only leaves the filesystem writable; only the kernel takes the filesystem away
 // under a writable mount. Newer kernels say so in a word of its own.
-func judgeMounts(mounts []mount) exam.Answer {
+func judgeMounts(mounts []mounttable.Mount) exam.Answer {
 	var found []string
 	for _, m := range widest(mounts) {
-		if slices.Contains(turning, m.kind) && m.broken() {
-			found = append(found, fmt.Sprintf("%s on %s (%s)", m.source, m.point, m.kind))
+		if slices.Contains(turning, m.Kind) && broken(m) {
+			found = append(found, fmt.Sprintf("%s on %s (%s)", m.Source, m.Point, m.Kind))
 		}
 	}
 	switch {
@@ -109,16 +80,16 @@ func judgeMounts(mounts []mount) exam.Answer {
 // widest returns the mount of each filesystem that speaks for it: the one that shows most
 // of it, and of several the oldest, which the kernel lists first. Those that came later
 // may be bind mounts, which stay writable when somebody makes the first one read-only.
-func widest(mounts []mount) []mount {
-	var chosen []mount
+func widest(mounts []mounttable.Mount) []mounttable.Mount {
+	var chosen []mounttable.Mount
 	place := map[string]int{} // by device
 	for _, m := range mounts {
-		at, known := place[m.device]
+		at, known := place[m.Device]
 		switch {
 		case !known:
-			place[m.device] = len(chosen)
+			place[m.Device] = len(chosen)
 			chosen = append(chosen, m)
-		case len(m.root) < len(chosen[at].root):
+		case len(m.Root) < len(chosen[at].Root):
 			chosen[at] = m
 		}
 	}
@@ -126,9 +97,9 @@ func widest(mounts []mount) []mount {
 }
 
 // broken says whether a mount is writable in vain.
-func (m mount) broken() bool {
-	if slices.Contains(m.super, "emergency_ro") || slices.Contains(m.super, "shutdown") {
+func broken(m mounttable.Mount) bool {
+	if slices.Contains(m.Super, "emergency_ro") || slices.Contains(m.Super, "shutdown") {
 		return true // of the filesystem, so that all of its mounts have it
 	}
-	return slices.Contains(m.super, "ro") && !slices.Contains(m.options, "ro")
+	return slices.Contains(m.Super, "ro") && !slices.Contains(m.Options, "ro")
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/mounttable"
 )
 
 func TestJudgeMounts(t *testing.T) {
@@ -25,6 +25,8 @@ func TestJudgeMounts(t *testing.T) {
 		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, exam.Well, ""},
 		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, exam.Sick, "/dev/vda on / (ext4)"},
 		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, exam.Sick, "on /my disk ("},
+		{"somebody mounted it read-only, where no blank is one", []string{"27 1 254:0 / /my\u00a0\u2003disk\v ro,relatime - ext4 /dev/vda ro"}, exam.Well, ""},
+		{"what has no source", []string{"1 2 0:28 / /x rw - tmpfs  rw", "27 1 254:0 / / rw - ext4  ro"}, exam.Sick, " on / (ext4)"},
 		{"somebody mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, exam.Well, ""},
 		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, exam.Well, ""},
 		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, exam.Sick, "on / ("},
@@ -69,7 +71,7 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		table := fmt.Sprintf("43 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"+
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
 			test.disk, test.super, test.pod, test.super)
-		mounts, err := parseMounts([]byte(table))
+		mounts, err := mounttable.Parse([]byte(table))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,31 +92,49 @@ func TestTheTableOfThisMachineCanBeRead(t *testing.T) {
 	}
 }
 
-// A table of what the kernel could write comes out as it went in.
-func TestParseMountsUndoesWhatTheKernelWrites(t *testing.T) {
-	escape := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
-	rapid.Check(t, func(rt *rapid.T) {
-		path := rapid.StringMatching(`/[ -~\t\n]{0,12}`).Draw(rt, "path")
-		extra := rapid.SampledFrom([]string{"", "shared:1 ", "master:2 propagate_from:3 "}).Draw(rt, "optional")
-		line := fmt.Sprintf("36 35 98:0 / %s rw,noatime %s- ext4 /dev/root rw,errors=continue\n", escape.Replace(path), extra)
-		mounts, err := parseMounts([]byte(line))
-		if err != nil || len(mounts) != 1 || mounts[0].point != path || mounts[0].device != "98:0" || mounts[0].kind != "ext4" || mounts[0].super[1] != "errors=continue" {
-			rt.Fatalf("%q became %+v, %v", line, mounts, err)
+// In a pod, the first process may be the agent, and the table that of the pod.
+func TestAPodsOwnTableIsNotTheNodes(t *testing.T) {
+	const disk, none = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n", "1 0 0:50 / / ro - overlay overlay rw\n2 1 0:51 / /proc rw - proc proc rw\n"
+	for _, test := range []struct {
+		name, self, first, table string
+		pid                      int
+		pods                     bool
+	}{
+		{"on the node", "mnt:[1]", "mnt:[1]", disk, 77, false},
+		{"in a pod with hostPID", "mnt:[2]", "mnt:[1]", disk, 77, false},
+		{"in a pod with hostPID, on a node without disks", "mnt:[2]", "mnt:[1]", none, 77, false},
+		{"in a pod of its own", "mnt:[2]", "mnt:[2]", disk, 1, true},
+		{"in a pod of its own, with a shell before it", "mnt:[2]", "mnt:[2]", none, 77, true},
+		{"it is not known whose table it is, and there is a disk in it", "mnt:[2]", "", disk, 77, false},
+		{"it is not known whose table it is, and there is no disk in it", "mnt:[2]", "", none, 77, true},
+	} {
+		proc := fakeNamespaces(t, "mnt", test.self, test.first)
+		mounts, err := mounttable.Parse([]byte(test.table))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		if pods := isPods(proc, test.pid, mounts); pods != test.pods {
+			t.Errorf("%s: that it is the pod's is %v", test.name, pods)
+		}
+	}
 }
 
-func FuzzParseMounts(f *testing.F) {
-	f.Add([]byte("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"))
-	f.Add([]byte("1 2 0:1 / /a rw -  \n- - - - - - - - -\n"))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, text []byte) {
-		mounts, err := parseMounts(text)
-		if (err == nil) != (len(mounts) > 0) {
-			t.Fatalf("%+v and %v", mounts, err)
+// fakeNamespaces makes a /proc of two processes. One without a namespace does not show it.
+func fakeNamespaces(t *testing.T, kind, self, first string) string {
+	t.Helper()
+	proc := t.TempDir()
+	for process, namespace := range map[string]string{"self": self, "1": first} {
+		folder := filepath.Join(proc, process, "ns")
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
 		}
-		judgeMounts(mounts)
-	})
+		if namespace != "" {
+			if err := os.Symlink(namespace, filepath.Join(folder, kind)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return proc
 }
 
 func TestJudgeClock(t *testing.T) {
@@ -175,6 +195,18 @@ func TestConntrack(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
+	}
+	for _, test := range []struct {
+		name, self, first string
+		want              exam.Verdict
+	}{
+		{"with hostNetwork", "net:[1]", "net:[1]", exam.Well},
+		{"with hostPID and a network of its own", "net:[2]", "net:[1]", exam.Unknown},
+		{"it is not known whose network it is", "net:[2]", "", exam.Well},
+	} {
+		if got := Conntrack(fakeNamespaces(t, "net", test.self, test.first), 95)(t.Context()); got.Verdict != test.want {
+			t.Errorf("%s: %+v", test.name, got)
+		}
 	}
 	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == exam.Unknown {
 		t.Errorf("the table of this machine: %+v", got)

@@ -1,12 +1,13 @@
 package stats
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/procfs"
 	"github.com/prometheus/procfs/blockdevice"
+
+	"github.com/resourcestack/autohealer/internal/probe/mounttable"
 )
 
 const (
@@ -79,7 +80,7 @@ func filesystems(table []*procfs.MountInfo, kernelName func(numbers string) stri
 			continue
 		}
 		seen[device] = true
-		found = append(found, filesystem{device, m.FSType, options(m), unescape(m.MountPoint)})
+		found = append(found, filesystem{device, m.FSType, options(m), mounttable.Unescape(m.MountPoint)})
 	}
 	return found
 }
@@ -99,23 +100,6 @@ func options(m *procfs.MountInfo) string {
 		list = append(list, "bind")
 	}
 	return strings.Join(list, ",")
-}
-
-// unescape returns a path of a mount table as it is: there, blanks and backslashes are
-// written as octal numbers.
-func unescape(written string) string {
-	var out strings.Builder
-	for i := 0; i < len(written); i++ {
-		if written[i] == '\\' && i+4 <= len(written) {
-			if code, err := strconv.ParseUint(written[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(code))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(written[i])
-	}
-	return out.String()
 }
 
 // space notes how full a filesystem is.
