@@ -25,6 +25,6 @@ func DNS(name string) exam.Exam {
 		case ctx.Err() != nil:
 			return unknown(stopped, "the name was not waited for: %v", ctx.Err())
 		}
-		return sick("%s cannot be resolved: %s", name, briefly(err.Error()))
+		return sick("%s cannot be resolved: %s", name, briefly(withoutSource(err.Error())))
 	}
 }

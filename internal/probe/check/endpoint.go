@@ -50,11 +50,17 @@ const DockerSocket = "unix:///var/run/docker.sock"
 // docker ps.
 func Docker(socket string) exam.Exam {
 	path := strings.TrimPrefix(socket, "unix://")
-	return ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
+	examine := ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
 	})
+	return func(ctx context.Context) exam.Answer {
+		if isAway(path) {
+			return notMounted("Docker", path)
+		}
+		return examine(ctx)
+	}
 }
 
 func ask(name, address string, through *http.Transport) exam.Exam {
@@ -115,7 +121,7 @@ func judgeEndpoint(name, address string, limit time.Duration, status int, said s
 	case errors.Is(err, fs.ErrPermission):
 		return unknown(notAllowed, "asking %s: %v", name, withoutURL(err))
 	}
-	return sick("%s does not answer at %s: %v", name, address, withoutURL(err))
+	return sick("%s does not answer at %s: %s", name, address, withoutSource(withoutURL(err).Error()))
 }
 
 // withoutURL takes the address out of an error beside which it stands already.

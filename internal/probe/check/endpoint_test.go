@@ -94,3 +94,44 @@ func TestAddressesAreThoseOfTheEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// The port that an examination is made from is another each time, and no news.
+func TestSomebodyWhoHangsUpIsToldInTheSameWordsEachTime(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			buffer := make([]byte, 1<<10)
+			_, _ = c.Read(buffer)
+			_ = c.(*net.TCPConn).SetLinger(0) // so that it is a reset
+			_ = c.Close()
+		}
+	}()
+	examine := check.Endpoint("the kubelet", "http://"+listener.Addr().String()+"/healthz")
+	first, second := examine(t.Context()), examine(t.Context())
+	if first != second || first.Verdict != exam.Sick || !strings.Contains(first.Message, "connection reset by peer") {
+		t.Errorf("%+v and %+v", first, second)
+	}
+}
+
+func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {
+	folder := t.TempDir()
+	for _, test := range []struct {
+		socket string
+		want   exam.Verdict
+	}{
+		{"unix:///nowhere/docker.sock", exam.Unknown},
+		{"unix://" + folder + "/docker.sock", exam.Sick},
+	} {
+		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == exam.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not that of the node")) {
+			t.Errorf("%s: %+v", test.socket, got)
+		}
+	}
+}

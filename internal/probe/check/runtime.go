@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -80,8 +78,8 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 		return unknown(stopped, "the container runtime was not waited for: %v", ended)
 	case errors.Is(dialled, fs.ErrPermission):
 		return unknown(notAllowed, "asking the container runtime: %v", dialled)
-	case errors.Is(dialled, fs.ErrNotExist) && !isFolder(filepath.Dir(path)):
-		return unknown(notFound, "asking the container runtime: there is no folder %s here; mount it, or name another socket", filepath.Dir(path))
+	case errors.Is(dialled, fs.ErrNotExist) && isAway(path):
+		return notMounted("the container runtime", path)
 	case dialled != nil:
 		return sick("the container runtime does not answer: %v", dialled)
 	case status.Code(err) == codes.Unimplemented:
@@ -103,9 +101,4 @@ func judgeStatus(path string, reply *cri.StatusResponse) exam.Answer {
 		}
 	}
 	return sick("the container runtime on %s does not say whether it is ready (%s)", path, cri.RuntimeReady)
-}
-
-func isFolder(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -73,3 +74,9 @@ func briefly(text string) string {
 	}
 	return text[:end] + "..."
 }
+
+// withoutSource takes out of an error from which port of ours somebody was asked: it is
+// another each time.
+func withoutSource(text string) string { return source.ReplaceAllString(text, "") }
+
+var source = regexp.MustCompile(`\S+:\d+->`)
