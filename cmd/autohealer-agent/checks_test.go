@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -21,6 +22,12 @@ func TestTheKubeletIsCheckedWithoutAProgram(t *testing.T) {
 	if got := p.figure(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`); got != "1" {
 		t.Errorf("its metric is %s", got)
 	}
+	code.Store(http.StatusServiceUnavailable)
+	says := func() bool {
+		c, ok := p.condition("KubeletUnhealthy")
+		return ok && strings.Contains(c.Message, "answers 503")
+	}
+	p.waitFor("that it is otherwise", says)
 	p.stop()
 	p = start(t, args...)
 	p.waitFor("that it is sick still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))

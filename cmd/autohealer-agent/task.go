@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
@@ -95,7 +96,12 @@ func causes[Rule any](rules []Rule, of func(Rule) (permanent bool, condition, re
 	return reasons
 }
 
-// checks returns the monitor of checks that are built in.
+// messagePause is how long the message of a check stands at least that has replaced
+// another: what a kubelet answers may be new each time.
+const messagePause = time.Minute
+
+// checks returns the monitor of checks that are built in. Their messages say what is done
+// about a sickness, and so are told anew while it stands.
 func (a *agent) checks(name string, m config.CheckMonitor) (*rounds.Rounds, error) {
 	node := check.Node{
 		Getenv: a.getenv, Boot: a.boot.Time, Units: a.units, Repairs: a.repairs,
@@ -103,8 +109,11 @@ func (a *agent) checks(name string, m config.CheckMonitor) (*rounds.Rounds, erro
 	}
 	made := rounds.Config{
 		Key: name, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
-		UpdateOnMessage: m.UpdateOnMessage, SkipInitialStatus: m.SkipInitialStatus,
+		UpdateOnMessage: true, MessagePause: messagePause, SkipInitialStatus: m.SkipInitialStatus,
 		Boot: a.boot.ID, Memory: a.memory, Logger: a.log,
+	}
+	if m.UpdateOnMessage {
+		made.MessagePause = 0
 	}
 	for i := range m.Rules {
 		rule := &m.Rules[i]

@@ -104,14 +104,17 @@ func (c Care) starting(boot time.Time, seen sight) (why string, starting bool) {
 	now, runs := seen.now, seen.runs
 	switch {
 	case within(now, boot, c.Grace):
-		return fmt.Sprintf("the node started %s ago, and has %s to do so", now.Sub(boot).Round(time.Second), c.Grace), true
+		return fmt.Sprintf("the node started at %s, and has %s to do so", clock(boot), c.Grace), true
 	case !runs.Known() || runs.Restarts > 0 || runs.Active == "failed" || runs.Active == "inactive" || seen.try().Times > 0:
 		return "", false
 	case within(now, runs.Started, c.Grace):
-		return fmt.Sprintf("%s started %s ago, and has %s to do so", runs.Name, now.Sub(runs.Started).Round(time.Second), c.Grace), true
+		return fmt.Sprintf("%s started at %s, and has %s to do so", runs.Name, clock(runs.Started), c.Grace), true
 	}
 	return "", false
 }
+
+// clock writes a time. How long ago that is would be another message each time.
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // within says whether something was less than so long ago. What lies in the future, after
 // the clock was set back, does not count as recent for ever: it is not believed.
@@ -146,13 +149,13 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 	case runs.Busy:
 		return runs.Name + " is " + doing(runs), false
 	case now.Before(runs.Changed):
-		return fmt.Sprintf("%s changed at %s, which is yet to come", runs.Name, runs.Changed.UTC().Format(time.RFC3339)), false
+		return fmt.Sprintf("%s changed at %s, which is yet to come", runs.Name, clock(runs.Changed)), false
 	case now.Before(try.At):
-		return fmt.Sprintf("%s was to be restarted at %s, which is yet to come", runs.Name, try.At.UTC().Format(time.RFC3339)), false
+		return fmt.Sprintf("%s was to be restarted at %s, which is yet to come", runs.Name, clock(try.At)), false
 	case now.Sub(try.At) <= rest:
-		return fmt.Sprintf("%s was to be restarted %s ago (%s), and is left alone for %s", runs.Name, now.Sub(try.At).Round(time.Second), inVain(try), rest), false
+		return fmt.Sprintf("%s was to be restarted at %s (%s), and is left alone for %s", runs.Name, clock(try.At), inVain(try), rest), false
 	case now.Sub(runs.Changed) <= rest:
-		return fmt.Sprintf("%s changed %s ago, and is left alone for %s", runs.Name, now.Sub(runs.Changed).Round(time.Second), rest), false
+		return fmt.Sprintf("%s changed at %s, and is left alone for %s", runs.Name, clock(runs.Changed), rest), false
 	}
 	return "", true
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -206,6 +207,32 @@ func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
 	}
 }
 
+// A message is told anew when it changes: it does so when something is done, and not each
+// time that somebody looks.
+func TestAMessageSaysWhatWasDoneAndNoMore(t *testing.T) {
+	w := newWard("kubelet.service")
+	u := w.units["kubelet.service"]
+	u.Changed = noon.Add(-time.Minute)
+	w.units["kubelet.service"] = u
+	examine := w.guard(kubelet, &check.Repairs{}).Around(ill)
+	var told []string
+	for ; w.now.Before(noon.Add(4 * time.Minute)); w.now = w.now.Add(time.Second) {
+		if message := examine(t.Context()).Message; len(told) == 0 || told[len(told)-1] != message {
+			told = append(told, message)
+		}
+	}
+	want := []string{
+		"it is down; not restarted: kubelet.service changed at 2026-08-01T11:59:00Z, and is left alone for 2m0s",
+		"it is down; kubelet.service was restarted",
+		"it is down; not restarted: kubelet.service is about to change",
+		"it is down; not restarted: kubelet.service was to be restarted at 2026-08-01T12:01:01Z (in vain), and is left alone for 2m0s",
+		"it is down; kubelet.service was restarted",
+	}
+	if len(told) < len(want) || !slices.Equal(told[:len(want)], want) || len(told) > len(want)+2 {
+		t.Errorf("told\n%s", strings.Join(told, "\n"))
+	}
+}
+
 // A moment of health after each restart is no cure. Nor is there a grace in it, which would
 // hide that it is sick again.
 func TestWhatIsWellForAMomentIsRestartedEverMoreSeldom(t *testing.T) {
@@ -264,7 +291,7 @@ func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
 		{"a unit that was restarted cannot be looked at", holds("a", `{"gone.service":{"at":"2026-08-01T11:59:00Z"}}`), "gone.service is back: systemd has a cold"},
 		{"a unit that was restarted is away", holds("b", `{"fast.service":{"at":"2026-08-01T11:59:30Z"},"slow.service":{"at":"2026-08-01T11:59:00Z"}}`), "slow.service is being restarted"},
 		{"the clock was set back", holds("c", `{"kubelet.service":{"at":"2026-08-01T12:00:01Z"}}`), "yet to come"},
-		{"it was tried just now", holds("d", `{"kubelet.service":{"at":"2026-08-01T11:55:00Z","times":3}}`), "5m0s ago (3 times in vain), and is left alone for 8m0s"},
+		{"it was tried just now", holds("d", `{"kubelet.service":{"at":"2026-08-01T11:55:00Z","times":3}}`), "restarted at 2026-08-01T11:55:00Z (3 times in vain), and is left alone for 8m0s"},
 		{"what was tried cannot be read", holds("e", `{"kubelet`), "tried.json: unexpected end of JSON input; remove it"},
 		{"what is tried cannot be noted", "/proc/self/nowhere", "making the folder of repairs"},
 	} {

@@ -33,6 +33,8 @@ type rule struct {
 	last  exam.Answer
 	since time.Time // when the verdict became what it is; zero if there was none yet
 	fresh bool      // there was an answer in this life
+	// reworded is when it last said the same in other words; zero if it never did.
+	reworded time.Time
 }
 
 func (r *rule) answered() bool { return !r.since.IsZero() }
@@ -86,9 +88,12 @@ func (b *book) enter(now time.Time, r *rule, answer exam.Answer) {
 		r.since = now
 	}
 	said := turned || before.Reason != answer.Reason
-	if said || b.cfg.UpdateOnMessage {
-		r.last = answer // else it stays with its words
-	}
+	switch {
+	case said:
+		r.last, r.reworded = answer, time.Time{}
+	case before != answer && b.cfg.UpdateOnMessage && now.Sub(r.reworded) >= b.cfg.MessagePause:
+		r.last, r.reworded = answer, now
+	} // else it stays with its words
 	r.fresh = true
 	switch {
 	case r.Permanent:

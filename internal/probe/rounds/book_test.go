@@ -102,7 +102,8 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 	statuses, events, restarts, stood := map[catalog.Status]int{}, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := []config.Condition{{Type: "X", Reason: "XIsFine"}, {Type: "Y", Reason: "YIsFine"}}
-		cfg := Config{Key: "k", Source: "s", Conditions: kinds, Concurrency: 1, UpdateOnMessage: rapid.Bool().Draw(t, "update")}
+		cfg := Config{Key: "k", Source: "s", Conditions: kinds, Concurrency: 1, UpdateOnMessage: rapid.Bool().Draw(t, "update"),
+			MessagePause: time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second}
 		for i := range rapid.IntRange(1, 5).Draw(t, "rules") {
 			cfg.Rules = append(cfg.Rules, Rule{
 				Name: strconv.Itoa(i), Permanent: true, Condition: rapid.SampledFrom([]string{"X", "X", "Y"}).Draw(t, "condition"), Reason: fmt.Sprintf("R%d", i),
@@ -185,6 +186,49 @@ func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
 	t.Logf("saw %v, %d events and %d restarts, after which %d times a sickness stood as somebody had not answered", statuses, events, restarts, stood)
 	if statuses[catalog.True] == 0 || statuses[catalog.False] == 0 || statuses[catalog.Unknown] == 0 || events == 0 || restarts == 0 || stood == 0 {
 		t.Error("this test looks at nothing")
+	}
+}
+
+// What is done about a sickness is told while it stands, and what is new each time is not
+// told each time.
+func TestAMessageIsToldAnew(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		update bool
+		pause  time.Duration
+		want   string // what is told, of answers a second apart
+	}{
+		{"never, unless it is asked for", false, 0, "a....-e.g"},
+		{"each time, if it is asked for", true, 0, "ab.cd-efg"},
+		{"at once, and then after a pause", true, 3 * time.Second, "ab..d-efg"},
+		{"at once, and then after a long one", true, time.Hour, "ab...-efg"},
+	} {
+		b := newBook(Config{
+			Key: "k", Conditions: []config.Condition{{Type: "X", Reason: "Fine", Message: "-"}}, UpdateOnMessage: test.update, MessagePause: test.pause,
+			Rules: []Rule{{Permanent: true, Condition: "X", Reason: "Sick"}},
+		})
+		now := time.Unix(0, 0)
+		b.begin(now)
+		var told, events strings.Builder
+		for i, message := range "abbcd-efg" {
+			answer := exam.Answer{Verdict: exam.Sick, Message: string(message)}
+			switch message {
+			case '-':
+				answer = exam.Answer{Verdict: exam.Well}
+			case 'g': // another reason is told at once
+				answer.Reason = "Worse"
+			}
+			b.enter(now.Add(time.Duration(i)*time.Second), b.rules[0], answer)
+			report, said := b.report(), "."
+			if len(report.Conditions) > 0 {
+				said = report.Conditions[0].Message
+			}
+			told.WriteString(said)
+			fmt.Fprint(&events, len(report.Events))
+		}
+		if told.String() != test.want || strings.Count(events.String(), "1") != len(test.want)-strings.Count(test.want, ".") {
+			t.Errorf("%s: told %s with events %s, want %s", test.name, told.String(), events.String(), test.want)
+		}
 	}
 }
 

@@ -30,6 +30,9 @@ type Config struct {
 	Concurrency int
 	// UpdateOnMessage tells a condition anew when only its message has changed.
 	UpdateOnMessage bool
+	// MessagePause is how long a message that has replaced another stands at least, while
+	// verdict and reason stay: one that is new each time is not told each time.
+	MessagePause time.Duration
 	// SkipInitialStatus says nothing at all until all conditions are known from answers of
 	// this life: neither what is remembered, nor that something is not known yet.
 	SkipInitialStatus bool

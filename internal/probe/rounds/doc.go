@@ -18,9 +18,9 @@
 //
 // A permanent rule that finds the node sick makes its condition True with the rule's
 // reason and the message of the answer; the message of one that stays sick is told anew
-// only if that is asked for (UpdateOnMessage). An answer that is Unknown ends the
-// sickness, as it does with the old agent: then nobody knows. When all rules are well the
-// condition has the words that it was declared with.
+// only if that is asked for (UpdateOnMessage), and not too often (MessagePause). An answer
+// that is Unknown ends the sickness, as it does with the old agent: then nobody knows. When
+// all rules are well the condition has the words that it was declared with.
 //
 // A temporary rule tells an event each time it finds the node sick. One that cannot look
 // tells an event when that begins or, where it is asked for (UnknownIsProblem), its own
