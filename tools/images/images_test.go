@@ -142,6 +142,9 @@ func TestTheAgentIsFoundUnderItsOldNames(t *testing.T) {
 		"/config/kernel-monitor.json": "0 644 {}",
 		"/config/":                    "5 755 ",
 		"/home/kubernetes/bin/":       "5 755 ",
+		"/run/":                       "5 755 ",
+		"/var/":                       "5 755 ",
+		"/var/run":                    "2 777 /run", // where its manifests mount the bus
 	}
 	for _, name := range []string{
 		"/node-problem-detector", "/bin/sh", "/home/kubernetes/bin/health-checker", "/home/kubernetes/bin/log-counter",

@@ -23,7 +23,13 @@ type recipe struct {
 	flags []string
 	// links are further names of the program, which looks at the one it was called by.
 	links []string
+	// further are files beside the program and those of config/.
+	further []entry
 }
+
+// sockets is where a node's sockets are mounted: /run and, as manifests of old write it,
+// /var/run are one.
+var sockets = []entry{{path: "/run", folder: true, mode: 0o755}, {path: "/var/run", link: "/run", mode: 0o777}}
 
 // helpers are the programs that configurations of node-problem-detector call: all of
 // them are the agent.
@@ -38,7 +44,7 @@ var helpers = map[string][]string{
 var agentFlags = []string{"--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"}
 
 var recipes = []recipe{
-	{name: "autohealer-agent", source: "./cmd/autohealer-agent", config: true, links: agentNames(), flags: agentFlags},
+	{name: "autohealer-agent", source: "./cmd/autohealer-agent", config: true, links: agentNames(), flags: agentFlags, further: sockets},
 	{name: "autohealer-controller", source: "./cmd/autohealer-controller", user: "65532:65532"},
 }
 
@@ -76,12 +82,13 @@ func agentNames() []string {
 	return names
 }
 
-// entry is a file of an image, or a link to one.
+// entry is a file of an image, a folder, or a link to one.
 type entry struct {
 	path    string // from the root
 	content []byte
 	mode    int64
 	link    string // where a link leads to; empty: it is none
+	folder  bool
 }
 
 // files returns what is in the image, in the order of paths.
@@ -90,7 +97,7 @@ func (r recipe) files(root, program string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries := []entry{{path: "/" + r.name, content: content, mode: 0o755}}
+	entries := append([]entry{{path: "/" + r.name, content: content, mode: 0o755}}, r.further...)
 	for _, name := range r.links {
 		entries = append(entries, entry{path: name, link: "/" + r.name, mode: 0o777})
 	}

@@ -82,8 +82,11 @@ func pack(entries []entry) ([]byte, error) {
 			}
 		}
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(e.path, "/"), Mode: e.mode, Size: int64(len(e.content))}
-		if e.link != "" {
+		switch {
+		case e.link != "":
 			header.Typeflag, header.Linkname = tar.TypeSymlink, e.link
+		case e.folder:
+			header.Typeflag, header.Name = tar.TypeDir, header.Name+"/"
 		}
 		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
