@@ -94,7 +94,7 @@ type tableInfo struct {
 const getInfo = 64 // IPT_SO_GET_INFO and IP6T_SO_GET_INFO
 
 func (f family) count(table string) (int, error) {
-	socket, err := unix.Socket(f.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	socket, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // a raw one would need CAP_NET_RAW
 	if err != nil {
 		return 0, err
 	}
