@@ -18,7 +18,9 @@ import (
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	shipped "github.com/resourcestack/autohealer/config"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
+	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
 )
@@ -381,10 +383,27 @@ func TestHealthCheckerDoesNotRestartInVainAgainAndAgain(t *testing.T) {
 		if says := map[bool]string{true: "kubelet.service was restarted", false: "(in vain), and is left alone for 2m0s"}[round == 0]; code != sick || !strings.Contains(line, says) {
 			t.Errorf("%d %q", code, line)
 		}
+		if most := maxOutput(t, "health-checker-kubelet.json"); len(line) > most {
+			t.Errorf("of what was done nothing is told, after %d bytes: %q", most, line)
+		}
 	}
 	if restarted := systemd.Restarted(); len(restarted) != 1 {
 		t.Errorf("restarted %q", restarted)
 	}
+}
+
+// maxOutput is how much a file that is shipped lets a program say.
+func maxOutput(t *testing.T, name string) int {
+	t.Helper()
+	text, err := shipped.Files.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := config.Parse(name, config.CustomPlugin, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Plugin.MaxOutputLength
 }
 
 func TestHealthCheckerTakesPatterns(t *testing.T) {

@@ -107,6 +107,12 @@ var unitOf = map[string]string{CheckKubelet: "kubelet", CheckRuntime: "container
 // written to its end.
 var service = regexp.MustCompile(`^[a-zA-Z0-9:_\\@-]{1,247}$|^[a-zA-Z0-9:_\\@-][a-zA-Z0-9:_.\\@-]{0,246}\.service$`)
 
+// hostname matches names of hosts. An address is none: it is its own answer.
+var hostname = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.)*[a-zA-Z_]([a-zA-Z0-9_-]*[a-zA-Z0-9_])?\.?$`)
+
+// longestName is how long one may be, with a dot at its end.
+const longestName = 254
+
 // leastCooldown is within how long no unit is restarted twice, whatever is written.
 const leastCooldown = 10 * time.Second
 
@@ -129,9 +135,6 @@ func checkSettings(s *section, check string) CheckSettings {
 			s.refuse(name, "no setting of the check %s; take it away", check)
 		}
 	}
-	if check == "" {
-		return settings
-	}
 	if settings.URL != "" && !s.refused["url"] {
 		u, err := url.Parse(settings.URL)
 		switch {
@@ -147,6 +150,9 @@ func checkSettings(s *section, check string) CheckSettings {
 	if settings.MountTable != "" && !filepath.IsAbs(settings.MountTable) {
 		s.refuse("mountTable", "%s does not begin at the root; write a path such as \"/proc/1/mountinfo\"", quote(settings.MountTable))
 	}
+	if settings.Name != "" && !s.refused["name"] && (len(settings.Name) > longestName || !hostname.MatchString(settings.Name)) {
+		s.refuse("name", "%s is no name that can be resolved; write one such as \"kubernetes.default\"", quote(settings.Name))
+	}
 	if settings.Unit != "" && !service.MatchString(settings.Unit) {
 		s.refuse("unit", "%s is no service of systemd; write one such as \"kubelet\" or \"kubelet.service\"", quote(settings.Unit))
 	}
@@ -154,7 +160,7 @@ func checkSettings(s *section, check string) CheckSettings {
 		s.refuse("cooldown", "%s is not enough to see whether a restart has helped; write at least %s", settings.Cooldown, leastCooldown)
 	}
 	switch {
-	case settings.Repair && settings.Unit == "":
+	case settings.Repair && settings.Unit == "" && (check != "" || s.has("unit")): // of an unknown check it is not known whether it has one
 		s.refuse("repair", "there is no unit to restart; write \"unit\" as well, such as \"kubelet\", or take it away")
 	case s.has("cooldown") && !settings.Repair:
 		s.warn("cooldown", "without effect, because nothing is repaired; write \"repair\": true, or take it away")
