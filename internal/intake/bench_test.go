@@ -169,7 +169,7 @@ func handler() (*Intake, func(body string) int) {
 	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(string, symptom.Report) {}})
 	mine := own("/", "flood", disk, "KernelDeadlock")
 	in.desks = []*desk{newDesk(mine, time.Now())}
-	c := &caller{door: &door{own: mine.Name, lobby: &lobby{places: places}}}
+	c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}
 	request := httptest.NewRequest(http.MethodPost, problem.Path, nil)
 	request = request.WithContext(withCaller(request.Context(), c))
 	var reader bytes.Reader

@@ -142,9 +142,7 @@ func (l *lobby) leave(c *caller) {
 type door struct {
 	net.Listener
 
-	where string
-	// own is the name of the source whose socket it is, empty for one of all.
-	own   string
+	at    doorway
 	lobby *lobby
 }
 

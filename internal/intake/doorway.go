@@ -34,7 +34,7 @@ func (s Setup) doorways() []doorway {
 			shared, tokens = true, tokens || source.TokenFile != ""
 			continue
 		}
-		list = append(list, doorway{"unix", source.Socket, source.Name, orNone(source.UID), orNone(source.GID)})
+		list = append(list, source.doorway())
 	}
 	if shared && s.Socket != "" {
 		list = append(list, doorway{"unix", s.Socket, "", -1, -1})
@@ -43,6 +43,11 @@ func (s Setup) doorways() []doorway {
 		list = append(list, doorway{"tcp", s.TCP, "", -1, -1})
 	}
 	return list
+}
+
+// doorway is the source's own.
+func (s *Source) doorway() doorway {
+	return doorway{"unix", s.Socket, s.Name, orNone(s.UID), orNone(s.GID)}
 }
 
 func orNone(id *int) int {

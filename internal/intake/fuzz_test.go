@@ -36,7 +36,7 @@ func FuzzServe(f *testing.F) {
 		d := newDesk(mine, time.Now())
 		d.show(&symptom.Report{}, time.Now())
 		in.desks = []*desk{d}
-		c := &caller{door: &door{own: mine.Name, lobby: &lobby{places: places}}}
+		c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}
 		request := httptest.NewRequestWithContext(withCaller(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
 		answer := httptest.NewRecorder()
 		in.serve(answer, request)

@@ -10,7 +10,7 @@ import (
 
 // claim is what a caller shows of itself.
 type claim struct {
-	own   string // the source at whose own socket it is
+	at    doorway // by which it came in
 	peer  *peer
 	token string // empty if it has none
 }
@@ -34,11 +34,11 @@ func identify(c claim, desks []*desk) (*desk, *problem.RefusedError) {
 	switch {
 	case c.token != "":
 		refusal.Problem = "the agent does not know this token"
-		if c.own != "" {
-			refusal.Problem = "this is not the token of " + c.own
+		if c.at.own != "" {
+			refusal.Problem = "this is not the token of " + c.at.own
 		}
-	case c.own != "":
-		refusal.Problem = "this is the socket of " + c.own + ", and you are not"
+	case c.at.own != "":
+		refusal.Problem = "this is the socket of " + c.at.own + ", and you are not; or it was, and is no longer"
 	case c.peer == nil:
 		refusal.Problem, refusal.Hint = "the agent cannot see who you are", "send a token: Authorization: Bearer ..."
 	}
@@ -51,14 +51,16 @@ func (d *desk) isOf(c claim, sum digest) bool {
 	switch {
 	case d.closed:
 		return false
-	case s.isShared() != (c.own == ""), c.own != "" && c.own != s.Name: // or was, under another setup
+	case s.isShared() != (c.at.own == ""), c.at.own != "" && c.at != s.doorway():
+		// Also if it was his: whoever has come in through a socket that is closed, or that
+		// is given to others by now, has no right to it any more.
 		return false
 	case s.TokenFile != "" && !d.token.is(sum):
 		return false
 	case s.TokenFile == "" && s.isShared() && c.token != "":
 		return false // it wants to be known by its token, and is not
 	case s.UID == nil && s.GID == nil:
-		return s.TokenFile != "" || c.own != ""
+		return s.TokenFile != "" || c.at.own != ""
 	case c.peer == nil:
 		return false
 	}

@@ -211,15 +211,17 @@ func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
 			}
 			desks = append(desks, d)
 		}
-		c := claim{own: rapid.SampledFrom([]string{"", "", "s0", "s1"}).Draw(t, "at"), token: rapid.SampledFrom(tokens).Draw(t, "shows")}
+		// Sockets that are there, and one that was given to s0 before.
+		doors := append(setup.doorways(), doorway{network: "unix", address: "/all"}, doorway{"unix", "/run/s0.sock", "s0", 7, -1})
+		c := claim{at: rapid.SampledFrom(doors).Draw(t, "at"), token: rapid.SampledFrom(tokens).Draw(t, "shows")}
 		if rapid.Bool().Draw(t, "seen") {
 			c.peer = &peer{rapid.IntRange(0, 2).Draw(t, "uid"), rapid.IntRange(0, 2).Draw(t, "gid")}
 		}
 		// As it is said in the documentation, and not as it is written in the code.
 		var want []string
 		for _, s := range setup.Sources {
-			hisSocket := s.Socket != "" && c.own == s.Name
-			place := hisSocket || s.Socket == "" && c.own == ""
+			hisSocket := s.Socket != "" && c.at.own == s.Name && c.at.uid != 7
+			place := hisSocket || s.Socket == "" && c.at.own == ""
 			user := (s.UID == nil || c.peer != nil && c.peer.uid == *s.UID) && (s.GID == nil || c.peer != nil && c.peer.gid == *s.GID)
 			token := s.TokenFile == c.token || s.TokenFile == "" && hisSocket
 			if place && user && token {
@@ -246,5 +248,41 @@ func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
 	t.Logf("saw %d known and %d strangers", found, strange)
 	if found == 0 || strange == 0 {
 		t.Error("one kind was never seen")
+	}
+}
+
+// Whoever is connected when a setup changes has what rights the new one gives, and not
+// those of the door by which it once came in.
+func TestWhoCameInByASocketThatWasTakenAwayIsSentAway(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run this test as root: it gives a socket to another user")
+	}
+	root := 0
+	for name, change := range map[string]func(*Source){
+		"moved":            func(s *Source) { s.Socket += ".new" },
+		"given to one":     func(s *Source) { s.UID = &root },
+		"given to a group": func(s *Source) { s.GID = &root },
+	} {
+		t.Run(name, func(t *testing.T) {
+			mine, still := Source{}, Source{}
+			s, _ := onSockets(t, func(folder string) Setup {
+				mine, still = own(folder, "disk-watch", disk), own(folder, "still")
+				return Setup{Sources: []Source{mine, still}}
+			})
+			before, neighbour := newPoster(t, dialUnix(mine.Socket)), newPoster(t, dialUnix(still.Socket))
+			heard := func(p *poster, as string, want int) {
+				t.Helper()
+				if code, refusal, _ := p.post(status(as)); code != want {
+					t.Errorf("%s: %d %v, want %d", as, code, refusal, want)
+				}
+			}
+			heard(before, "disk-watch", 204)
+			heard(neighbour, "still", 204)
+			change(&mine)
+			must(t, s.in.Apply(Setup{Sources: []Source{mine, still}}))
+			heard(before, "disk-watch", 401)
+			heard(neighbour, "still", 204)
+			heard(newPoster(t, dialUnix(mine.Socket)), "disk-watch", 204)
+		})
 	}
 }

@@ -225,32 +225,32 @@ func (in *Intake) arrange() {
 		if err != nil {
 			continue
 		}
-		d := &door{Listener: listener, where: at.String(), own: at.own, lobby: &lobby{places: places}}
+		d := &door{Listener: listener, at: at, lobby: &lobby{places: places}}
 		in.mu.Lock()
 		in.doors[at] = d
 		in.mu.Unlock()
-		in.cfg.Logger.Info("listening for problem reports", "at", d.where, "of", at.own)
-		go in.attend(at, d)
+		in.cfg.Logger.Info("listening for problem reports", "at", at.String(), "of", at.own)
+		go in.attend(d)
 	}
 }
 
 func (in *Intake) close(d *door) {
 	if err := d.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		in.cfg.Logger.Warn("a place to report to cannot be closed", "at", d.where, "err", err)
+		in.cfg.Logger.Warn("a place to report to cannot be closed", "at", d.at.String(), "err", err)
 	}
 }
 
 // attend serves those who come through a door, until it is closed.
-func (in *Intake) attend(at doorway, d *door) {
+func (in *Intake) attend(d *door) {
 	err := in.server.Serve(d)
 	in.mu.Lock()
-	broken := in.doors[at] == d && !in.ended
+	broken := in.doors[d.at] == d && !in.ended
 	if broken { // and not closed: it is opened again
-		delete(in.doors, at)
+		delete(in.doors, d.at)
 	}
 	in.mu.Unlock()
 	if broken {
-		in.trouble(d.where, err)
+		in.trouble(d.at.String(), err)
 	}
 }
 

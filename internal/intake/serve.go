@@ -78,7 +78,7 @@ func (in *Intake) receive(w http.ResponseWriter, r *http.Request) (*desk, *probl
 	in.mu.Lock()
 	desks := slices.Clone(in.desks)
 	in.mu.Unlock()
-	at, refusal := identify(claim{own: c.door.own, peer: c.peer, token: bearer(r)}, desks)
+	at, refusal := identify(claim{at: c.door.at, peer: c.peer, token: bearer(r)}, desks)
 	if refusal != nil {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		w.Header().Set("Connection", "close")
