@@ -52,7 +52,7 @@ const (
 	// Path to which a status is POSTed.
 	Path = "/v1/status"
 	// DefaultSocket is where, if nothing else is configured.
-	DefaultSocket = "/run/autohealer/problems.sock"
+	DefaultSocket = "/run/autohealer/shared/problems.sock"
 )
 
 // What the agent takes. A message that is longer is cut, all else is refused.

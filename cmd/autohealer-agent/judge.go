@@ -20,9 +20,11 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 		return nil, warnings, err
 	}
 	if file.Problems != nil {
-		if err := judgeSources(path, file.Problems); err != nil {
+		exposed, err := judgeSources(path, file.Problems)
+		if err != nil {
 			return nil, warnings, err
 		}
+		warnings = append(warnings, exposed...)
 	}
 	if file.Stats != nil {
 		odd, err := stats.Check(*file.Stats)

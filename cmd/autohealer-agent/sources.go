@@ -9,6 +9,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/metrictext"
+	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/memory"
 	"github.com/resourcestack/autohealer/internal/symptom"
@@ -26,12 +27,17 @@ func sources(p *config.ProblemSources) intake.Setup {
 	return setup
 }
 
-// judgeSources says what is wrong with them as a whole, with the path of their file.
-func judgeSources(path string, p *config.ProblemSources) error {
-	if err := sources(p).Validate(); err != nil {
-		return prefixed(path, err)
+// judgeSources says what is wrong with them as a whole, with the path of their file, and
+// warns of what lets one speak for another.
+func judgeSources(path string, p *config.ProblemSources) (warnings []string, err error) {
+	setup := sources(p)
+	if err := setup.Validate(); err != nil {
+		return nil, prefixed(path, err)
 	}
-	return nil
+	for _, warning := range setup.Exposed(check.RepairsFolder) {
+		warnings = append(warnings, path+": "+warning)
+	}
+	return warnings, nil
 }
 
 // bothKeep says which conditions a daemon keeps that monitors keep as well, by their names:

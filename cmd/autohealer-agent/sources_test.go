@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/probe/check"
 )
 
 // builtDiskWatch is the example of a daemon that reports, built once for all tests.
@@ -263,6 +265,14 @@ func TestValidateJudgesWhoMayReport(t *testing.T) {
 	}
 	out, err := said(`{"tcp": "0.0.0.0:1", "sources": [{"name": "a", "uid": 7, "conditions": ["Ready"]}]}`)
 	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
+		t.Errorf("%v: it says %q", err, out)
+	}
+	const beside = `{%s"sources": [{"name": "a", "uid": 7, "conditions": ["NTPProblem"]}, {"name": "b", "socket": "/run/autohealer/b/problems.sock", "conditions": ["DiskBadBlock"]}]}`
+	if out, err = said(fmt.Sprintf(beside, "")); err != nil || strings.Contains(out, "warning") {
+		t.Errorf("where sockets are unless somebody says otherwise: %v, it says %q", err, out)
+	}
+	out, err = said(fmt.Sprintf(beside, `"socket": "/run/autohealer/problems.sock", `))
+	if err != nil || !strings.Contains(out, "\n  warning: socket: whoever is given its folder /run/autohealer is given the socket of b and "+check.RepairsFolder+" as well") {
 		t.Errorf("%v: it says %q", err, out)
 	}
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")

@@ -27,7 +27,7 @@ type ProblemSource struct {
 
 // What is taken where a file does not say.
 const (
-	defaultSocket      = "/run/autohealer/problems.sock" // where clients look for it, too
+	defaultSocket      = "/run/autohealer/shared/problems.sock" // where clients look for it, too
 	defaultSilence     = 2 * time.Minute
 	defaultRate        = 20
 	defaultBurst       = 200
