@@ -117,20 +117,34 @@ func (d doorway) admit() (fs.FileInfo, error) {
 	if info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf(action, fmt.Errorf("%s is no socket any more", d.address))
 	}
-	mode := fs.FileMode(0o666)
-	if d.own != "" {
-		if err := unix.Fchownat(fd, "", d.uid, d.gid, unix.AT_EMPTY_PATH); err != nil {
-			return nil, fmt.Errorf(action, &fs.PathError{Op: "chown", Path: d.address, Err: err})
-		}
-		mode = 0o600
-		if d.gid >= 0 {
-			mode = 0o660
-		}
+	mode, err := d.give(fd)
+	if err != nil {
+		return nil, fmt.Errorf(action, err)
 	}
 	if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), mode); err != nil {
 		return nil, fmt.Errorf(action, err)
 	}
 	return info, nil
+}
+
+// give gives a socket to its user and group, and returns the rights that it should have.
+func (d doorway) give(fd int) (fs.FileMode, error) {
+	const everybody = 0o666
+	if d.own == "" {
+		return everybody, nil
+	}
+	err := unix.Fchownat(fd, "", d.uid, d.gid, unix.AT_EMPTY_PATH)
+	switch {
+	case errors.Is(err, unix.EPERM) && (d.uid >= 0 || d.gid >= 0):
+		// Root without its powers may give nothing away. Who connects is asked for user
+		// and group all the same, as at the socket of all.
+		return everybody, nil
+	case err != nil:
+		return 0, &fs.PathError{Op: "chown", Path: d.address, Err: err}
+	case d.gid >= 0:
+		return 0o660, nil
+	}
+	return 0o600, nil
 }
 
 // socket is a listener on a path that knows its file.

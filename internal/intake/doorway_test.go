@@ -7,9 +7,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestASocketThatSomebodyHasRemovedIsMadeAgain(t *testing.T) {
@@ -113,5 +116,72 @@ func TestWhenThereIsNoFileLeftForAMomentTheDoorStaysOpen(t *testing.T) {
 	server := &http.Server{ErrorLog: newStage(t).begin("", t.Output()).server.ErrorLog}
 	if err := server.Serve(&door{Listener: at, lobby: &lobby{places: 1}}); at.asked != 2 || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("it was asked %d times, and ends with %v", at.asked, err)
+	}
+}
+
+// powerless calls a function without any of root's powers, as under deploy/agent/journal.
+func powerless(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // which ends with the goroutine, and nobody else is powerless
+		none := [2]unix.CapUserData{}
+		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		if err == nil {
+			do()
+		}
+		done <- err
+	}()
+	must(t, <-done)
+}
+
+func TestRootWithoutItsPowersHasSocketsForOthers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run this test as root: it reports as several users")
+	}
+	folder := publicFolder(t)
+	program := daemon(t, folder)
+	user, group := 4004, 4005
+	with := func(name string, change func(*Source)) Source {
+		s := own(folder, name)
+		change(&s)
+		return s
+	}
+	s := newStage(t)
+	s.begin("", t.Output())
+	open := s.in.open
+	s.in.open = func(at doorway) (listener net.Listener, err error) {
+		powerless(t, func() { listener, err = open(at) })
+		return listener, err
+	}
+	must(t, s.in.Apply(Setup{Sources: []Source{
+		with("root", func(*Source) {}),
+		with("user", func(s *Source) { s.UID = &user }),
+		with("group", func(s *Source) { s.GID = &group }),
+		with("both", func(s *Source) { s.UID, s.GID = &user, &group }),
+	}}))
+	defer s.in.end(t.Context())
+	if why := s.in.Ailments(); len(why) > 0 {
+		t.Fatalf("%q", why)
+	}
+	const known, stranger, noEntry = 204, 401, 201
+	for _, test := range []struct {
+		at       string
+		uid, gid uint32
+		want     int
+	}{
+		{"root", 0, 0, known},
+		{"root", 4004, 4005, noEntry},
+		{"user", 4004, 1, known},
+		{"user", 4000, 4005, stranger},
+		{"user", 0, 0, stranger},
+		{"group", 4000, 4005, known},
+		{"group", 4004, 1, stranger},
+		{"both", 4004, 4005, known},
+		{"both", 4004, 1, stranger},
+	} {
+		if got := as(t, program, test.uid, test.gid, filepath.Join(folder, test.at+".sock"), status(test.at), ""); got != test.want {
+			t.Errorf("%d:%d at the socket of %s: %d, want %d", test.uid, test.gid, test.at, got, test.want)
+		}
 	}
 }

@@ -56,6 +56,17 @@ func as(t *testing.T, program string, uid, gid uint32, path, body, token string)
 	return cmd.ProcessState.ExitCode() + 200
 }
 
+// daemon puts the program for that into a folder: the test's own is where others may not
+// look.
+func daemon(t *testing.T, folder string) string {
+	t.Helper()
+	text, err := os.ReadFile(os.Args[0])
+	must(t, err)
+	program := filepath.Join(folder, "daemon")
+	must(t, os.WriteFile(program, text, 0o755))
+	return program
+}
+
 // publicFolder is one into which everybody may look.
 func publicFolder(t *testing.T) string {
 	t.Helper()
@@ -71,10 +82,7 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 		t.Fatal("run this test as root: it reports as several users")
 	}
 	folder := publicFolder(t)
-	program := filepath.Join(folder, "daemon") // the test's own is where others may not look
-	text, err := os.ReadFile(os.Args[0])
-	must(t, err)
-	must(t, os.WriteFile(program, text, 0o755))
+	program := daemon(t, folder)
 	token, sum := filepath.Join(folder, "token"), filepath.Join(folder, "sum")
 	must(t, os.WriteFile(token, []byte(secret+"\n"), 0o600))
 	digest := sha256.Sum256([]byte(other))
