@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,8 @@ type caller struct {
 	net.Conn
 
 	door *door
-	peer *peer // nil if the kernel does not say
+	peer *peer         // nil if the kernel does not say
+	left chan struct{} // closed when it has gone
 	body []byte
 
 	mu   sync.Mutex
@@ -69,27 +71,48 @@ func (c *caller) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rise()
-	c.gone = true
+	if !c.gone {
+		c.gone = true
+		close(c.left)
+	}
 	return c.Conn.Close()
 }
 
-// sit notes at which desk the caller is. It says whether there is room.
+// sit notes at which desk the caller is. It says whether there is room; if not, it stays
+// where it is counted already, in the lobby or at another desk.
 func (c *caller) sit(at *desk) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.desk == at || c.gone {
 		return !c.gone
 	}
-	c.door.lobby.leave(c)
-	c.rise() // with another token it is another source
 	at.mu.Lock()
-	defer at.mu.Unlock()
-	if at.callers >= at.source.Connections {
+	room := at.callers < at.source.Connections
+	if room {
+		at.callers++
+	}
+	at.mu.Unlock()
+	if !room {
 		return false
 	}
-	at.callers++
+	c.door.lobby.leave(c)
+	c.rise() // with another token it is another source
 	c.desk = at
 	return true
+}
+
+// pause keeps the caller waiting, unless it goes.
+func (c *caller) pause(ctx context.Context, wait time.Duration) {
+	if wait <= 0 {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-c.left:
+	}
 }
 
 // rise gives up the place at a desk.
@@ -160,7 +183,7 @@ func (d *door) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by its type the server knows one that passes, such as too many open files
 	}
-	c := &caller{Conn: conn, door: d, peer: peerOf(conn)}
+	c := &caller{Conn: conn, door: d, peer: peerOf(conn), left: make(chan struct{})}
 	d.lobby.enter(c)
 	return c, nil
 }

@@ -173,6 +173,18 @@ func waitFor(tb testing.TB, what string, is func() bool) {
 	}
 }
 
+// waiting is how many are in the lobbies of all doors.
+func (s *stage) waiting() (n int) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	for _, d := range s.in.doors {
+		d.lobby.mu.Lock()
+		n += len(d.lobby.waiting)
+		d.lobby.mu.Unlock()
+	}
+	return n
+}
+
 // Those who connect and say nothing keep nobody out, and are not kept.
 func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
@@ -193,15 +205,7 @@ func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
 	if code, refusal, _ := newPoster(t, dial).post(status("disk-watch")); code != 204 {
 		t.Fatal(code, refusal)
 	}
-	var at *lobby
-	s.in.mu.Lock()
-	for _, d := range s.in.doors {
-		at = d.lobby
-	}
-	s.in.mu.Unlock()
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	if n := len(at.waiting); n > places || n < places/2 {
+	if n := s.waiting(); n > places || n < places/2 {
 		t.Errorf("%d are waiting, want %d", n, places)
 	}
 }
@@ -290,11 +294,7 @@ func TestWhoDawdlesIsSentAway(t *testing.T) {
 			must(t, conn.Close())
 		}
 		pass(time.Second)
-		n := s.in.desks[0].callers
-		for _, d := range s.in.doors {
-			n += len(d.lobby.waiting)
-		}
-		if n > 0 {
+		if n := s.in.desks[0].callers + s.waiting(); n > 0 {
 			t.Errorf("%d are still there", n)
 		}
 	})
@@ -404,4 +404,46 @@ func TestTheSetupMayChangeWhileSourcesReport(t *testing.T) {
 	waitFor(t, "a to be heard again", func() bool { got, _ := s.is(disk); return strings.HasSuffix(got, " Changes") })
 	stop()
 	reporting.Wait()
+}
+
+// One who takes a new connection for every status, and more than it may have, is slowed as
+// any other who floods; and what waits for its answer has a place, so that there are few.
+func TestAFloodOverNewConnectionsIsSlowed(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		t.Helper()
+		flood := source("flood", disk)
+		defer s.run(t.Context(), flood)()
+		dial := s.dial(flood.Socket)
+		for range flood.Connections {
+			p := newPoster(t, dial)
+			defer p.client.CloseIdleConnections()
+			if code, refusal, _ := p.post(status("flood")); code != 204 {
+				t.Fatal(code, refusal)
+			}
+		}
+		const together, long = 10, time.Minute
+		began := time.Now()
+		var running sync.WaitGroup
+		var late atomic.Int64
+		for range together {
+			running.Go(func() {
+				for tries := 0; time.Since(began) < long && tries < 1000; tries++ {
+					p := newPoster(t, dial)
+					if code, refusal, header := p.post(status("flood")); code != 429 || header.Get("Retry-After") == "" {
+						t.Error(code, refusal)
+						return
+					}
+					late.Add(1)
+				}
+			})
+		}
+		pass(hold / 2)
+		if n := s.waiting(); n != together {
+			t.Errorf("%d are in the lobby, want the %d who wait for an answer", n, together)
+		}
+		running.Wait()
+		if n := late.Load(); n > together*int64(long/hold) {
+			t.Errorf("%d were answered within %s", n, long)
+		}
+	})
 }

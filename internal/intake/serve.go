@@ -1,7 +1,6 @@
 package intake
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -82,15 +81,16 @@ func (in *Intake) receive(w http.ResponseWriter, r *http.Request) (*desk, *probl
 	if refusal != nil {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		w.Header().Set("Connection", "close")
-		pause(r.Context(), chill)
+		c.pause(r.Context(), chill)
 		return nil, refusal
 	}
 	if !c.sit(at) {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "1")
+		c.pause(r.Context(), hold)
 		return at, refuse(http.StatusTooManyRequests, "", "use one connection for all", "%s has too many connections", at.name)
 	}
-	if refusal := slow(w, r, at); refusal != nil {
+	if refusal := c.slow(w, r, at); refusal != nil {
 		return at, refusal
 	}
 	switch {
@@ -111,7 +111,7 @@ func (in *Intake) receive(w http.ResponseWriter, r *http.Request) (*desk, *probl
 }
 
 // slow lets a source wait that reports more than it may.
-func slow(w http.ResponseWriter, r *http.Request, at *desk) *problem.RefusedError {
+func (c *caller) slow(w http.ResponseWriter, r *http.Request, at *desk) *problem.RefusedError {
 	at.mu.Lock()
 	wait, ok := at.bucket.take(time.Now(), hold)
 	if wait > 0 {
@@ -119,24 +119,12 @@ func slow(w http.ResponseWriter, r *http.Request, at *desk) *problem.RefusedErro
 	}
 	rate := at.source.Rate
 	at.mu.Unlock()
-	pause(r.Context(), min(wait, hold))
+	c.pause(r.Context(), min(wait, hold))
 	if ok {
 		return nil
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil((wait - hold).Seconds()))))
 	return refuse(http.StatusTooManyRequests, "", "gather what there is to report, and send it together", "that is more than %d statuses and events a second", rate)
-}
-
-func pause(ctx context.Context, wait time.Duration) {
-	if wait <= 0 {
-		return
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // read reads the body of a request to where the caller has room for it.
