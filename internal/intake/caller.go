@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,9 +127,9 @@ func (c *caller) rise() {
 	c.desk = nil
 }
 
-// lobby is where those wait who have not said yet who they are. It has so many places,
-// and when it is full whoever has been there longest has to go: those who know what they
-// want are through in a moment.
+// lobby is where those wait who have not said yet who they are. It has so many places.
+// When it is full somebody has to go: of the user who has the most there, whoever has been
+// there longest, so that a crowd of one user keeps out no other.
 type lobby struct {
 	places int
 
@@ -136,13 +137,15 @@ type lobby struct {
 	waiting []*caller // from the first to come on
 }
 
+// enter lets a caller in, and shows out another if there is no place.
 func (l *lobby) enter(c *caller) {
 	l.mu.Lock()
 	l.waiting = append(l.waiting, c)
 	var out *caller
 	if len(l.waiting) > l.places {
-		out = l.waiting[0]
-		l.waiting = append([]*caller(nil), l.waiting[1:]...)
+		i := crowding(l.waiting)
+		out = l.waiting[i]
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 	l.mu.Unlock()
 	if out != nil {
@@ -150,15 +153,32 @@ func (l *lobby) enter(c *caller) {
 	}
 }
 
+// crowding returns which of some callers is the first of the user who has the most there.
+func crowding(waiting []*caller) (first int) {
+	users := map[int]int{}
+	for _, c := range waiting {
+		users[c.user()]++
+	}
+	for i, c := range waiting {
+		if users[c.user()] > users[waiting[first].user()] {
+			first = i
+		}
+	}
+	return first
+}
+
+// user is that of the caller, the same one for all of whom nothing is known.
+func (c *caller) user() int {
+	if c.peer == nil {
+		return -1
+	}
+	return c.peer.uid
+}
+
 func (l *lobby) leave(c *caller) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, other := range l.waiting {
-		if other == c {
-			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
-			return
-		}
-	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(other *caller) bool { return other == c })
 }
 
 // door is a listener whose connections are callers.
@@ -184,6 +204,7 @@ func (d *door) Accept() (net.Conn, error) {
 		return nil, err //nolint:wrapcheck // by its type the server knows one that passes, such as too many open files
 	}
 	c := &caller{Conn: conn, door: d, peer: peerOf(conn), left: make(chan struct{})}
+	// Without a pause, however crowded: those of all users wait in one queue of the kernel.
 	d.lobby.enter(c)
 	return c, nil
 }

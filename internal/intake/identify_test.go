@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -27,22 +28,50 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv("INTAKE_TEST_REPORT_TO"); path != "" {
 		os.Exit(reportOnce(path, os.Getenv("INTAKE_TEST_BODY"), os.Getenv("INTAKE_TEST_TOKEN"))) //nolint:forbidigo // this is main here
 	}
+	if path := os.Getenv("INTAKE_TEST_CROWD"); path != "" {
+		crowd(path)
+	}
 	os.Exit(m.Run()) //nolint:forbidigo // this is main here
 }
 
 // reportOnce posts a body, and returns what was answered less 200, to be an exit code.
 func reportOnce(path, body, token string) int {
-	conn, err := net.Dial("unix", path)
-	if err != nil {
+	code, err := report(path, body, token)
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
 		return 1
 	}
-	defer conn.Close()
-	fmt.Fprintf(conn, "POST /v1/status HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", token, len(body), body)
-	var code int
-	if _, err := fmt.Fscanf(conn, "HTTP/1.1 %d", &code); err != nil {
+	if err != nil {
 		return 2
 	}
 	return code - 200
+}
+
+// report posts a body over a new connection, and returns what was answered.
+func report(path, body, token string) (code int, err error) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v1/status HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", token, len(body), body)
+	_, err = fmt.Fscanf(conn, "HTTP/1.1 %d", &code)
+	return code, err
+}
+
+// crowd connects again and again, and holds what it can, until it is killed.
+func crowd(path string) {
+	held := make([]net.Conn, 100)
+	for i := 0; ; {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			continue
+		}
+		if held[i] != nil {
+			_ = held[i].Close()
+		}
+		held[i] = conn
+		i = (i + 1) % len(held)
+	}
 }
 
 // as posts a body as another user, and returns what was answered.

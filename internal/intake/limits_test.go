@@ -2,14 +2,19 @@ package intake
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -173,17 +178,19 @@ func waitFor(tb testing.TB, what string, is func() bool) {
 	}
 }
 
-// waiting is how many are in the lobbies of all doors.
-func (s *stage) waiting() (n int) {
+// lobby returns who is in those of all doors.
+func (s *stage) lobby() (all []*caller) {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
 	for _, d := range s.in.doors {
 		d.lobby.mu.Lock()
-		n += len(d.lobby.waiting)
+		all = append(all, d.lobby.waiting...)
 		d.lobby.mu.Unlock()
 	}
-	return n
+	return all
 }
+
+func (s *stage) waiting() int { return len(s.lobby()) }
 
 // Those who connect and say nothing keep nobody out, and are not kept.
 func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
@@ -447,3 +454,112 @@ func TestAFloodOverNewConnectionsIsSlowed(t *testing.T) {
 		}
 	})
 }
+
+// One user who connects again and again, as fast as it can, keeps out no other.
+func TestACrowdOfOneUserKeepsOutNoOther(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Fatal("run this test as root: it crowds as another user")
+	}
+	folder := publicFolder(t)
+	program := daemon(t, folder)
+	shared, token := filepath.Join(folder, "all.sock"), filepath.Join(folder, "token")
+	must(t, os.WriteFile(token, []byte(secret), 0o600))
+	mine := own(folder, "disk-watch", disk)
+	mine.Socket, mine.TokenFile = "", token
+	s, _ := onSockets(t, func(string) Setup { return Setup{Socket: shared, Sources: []Source{mine}} })
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = []string{"INTAKE_TEST_CROWD=" + shared}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4001, Gid: 4001}}
+	must(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	waitFor(t, "the crowd", func() bool { return s.waiting() == places })
+
+	calm := dialCrowded(t, shared)
+	defer calm.Close()
+	fmt.Fprintf(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n", secret)
+	waitFor(t, "its turn", func() bool { return slices.ContainsFunc(s.lobby(), func(c *caller) bool { return c.user() == 0 }) })
+	for range 3 {
+		was := s.lobby()
+		waitFor(t, "all of the crowd to be others", func() bool {
+			here := s.lobby()
+			return !slices.ContainsFunc(was, func(c *caller) bool { return c.user() == 4001 && slices.Contains(here, c) })
+		})
+	}
+	body := status("disk-watch")
+	fmt.Fprintf(calm, "Content-Length: %d\r\n\r\n%s", len(body), body)
+	var answer [64]byte
+	if n, err := calm.Read(answer[:]); err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 204 ") {
+		t.Errorf("who takes its time is answered %q, %v", answer[:n], err)
+	}
+
+	const enough = 5
+	taken, full := 0, 0
+	for deadline := time.Now().Add(15 * time.Second); taken < enough; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d statuses were taken, and %d times there was no way in", taken, full)
+		}
+		switch code, err := report(shared, status("disk-watch"), secret); {
+		case errors.Is(err, syscall.EAGAIN):
+			full++
+			runtime.Gosched()
+		case err != nil || code != 204:
+			t.Errorf("who has come in is answered %d, %v", code, err)
+			taken++
+		default:
+			taken++
+		}
+	}
+	t.Logf("%d statuses were taken, and %d times there was no way in", taken, full)
+}
+
+// dialCrowded connects to a socket for which so many wait in the kernel, which knows no
+// users, that it may take several tries.
+func dialCrowded(t *testing.T, path string) (conn net.Conn) {
+	t.Helper()
+	waitFor(t, "a way in", func() (in bool) {
+		var err error
+		if conn, err = net.Dial("unix", path); err != nil && !errors.Is(err, syscall.EAGAIN) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return conn
+}
+
+func TestOfACrowdedLobbyThoseOfTheCrowdGo(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := &lobby{places: rapid.IntRange(1, 8).Draw(t, "places")}
+		users := rapid.SliceOfN(rapid.IntRange(-1, 3), 1, 60).Draw(t, "users")
+		var inside []*caller // all who should be
+		for _, user := range users {
+			c := &caller{Conn: nowhere{}, door: &door{lobby: at}, left: make(chan struct{})}
+			if user >= 0 {
+				c.peer = &peer{uid: user}
+			}
+			inside = append(inside, c)
+			if at.enter(c); len(inside) <= at.places {
+				continue
+			}
+			has := map[int]int{}
+			for _, c := range inside {
+				has[c.user()]++
+			}
+			most := slices.Max(slices.Collect(maps.Values(has)))
+			gone := slices.IndexFunc(inside, func(c *caller) bool { return c.gone })
+			if gone < 0 || has[inside[gone].user()] != most {
+				t.Fatalf("number %d has to go, of %v", gone, has)
+			}
+			if first := slices.IndexFunc(inside, func(c *caller) bool { return c.user() == inside[gone].user() }); first != gone {
+				t.Fatalf("number %d has to go, and %d has been there longer", gone, first)
+			}
+			if inside = slices.Delete(inside, gone, gone+1); !slices.Equal(inside, at.waiting) {
+				t.Fatalf("%d are there, want %d", len(at.waiting), len(inside))
+			}
+		}
+	})
+}
+
+// nowhere is a connection that nobody uses.
+type nowhere struct{ net.Conn }
+
+func (nowhere) Close() error { return nil }
