@@ -43,6 +43,8 @@ type desk struct {
 	hushes   map[string]*hush             // of each condition
 	whole    hush                         // of the source
 	refusals refusals
+	// quietKept says that the memory holds how long nothing has been said.
+	quietKept bool
 
 	events  map[string]bool // those that were heard of lately, by ID
 	order   []string        // of them, a ring
@@ -70,6 +72,16 @@ func (h *hush) lapse(passed, most time.Duration) bool {
 	h.silent = h.lasts >= most
 	h.lasts += passed
 	return ends
+}
+
+// quiet is how long nothing has been said, as far as that is worth remembering: the agent
+// has not heard anything since it was started, or a word is overdue. So nothing is written
+// on account of a source that is well.
+func (h *hush) quiet(most time.Duration) time.Duration {
+	if h.silent || !h.heard.IsZero() && h.lasts < most/3 {
+		return 0
+	}
+	return max(0, h.lasts)
 }
 
 func newDesk(source Source, now time.Time) *desk {
@@ -106,6 +118,16 @@ func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.Refus
 	d.counts.Events += uint64(len(r.Events))
 	d.show(&r, now)
 	return r, nil
+}
+
+// isQuiet says whether something was not said for so long that it is worth remembering.
+func (d *desk) isQuiet() bool {
+	for _, h := range d.hushes {
+		if h.quiet(d.source.Silence) > 0 {
+			return true
+		}
+	}
+	return d.whole.quiet(d.source.Silence) > 0
 }
 
 // isNew says whether an event was not heard of, and remembers it.
@@ -185,7 +207,7 @@ func (d *desk) look(kind string, now time.Time) symptom.Condition {
 	case ok && !h.silent:
 		return said
 	case ok && h.heard.IsZero():
-		unknown.Message = fmt.Sprintf("%s has said nothing of it since the agent was started, for %s; before, it was %s, reason: %s",
+		unknown.Message = fmt.Sprintf("%s has said nothing of it for %s, since before the agent was started; then it was %s, reason: %s",
 			d.name, d.source.Silence, said.Status, said.Reason)
 	case ok:
 		unknown.Message = fmt.Sprintf("%s has said nothing of it since %s; then it was %s, reason: %s",

@@ -181,9 +181,9 @@ func (in *Intake) emit(d *desk, r symptom.Report) {
 	}
 }
 
-// keep remembers what a desk knows, when a report of it has changed that.
+// keep remembers what a desk knows, after a report of it.
 func (in *Intake) keep(d *desk, r symptom.Report) {
-	if in.cfg.Memory == nil || len(r.Conditions) == 0 {
+	if in.cfg.Memory == nil {
 		return
 	}
 	text, err := d.keep(in.cfg.Boot)
@@ -365,7 +365,9 @@ func (in *Intake) lapse(passed time.Duration, now time.Time) {
 		was := d.whole.silent
 		r := d.lapse(passed, now)
 		in.emit(d, r)
-		in.keep(d, r)
+		if len(r.Conditions) > 0 || d.isQuiet() || d.quietKept {
+			in.keep(d, r)
+		}
 		if d.whole.silent && !was {
 			in.cfg.Logger.Warn("a source of problem reports is silent", "source", d.name, "for", d.source.Silence)
 		}

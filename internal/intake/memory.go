@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/symptom"
@@ -19,7 +20,9 @@ type Memory interface {
 
 // state is what is kept of a desk.
 type state struct {
-	Boot       string                    `json:"boot,omitempty"`
+	Boot string `json:"boot,omitempty"`
+	// Quiet is for how long the source had been listened for without a word.
+	Quiet      time.Duration             `json:"quiet,omitempty"`
 	Conditions map[string]conditionState `json:"conditions"` // by type
 }
 
@@ -29,13 +32,18 @@ type conditionState struct {
 	Shown symptom.Condition `json:"shown"`
 	// Silent says that nothing had been said of it for too long.
 	Silent bool `json:"silent,omitempty"`
+	// Quiet is for how long nothing had been said of it, if it was not too long yet.
+	Quiet time.Duration `json:"quiet,omitempty"`
 }
 
 // keep returns what must outlive the agent.
 func (d *desk) keep(boot string) (json.RawMessage, error) {
-	s := state{Boot: boot, Conditions: map[string]conditionState{}}
+	s := state{Boot: boot, Quiet: d.whole.quiet(d.source.Silence), Conditions: map[string]conditionState{}}
+	d.quietKept = s.Quiet > 0
 	for kind, c := range d.shown {
-		s.Conditions[kind] = conditionState{d.told[kind], c, d.hushes[kind].silent}
+		h := d.hushes[kind]
+		s.Conditions[kind] = conditionState{d.told[kind], c, h.silent, h.quiet(d.source.Silence)}
+		d.quietKept = d.quietKept || h.quiet(d.source.Silence) > 0
 	}
 	return json.Marshal(s)
 }
@@ -50,6 +58,13 @@ func (d *desk) recall(text json.RawMessage, boot string) error {
 		return fmt.Errorf("reading what was kept of %s: %w", d.name, err)
 	}
 	rebooted := s.Boot != "" && boot != "" && s.Boot != boot
+	quiet := func(lasts time.Duration) hush {
+		if rebooted {
+			return hush{} // the source was started again, too
+		}
+		return hush{lasts: min(lasts, d.source.Silence)}
+	}
+	d.whole = quiet(s.Quiet)
 	for kind, c := range s.Conditions {
 		known, _ := catalog.Lookup(kind)
 		if !slices.Contains(d.source.Conditions, kind) || rebooted && (!known.SurvivesReboot || c.Told.Status != catalog.True) {
@@ -59,7 +74,7 @@ func (d *desk) recall(text json.RawMessage, boot string) error {
 		if c.Told.Type != "" {
 			d.told[kind] = c.Told
 		}
-		if c.Silent {
+		if *d.hushes[kind] = quiet(c.Quiet); c.Silent {
 			*d.hushes[kind] = hush{silent: true, lasts: d.source.Silence}
 		}
 	}

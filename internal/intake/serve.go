@@ -173,7 +173,9 @@ func (in *Intake) hear(at *desk, s *statement, now time.Time) *problem.RefusedEr
 		return refusal
 	}
 	in.emit(at, report)
-	in.keep(at, report)
+	if len(report.Conditions) > 0 {
+		in.keep(at, report)
+	}
 	if was {
 		in.cfg.Logger.Info("a source of problem reports is heard again", "source", at.name)
 	}

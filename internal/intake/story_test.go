@@ -336,6 +336,62 @@ func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 	})
 }
 
+// An agent that is started again and again, more often than a daemon may be silent, adds up
+// for how long it has heard nothing.
+func TestADeadDaemonIsNoticedByAnAgentThatIsStartedAgainAndAgain(t *testing.T) {
+	for _, heartbeat := range []bool{false, true} {
+		bubble(t, func(t *testing.T, s *stage) {
+			t.Helper()
+			end := s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
+			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
+			must(t, c.SetCondition(well))
+			pass(2 * time.Second)
+			stop()
+			pass(30 * time.Second)
+			end()
+			listened, lives := 30*time.Second, 1
+			for got := ""; got != "Unknown SourceSilent"; lives++ {
+				if listened > 10*time.Minute {
+					if heartbeat {
+						return // nobody is taken for silent who is heard once in a life
+					}
+					t.Fatalf("after %s, in %d lives, it is %q", listened, lives, got)
+				}
+				pass(time.Hour) // in which nobody listens
+				next := newStage(t)
+				next.kept = s.kept
+				next.begin("boot-1", t.Output())
+				end = next.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
+				got, _ = next.is(disk)
+				if heartbeat {
+					pass(20 * time.Second)
+					next.want(disk, "False NoBadBlocks")
+					p := newPoster(t, next.dial("/run/disk-watch.sock"))
+					if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 0))); code != 204 {
+						t.Fatal(code, refusal)
+					}
+					p.client.CloseIdleConnections()
+				}
+				for range map[bool]int{false: 50, true: 14}[heartbeat] {
+					if got != "Unknown SourceSilent" {
+						pass(time.Second)
+						listened += time.Second
+						got, _ = next.is(disk)
+					}
+				}
+				if silent := next.countsOf("disk-watch").Silent; silent != (got == "Unknown SourceSilent") {
+					t.Errorf("the condition is %q, and the source silent: %v", got, silent)
+				}
+				end()
+			}
+			t.Logf("noticed after %s of listening in %d lives", listened, lives)
+			if heartbeat || listened < 2*time.Minute || listened > 3*time.Minute {
+				t.Errorf("it is silent after %s of listening, heard each time: %v", listened, heartbeat)
+			}
+		})
+	}
+}
+
 func TestARebootCuresWhatItCures(t *testing.T) {
 	bubble(t, func(t *testing.T, s *stage) {
 		t.Helper()
