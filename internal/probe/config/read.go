@@ -72,7 +72,7 @@ func (f *File) MissingPrograms() []string {
 // the text's fields as the documentation lists them. Warnings are of what is taken and
 // may not be meant, also beside an error.
 func Parse(path string, kind Kind, text []byte) (*File, []string, error) {
-	r := &reader{path: path}
+	r := &reader{path: path, strict: kind == Problems}
 	root, err := parseObject(text)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)

@@ -16,6 +16,7 @@ import (
 // reader gathers what there is to say about a file.
 type reader struct {
 	path     string
+	strict   bool // of a format that nobody else has
 	sections []*section
 	problems []error
 	warnings []string
@@ -273,7 +274,8 @@ func (s *section) has(name string) bool {
 }
 
 // warnOfSlips warns of fields that nobody has asked for and that look like one that
-// somebody did.
+// somebody did. Where the format is ours it warns of all: what the old agent passes over
+// does not excuse them.
 func (r *reader) warnOfSlips() {
 	places := map[string][]string{} // by the name of a field
 	for _, s := range r.sections {
@@ -285,25 +287,29 @@ func (r *reader) warnOfSlips() {
 	}
 	for _, s := range r.sections {
 		for _, f := range s.fields {
-			s.warnOfSlip(f.name, places)
+			if !s.warnOfSlip(f.name, places) && r.strict {
+				s.warn(quoteName(f.name), "not known and ignored; take it away")
+			}
 		}
 	}
 }
 
-func (s *section) warnOfSlip(written string, places map[string][]string) {
+// warnOfSlip says whether there is no more to say of a field.
+func (s *section) warnOfSlip(written string, places map[string][]string) (done bool) {
 	if slices.ContainsFunc(s.asked, func(name string) bool { return strings.EqualFold(name, written) }) {
-		return
+		return true
 	}
 	if meant, ok := slip.Nearest(written, s.asked); ok {
 		s.warn(quoteName(written), "not known and ignored; did you mean %s?", meant)
-		return
+		return true
 	}
 	for name, of := range places {
 		if strings.EqualFold(name, written) {
 			s.warn(quoteName(written), "ignored here; it is a field of %s", strings.Join(of, " and of "))
-			return
+			return true
 		}
 	}
+	return s.refused[quoteName(written)]
 }
 
 // quoteName writes the name of a field that may be anything.

@@ -24,3 +24,16 @@ func TestSourcesOfProblemsHaveDefaults(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestAFieldOfSourcesThatNobodyKnowsIsWarnedOf(t *testing.T) {
+	_, warnings, err := config.Parse("f", config.Problems, []byte(`{"comment": 1, "sources": [
+		{"name": "a", "gid": 7, "conditions": ["X"], "owner": "me", "silense": "9s", "tcp": "x"}], "nodeSelector": {"matchLabels": {"gpu": "true"}}}`))
+	if diff := cmp.Diff([]string{
+		"f: comment: not known and ignored; take it away",
+		"f: sources[0].owner: not known and ignored; take it away",
+		"f: sources[0].silense: not known and ignored; did you mean silence?",
+		"f: sources[0].tcp: ignored here; it is a field of the top",
+	}, warnings); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
