@@ -16,6 +16,9 @@ import (
 // may not be meant.
 func judge(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	file, warnings, err = config.Parse(path, kind, text)
+	if err != nil && kind == config.Problems {
+		err = withRest(path, err, config.DraftSources(text))
+	}
 	if err != nil {
 		return nil, warnings, err
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/metrictext"
@@ -38,6 +40,27 @@ func judgeSources(path string, p *config.ProblemSources) (warnings []string, err
 		warnings = append(warnings, path+": "+warning)
 	}
 	return warnings, nil
+}
+
+// withRest adds to what is wrong with single fields of a file what is wrong with the
+// sources as a whole, except where that follows from the former.
+func withRest(path string, wrong error, draft *config.ProblemSources) error {
+	if draft == nil {
+		return wrong
+	}
+	rest := sources(draft).Validate()
+	if rest == nil {
+		return wrong
+	}
+	lines := strings.Split(wrong.Error(), "\n")
+	for line := range strings.SplitSeq(rest.Error(), "\n") {
+		field, _, _ := strings.Cut(line, ":")
+		follows := func(l string) bool { return strings.HasPrefix(l, path+": "+field) }
+		if !slices.ContainsFunc(lines, follows) {
+			lines = append(lines, path+": "+line)
+		}
+	}
+	return errors.New(strings.Join(lines, "\n"))
 }
 
 // bothKeep says which conditions a daemon keeps that monitors keep as well, by their names:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -266,6 +267,13 @@ func TestValidateJudgesWhoMayReport(t *testing.T) {
 	out, err := said(`{"tcp": "0.0.0.0:1", "sources": [{"name": "a", "uid": 7, "conditions": ["Ready"]}]}`)
 	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
 		t.Errorf("%v: it says %q", err, out)
+	}
+	out, err = said(`{"sources": [{"name": "a", "uid": 7, "rate": 0, "conditions": ["DiskBadBlok"]}, {"uid": "x", "conditions": ["Ready"]}]}`)
+	if want := []string{
+		"sources[0].rate: 0 is too small", "sources[1].name: missing", "sources[1].uid: \"x\" is not a whole number",
+		"sources[0].conditions[0]: \"DiskBadBlok\" is not in the catalogue", "sources[1].conditions[0]: Ready is reported by Kubernetes",
+	}; err == nil || strings.Count(out, file+": ") != 1+len(want) || slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(out, "  "+file+": "+w) }) {
+		t.Errorf("%v: it says %s", err, out)
 	}
 	const beside = `{%s"sources": [{"name": "a", "uid": 7, "conditions": ["NTPProblem"]}, {"name": "b", "socket": "/run/autohealer/b/problems.sock", "conditions": ["DiskBadBlock"]}]}`
 	if out, err = said(fmt.Sprintf(beside, "")); err != nil || strings.Contains(out, "warning") {

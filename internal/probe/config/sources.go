@@ -34,6 +34,21 @@ const (
 	defaultConnections = 4
 )
 
+// DraftSources reads what can be read of a file that [Parse] refuses, with what is taken
+// where a file does not say in the place of what is wrong: so that whoever judges them can
+// tell the rest of what is wrong as well. Nil if it is no such file at all.
+func DraftSources(text []byte) *ProblemSources {
+	root, err := parseObject(text)
+	if err != nil {
+		return nil
+	}
+	top := (&reader{}).section("", "the top", root)
+	if checkKind(Problems, top) != nil {
+		return nil
+	}
+	return problemSources(top)
+}
+
 func problemSources(top *section) *ProblemSources {
 	p := &ProblemSources{Socket: top.text("socket", defaultSocket), TCP: top.text("tcp", "")}
 	for s := range top.each("sources", "a source") {
