@@ -19,6 +19,7 @@ import (
 // (RFC 2544), which no network in use has.
 type network struct {
 	link          string       // its end on the machine
+	index         int          // of that, which no other ever has
 	gateway, node netip.Prefix // the two ends
 	pods          netip.Prefix
 }
@@ -51,9 +52,26 @@ func connect(ctx context.Context, t tools, pid int) (network, error) {
 				err = command(ctx, step[0], step[1:]...)
 			}
 		}
+		if made, found := net.InterfaceByName(n.link); err == nil && found == nil {
+			n.index = made.Index
+		}
 		return n, err
 	}
 	return network{}, errors.New("there are 254 nodes on this machine already")
+}
+
+// disconnect takes the link away. It would go with the node, but not before the last of
+// its sockets, and one that waits for an answer of who is gone may do so for minutes.
+func (n network) disconnect(t tools) error {
+	link, err := net.InterfaceByName(n.link)
+	if err != nil || link.Index != n.index { // it is gone, or another's by now
+		return nil //nolint:nilerr // which is as it should be
+	}
+	err = command(context.Background(), t.paths["ip"], "link", "delete", n.link)
+	if _, gone := net.InterfaceByName(n.link); gone != nil {
+		return nil //nolint:nilerr // somebody was faster
+	}
+	return err
 }
 
 // command runs one that says nothing unless it fails.

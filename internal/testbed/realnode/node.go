@@ -77,7 +77,7 @@ func Start(ctx context.Context, c *testbed.Cluster, cfg Config) ([]*Node, error)
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, Stop(nodes))
+		return nil, errors.Join(err, Stop(nodes)) //nolint:contextcheck // who cannot wait any more wants it gone all the same
 	}
 	return nodes, nil
 }
@@ -150,10 +150,11 @@ func (n *Node) stop() error {
 	if n.relay != nil {
 		n.relay.close()
 	}
-	if n.group == "" {
-		return nil
+	err := n.network.disconnect(n.tools)
+	if n.group != "" {
+		err = errors.Join(err, removeGroup(n.group))
 	}
-	return removeGroup(n.group)
+	return err
 }
 
 // program is one that runs in the node.

@@ -227,6 +227,10 @@ func TestNodes(t *testing.T) {
 				t.Errorf("only %q are in %s: this test looks at nothing", inhabitants(namespace), n.Name)
 			}
 		}
+		// A socket keeps the network of a node, as one does that waits for an answer.
+		held, err := inside(one.machine.PID(), func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") })
+		must(t, err)
+		defer held.Close()
 		must(t, Stop(nodes))
 		for _, namespace := range namespaces {
 			if left := inhabitants(namespace); len(left) > 0 {
