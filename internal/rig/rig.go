@@ -29,7 +29,7 @@ var manifests = []string{"crds/*.yaml", "controller/*-namespace.yaml", "controll
 // established are the words with which kubectl waits until the custom resources are served.
 var established = []string{
 	"wait", "--for=condition=Established", "--timeout=30s",
-	"crd/conditionsets.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
+	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
 }
 
 // Install applies the manifests of the controller.
