@@ -1,0 +1,158 @@
+package karpenter
+
+import (
+	stdjson "encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+// A list is decoded as a whole: one odd field in one object would hide all the
+// others. So what does not fit is left out, field by field and row by row.
+
+// metadata is an object's metadata without the account of who wrote which field,
+// which is often the largest part of an object and is not used.
+type metadata struct {
+	metav1.ObjectMeta
+	ManagedFields nothing `json:"managedFields"`
+}
+
+// nothing reads anything and keeps none of it.
+type nothing struct{}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (*nothing) UnmarshalJSON([]byte) error { return nil }
+
+// fit reads a value, or its zero value if what was written does not fit.
+func fit[T any](data []byte) T {
+	var read, none T
+	if json.Unmarshal(data, &read) != nil {
+		return none
+	}
+	return read
+}
+
+// fitting is a field that is zero if what was written does not fit.
+type fitting[T any] struct{ value T }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *fitting[T]) UnmarshalJSON(data []byte) error {
+	f.value = fit[T](data)
+	return nil
+}
+
+// rows are the rows of a list that fit.
+type rows[T any] []T
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *rows[T]) UnmarshalJSON(data []byte) error {
+	var whole []T
+	if json.Unmarshal(data, &whole) != nil {
+		whole = nil
+		for _, each := range fit[[]stdjson.RawMessage](data) {
+			var row T
+			if json.Unmarshal(each, &row) == nil {
+				whole = append(whole, row)
+			}
+		}
+	}
+	*r = whole
+	return nil
+}
+
+// UnmarshalJSON reads a claim, all but its managedFields.
+func (c *NodeClaim) UnmarshalJSON(data []byte) error {
+	var read struct {
+		metav1.TypeMeta
+		Metadata metadata        `json:"metadata"`
+		Spec     NodeClaimSpec   `json:"spec"`
+		Status   NodeClaimStatus `json:"status"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*c = NodeClaim{TypeMeta: read.TypeMeta, ObjectMeta: read.Metadata.ObjectMeta, Spec: read.Spec, Status: read.Status}
+	return nil
+}
+
+// UnmarshalJSON reads a spec and never fails.
+func (s *NodeClaimSpec) UnmarshalJSON(data []byte) error {
+	read := fit[struct {
+		StartupTaints          rows[corev1.Taint] `json:"startupTaints"`
+		TerminationGracePeriod fitting[string]    `json:"terminationGracePeriod"`
+	}](data)
+	*s = NodeClaimSpec{StartupTaints: read.StartupTaints, TerminationGracePeriod: read.TerminationGracePeriod.value}
+	return nil
+}
+
+// UnmarshalJSON reads a status and never fails.
+func (s *NodeClaimStatus) UnmarshalJSON(data []byte) error {
+	read := fit[struct {
+		ProviderID fitting[string]        `json:"providerID"`
+		NodeName   fitting[string]        `json:"nodeName"`
+		Conditions rows[metav1.Condition] `json:"conditions"`
+	}](data)
+	*s = NodeClaimStatus{ProviderID: read.ProviderID.value, NodeName: read.NodeName.value, Conditions: read.Conditions}
+	return nil
+}
+
+// UnmarshalJSON reads a pool, all but its managedFields.
+func (p *NodePool) UnmarshalJSON(data []byte) error {
+	var read struct {
+		metav1.TypeMeta
+		Metadata metadata     `json:"metadata"`
+		Spec     NodePoolSpec `json:"spec"`
+	}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	*p = NodePool{TypeMeta: read.TypeMeta, ObjectMeta: read.Metadata.ObjectMeta, Spec: read.Spec}
+	return nil
+}
+
+// UnmarshalJSON reads a spec and never fails.
+func (s *NodePoolSpec) UnmarshalJSON(data []byte) error {
+	read := fit[struct {
+		Repair     *v1alpha1.RepairSpec  `json:"repair"`
+		Disruption Disruption            `json:"disruption"`
+		Template   fitting[NodeTemplate] `json:"template"`
+		Replicas   fitting[*int64]       `json:"replicas"`
+	}](data)
+	*s = NodePoolSpec{Repair: read.Repair, Disruption: read.Disruption, Template: read.Template.value, Replicas: read.Replicas.value}
+	return nil
+}
+
+// UnmarshalJSON reads the rules of disruption and never fails. Budgets that do not
+// fit are one that cannot be read: to leave them out would be to lift them.
+func (d *Disruption) UnmarshalJSON(data []byte) error {
+	type plain Disruption
+	var read plain
+	if err := json.Unmarshal(data, &read); err != nil {
+		read = plain{Budgets: []Budget{{Unreadable: err.Error()}}}
+	}
+	*d = Disruption(read)
+	return nil
+}
+
+// UnmarshalJSON reads a budget and never fails.
+func (b *Budget) UnmarshalJSON(data []byte) error {
+	type plain Budget
+	var read plain
+	if err := json.Unmarshal(data, &read); err != nil {
+		read = plain{Unreadable: err.Error()}
+	}
+	*b = Budget(read)
+	return nil
+}
+
+// UnmarshalJSON reads the spec of a template and never fails.
+func (s *NodeTemplateSpec) UnmarshalJSON(data []byte) error {
+	read := fit[struct {
+		StartupTaints rows[corev1.Taint] `json:"startupTaints"`
+	}](data)
+	s.StartupTaints = read.StartupTaints
+	return nil
+}

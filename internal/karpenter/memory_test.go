@@ -1,0 +1,102 @@
+package karpenter_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+// claims returns the bodies of so many claims, each as a cluster has them: with the
+// sixty types of instance that Karpenter asks for, and who wrote which of its fields.
+func claims(tb testing.TB, count int) [][]byte {
+	tb.Helper()
+	body, err := yaml.ToJSON([]byte(wholeClaim))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var claim unstructured.Unstructured
+	if err := json.Unmarshal(body, &claim.Object); err != nil {
+		tb.Fatal(err)
+	}
+	var types []any
+	for i := range 60 {
+		types = append(types, fmt.Sprintf("m%d.%dxlarge", i%8, i))
+	}
+	if err := unstructured.SetNestedSlice(claim.Object, []any{map[string]any{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": types}}, "spec", "requirements"); err != nil {
+		tb.Fatal(err)
+	}
+	bodies := make([][]byte, count)
+	for i := range bodies {
+		claim.SetName(fmt.Sprintf("default-%05d", i))
+		if err := unstructured.SetNestedField(claim.Object, "kwok://"+claim.GetName(), "status", "providerID"); err != nil {
+			tb.Fatal(err)
+		}
+		if bodies[i], err = json.Marshal(claim.Object); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return bodies
+}
+
+// held decodes every body and returns how many bytes of the heap each result keeps.
+func held[T any](t *testing.T, bodies [][]byte, read func([]byte, *T) error) int {
+	t.Helper()
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	kept := make([]T, len(bodies))
+	for i, body := range bodies {
+		if err := read(body, &kept[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := heap()
+	runtime.KeepAlive(kept)
+	runtime.KeepAlive(bodies)
+	return int(after-before) / len(bodies)
+}
+
+// Of ten thousand claims nobody wants to hold a hundred megabytes.
+func TestAClaimHoldsFewKilobytes(t *testing.T) {
+	bodies := claims(t, 300)
+	typed := held(t, bodies, func(body []byte, into *karpenter.NodeClaim) error { return json.Unmarshal(body, into) })
+	loose := held(t, bodies, func(body []byte, into *unstructured.Unstructured) error { return json.Unmarshal(body, &into.Object) })
+	t.Logf("a claim of %d bytes holds %d bytes, and %d as an unstructured one", len(bodies[0]), typed, loose)
+	if typed > 4<<10 || typed*3 > loose {
+		t.Errorf("a claim holds %d bytes, and %d as an unstructured one; want at most 4096, and a third", typed, loose)
+	}
+	allocations := testing.AllocsPerRun(100, func() {
+		var claim karpenter.NodeClaim
+		if err := json.Unmarshal(bodies[0], &claim); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocations > 160 {
+		t.Errorf("reading a claim allocates %.0f times, want at most 160", allocations)
+	}
+}
+
+// BenchmarkDecodeClaim reads the same claim again and again: one op is one decode of
+// about 3 KB of JSON.
+func BenchmarkDecodeClaim(b *testing.B) {
+	body := claims(b, 1)[0]
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var claim karpenter.NodeClaim
+		if err := json.Unmarshal(body, &claim); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
