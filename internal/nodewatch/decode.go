@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -18,10 +19,11 @@ const (
 	nodeStatus                  = 3
 	metaName, metaUID           = 1, 5 // meta/v1 ObjectMeta
 	metaVersion, metaCreated    = 6, 8
+	metaDeleted                 = 9
 	metaLabels, metaAnnotations = 11, 12
-	specTaints                  = 5 // core/v1 NodeSpec
-	statusConditions            = 4 // core/v1 NodeStatus
-	conditionType               = 1 // core/v1 NodeCondition
+	specProviderID, specTaints  = 3, 5 // core/v1 NodeSpec
+	statusConditions            = 4    // core/v1 NodeStatus
+	conditionType               = 1    // core/v1 NodeCondition
 	conditionStatus             = 2
 	conditionTransition         = 4
 	conditionReason             = 5
@@ -108,7 +110,8 @@ func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
 
 // parts are where in a message the parts of a node are that are used.
 type parts struct {
-	name, uid, version, created       []byte
+	name, uid, version                []byte
+	created, deleted, providerID      []byte
 	labels, notes, taints, conditions [][]byte
 }
 
@@ -120,12 +123,22 @@ func (p *parts) find(message []byte) error {
 		case nodeMeta:
 			return wire.Fields(value, p.findMeta)
 		case nodeSpec:
-			return wire.Fields(value, wire.Collect(specTaints, &p.taints))
+			return wire.Fields(value, p.findSpec)
 		case nodeStatus:
 			return wire.Fields(value, wire.Collect(statusConditions, &p.conditions))
 		}
 		return nil
 	})
+}
+
+func (p *parts) findSpec(number protowire.Number, value []byte) error {
+	switch number {
+	case specProviderID:
+		p.providerID = value
+	case specTaints:
+		p.taints = append(p.taints, value)
+	}
+	return nil
 }
 
 func (p *parts) findMeta(number protowire.Number, value []byte) error {
@@ -138,6 +151,8 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 		p.version = value
 	case metaCreated:
 		p.created = value
+	case metaDeleted:
+		p.deleted = value
 	case metaLabels:
 		p.labels = append(p.labels, value)
 	case metaAnnotations:
@@ -157,8 +172,9 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 // appendSaid appends all that is used of a node but its version, in a form in
 // which nothing can be taken for anything else.
 func (p *parts) appendSaid(to []byte) ([]byte, error) {
-	to = protowire.AppendBytes(to, p.uid)
-	to = protowire.AppendBytes(to, p.created)
+	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID} {
+		to = protowire.AppendBytes(to, part)
+	}
 	for _, list := range [][][]byte{p.labels, p.notes, p.taints} {
 		to = protowire.AppendVarint(to, uint64(len(list)))
 		for _, part := range list {
@@ -198,8 +214,15 @@ func (c *conditionParts) find(number protowire.Number, value []byte) error {
 func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	n := &corev1.Node{}
 	n.Name, n.UID, n.ResourceVersion = string(p.name), types.UID(p.uid), string(p.version)
+	n.Spec.ProviderID = string(p.providerID)
 	if err := n.CreationTimestamp.Unmarshal(p.created); err != nil {
 		return nil, err
+	}
+	if p.deleted != nil {
+		n.DeletionTimestamp = &metav1.Time{}
+		if err := n.DeletionTimestamp.Unmarshal(p.deleted); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	if n.Labels, err = d.entries(p.labels); err != nil {

@@ -58,6 +58,9 @@ func drawNode(t *rapid.T) *corev1.Node {
 		Labels:            words.Draw(t, "labels"),
 		Annotations:       words.Draw(t, "annotations"),
 	}}
+	if rapid.Bool().Draw(t, "deleting") {
+		node.DeletionTimestamp = new(stamp.Draw(t, "deleted"))
+	}
 	if rapid.Bool().Draw(t, "noted") {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
@@ -70,6 +73,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 	if rapid.Bool().Draw(t, "managed") {
 		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: text.Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:status":{}}`)}}
 	}
+	node.Spec.ProviderID = text.Draw(t, "providerID")
 	node.Spec.PodCIDR, node.Spec.Unschedulable = text.Draw(t, "cidr"), rapid.Bool().Draw(t, "unschedulable")
 	for range rapid.IntRange(0, 3).Draw(t, "taints") {
 		taint := corev1.Taint{Key: text.Draw(t, "key"), Value: text.Draw(t, "value"), Effect: corev1.TaintEffect(text.Draw(t, "effect"))}
@@ -97,7 +101,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
 	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
-	switch rapid.IntRange(0, 11).Draw(t, "edit") {
+	switch rapid.IntRange(0, 13).Draw(t, "edit") {
 	case 0:
 		for i := range node.Status.Conditions {
 			node.Status.Conditions[i].LastHeartbeatTime = metav1.Unix(1<<32, 0)
@@ -109,6 +113,12 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 		return true
 	case 11:
 		node.Annotations = map[string]string{remediation.ConfirmedAnnotation: "another"}
+		return true
+	case 12:
+		node.Spec.ProviderID += "+"
+		return true
+	case 13:
+		node.DeletionTimestamp = new(metav1.Unix(1<<34, 0))
 		return true
 	case 3:
 		node.UID += "+"

@@ -10,7 +10,8 @@ import (
 // Same says whether two trimmed versions of a node differ in nothing but the
 // version.
 func Same(a, b *corev1.Node) bool {
-	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
+	return a.UID == b.UID && a.DeletionTimestamp.Equal(b.DeletionTimestamp) && a.Spec.ProviderID == b.Spec.ProviderID &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
 		(share(a.Status.Conditions, b.Status.Conditions) || slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, sameCondition))
 }

@@ -31,6 +31,8 @@ func TestSameSeesEverythingThatIsKept(t *testing.T) {
 		"a heartbeat":              {func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = later }, true},
 		"another's annotation":     {func(n *corev1.Node) { n.Annotations["other"] = "x" }, true},
 		"another node of the name": {func(n *corev1.Node) { n.UID = "v" }, false},
+		"a deletion":               {func(n *corev1.Node) { n.DeletionTimestamp = &later }, false},
+		"a provider's ID":          {func(n *corev1.Node) { n.Spec.ProviderID = "kwok://n" }, false},
 		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
 		"the record":               {func(n *corev1.Node) { n.Annotations[record.Annotation] = "other" }, false},
 		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},

@@ -48,6 +48,7 @@ func Node(n *corev1.Node) (triage.Node, error) {
 	if err != nil {
 		return facts, fmt.Errorf("node %s: %w", n.Name, err)
 	}
+	facts.Initialized = facts.Initialized || note.Initialized
 	facts.Taints = taints(n.Spec.Taints, note)
 	for _, m := range note.Memories {
 		facts.Memories = append(facts.Memories, triage.Memory{

@@ -24,6 +24,9 @@ const Annotation = "autohealer.resourcestack.com/record"
 type Record struct {
 	Taints   []Taint  `json:"taints,omitempty"`
 	Memories []Memory `json:"memories,omitempty"`
+	// Initialized says that the node once was ready for work, where nobody else has
+	// noted that.
+	Initialized bool `json:"initialized,omitempty"`
 	// Fence changes the node and nothing else: an older write that is still on
 	// its way names a version of the node that no longer exists.
 	Fence string `json:"fence,omitempty"`
@@ -74,7 +77,7 @@ func Read(annotations map[string]string) (Record, error) {
 // Encode returns the note as the annotation's value, and false if there is
 // nothing to note.
 func (r Record) Encode() (text string, some bool) {
-	if len(r.Taints) == 0 && len(r.Memories) == 0 && r.Fence == "" {
+	if len(r.Taints) == 0 && len(r.Memories) == 0 && !r.Initialized && r.Fence == "" {
 		return "", false
 	}
 	data, err := json.Marshal(r)

@@ -38,8 +38,9 @@ func TestReadReturnsWhatEncodeWrote(t *testing.T) {
 			})
 		}
 		want.Fence = rapid.SampledFrom([]string{"", "one"}).Draw(t, "fence")
+		want.Initialized = rapid.Bool().Draw(t, "initialized")
 		text, some := want.Encode()
-		if empty := len(want.Taints)+len(want.Memories) == 0 && want.Fence == ""; some == empty {
+		if empty := len(want.Taints)+len(want.Memories) == 0 && want.Fence == "" && !want.Initialized; some == empty {
 			t.Fatalf("there is something to note: %v, for %+v", some, want)
 		}
 		annotations := map[string]string{"other": "one"}
