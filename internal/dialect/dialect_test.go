@@ -428,13 +428,13 @@ func TestRepair(t *testing.T) {
 			})
 		})
 	}
-	t.Run("selector, limit and hold are kept", func(t *testing.T) {
+	t.Run("selector, limit, pool and hold are kept", func(t *testing.T) {
 		pool := selector(t, "karpenter.sh/nodepool=default")
-		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Hold: "paused by anna"}, triage.Rule{
+		check(t, dialect.Repair{Name: "default", Selector: pool, Statements: provider[:1], MaxUnhealthy: "2", Pool: "NodePool/default", Hold: "paused by anna"}, triage.Rule{
 			ID:       triage.RuleID{Kind: triage.Repair, Name: "default"},
 			Who:      pool,
 			When:     triage.When{Signals: []signal{{Condition: "Ready", Status: triage.False, For: 20 * time.Minute}}},
-			Bound:    triage.Bound{Cap: &triage.Limit{Number: 2}},
+			Bound:    triage.Bound{Cap: &triage.Limit{Number: 2}, Pool: "NodePool/default"},
 			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 			Hold:     "paused by anna",
 		})
@@ -493,6 +493,7 @@ func TestReadyTimeout(t *testing.T) {
 			{Condition: "Ready", Status: triage.False, For: d, FromCreation: true},
 			{Condition: "Ready", Status: triage.Unknown, For: d, FromCreation: true},
 			{Condition: "Ready", Status: triage.Missing, For: d, FromCreation: true},
+			{Condition: "StartupTaints", Status: triage.True, For: d, FromCreation: true},
 		}}
 	}
 	terminate := triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}
@@ -504,9 +505,9 @@ func TestReadyTimeout(t *testing.T) {
 		})
 	})
 	t.Run("everything that can be said is kept", func(t *testing.T) {
-		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", MaxUnhealthy: "1", Hold: "bad image"}, triage.Rule{
+		check(t, dialect.ReadyTimeout{Name: "default", Selector: managed, Timeout: "25m", MaxUnhealthy: "1", Pool: "NodePool/default", Hold: "bad image"}, triage.Rule{
 			ID: id, Who: managed, When: notReadyFor(25 * time.Minute), Response: terminate,
-			Bound: triage.Bound{Cap: &triage.Limit{Number: 1}}, Hold: "bad image",
+			Bound: triage.Bound{Cap: &triage.Limit{Number: 1}, Pool: "NodePool/default"}, Hold: "bad image",
 		})
 	})
 }

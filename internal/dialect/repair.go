@@ -30,6 +30,8 @@ type Repair struct {
 	// MaxUnhealthy is how many of the selected nodes may be in repair at once;
 	// empty means 20%. A share is rounded down, but to no less than one.
 	MaxUnhealthy string
+	// Pool is who shares the bound; empty shares it with nobody.
+	Pool string
 	// Hold, when not empty, says why nothing new may begin.
 	Hold string
 }
@@ -75,7 +77,7 @@ func (r Repair) Rule() (triage.Rule, error) {
 		ID:       triage.RuleID{Kind: triage.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
 		Who:      r.Selector,
 		When:     when,
-		Bound:    triage.Bound{Cap: limit},
+		Bound:    triage.Bound{Cap: limit, Pool: r.Pool},
 		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
 		Hold:     r.Hold,
 	})

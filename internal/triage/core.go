@@ -22,6 +22,7 @@ type Core struct {
 	reported  map[symbol]int // how many rows of nodes have a condition type
 
 	rules map[RuleID]*rule
+	pools map[string]*pool
 	index selectorIndex
 
 	alarms       queue // what time alone will change
@@ -76,6 +77,9 @@ type Population struct {
 	// Gate and Cap are how many may be unwell and in treatment now, -1 for any
 	// number.
 	Gate, Cap int
+	// Pooled is how many are in treatment of those whom the cap counts: under this
+	// rule, and under all that share it.
+	Pooled int
 	// Storm says that the gate of a rule with a cooldown is closed: by more nodes
 	// than it allows, or since CalmSince by fewer, until CalmUntil.
 	Storm                bool
@@ -103,6 +107,7 @@ func New() *Core {
 		nodes:    map[string]*node{},
 		reported: map[symbol]int{},
 		rules:    map[RuleID]*rule{},
+		pools:    map[string]*pool{},
 		index:    selectorIndex{byLabel: map[label][]*rule{}},
 	}
 	c.symbols.hold("")
@@ -136,8 +141,11 @@ func (c *Core) SetRule(now time.Time, spec Rule) error {
 // RemoveRule drops a rule. Its responses are to be taken back.
 func (c *Core) RemoveRule(now time.Time, id RuleID) {
 	c.pass(now)
-	if r := c.rules[id]; r != nil && !r.gone {
-		c.change(r, func() { c.unload(r) })
+	if r := c.rules[id]; r != nil {
+		r.allowance = nil
+		if !r.gone {
+			c.change(r, func() { c.unload(r) })
+		}
 		c.retire(r)
 	}
 	c.decide()
@@ -323,7 +331,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 	if r == nil || r.gone {
 		return Population{}, false
 	}
-	p := Population{Counts: r.total, Zones: make(map[string]Counts, len(r.zones)), Gate: -1, Cap: -1}
+	p := Population{Counts: r.total, Zones: make(map[string]Counts, len(r.zones)), Gate: -1, Cap: -1, Pooled: r.inTreatment()}
 	for zone, counts := range r.zones {
 		if *counts != (Counts{}) {
 			p.Zones[c.symbols.name(zone)] = *counts

@@ -477,6 +477,7 @@ func (h *history) unwell(rule triage.Rule) (unwell, selected int) {
 // allows.
 func (h *history) calms() func() {
 	over := map[triage.RuleID]time.Time{}
+	cooldowns := map[triage.RuleID]time.Duration{} // before the last call
 	begun := map[string]bool{}
 	var core *triage.Core
 	return func() {
@@ -486,10 +487,16 @@ func (h *history) calms() func() {
 			clear(over)
 			clear(begun)
 		}
-		for id := range over {
-			if h.rules[id].Bound.Cooldown == 0 {
+		for id, last := range over {
+			cooldown := h.rules[id].Bound.Cooldown
+			// A storm that is over does not come back because its cooldown is made longer.
+			if longer := cooldown > cooldowns[id]; cooldown == 0 || longer && !h.told.Before(last.Add(cooldowns[id])) {
 				delete(over, id)
 			}
+		}
+		clear(cooldowns)
+		for id, rule := range h.rules {
+			cooldowns[id] = rule.Bound.Cooldown
 		}
 		before := maps.Clone(begun)
 		clear(begun)

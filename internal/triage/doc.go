@@ -20,6 +20,9 @@
 // it names; and call [Core.Advance] when [Core.Deadline] has come. A plan may
 // be asked for at any time and changes nothing.
 //
+// Where somebody else counts, too, as a disruption budget does, the caller tells what
+// that leaves ([Core.Allow]), before Loaded and whenever it has counted again.
+//
 // Whoever wonders what a rule would do asks for its [Impact]. That needs neither the
 // rule to be followed nor the time, and may be asked between any two calls: nothing is
 // decided or changed by it, and several may ask at once, as long as nobody calls
@@ -40,8 +43,9 @@
 //   - It keeps what [Plan.Remember] lists with the node and gives it back as
 //     [Node.Memories] after a restart; and so it does with the note of a treatment
 //     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), with the
-//     storms that [Core.Population] tells of, and with the nodes that have gone and
-//     keep their place ([Core.Departures]).
+//     storms that [Core.Population] tells of, with the nodes that have gone and
+//     keep their place ([Core.Departures]), and, where a rule counts from creation,
+//     with that a node has been initialised ([Plan.Initialized], [Node.Initialized]).
 //
 // # Meanings
 //
@@ -69,8 +73,12 @@
 // transition time, never later than now). It runs on through Unknown and
 // through a change from one sick status to another, and stops when the group
 // does not hold. A group whose signals count from creation takes the node's
-// creation time, and ends for good once the node has been initialised or seen
-// ready.
+// creation time, and ends for good once the node has been initialised: somebody says
+// so, or it was seen ready for work.
+//
+// Ready for work is a node that is Ready and not starting. While it is starting, its
+// startup taints are there, which the caller tells as the condition [StartupTaints]
+// beside: a rule may wait for their end as for any other.
 //
 // Memories: a core that starts anew has nothing but the condition's own transition
 // time to find a start by. A plan asks to remember the start of a clock for which
@@ -99,6 +107,22 @@
 // is left of them when so many are to be healthy, counts those that are gone and not
 // replaced yet as selected, so that going away changes nothing about it.
 //
+// Pools: rules of one pool share their caps. What any of them has in treatment, those
+// who are gone and not replaced among them, counts under the cap of each, which is
+// still a share of the nodes that the rule itself selects. A place that one gives back
+// goes to whoever is first in the order of service, whichever rule asks. A rule that
+// is moved to another pool takes along what it has in treatment; one that is gone
+// stays in its pool for as long as it has left something behind and the core knows of
+// it. Everything else a rule counts is its own: sick nodes, gates and storms are not
+// shared.
+//
+// Allowances: somebody's word on how many more treatments a rule may begin. Each first
+// step that is decided takes one from every allowance in the pool of its rule, or from
+// the rule's own if it has no pool; later steps, and what was decided or found before,
+// take none. At zero nothing is begun until the next word, and what was decided goes
+// on. What is abandoned gives nothing back: only who counts knows what that means. The
+// word may come before its rule, survives every edit of it, and ends with it.
+//
 // Storms: a gate with a cooldown that is found closed stays closed until no more
 // nodes than it allows have been counted for that long without a break. That is
 // judged once for every call, when all that it brought has been counted and before
@@ -113,8 +137,8 @@
 // rules, and one control-plane node at a time is in treatment across the
 // cluster. A decision is passed over while its rule is on hold, its node is
 // vetoed or treated by another rule, another control-plane node is in
-// treatment, the gate is closed, or the cap is full; the first of these in that
-// order is the reason it tells. Taints wait for nothing but the cap of
+// treatment, the gate is closed, the cap is full, or no more is allowed; the first of
+// these in that order is the reason it tells. Taints wait for nothing but the cap of
 // NoExecute: without room, or on a control-plane node that the rule does not
 // include, NoSchedule takes its place. Of the taint rules that stand on one
 // node, only those of the highest declared effect place their taint.
@@ -185,9 +209,10 @@
 //
 // In treatment means from the decision until the response is gone. After a
 // termination the place stays taken until a node that was created after the
-// decision and is selected by the rule has become ready, or until
-// [ReplacementWait] after the node has gone. One node replaces one; a node that
-// was ready before [Core.Loaded] has been counted by an earlier process. A node that
+// decision and is selected by the rule has become ready for work, or until
+// [ReplacementWait] after the node has gone. One node replaces one, whichever of the
+// rules that select it have lost one: that which was decided first. A node that
+// was ready for work before [Core.Loaded] has been counted by an earlier process. A node that
 // goes while the facts show a treatment that deletes it ([Treatment.Deletes]) is
 // terminated, whatever the step was called.
 package triage

@@ -9,7 +9,7 @@ func (c *Core) Plan(name string) (Plan, bool) {
 	if n == nil {
 		return Plan{}, false
 	}
-	p := Plan{Node: n.name, UID: n.uid}
+	p := Plan{Node: n.name, UID: n.uid, Initialized: n.initialized}
 	if len(n.episodes) > 0 {
 		p.Findings = make([]Reason, 0, len(n.episodes))
 	}
@@ -119,6 +119,7 @@ func (c *Core) because(ep *episode) Reason {
 	reason := Reason{Rule: ep.rule.spec.ID}
 	if ep.verdict == holds {
 		c.nameSignal(&reason, ep, ep.decider)
+		reason.Eligible = instant(ep.eligible)
 	}
 	return reason
 }
@@ -282,7 +283,10 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case CoolingDown:
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:
-		reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+		reason.Pool = r.spec.Bound.Pool
+	case NotAllowed:
+		reason.Other = r.allowance.Words
 	}
 }
 

@@ -14,10 +14,13 @@ type rule struct {
 	total      Counts
 	zones      map[symbol]*Counts
 	gate, full queue // who waits for the gate to open, and for room in the cap
+	barred     queue // who waits for somebody's word
 	unseen     queue // whose first step was decided and never seen
 	departures []*departure
 	episodes   int
 	isTouched  bool
+	pool       *pool      // with whom it shares its cap, nil for nobody
+	allowance  *Allowance // somebody's word, nil for none
 
 	isShut    bool // as far as the unseen have heard, the gate is closed
 	storm     bool // the gate is closed, and stays so until the cooldown is over
@@ -66,6 +69,7 @@ func (c *Core) load(r *rule, spec Rule) {
 		r.storm, r.calmSince = true, calmSince
 	}
 	c.index.add(r)
+	c.join(r, spec.Bound.Pool)
 	c.touch(r) // its bounds may be others
 }
 
@@ -121,10 +125,14 @@ func (d *definition) release(drop func(symbol)) {
 	}
 }
 
-// retire forgets a rule of which nothing is left.
+// retire forgets a rule of which nothing is left but what is told before the rule is.
 func (c *Core) retire(r *rule) {
 	if r.gone && r.episodes == 0 && len(r.departures) == 0 {
+		c.leavePool(r)
 		delete(c.rules, r.spec.ID)
+		if r.allowance != nil {
+			c.newRule(r.spec.ID).allowance = r.allowance
+		}
 	}
 }
 

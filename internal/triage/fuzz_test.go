@@ -109,7 +109,7 @@ func FuzzParseSelector(f *testing.F) {
 		"", " ", "pool=gpu", "pool==gpu", "tier!=spot", "zone in (a,b)", "zone in (a)", "zone in ()", "zone in (,a)", "arch notin (arm64)",
 		"ready", "!draining", "! draining", "pool=", "pool!=", "pool=gpu,tier!=spot,zone in (a,b),arch notin (arm64),ready,!draining",
 		",", "a,", ",a", "a,,b", "a=b=c", "a!=b=c", "a==", "=b", "!", "!!a", "!a=b", "a in b", "a in (b", "a in b)", "a in ((b))", "a)b,c", "(a,b)",
-		"in", "in in (in)", "notin notin (notin)", "a  in(b)", "a > 1", "karpenter.sh/nodepool=default", "a=b,a=b", "a=\x00", "ä=b", "zone in (b,a,b)",
+		"in", "in in (in)", "notin notin (notin)", "a  in(b)", "a > 1", "karpenter.sh/nodepool=default", "a=b,a=b", "a=\x00", "ä=b", "zone in (b,a,b)", "a: b=c", "a:b", "autohealer: repaired by in (x)",
 	} {
 		f.Add(seed)
 	}

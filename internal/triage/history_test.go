@@ -24,6 +24,7 @@ type decider interface {
 	Abandon(now time.Time, node string, rule triage.RuleID, retry time.Duration)
 	Resume(now time.Time, g triage.Grant)
 	ResumeStorm(now time.Time, id triage.RuleID, calmSince time.Time)
+	Allow(now time.Time, id triage.RuleID, a *triage.Allowance)
 	Loaded(now time.Time)
 	Advance(now time.Time)
 	Plan(node string) (triage.Plan, bool)
@@ -57,7 +58,8 @@ type history struct {
 	nodes    map[string]*triage.Node // the cluster as it is
 	heard    map[string]triage.Node  // as the deciders know it
 	rules    map[triage.RuleID]triage.Rule
-	drawer   []triage.Plan // plans that nobody has carried out yet
+	allowed  map[triage.RuleID]*triage.Allowance // what is left of what was told
+	drawer   []triage.Plan                       // plans that nobody has carried out yet
 	serial   int
 	plans    map[string]triage.Plan // of the core, after the last call
 	previous map[string]triage.Plan // of the core, after the call before
@@ -109,6 +111,7 @@ func live(t *rapid.T, saw map[string]int, born func() []decider, judge func(*his
 			now:      dawn,
 			nodes:    map[string]*triage.Node{},
 			rules:    map[triage.RuleID]triage.Rule{},
+			allowed:  map[triage.RuleID]*triage.Allowance{},
 			arrivals: arrivals{underWay: map[placement]string{}, astray: map[placement]bool{}},
 			saw:      saw,
 		}
@@ -255,6 +258,11 @@ func (h *history) start(grants []triage.Grant, storms map[triage.RuleID]time.Tim
 			}
 		}})
 	}
+	if allowances := h.allowAnew(); rare(h.t, 2) { // before the rules, or after them
+		calls = slices.Concat(allowances, calls)
+	} else {
+		calls = slices.Concat(calls, allowances)
+	}
 	h.anyOrder(calls)
 
 	calls = nil
@@ -348,9 +356,11 @@ func (h *history) step() {
 		{2, h.dryRunTurns},
 		{5, h.effectTurns},
 		{6, h.mindChanges},
-		{6, h.courseChanges},
+		{7, h.courseChanges},
 		{5, h.patientRecovers},
 		{4, h.weatherChanges},
+		{4, h.poolChanges},
+		{1, h.poolIsRepaired},
 		{6, h.treatmentDeletes},
 		{5, h.abandon},
 		{3, h.settle},
@@ -452,7 +462,9 @@ func (h *history) nodeChanges() {
 		return
 	}
 	node := h.nodes[pick(h.t, h.names())]
-	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised", "confirmed"}) {
+	switch pick(h.t, []string{"veto", "labels", "zone", "control plane", "initialised", "confirmed", "starting", "starting"}) {
+	case "starting":
+		h.turnStarting(node)
 	case "confirmed":
 		node.Confirmed = !node.Confirmed
 	case "labels":
@@ -625,6 +637,10 @@ func (h *history) replacementArrives() {
 	node := h.arrive()
 	if !rare(h.t, 3) {
 		node.Conditions = []triage.Condition{{Type: triage.Ready, Status: triage.True, Transition: h.now}}
+		node.Starting = false
+		if rare(h.t, 3) {
+			h.turnStarting(node)
+		}
 	}
 	h.observe(node.Name)
 }
@@ -651,6 +667,7 @@ func (h *history) ruleChanges() {
 
 func (h *history) removeRule(id triage.RuleID) {
 	delete(h.rules, id)
+	delete(h.allowed, id)
 	h.call(call{say: "RemoveRule(" + id.String() + ")", do: func(d decider, now time.Time) { d.RemoveRule(now, id) }})
 }
 
@@ -777,6 +794,9 @@ func (h *history) create(name string) *triage.Node {
 		ControlPlane: rare(h.t, 2),
 		Vetoes:       h.drawVetoes(),
 		Created:      h.now.Truncate(time.Second),
+	}
+	if rare(h.t, 4) {
+		h.turnStarting(node)
 	}
 	if rare(h.t, 3) {
 		node.Created = pick(h.t, []time.Time{h.now, h.now.Add(-time.Minute), {}})
@@ -942,6 +962,9 @@ func (h *history) drawWho() triage.Selector {
 }
 
 func (h *history) drawWhen() triage.When {
+	if rare(h.t, 6) {
+		return h.drawReadyTimeout()
+	}
 	when := triage.When{All: rapid.Bool().Draw(h.t, "")}
 	fromCreation := map[string]bool{}
 	for _, condition := range conditionTypes {
@@ -1005,6 +1028,9 @@ func (h *history) drawBound(r *triage.Rule) {
 		limit := h.drawLimit()
 		r.Bound.Cap = &limit
 	}
+	if r.Response.Taint == nil {
+		r.Bound.Pool = h.drawPool()
+	}
 }
 
 func (h *history) drawLimit() triage.Limit {
@@ -1028,6 +1054,9 @@ func describe(n triage.Node) string {
 	}
 	if n.Initialized {
 		b.WriteString(" initialised")
+	}
+	if n.Starting {
+		b.WriteString(" starting")
 	}
 	if n.Confirmed {
 		b.WriteString(" confirmed")
@@ -1101,6 +1130,9 @@ func describeRule(r triage.Rule) string {
 		fmt.Fprintf(&b, " cooldown %s", r.Bound.Cooldown)
 	}
 	limit("cap", r.Bound.Cap)
+	if r.Bound.Pool != "" {
+		b.WriteString(" of pool " + r.Bound.Pool)
+	}
 	if taint := r.Response.Taint; taint != nil {
 		fmt.Fprintf(&b, " taint %s:%s", taint.Key, taint.Effect)
 		if taint.ControlPlane {
@@ -1139,7 +1171,7 @@ func diff(got, want any) string { return gocmp.Diff(want, got, cmpopts.EquateEmp
 // same compares two plans that almost always are. It is for speed: at the end of
 // a history a diff looks at them again, so that no field is forgotten here.
 func same(a, b triage.Plan) bool {
-	return a.Node == b.Node && a.UID == b.UID && a.Reason == b.Reason &&
+	return a.Node == b.Node && a.UID == b.UID && a.Initialized == b.Initialized && a.Reason == b.Reason &&
 		slices.Equal(a.Taints, b.Taints) &&
 		(a.Treatment == nil) == (b.Treatment == nil) && (a.Treatment == nil || *a.Treatment == *b.Treatment) &&
 		slices.Equal(a.Release, b.Release) &&
@@ -1184,7 +1216,7 @@ func (h *history) agree(other decider, who string) {
 			h.tell("the core counts %s: %t, %s: %t", id, inGot, who, inWant)
 			h.fail("a rule is counted by one and not by the other")
 		}
-		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || !maps.Equal(got.Zones, want.Zones) ||
+		if got.Counts != want.Counts || got.Gate != want.Gate || got.Cap != want.Cap || got.Pooled != want.Pooled || !maps.Equal(got.Zones, want.Zones) ||
 			got.Storm != want.Storm || !got.CalmSince.Equal(want.CalmSince) || !got.CalmUntil.Equal(want.CalmUntil) {
 			h.tell("population of %s (-%s +core):\n%s", id, who, diff(got, want))
 			h.fail("the populations of a rule differ")
@@ -1220,15 +1252,16 @@ type actions struct {
 	Note      time.Time
 	Release   []triage.RuleID
 	CallOff   []triage.RuleID
+	Once      bool // the node was ready for work once, which is to be written down
 }
 
 func (a actions) equal(b actions) bool {
 	return slices.Equal(a.Taints, b.Taints) && a.Treatment == b.Treatment && a.Rule == b.Rule && a.Step == b.Step &&
-		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff)
+		a.Action == b.Action && a.Ref == b.Ref && a.Note.Equal(b.Note) && slices.Equal(a.Release, b.Release) && slices.Equal(a.CallOff, b.CallOff) && a.Once == b.Once
 }
 
 func actionsOf(plan triage.Plan) actions {
-	var a actions
+	a := actions{Once: plan.Initialized}
 	for _, taint := range plan.Taints {
 		a.Taints = append(a.Taints, taint.Taint)
 	}
@@ -1330,6 +1363,7 @@ func TestHistories(t *testing.T) {
 				h.tally(saw)
 				h.tallyCallOffs()
 				h.tallyCourses()
+				h.tallyStarting()
 			}
 		})
 	})
@@ -1342,7 +1376,7 @@ func TestHistories(t *testing.T) {
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
-	wanted = slices.Concat(wanted, changesOfMind, coursesOfTreatment, []string{
+	wanted = slices.Concat(wanted, changesOfMind, coursesOfTreatment, poolsAndAllowances, []string{
 		"abandoned a later step", "later steps over", "storms under a rule that is edited", "storms resumed", "storms that came back", "storms calmed",
 		"storms over", "storms over with nobody sick", "gates closed by those who recover", "recoveries that were broken off",
 		"recoveries that became unclear", "recoveries taken up from a note", "recoveries begun anew by a stamp", "vacancies of treatments that delete",
@@ -1470,6 +1504,7 @@ func TestInvariants(t *testing.T) {
 		"effects weakened with something under way", "effects strengthened with something under way", "rules removed with something under way",
 		"late writes", "late writes under a weaker effect", "weaker taints beside a placement called off",
 		"placements called off alone under a weaker effect", "NoExecute taints seen under a weaker effect",
+		"begun under a shared cap", "begun under an allowance",
 	}))
 }
 
@@ -1515,13 +1550,16 @@ func (h *history) bounds(saw map[string]int) func() {
 			core = h.core()
 			return
 		}
+		var begun []triage.Grant
 		for _, g := range grants {
 			facts := h.heard[g.Node]
 			if old[decided(g)] || !g.Gone.IsZero() || g.Step > 0 || !g.Since.Equal(h.now) || takesPlace(facts, g.Rule) {
 				continue
 			}
 			h.begun(saw, g, facts, grants, ladders)
+			begun = append(begun, g)
 		}
+		h.shares(begun, grants)
 	}
 }
 

@@ -26,6 +26,11 @@ type twin struct {
 	// storms are those that are on, by the rule whose gate they closed, each with the
 	// time since when it is calm again, zero while it is not.
 	storms map[triage.RuleID]time.Time
+	// pools are those in which rules share their caps, by rule; of a rule that is gone
+	// for as long as it has left something behind.
+	pools map[triage.RuleID]string
+	// allowances are what somebody else lets rules begin, known to be rules or not.
+	allowances map[triage.RuleID]triage.Allowance
 
 	// saw counts what happened, so that a test can tell that it happened.
 	saw map[string]int
@@ -38,6 +43,7 @@ type patient struct {
 	created     time.Time // as the facts tell, or when it was first seen
 	ready       bool      // once
 	initialized bool      // once
+	started     bool      // it was ready once while its startup taints were there
 	changed     map[string]time.Time
 	stale       map[string]bool
 	flapped     map[string]bool // between the last two observations, while that is looked at
@@ -98,7 +104,7 @@ const (
 func newTwin(saw map[string]int) *twin {
 	return &twin{
 		rules: map[triage.RuleID]triage.Rule{}, nodes: map[string]*patient{}, ladders: map[triage.RuleID]int{},
-		storms: map[triage.RuleID]time.Time{}, saw: saw,
+		storms: map[triage.RuleID]time.Time{}, pools: map[triage.RuleID]string{}, allowances: map[triage.RuleID]triage.Allowance{}, saw: saw,
 	}
 }
 
@@ -116,6 +122,13 @@ func (t *twin) SetRule(now time.Time, r triage.Rule) error {
 	}
 	t.rules[r.ID] = r
 	t.ladders[r.ID] = len(r.Response.Ladder)
+	if before := t.pools[r.ID]; before != r.Bound.Pool && t.inTreatment(r.ID) > 0 {
+		t.saw["pools changed with something under way"]++
+	}
+	t.pools[r.ID] = r.Bound.Pool
+	if _, told := t.allowances[r.ID]; told && !known {
+		t.saw["allowances told before the rule"]++
+	}
 	if r.Bound.Cooldown == 0 {
 		delete(t.storms, r.ID)
 	} else if _, on := t.storms[r.ID]; on && known {
@@ -146,6 +159,7 @@ func (t *twin) RemoveRule(now time.Time, id triage.RuleID) {
 	t.pass(now)
 	delete(t.rules, id)
 	delete(t.storms, id)
+	delete(t.allowances, id)
 	t.decide()
 }
 
@@ -201,7 +215,12 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 		}
 		p.facts = cloneNode(facts)
 		ready, _ := rowOf(facts, triage.Ready)
-		p.initialized = p.initialized || facts.Initialized || ready.Status == triage.True
+		works := ready.Status == triage.True && !facts.Starting // until then it is of no use
+		p.initialized = p.initialized || facts.Initialized || works
+		if ready.Status == triage.True && !p.initialized {
+			p.started = true
+			t.saw["ready before the startup taints are gone"]++
+		}
 		p.flapped = flapped
 		t.examine(p, honest)
 		p.flapped = nil
@@ -210,8 +229,11 @@ func (t *twin) Observe(now time.Time, nodes ...triage.Node) {
 		}
 		t.escalate()
 
-		if row, _ := rowOf(facts, triage.Ready); row.Status == triage.True && !p.ready {
+		if works && !p.ready {
 			p.ready = true
+			if p.started {
+				t.saw["startup taints gone from a ready node"]++
+			}
 			if t.loaded {
 				t.replace(p)
 			}
@@ -308,6 +330,15 @@ func (t *twin) ResumeStorm(now time.Time, id triage.RuleID, calm time.Time) {
 	t.decide()
 }
 
+func (t *twin) Allow(now time.Time, id triage.RuleID, a *triage.Allowance) {
+	t.pass(now)
+	delete(t.allowances, id)
+	if a != nil {
+		t.allowances[id] = *a
+	}
+	t.decide()
+}
+
 func (t *twin) Loaded(now time.Time) {
 	t.pass(now)
 	t.loaded = true
@@ -352,6 +383,10 @@ func (t *twin) decide() {
 		}
 	}
 	maps.DeleteFunc(t.ladders, func(id triage.RuleID, _ int) bool {
+		_, known := t.rules[id]
+		return !known && !t.left(id)
+	})
+	maps.DeleteFunc(t.pools, func(id triage.RuleID, _ string) bool {
 		_, known := t.rules[id]
 		return !known && !t.left(id)
 	})
@@ -695,6 +730,9 @@ func (t *twin) replace(p *patient) {
 	if len(open) == 0 {
 		return
 	}
+	if pool := t.pools[open[0].rule]; pool != "" && slices.ContainsFunc(open, func(o termination) bool { return o.rule != open[0].rule && t.pools[o.rule] == pool }) {
+		t.saw["replacements of one, where two rules of a pool miss one"]++
+	}
 	slices.MinFunc(open, func(a, b termination) int {
 		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node), compareRules(a.rule, b.rule))
 	}).free()
@@ -735,6 +773,9 @@ func (t *twin) grant() {
 		if _, stopped := t.blocked(next.p, next.rule); !stopped {
 			next.p.chart(next.rule.ID).response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
 			t.saw["grants"]++
+			if len(next.rule.Response.Ladder) > 0 {
+				t.spend(next.rule.ID)
+			}
 		}
 	}
 }
@@ -769,10 +810,66 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 			return reason, true
 		}
 	}
-	if limit := allows(rule.Bound.Cap, counts.Selected); limit >= 0 && counts.Treated >= limit {
-		return triage.Reason{Code: triage.CapFull, Have: counts.Treated, Limit: limit, Of: counts.Selected}, true
+	taken := t.pooled(rule.ID)
+	if limit := allows(rule.Bound.Cap, counts.Selected); limit >= 0 && taken >= limit {
+		if counts.Treated < limit {
+			t.saw["held: by another rule of the pool"]++
+		}
+		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: counts.Selected, Pool: rule.Bound.Pool}, true
+	}
+	if word, told := t.allowances[rule.ID]; told && word.Places <= 0 && len(rule.Response.Ladder) > 0 {
+		return triage.Reason{Code: triage.NotAllowed, Other: word.Words}, true
 	}
 	return triage.Reason{}, false
+}
+
+// mates are all rules that share a pool with this one, itself among them.
+func (t *twin) mates(id triage.RuleID) []triage.RuleID {
+	mates := []triage.RuleID{id}
+	for other, pool := range t.pools {
+		if other != id && pool != "" && pool == t.pools[id] {
+			mates = append(mates, other)
+		}
+	}
+	return mates
+}
+
+// pooled is how many are in treatment under all rules that share a pool with one.
+func (t *twin) pooled(id triage.RuleID) (taken int) {
+	for _, mate := range t.mates(id) {
+		theirs := t.inTreatment(mate)
+		if _, known := t.rules[mate]; !known && theirs > 0 {
+			t.saw["places of a pool taken by a rule that is gone"]++
+		}
+		taken += theirs
+	}
+	return taken
+}
+
+// inTreatment is how many places one rule has taken, known or gone.
+func (t *twin) inTreatment(id triage.RuleID) (taken int) {
+	for _, p := range t.nodes {
+		if p.chart(id).active {
+			taken++
+		}
+	}
+	return taken + t.unreplaced(id)
+}
+
+// spend counts a treatment that a rule has begun in what its pool is allowed.
+func (t *twin) spend(id triage.RuleID) {
+	for _, mate := range t.mates(id) {
+		word, told := t.allowances[mate]
+		if _, known := t.rules[mate]; !told || !known || word.Places <= 0 {
+			continue
+		}
+		word.Places--
+		t.allowances[mate] = word
+		t.saw["allowances taken"]++
+		if mate != id {
+			t.saw["allowances taken by another rule of the pool"]++
+		}
+	}
 }
 
 // shut says what keeps the gate of a rule closed.
@@ -877,6 +974,7 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 		Zones:  t.zones(rule),
 		Gate:   allows(rule.Bound.Gate, n.Selected+n.Departed),
 		Cap:    allows(rule.Bound.Cap, n.Selected),
+		Pooled: t.pooled(id),
 	}
 	population.CalmSince, population.Storm = t.storms[id]
 	if !population.CalmSince.IsZero() {
@@ -904,7 +1002,7 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 	if p == nil {
 		return triage.Plan{}, false
 	}
-	plan := triage.Plan{Node: name, UID: p.facts.UID}
+	plan := triage.Plan{Node: name, UID: p.facts.UID, Initialized: p.initialized}
 	selecting := 0
 	for _, id := range t.idsOf(p) {
 		rule, known := t.rules[id]
@@ -1112,8 +1210,9 @@ func (t *twin) finding(p *patient, id triage.RuleID) (reason triage.Reason, plac
 		reason, placed, release = t.tainted(p, rule, c, v)
 	}
 	if v == holds {
-		_, condition := t.eligible(p, rule)
+		eligible, condition := t.eligible(p, rule)
 		row, _ := rowOf(p.facts, condition)
+		reason.Eligible = eligible
 		reason.Condition, reason.Status, reason.Since = condition, row.Status, c.clocks[condition].at
 		reason.FromCreation = signalsOf(rule, condition)[0].FromCreation
 	}

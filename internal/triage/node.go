@@ -14,6 +14,11 @@ const AgentSilent = "AgentSilent"
 // Ready is the condition that tells when a replacement has arrived.
 const Ready = "Ready"
 
+// StartupTaints is a condition that no node reports: the caller tells it as True, and
+// with it [Node.Starting], while the taints are on the node that are to go before it
+// is ready for work.
+const StartupTaints = "StartupTaints"
+
 // Node is what is known of one node. The core copies what it needs.
 type Node struct {
 	Name string
@@ -25,8 +30,12 @@ type Node struct {
 
 	ControlPlane bool
 	// Initialized says that the node once was ready for work. It is remembered
-	// for as long as the node exists, and so is a Ready that the core has seen.
+	// for as long as the node exists, and so is a Ready that the core has seen while
+	// the node was not starting.
 	Initialized bool
+	// Starting says that the node is not ready for work yet, Ready or not, because its
+	// startup taints are still there.
+	Starting bool
 
 	Conditions []Condition
 	Vetoes     []Veto

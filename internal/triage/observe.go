@@ -14,6 +14,7 @@ type node struct {
 
 	controlPlane bool
 	initialized  bool
+	starting     bool
 	confirmed    bool
 	wasReady     bool
 	isWoken      bool
@@ -120,7 +121,7 @@ func (c *Core) observe(facts *Node) {
 	for i := range n.conditions {
 		n.conditions[i].current, n.conditions[i].restamped = false, false
 	}
-	if !n.wasReady && n.status(c.ready) == True {
+	if !n.wasReady && c.isReady(n) {
 		n.wasReady = true
 		if c.loaded { // one that was ready before has been counted before
 			c.countReplacement(n)
@@ -235,7 +236,11 @@ func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
 
 // updatePosition takes over where in the cluster the node stands.
 func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
-	if !n.initialized && (facts.Initialized || n.status(c.ready) == True) {
+	if n.starting != facts.Starting {
+		n.starting = facts.Starting
+		changed = true
+	}
+	if !n.initialized && (facts.Initialized || c.isReady(n)) {
 		n.initialized = true
 		changed = true
 	}
@@ -307,6 +312,9 @@ func (c *Core) forget(n *node) {
 	c.everybody[last] = nil
 	c.everybody = c.everybody[:last]
 }
+
+// isReady says whether the node is ready for work.
+func (c *Core) isReady(n *node) bool { return !n.starting && n.status(c.ready) == True }
 
 func (n *node) status(kind symbol) Status {
 	if row := n.condition(kind); row != nil {

@@ -36,6 +36,10 @@ type Plan struct {
 	// Remember is what must outlive the core: exactly these memories.
 	Remember []Memory
 
+	// Initialized says that the node has been ready for work at some time: whoever
+	// wants that to outlive the core keeps it, and gives it back as [Node.Initialized].
+	Initialized bool
+
 	// Next is when the plan changes if nothing else does; zero for never.
 	Next time.Time
 }

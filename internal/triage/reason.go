@@ -36,6 +36,8 @@ const (
 	NodeGone
 	// CapFull: as many nodes are in treatment as the rule allows.
 	CapFull
+	// NotAllowed: somebody's word lets the rule begin no more.
+	NotAllowed
 	// GateClosed: more nodes are sick, not sick and still in treatment, or gone and not
 	// replaced yet, than the rule allows.
 	GateClosed
@@ -70,7 +72,7 @@ const (
 
 var codeNames = [...]string{
 	"", "Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull",
-	"GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
+	"NotAllowed", "GateClosed", "CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 }
 
 func (c Code) String() string {
@@ -93,6 +95,9 @@ type Reason struct {
 	Since     time.Time // when its clock started; of a node that is recovering, since when it is healthy
 	// FromCreation says that this is when the node was created.
 	FromCreation bool
+	// Eligible is from when the rule may act, as far as its signals go; zero if no
+	// signal decides.
+	Eligible time.Time
 
 	Step   int    // of Steps, counted from 1
 	Steps  int    // length of the ladder
@@ -108,6 +113,8 @@ type Reason struct {
 	Other string
 	// Have of Of nodes, where at most Limit may be.
 	Have, Limit, Of int
+	// Pool is who shares the cap of which Have are taken, empty for nobody.
+	Pool string
 	// Recovering is how many of Have are not sick, but still in treatment.
 	Recovering int
 	// Departed is how many of Have are gone and not replaced yet. They are among Of.
@@ -125,7 +132,11 @@ func (r Reason) String() string {
 		b.WriteString(r.Rule.String() + ": ")
 	}
 	if r.Condition != "" && r.Code != Unclear {
-		fmt.Fprintf(&b, "%s=%s", r.Condition, r.Status)
+		if r.Condition == StartupTaints && r.Status == True {
+			b.WriteString("startup taints are still there")
+		} else {
+			fmt.Fprintf(&b, "%s=%s", r.Condition, r.Status)
+		}
 		switch {
 		case r.FromCreation:
 			b.WriteString(" on a node created at " + stamp(r.Since))
@@ -188,7 +199,15 @@ func (r Reason) tail() string {
 	case CapFull:
 		// A terminated node keeps its place for a while, so these need not be
 		// selected nodes.
+		if r.Pool != "" {
+			return fmt.Sprintf("waits: %d in treatment in %s, at most %d of %d selected nodes may be", r.Have, r.Pool, r.Limit, r.Of)
+		}
 		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
+	case NotAllowed:
+		if r.Other == "" {
+			return "waits: no more treatments may be begun now"
+		}
+		return "waits: " + r.Other
 	case GateClosed:
 		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, ailing(r.Recovering, r.Departed), r.Limit)
 	case CoolingDown:

@@ -164,7 +164,7 @@ func (c *Core) deactivate(ep *episode) {
 	ep.rule.total.Treated--
 	ep.rule.zone(ep.node.zone).Treated--
 	c.setRecovering(ep, false)
-	c.touch(ep.rule)
+	c.touchPool(ep.rule)
 	ep.dropDeparture()
 	if !ep.rule.treats() {
 		return
@@ -242,7 +242,7 @@ func (c *Core) fill(d *departure) {
 		c.controlPlane.release(d.node)
 	}
 	d.forget()
-	c.touch(d.rule)
+	c.touchPool(d.rule)
 	c.retire(d.rule)
 }
 

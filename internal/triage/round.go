@@ -162,6 +162,7 @@ func (c *Core) decide() {
 		switch c.obstacle(ep) {
 		case 0:
 			c.activate(ep, 0, c.now)
+			ep.rule.takeAllowance()
 			c.consider(ep)
 			c.wake(ep.node)
 		case ControlPlaneBusy:
@@ -170,6 +171,8 @@ func (c *Core) decide() {
 			ep.rule.gate.push(at, &ep.place)
 		case CapFull:
 			ep.rule.full.push(at, &ep.place)
+		case NotAllowed:
+			ep.rule.barred.push(at, &ep.place)
 		}
 		c.offer(ep.rule)
 		c.offerControlPlane()
@@ -184,6 +187,9 @@ func (c *Core) offer(r *rule) {
 	}
 	if r.full.len() > 0 && r.hasRoom() {
 		c.move(&r.full)
+	}
+	if r.barred.len() > 0 && r.isAllowed() {
+		c.move(&r.barred)
 	}
 }
 
@@ -200,7 +206,7 @@ func (c *Core) move(from *queue) {
 
 func (r *rule) hasRoom() bool {
 	limit := r.spec.Bound.Cap
-	return limit == nil || r.total.Treated < limit.Of(r.total.Selected)
+	return limit == nil || r.inTreatment() < limit.Of(r.total.Selected)
 }
 
 // obstacle names what stops an eligible episode from getting its place, 0 for
@@ -225,6 +231,9 @@ func (c *Core) obstacle(ep *episode) Code {
 	}
 	if !r.hasRoom() {
 		return CapFull
+	}
+	if treats && !r.isAllowed() {
+		return NotAllowed
 	}
 	return 0
 }

@@ -115,6 +115,10 @@ type Bound struct {
 	// it opens when as few as it allows have been sick for so long without a break.
 	// Zero opens it at once. Only a gate has one.
 	Cooldown time.Duration
+	// Pool lets rules share their caps: what any rule of the same pool has in
+	// treatment counts under the cap of each. Empty shares it with nobody. Only
+	// ladders share.
+	Pool string
 }
 
 // Recovery is how long the treatment stays on a node that is not sick any more; its
@@ -300,6 +304,8 @@ func (r Rule) Validate() error {
 		return bad("recovery.delay", r.Recovery.Delay, "a delay cannot be negative")
 	case r.Recovery.Delay > 0 && r.Recovery.ByHand:
 		return bad("recovery.delay", r.Recovery.Delay, "who waits for somebody's word has no delay")
+	case r.ID.Kind == ConditionSet && r.Bound.Pool != "":
+		return bad("bound.pool", r.Bound.Pool, "a taint has a cap of its own; only ladders share theirs")
 	case r.ID.Kind == ConditionSet && r.Recovery.Delay > 0:
 		return bad("recovery.delay", r.Recovery.Delay, onlyTreatmentsStay)
 	case r.ID.Kind == ConditionSet && r.Recovery.ByHand:

@@ -51,6 +51,7 @@ func TestRuleThatCannotBeFollowed(t *testing.T) {
 		{"has a negative timeout", func(r *triage.Rule) { r.Response.Ladder[0].Timeout = -1 }, "response.ladder[0].timeout", "-1ns"},
 		{"has a taint without a key", func(r *triage.Rule) { set(r, &triage.TaintResponse{Effect: triage.NoExecute}) }, "response.taint.key", ""},
 		{"has an effect that is none", func(r *triage.Rule) { set(r, &triage.TaintResponse{Key: "example.com/sick"}) }, "response.taint.effect", "Effect(0)"},
+		{"has a taint in a pool", func(r *triage.Rule) { set(r, evict); r.Bound.Pool = "NodePool/a" }, "bound.pool", "NodePool/a"},
 		{"has a negative cooldown", func(r *triage.Rule) { r.Bound.Cooldown = -time.Second }, "bound.cooldown", "-1s"},
 		{"has a cooldown without a gate", func(r *triage.Rule) { r.Bound.Gate, r.Bound.Cooldown = nil, time.Minute }, "bound.cooldown", "1m0s"},
 		{"has a cooldown of a taint", func(r *triage.Rule) { set(r, evict); r.Bound.Cooldown = time.Minute }, "bound.cooldown", "1m0s"},
@@ -135,11 +136,11 @@ func TestParseRuleID(t *testing.T) {
 
 func TestCodesAreSpelledAsTheyAreNamed(t *testing.T) {
 	names := []string{
-		"Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "GateClosed",
+		"Treating", "Exhausted", "Tainted", "FellBack", "Recovering", "Recovered", "Deselected", "RuleGone", "NodeGone", "CapFull", "NotAllowed", "GateClosed",
 		"CoolingDown", "ControlPlaneBusy", "Busy", "Vetoed", "OnHold", "Retrying", "DryRun", "Superseded", "Unclear", "Pending", "Partial", "Healthy", "NotSelected",
 	}
 	codes := []triage.Code{
-		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull,
+		triage.Treating, triage.Exhausted, triage.Tainted, triage.FellBack, triage.Recovering, triage.Recovered, triage.Deselected, triage.RuleGone, triage.NodeGone, triage.CapFull, triage.NotAllowed,
 		triage.GateClosed, triage.CoolingDown, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying, triage.DryRun, triage.Superseded,
 		triage.Unclear, triage.Pending, triage.Partial, triage.Healthy, triage.NotSelected,
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,8 @@ type story struct {
 	// ladders are those of all rules that ever were.
 	ladders map[triage.RuleID][]triage.Step
 	nodes   map[string]*triage.Node
+	// allowed is what was last told of each rule.
+	allowed map[triage.RuleID]triage.Allowance
 
 	told map[string]essence
 	out  strings.Builder
@@ -78,6 +81,7 @@ func newStory() *story {
 		rules:   map[triage.RuleID]triage.Rule{},
 		ladders: map[triage.RuleID][]triage.Step{},
 		nodes:   map[string]*triage.Node{},
+		allowed: map[triage.RuleID]triage.Allowance{},
 		told:    map[string]essence{},
 	}
 }
@@ -91,6 +95,7 @@ var commands = map[string]func(*story, *command){
 	"repair":        (*story).repair,
 	"ready-timeout": (*story).readyTimeout,
 	"delete-rule":   (*story).deleteRule,
+	"allow":         (*story).allow,
 	"nodes":         (*story).newNodes,
 	"gone":          (*story).gone,
 	"condition":     (*story).condition,
@@ -99,6 +104,8 @@ var commands = map[string]func(*story, *command){
 	"veto":          (*story).veto,
 	"unveto":        (*story).unveto,
 	"confirm":       (*story).confirm,
+	"starts":        (*story).starts,
+	"started":       (*story).started,
 	"carry-out":     (*story).carryOut,
 	"abandon":       (*story).abandon,
 	"lands":         (*story).lands,
@@ -247,6 +254,7 @@ func (s *story) repair(c *command) {
 		Selector:          c.selector(),
 		DefaultToleration: c.value("default"),
 		MaxUnhealthy:      c.value("max"),
+		Pool:              c.value("pool"),
 		Hold:              c.value("hold"),
 	}
 	for _, line := range c.takeLines() {
@@ -276,6 +284,7 @@ func (s *story) readyTimeout(c *command) {
 		Selector:     c.selector(),
 		Timeout:      c.value("timeout"),
 		MaxUnhealthy: c.value("max"),
+		Pool:         c.value("pool"),
 		Hold:         c.value("hold"),
 	})
 }
@@ -308,9 +317,34 @@ func (s *story) deleteRule(c *command) {
 	unnoticed := c.flag("unnoticed")
 	c.end()
 	delete(s.rules, id)
+	delete(s.allowed, id)
 	if !unnoticed {
 		s.core.RemoveRule(s.now, id)
 	}
+	s.tell()
+}
+
+// allow tells how many more treatments a rule may begin.
+func (s *story) allow(c *command) {
+	id, err := triage.ParseRuleID(c.word("a rule"))
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	number, words := c.word("a number or any"), c.value("words")
+	c.end()
+	delete(s.allowed, id)
+	if number == "any" {
+		s.core.Allow(s.now, id, nil)
+		s.tell()
+		return
+	}
+	places, err := strconv.Atoi(number)
+	if err != nil {
+		c.fatalf("want a number or any, not %q", number)
+	}
+	allowance := triage.Allowance{Places: places, Words: words}
+	s.allowed[id] = allowance
+	s.core.Allow(s.now, id, &allowance)
 	s.tell()
 }
 
@@ -341,6 +375,7 @@ func (s *story) newNodes(c *command) {
 	uid := c.value("uid")
 	zones := strings.Split(c.value("zone"), ",")
 	controlPlane := c.flag("control-plane")
+	starting := c.flag("starting")
 	labels := map[string]string{}
 	if text := c.value("labels"); text != "" {
 		for _, label := range strings.Split(text, ",") {
@@ -365,6 +400,7 @@ func (s *story) newNodes(c *command) {
 		for _, row := range conditions {
 			setCondition(node, row.Type, row.Status, row.Reason, since)
 		}
+		setStarting(node, starting)
 		s.nodes[name] = node
 		seen = append(seen, observed(node))
 	}
@@ -409,10 +445,18 @@ func setCondition(node *triage.Node, kind string, status triage.Status, reason s
 	}
 }
 
-// observed is what a caller would tell of the node. A node that is ready has
-// been initialised, and that is written down where it outlives the core.
+// setStarting puts the startup taints on a node, or takes them away.
+func setStarting(node *triage.Node, starting bool) {
+	node.Starting = starting
+	status := map[bool]triage.Status{true: triage.True}[starting]
+	setCondition(node, triage.StartupTaints, status, "", node.Created)
+}
+
+// observed is what a caller would tell of the node. A node that is ready and rid of
+// its startup taints has been initialised, and that is written down where it outlives
+// the core.
 func observed(node *triage.Node) triage.Node {
-	node.Initialized = node.Initialized || slices.ContainsFunc(node.Conditions, func(c triage.Condition) bool {
+	node.Initialized = node.Initialized || !node.Starting && slices.ContainsFunc(node.Conditions, func(c triage.Condition) bool {
 		return c.Type == triage.Ready && c.Status == triage.True
 	})
 	return *node
@@ -496,6 +540,20 @@ func (s *story) confirm(c *command) {
 	names := c.nodes()
 	c.end()
 	s.change(c, names, func(node *triage.Node) { node.Confirmed = true })
+}
+
+// starts puts startup taints on nodes.
+func (s *story) starts(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) { setStarting(node, true) })
+}
+
+// started takes the startup taints off nodes.
+func (s *story) started(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) { setStarting(node, false) })
 }
 
 func (s *story) gone(c *command) {
@@ -661,6 +719,9 @@ func (s *story) restart(c *command) {
 			s.t.Fatal(err)
 		}
 	}
+	for id, allowance := range s.allowed {
+		s.core.Allow(s.now, id, &allowance)
+	}
 	for _, name := range names {
 		s.core.Observe(s.now, observed(s.nodes[name]))
 	}
@@ -712,6 +773,9 @@ func (s *story) population(c *command) {
 	}
 	if p.Cap >= 0 {
 		line += fmt.Sprintf("; at most %d may be in treatment", p.Cap)
+	}
+	if pool := s.rules[id].Bound.Pool; pool != "" {
+		line += fmt.Sprintf(", %d are in %s", p.Pooled, pool)
 	}
 	switch {
 	case p.Storm && p.CalmSince.IsZero():

@@ -10,7 +10,9 @@ type Selector struct {
 	requirements []Requirement
 }
 
-// Requirement is one demand on a node's labels.
+// Requirement is one demand on a node's labels. A key with a colon, which no label of
+// Kubernetes can have, is a word of the caller's own about its nodes: its values may be
+// any text, and it is asked for by them.
 type Requirement struct {
 	Key    string
 	Op     Operator
@@ -54,6 +56,9 @@ func ParseSelector(s string) (Selector, error) {
 		r, ok := parseRequirement(strings.TrimSpace(term))
 		if !ok {
 			return Selector{}, &FieldError{Value: s, Problem: "cannot read " + quote(term) + "; want terms such as pool=gpu, tier!=spot, zone in (a,b), ready or !draining"}
+		}
+		if isOwn(r.Key) { // nobody but the caller knows it
+			return Selector{}, &FieldError{Value: s, Problem: "key: " + quote(r.Key) + ": not a label key"}
 		}
 		requirements = append(requirements, r)
 		rest = strings.TrimSpace(after)
@@ -151,6 +156,12 @@ func (r Requirement) String() string {
 }
 
 func (r Requirement) validate() error {
+	if isOwn(r.Key) {
+		if r.Op != In || len(r.Values) == 0 {
+			return &FieldError{Field: "operator", Value: r.Key, Problem: "want In and at least one value"}
+		}
+		return nil
+	}
 	if !isLabel(r.Key, "._-/") || r.Key == "" {
 		return &FieldError{Field: "key", Value: r.Key, Problem: "not a label key"}
 	}
@@ -186,6 +197,9 @@ func isLabel(s, marks string) bool {
 	}
 	return true
 }
+
+// isOwn says whether a key is the caller's own and no label's.
+func isOwn(key string) bool { return strings.Contains(key, ":") }
 
 func quote(s string) string { return `"` + s + `"` }
 

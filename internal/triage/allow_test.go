@@ -1,0 +1,223 @@
+package triage_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// repairOf is a rule of a pool that terminates whoever has no network.
+func repairOf(pool string) triage.Rule {
+	return triage.Rule{
+		ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/" + pool},
+		When:     triage.When{Signals: []triage.Signal{{Condition: "NetworkUnavailable", Status: triage.True}}},
+		Bound:    triage.Bound{Pool: "NodePool/" + pool},
+		Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+	}
+}
+
+func offline(name string) triage.Node {
+	return triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "NetworkUnavailable", Status: triage.True}}}
+}
+
+// To be told what is allowed costs those who may begin, not those who wait.
+func TestTellingAnAllowanceCostsWhoMayBegin(t *testing.T) {
+	for _, waiting := range []int{10, 10_000} {
+		core, now, rule := triage.New(), benchStart, repairOf("a")
+		mustSet(t, core, now, rule)
+		core.Allow(now, rule.ID, &triage.Allowance{Words: "the budget is spent"})
+		for i := range waiting {
+			core.Observe(now, offline(fmt.Sprintf("worker-%05d", i)))
+		}
+		core.Loaded(now)
+		settle(core)
+		for _, places := range []int{0, 3, 0, 1} {
+			before := core.Work()
+			core.Allow(now, rule.ID, &triage.Allowance{Places: places})
+			settle(core)
+			after := core.Work()
+			if judged, touched := after.Judged-before.Judged, after.Touched-before.Touched; judged != 0 || touched != places {
+				t.Errorf("with %d waiting, %d more are allowed: %d judged, %d touched; want 0 and %d", waiting, places, judged, touched, places)
+			}
+		}
+		if population, _ := core.Population(rule.ID); population.Treated != 4 {
+			t.Errorf("with %d waiting, %d are in treatment, want 4", waiting, population.Treated)
+		}
+	}
+}
+
+// Who says how many may go says so to a new core before it begins anything.
+func TestAllowanceHoldsFromTheFirstMoment(t *testing.T) {
+	core, now, rule := triage.New(), benchStart, repairOf("a")
+	core.Allow(now, rule.ID, &triage.Allowance{Places: 1, Words: "one may go"})
+	if _, known := core.Population(rule.ID); known {
+		t.Error("a rule is known of which nothing but an allowance was told")
+	}
+	core.Observe(now, offline("a"), offline("b"))
+	mustSet(t, core, now, rule)
+	core.Loaded(now)
+	if got := len(core.Grants()); got != 1 {
+		t.Fatalf("%d are in treatment, want 1", got)
+	}
+	plan, _ := core.Plan("b")
+	if want := "one may go"; plan.Reason.Code != triage.NotAllowed || plan.Reason.Other != want {
+		t.Errorf("b: %s; want %s", plan.Reason, want)
+	}
+	core.RemoveRule(now, rule.ID) // which ends the word
+	mustSet(t, core, now, rule)
+	if got := len(core.Grants()); got != 2 {
+		t.Errorf("%d are in treatment under a rule that was written again, want 2", got)
+	}
+}
+
+// A node was initialised when it was Ready without its startup taints, and for good.
+func TestPlanSaysThatANodeWasInitialized(t *testing.T) {
+	core, now := triage.New(), benchStart
+	core.Loaded(now)
+	for i, step := range []struct {
+		what                  string
+		ready                 triage.Status
+		starting, told, wants bool
+	}{
+		{"not ready", triage.False, true, false, false},
+		{"ready with startup taints", triage.True, true, false, false},
+		{"without them, but not ready", triage.False, false, false, false},
+		{"ready for work", triage.True, false, false, true},
+		{"failing", triage.Unknown, true, false, true},
+	} {
+		core.Observe(now.Add(time.Duration(i)*time.Second), triage.Node{
+			Name: "a", UID: "a", Starting: step.starting, Initialized: step.told, Conditions: []triage.Condition{{Type: triage.Ready, Status: step.ready}},
+		})
+		if plan, _ := core.Plan("a"); plan.Initialized != step.wants {
+			t.Errorf("%s: initialised is %t, want %t", step.what, plan.Initialized, step.wants)
+		}
+	}
+	core.Observe(now, triage.Node{Name: "b", UID: "b", Initialized: true})
+	if plan, _ := core.Plan("b"); !plan.Initialized {
+		t.Error("a node of which somebody says that it was initialised: it was not")
+	}
+}
+
+// What a ready timeout would find are those that are not ready for work, Ready or not.
+func TestImpactCountsStartupTaints(t *testing.T) {
+	core, now := triage.New(), benchStart
+	starting := triage.Condition{Type: triage.StartupTaints, Status: triage.True}
+	ready := triage.Condition{Type: triage.Ready, Status: triage.True}
+	core.Observe(now,
+		triage.Node{Name: "works", Conditions: []triage.Condition{ready}},
+		triage.Node{Name: "starts", Starting: true, Conditions: []triage.Condition{ready, starting}},
+		triage.Node{Name: "worked", Initialized: true, Starting: true, Conditions: []triage.Condition{ready, starting}},
+	)
+	rule := repairOf("a")
+	rule.When.Signals = []triage.Signal{
+		{Condition: triage.Ready, Status: triage.False, FromCreation: true}, {Condition: triage.StartupTaints, Status: triage.True, FromCreation: true},
+	}
+	impact, err := core.Impact(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survey, err := core.Survey(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(impact.Selected, impact.First, survey.Selected, survey.First); got != "3 [starts] 3 [starts]" {
+		t.Errorf("found %s, want only the node that starts", got)
+	}
+}
+
+// A word of the caller's own about a node selects as a label does, and is nothing that
+// anybody can write.
+func TestSelectorByTheCallersOwnWord(t *testing.T) {
+	const key = "autohealer: repaired by"
+	who, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{"RepairPolicy/a b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := repairOf("a")
+	rule.Who = who
+	core, now := triage.New(), benchStart
+	mustSet(t, core, now, rule)
+	core.Loaded(now)
+	mine, other := offline("mine"), offline("other")
+	mine.Labels, other.Labels = map[string]string{key: "RepairPolicy/a b"}, map[string]string{key: "RepairPolicy/a"}
+	core.Observe(now, mine, other)
+	if grants := core.Grants(); len(grants) != 1 || grants[0].Node != "mine" {
+		t.Errorf("treated %v, want mine", grants)
+	}
+	for _, r := range []triage.Requirement{{Key: key, Op: triage.Exists}, {Key: key, Op: triage.NotIn, Values: []string{"a"}}, {Key: key, Op: triage.In}} {
+		if _, err := triage.NewSelector(r); err == nil {
+			t.Errorf("%+v is taken", r)
+		}
+	}
+	if _, err := triage.ParseSelector(key + "=a"); err == nil || !strings.Contains(err.Error(), "not a label key") {
+		t.Errorf("what only the caller may say is read from text: %v", err)
+	}
+}
+
+func TestReasonsOfPoolsAndAllowances(t *testing.T) {
+	since := benchStart
+	for want, reason := range map[string]triage.Reason{
+		"waits: no more treatments may be begun now":                                {Code: triage.NotAllowed},
+		"waits: the budget is spent":                                                {Code: triage.NotAllowed, Other: "the budget is spent"},
+		"waits: 3 in treatment in NodePool/a, at most 2 of 9 selected nodes may be": {Code: triage.CapFull, Have: 3, Limit: 2, Of: 9, Pool: "NodePool/a"},
+		"startup taints are still there on a node created at 2026-07-01T12:00:00Z, eligible at 2026-07-01T12:10:00Z": {
+			Code: triage.Pending, Condition: triage.StartupTaints, Status: triage.True, Since: since, FromCreation: true, Until: since.Add(10 * time.Minute),
+		},
+	} {
+		if got := reason.String(); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
+
+// A replacement counts when nothing keeps work off it any more, whatever else is said
+// of it.
+func TestReplacementCountsWhenItHasStarted(t *testing.T) {
+	core, now, rule := triage.New(), benchStart, repairOf("a")
+	rule.Bound.Cap = &triage.Limit{Number: 1}
+	mustSet(t, core, now, rule)
+	core.Loaded(now)
+	core.Observe(now, offline("a"), offline("b"))
+	core.Forget(now, "a")
+	heir := triage.Node{
+		Name: "heir", Created: now, Initialized: true, Starting: true,
+		Conditions: []triage.Condition{{Type: triage.Ready, Status: triage.True}},
+	}
+	core.Observe(now, heir)
+	if plan, _ := core.Plan("b"); plan.Reason.Code != triage.CapFull {
+		t.Fatalf("b, while the replacement has its startup taints: %s", plan.Reason)
+	}
+	heir.Starting = false
+	core.Observe(now, heir)
+	if plan, _ := core.Plan("b"); plan.Treatment == nil {
+		t.Errorf("b, when the replacement has started: %s", plan.Reason)
+	}
+}
+
+// A rule that is gone has left something behind in its pool. What is said of its
+// return is not spent by others before.
+func TestAllowanceOfARuleThatIsGoneWaitsForIt(t *testing.T) {
+	core, now := triage.New(), benchStart
+	core.Loaded(now)
+	returns, stays := repairOf("a"), repairOf("a")
+	stays.ID.Name = "stays"
+	stays.When.Signals = []triage.Signal{{Condition: "Disk", Status: triage.False}}
+	mustSet(t, core, now, returns)
+	mustSet(t, core, now, stays)
+	core.Observe(now, offline("first"))
+	core.RemoveRule(now, returns.ID)
+	core.Allow(now, returns.ID, &triage.Allowance{Places: 1})
+	core.Observe(now, triage.Node{Name: "other", Conditions: []triage.Condition{{Type: "Disk", Status: triage.False}}})
+	mustSet(t, core, now, returns)
+	core.Observe(now, offline("second"), offline("third"))
+	var treated []string
+	for _, g := range core.Grants() {
+		treated = append(treated, g.Node)
+	}
+	if got := strings.Join(treated, " "); got != "first second other" {
+		t.Errorf("in treatment are %s; want the first, whom the rule had, the second, whom it was allowed, and the other's", got)
+	}
+}

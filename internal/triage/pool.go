@@ -1,0 +1,112 @@
+package triage
+
+import (
+	"slices"
+	"time"
+)
+
+// Allowance is somebody's word on how many more treatments may be begun: a
+// disruption budget, for instance, that is counted elsewhere.
+type Allowance struct {
+	Places int    // how many more, none if it is not above zero
+	Words  string // why no more, for who has to wait
+}
+
+// Allow tells how many more treatments a rule may begin until told otherwise; nil
+// lets its bounds alone decide. Every treatment that is begun takes one place from
+// the allowances of all rules that share the pool, whoever begins it, and nothing
+// gives one back but the next word. It may be told before the rule is, outlives
+// every change of the rule, and ends with it. Taints do not ask.
+func (c *Core) Allow(now time.Time, id RuleID, a *Allowance) {
+	c.pass(now)
+	r := c.ruleOf(id)
+	r.allowance = copied(a)
+	c.touch(r)
+	c.retire(r)
+	c.decide()
+}
+
+// pool is the rules that share their caps. What a rule has under way counts for as
+// long as it is there, also when the rule is gone.
+type pool struct {
+	name    string
+	members []*rule
+}
+
+// join puts a rule into the pool that it names, and takes it out of the one it was
+// in. It brings along what it has under way, so that there is less room in the one
+// and more in the other.
+func (c *Core) join(r *rule, name string) {
+	if r.pool != nil && r.pool.name == name {
+		return
+	}
+	c.leavePool(r)
+	if name == "" {
+		return
+	}
+	p := c.pools[name]
+	if p == nil {
+		p = &pool{name: name}
+		c.pools[name] = p
+	}
+	p.members = append(p.members, r)
+	r.pool = p
+}
+
+func (c *Core) leavePool(r *rule) {
+	p := r.pool
+	if p == nil {
+		return
+	}
+	c.touchPool(r)
+	r.pool = nil
+	p.members = slices.DeleteFunc(p.members, func(other *rule) bool { return other == r })
+	if len(p.members) == 0 {
+		delete(c.pools, p.name)
+	}
+}
+
+// touchPool notes that a rule has given a place back, which any rule may take that
+// shares it.
+func (c *Core) touchPool(r *rule) {
+	c.touch(r)
+	if r.pool == nil {
+		return
+	}
+	for _, other := range r.pool.members {
+		c.touch(other)
+	}
+}
+
+// inTreatment is how many places are taken of those that the rule's cap allows.
+func (r *rule) inTreatment() (taken int) {
+	if r.pool == nil {
+		return r.total.Treated
+	}
+	for _, member := range r.pool.members {
+		taken += member.total.Treated
+	}
+	return taken
+}
+
+// isAllowed says whether somebody's word lets the rule begin another treatment.
+func (r *rule) isAllowed() bool { return r.allowance == nil || r.allowance.Places > 0 }
+
+// takeAllowance counts a treatment that the rule begins.
+func (r *rule) takeAllowance() {
+	if r.pool == nil {
+		r.allowance.take()
+		return
+	}
+	for _, member := range r.pool.members {
+		if !member.gone {
+			member.allowance.take()
+		}
+	}
+}
+
+func (a *Allowance) take() {
+	if a != nil && a.Places > 0 {
+		a.Places--
+	}
+}

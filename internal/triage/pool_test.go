@@ -1,0 +1,304 @@
+package triage_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// poolsAndAllowances are what must have happened to rules that share a cap, to what
+// somebody else allows, and to nodes that are starting.
+var poolsAndAllowances = []string{
+	"held: by another rule of the pool", "pools changed with something under way", "places of a pool taken by a rule that is gone",
+	"replacements of one, where two rules of a pool miss one",
+	"allowances taken", "allowances taken by another rule of the pool", "allowances told before the rule", "begun by an allowance", "rules allowed while they were gone",
+	"ready before the startup taints are gone", "startup taints gone from a ready node", "eligible for startup taints on a ready node",
+}
+
+// ---- what may happen
+
+// poolChanges says anew what a rule is allowed, or moves a rule to another pool.
+func (h *history) poolChanges() {
+	ladders := h.ladders()
+	barred := slices.DeleteFunc(slices.Clone(ladders), func(id triage.RuleID) bool {
+		for _, plan := range h.plans {
+			if slices.ContainsFunc(plan.Findings, func(r triage.Reason) bool { return r.Rule == id && r.Code == triage.NotAllowed }) {
+				return false
+			}
+		}
+		return true
+	})
+	switch {
+	case len(barred) > 0 && !rare(h.t, 3):
+		h.allow(told{pick(h.t, barred), &triage.Allowance{Places: pick(h.t, []int{1, 2}), Words: "the budget is spent"}})
+	case len(ladders) == 0 || rare(h.t, 12): // nobody knows that rule, or it places taints
+		h.allow(h.drawAllowance(pick(h.t, append(h.ids(), h.drawID()))))
+	case rare(h.t, 2) && h.allowTheGone():
+	case rare(h.t, 3):
+		r := h.rules[pick(h.t, ladders)]
+		r.Bound.Pool = h.drawPool()
+		h.setRule(r)
+	default:
+		h.allow(h.drawAllowance(pick(h.t, ladders)))
+	}
+}
+
+// allowTheGone tells what a rule is allowed that was removed and has left something
+// behind, lets others begin, and has the rule written again.
+func (h *history) allowTheGone() bool {
+	var gone []triage.RuleID
+	for _, g := range h.core().Grants() {
+		if _, known := h.rules[g.Rule]; !known && g.Rule.Kind != triage.ConditionSet {
+			gone = append(gone, g.Rule)
+		}
+	}
+	if len(gone) == 0 {
+		return false
+	}
+	id := pick(h.t, gone)
+	h.allow(told{id, &triage.Allowance{Places: 1, Words: "the budget is spent"}})
+	for range 2 {
+		h.sicken()
+		h.timePasses()
+	}
+	if _, again := h.rules[id]; !again {
+		h.setRule(h.drawRule(id))
+	}
+	h.saw["rules allowed while they were gone"]++
+	return true
+}
+
+// poolIsRepaired has a pool as there are many: one rule repairs its nodes and one
+// replaces those that do not become ready, under one cap. Both have somebody to
+// terminate, who goes, or does not yet, and new nodes come that are ready for work at
+// once or after a while.
+func (h *history) poolIsRepaired() {
+	if len(h.nodes) >= 8 {
+		h.nodeGoes()
+		return
+	}
+	limit := triage.Limit{Number: rapid.IntRange(1, 3).Draw(h.t, "")}
+	repair := triage.Rule{
+		ID:   triage.RuleID{Kind: triage.Repair, Name: "p"},
+		When: triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.False, For: pick(h.t, waits)}}},
+	}
+	timeout := triage.Rule{ID: triage.RuleID{Kind: triage.ReadyTimeout, Name: "p"}, When: h.drawReadyTimeout()}
+	for _, rule := range []triage.Rule{repair, timeout} {
+		rule.Bound, rule.Response.Ladder = triage.Bound{Cap: &limit, Pool: "p"}, []triage.Step{{Action: triage.Terminate}}
+		h.setRule(rule)
+	}
+	if !h.loaded {
+		h.load()
+	}
+	h.strike(repair, 2)
+	failing := h.arrive()
+	failing.Conditions, failing.Vetoes, failing.ControlPlane = nil, nil, false
+	if rare(h.t, 2) {
+		failing.Starting = false
+		h.turnStarting(failing)
+		setCondition(failing, triage.Ready, triage.True, "", h.now)
+	}
+	h.observe(failing.Name)
+	for range 2 {
+		h.timePasses()
+	}
+	for _, name := range h.names() {
+		plan, node := h.plans[name], h.nodes[name]
+		if plan.Treatment == nil || plan.UID != node.UID || plan.Treatment.Action != triage.Terminate || rare(h.t, 6) {
+			continue
+		}
+		if !shows(*node, plan.Treatment.Rule, plan.Treatment.Step) {
+			node.Treatments = append(slices.Clone(node.Treatments), triage.Treatment{Rule: plan.Treatment.Rule, Step: plan.Treatment.Step, Since: h.now})
+		}
+		h.observe(name)
+		if rare(h.t, 2) {
+			delete(h.nodes, name)
+			h.forget(name)
+		}
+	}
+	if rare(h.t, 6) {
+		h.restart()
+	}
+	for range rapid.IntRange(1, 3).Draw(h.t, "") {
+		h.replacementArrives()
+		if names := h.names(); len(names) > 0 && rare(h.t, 2) {
+			if node := h.nodes[pick(h.t, names)]; node.Starting {
+				h.turnStarting(node)
+				h.observe(node.Name)
+			}
+		}
+	}
+}
+
+// told is what a rule is allowed; nil takes back what was told before.
+type told struct {
+	rule  triage.RuleID
+	words *triage.Allowance
+}
+
+func (h *history) drawAllowance(id triage.RuleID) told {
+	if rare(h.t, 4) {
+		return told{id, nil}
+	}
+	return told{id, &triage.Allowance{Places: pick(h.t, []int{0, 1, 1, 2, 3, -1}), Words: pick(h.t, []string{"the budget is spent", "held", ""})}}
+}
+
+func (h *history) allow(a told) {
+	grants := len(h.core().Grants())
+	h.call(h.allowance(a))
+	if a.words != nil && a.words.Places > 0 && len(h.core().Grants()) > grants {
+		h.saw["begun by an allowance"]++
+	}
+}
+
+// allowance is the call that tells it. The words are the caller's, who may change them
+// at once.
+func (h *history) allowance(a told) call {
+	say := fmt.Sprintf("Allow(%s, any)", a.rule)
+	delete(h.allowed, a.rule)
+	if a.words != nil {
+		say = fmt.Sprintf("Allow(%s, %d, %q)", a.rule, a.words.Places, a.words.Words)
+		left := *a.words
+		h.allowed[a.rule] = &left
+	}
+	return call{say: say, do: func(d decider, now time.Time) {
+		if a.words == nil {
+			d.Allow(now, a.rule, nil)
+			return
+		}
+		lent := *a.words
+		d.Allow(now, a.rule, &lent)
+		lent.Places, lent.Words = 100, "spoiled"
+	}}
+}
+
+// allowAnew tells a new core what rules are allowed, mostly those of which the old one
+// knew.
+func (h *history) allowAnew() (calls []call) {
+	clear(h.allowed)
+	for _, id := range h.ladders() {
+		if rare(h.t, 4) {
+			calls = append(calls, h.allowance(h.drawAllowance(id)))
+		}
+	}
+	return calls
+}
+
+func (h *history) drawPool() string { return pick(h.t, []string{"", "p", "p", "p", "q"}) }
+
+// turnStarting puts startup taints on a node, or takes them away.
+func (h *history) turnStarting(node *triage.Node) {
+	node.Starting = !node.Starting
+	node.Conditions = slices.DeleteFunc(slices.Clone(node.Conditions), func(row triage.Condition) bool { return row.Type == triage.StartupTaints })
+	if node.Starting {
+		node.Conditions = append(node.Conditions, triage.Condition{Type: triage.StartupTaints, Status: triage.True, Transition: node.Created})
+	}
+}
+
+// drawReadyTimeout is what a ready timeout waits for.
+func (h *history) drawReadyTimeout() (when triage.When) {
+	timeout := pick(h.t, waits)
+	for _, status := range []triage.Status{triage.False, triage.Unknown, triage.Missing} {
+		when.Signals = append(when.Signals, triage.Signal{Condition: triage.Ready, Status: status, For: timeout, FromCreation: true})
+	}
+	when.Signals = append(when.Signals, triage.Signal{Condition: triage.StartupTaints, Status: triage.True, For: timeout, FromCreation: true})
+	return when
+}
+
+// ---- what must hold
+
+// tallyStarting counts the nodes that are treated because of their startup taints alone.
+func (h *history) tallyStarting() {
+	for name, plan := range h.plans {
+		row, _ := rowOf(h.heard[name], triage.Ready)
+		if plan.Treatment != nil && plan.Treatment.Reason.Condition == triage.StartupTaints && row.Status == triage.True {
+			h.saw["eligible for startup taints on a ready node"]++
+		}
+	}
+}
+
+// mates are the known rules that share a pool with one, itself among them.
+func (h *history) mates(id triage.RuleID) []triage.RuleID {
+	return slices.DeleteFunc(h.ids(), func(other triage.RuleID) bool {
+		pool := h.rules[id].Bound.Pool
+		return other != id && (pool == "" || h.rules[other].Bound.Pool != pool)
+	})
+}
+
+// shares ends the history if what has just been begun exceeds what the rules of a pool
+// may have together, or what somebody else allows. In one call the rules of a pool are
+// served in turn, and whose cap is larger may go on when the others have to wait: so
+// all together keep to the largest cap, and each, without what the others have begun
+// beside it, to its own. What ended and was begun again at the same time looks as if
+// nothing had happened, so everything that is as young as that may be new.
+func (h *history) shares(begun, grants []triage.Grant) {
+	news := map[triage.RuleID]int{}
+	for _, g := range begun {
+		if g.Rule.Kind != triage.ConditionSet {
+			news[g.Rule]++
+		}
+	}
+	young := map[triage.RuleID]int{}
+	for _, g := range grants {
+		if g.Gone.IsZero() && g.Since.Equal(h.now) && !takesPlace(h.heard[g.Node], g.Rule) {
+			young[g.Rule]++
+		}
+	}
+	for _, id := range h.ids() {
+		if news[id] == 0 {
+			continue
+		}
+		taken, beside, largest, capped := 0, 0, 0, true
+		for _, mate := range h.mates(id) {
+			for _, g := range grants {
+				if g.Rule == mate {
+					taken++
+				}
+			}
+			if mate != id {
+				beside += young[mate]
+			}
+			if young[mate] > 0 {
+				limit := h.capOf(mate)
+				capped, largest = capped && limit >= 0, max(largest, limit)
+			}
+		}
+		limit := h.capOf(id)
+		if own := len(h.mates(id)) > 1; own && limit >= 0 {
+			h.saw["begun under a shared cap"]++
+		}
+		if limit >= 0 && taken-beside > limit || capped && taken > largest {
+			h.tell("%s: %d are in treatment in its pool, %d of them begun by others now; %d may be under it, and %d under any", id, taken, beside, limit, largest)
+			h.fail("more is begun than the rules of a pool may have together")
+		}
+		if left := h.allowed[id]; left != nil {
+			h.saw["begun under an allowance"]++
+			if news[id] > max(left.Places, 0) {
+				h.tell("%s: %d begun, %d allowed", id, news[id], left.Places)
+				h.fail("more is begun than is allowed")
+			}
+		}
+	}
+	for id, left := range h.allowed {
+		if _, known := h.rules[id]; !known {
+			continue
+		}
+		for _, mate := range h.mates(id) {
+			left.Places -= news[mate]
+		}
+	}
+}
+
+func (h *history) capOf(id triage.RuleID) int {
+	selected := 0
+	for _, node := range h.heard {
+		if selects(h.rules[id], node) {
+			selected++
+		}
+	}
+	return allows(h.rules[id].Bound.Cap, selected)
+}
