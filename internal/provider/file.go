@@ -1,0 +1,262 @@
+package provider
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// File is what users state themselves:
+//
+//	defaultToleration: 20m     # what every provider recommends, in place of its own word
+//	statements:
+//	- type: XidError
+//	  status: "True"
+//	  toleration: 10m          # what is recommended for this one alone; optional
+//	  provider: karpenter      # for nodes of this provider alone; optional
+type File struct {
+	statements []fileStatement
+	byDefault  *time.Duration
+}
+
+type fileStatement struct {
+	RepairStatement
+	toleration *time.Duration
+	provider   string // empty means each
+}
+
+// isFor says whether the statement is for nodes of a provider.
+func (s fileStatement) isFor(name string) bool { return s.provider == "" || s.provider == name }
+
+// ReadFile reads a file of statements.
+func ReadFile(path string) (File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, fmt.Errorf("reading statements: %w", err)
+	}
+	file, err := Parse(text)
+	if err != nil {
+		return File{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// Parse reads the text of a file. What it does not know it refuses: a statement that
+// is left out by a slip leaves nodes sick.
+func Parse(text []byte) (File, error) {
+	var document yaml.Node
+	documents := yaml.NewDecoder(bytes.NewReader(text))
+	err := documents.Decode(&document)
+	switch {
+	case errors.Is(err, io.EOF):
+		return File{}, errors.New("states nothing: want statements, or a defaultToleration")
+	case err != nil:
+		return File{}, errors.New("is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := documents.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return File{}, errors.New("has more than one document: want one")
+	}
+	r := reader{known: map[RepairStatement][]string{}}
+	var file File
+	r.fields(document.Content[0], "", map[string]func(*yaml.Node, string){
+		"defaultToleration": func(n *yaml.Node, path string) { file.byDefault = r.duration(n, path) },
+		"statements":        func(n *yaml.Node, path string) { file.statements = r.statements(n, path) },
+	})
+	if r.err == nil && file.byDefault == nil && len(file.statements) == 0 {
+		return File{}, errors.New("states nothing: want statements, or a defaultToleration")
+	}
+	if r.err != nil {
+		return File{}, r.err
+	}
+	return file, nil
+}
+
+// reader walks through the text and keeps the first error.
+type reader struct {
+	err   error
+	known map[RepairStatement][]string // the providers that each is stated for
+}
+
+func (r *reader) refuse(n *yaml.Node, path, value, problem string) {
+	if r.err != nil {
+		return
+	}
+	if path == "" {
+		r.err = fmt.Errorf("line %d: %s", n.Line, problem)
+		return
+	}
+	r.err = fmt.Errorf("line %d: %w", n.Line, &triage.FieldError{Field: path, Value: value, Problem: problem})
+}
+
+// fields reads the fields of a mapping. One that is null is as good as absent.
+func (r *reader) fields(n *yaml.Node, path string, known map[string]func(*yaml.Node, string)) {
+	n = resolved(n)
+	if n.Kind != yaml.MappingNode {
+		r.refuse(n, path, "", "want fields: "+names(known))
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], resolved(n.Content[i+1])
+		at := key.Value
+		if path != "" {
+			at = path + "." + at
+		}
+		read, ok := known[key.Value]
+		switch {
+		case !ok:
+			r.refuse(key, at, "", "there is no such field: want "+names(known))
+		case seen[key.Value]:
+			r.refuse(key, at, "", "is written twice")
+		case value.Tag != "!!null":
+			read(value, at)
+		}
+		seen[key.Value] = true
+	}
+}
+
+func names(known map[string]func(*yaml.Node, string)) string {
+	list := make([]string, 0, len(known))
+	for name := range known {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	last := len(list) - 1
+	return strings.Join(list[:last], ", ") + " or " + list[last]
+}
+
+// resolved follows an alias to what it stands for.
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}
+
+// text reads a word as it is written, whatever YAML takes it for: True is a status,
+// with quotes or without.
+func (r *reader) text(n *yaml.Node, path string) string {
+	if n.Kind != yaml.ScalarNode {
+		r.refuse(n, path, "", "want one word")
+		return ""
+	}
+	return n.Value
+}
+
+func (r *reader) duration(n *yaml.Node, path string) *time.Duration {
+	value := r.text(n, path)
+	d, err := triage.ParseDuration(value)
+	var bad *triage.FieldError
+	if errors.As(err, &bad) {
+		r.refuse(n, path, value, bad.Problem)
+	}
+	return &d
+}
+
+func (r *reader) statements(n *yaml.Node, path string) []fileStatement {
+	if n.Kind != yaml.SequenceNode {
+		r.refuse(n, path, "", "want a list, each with a type and a status")
+		return nil
+	}
+	list := make([]fileStatement, 0, len(n.Content))
+	for i, each := range n.Content {
+		list = append(list, r.statement(each, fmt.Sprintf("%s[%d]", path, i)))
+	}
+	return list
+}
+
+// longestCondition is how long a condition type can be in the Kubernetes API.
+const longestCondition = 316
+
+func (r *reader) statement(n *yaml.Node, path string) fileStatement {
+	var s fileStatement
+	r.fields(n, path, map[string]func(*yaml.Node, string){
+		"type":       func(n *yaml.Node, path string) { s.Type = corev1.NodeConditionType(r.text(n, path)) },
+		"status":     func(n *yaml.Node, path string) { s.Status = r.status(n, path) },
+		"toleration": func(n *yaml.Node, path string) { s.toleration = r.duration(n, path) },
+		"provider":   func(n *yaml.Node, path string) { s.provider = r.provider(n, path) },
+	})
+	switch {
+	case s.Type == "" || len(s.Type) > longestCondition || strings.ContainsAny(string(s.Type), " :=\t\n"):
+		r.refuse(n, path+".type", string(s.Type), "want a condition type alone, such as KernelDeadlock")
+	case s.Status == "":
+		r.refuse(n, path+".status", "", "want the status in which the condition is sick: True, False or Unknown")
+	case catalog.Healthy(string(s.Type), string(s.Status)):
+		r.refuse(n, path+".status", string(s.Status), fmt.Sprintf("%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end", s.Type, s.Status))
+	case slices.ContainsFunc(r.known[s.RepairStatement], func(other string) bool { return other == "" || s.isFor(other) }):
+		r.refuse(n, path, fmt.Sprintf("%s=%s", s.Type, s.Status), "is stated twice")
+	}
+	r.known[s.RepairStatement] = append(r.known[s.RepairStatement], s.provider)
+	return s
+}
+
+func (r *reader) status(n *yaml.Node, path string) corev1.ConditionStatus {
+	value := r.text(n, path)
+	status, err := triage.ParseStatus(value)
+	if err != nil || status == triage.Missing {
+		r.refuse(n, path, value, "want True, False or Unknown")
+	}
+	return corev1.ConditionStatus(status.String())
+}
+
+func (r *reader) provider(n *yaml.Node, path string) string {
+	value := r.text(n, path)
+	if value != karpenterName && value != staticName {
+		r.refuse(n, path, value, "want "+karpenterName+" or "+staticName+", or leave it out for both")
+	}
+	return value
+}
+
+// Add returns a provider that also states what the file states for it. What both
+// state is recommended as the file says.
+func (f File) Add(p Provider) Provider {
+	more := added{Provider: p, byDefault: f.byDefault, statements: p.RepairPolicy(), own: map[RepairStatement]time.Duration{}}
+	for _, s := range f.statements {
+		if !s.isFor(p.Name()) {
+			continue
+		}
+		if !slices.Contains(more.statements, s.RepairStatement) {
+			more.statements = append(more.statements, s.RepairStatement)
+		}
+		if s.toleration != nil {
+			more.own[s.RepairStatement] = *s.toleration
+		}
+	}
+	return more
+}
+
+// added is a provider with what a file adds to it.
+type added struct {
+	Provider
+	byDefault  *time.Duration
+	statements []RepairStatement
+	own        map[RepairStatement]time.Duration
+}
+
+func (a added) RepairPolicy() []RepairStatement { return slices.Clone(a.statements) }
+
+func (a added) DefaultToleration() time.Duration {
+	if a.byDefault != nil {
+		return *a.byDefault
+	}
+	return a.Provider.DefaultToleration()
+}
+
+func (a added) toleration(s RepairStatement) (time.Duration, bool) {
+	d, ok := a.own[s]
+	if !ok && a.byDefault == nil {
+		return tolerationOf(a.Provider, s), true
+	}
+	return d, ok
+}
