@@ -1,0 +1,380 @@
+package observe_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// seedProvider states what the provider in the seed's example states.
+var seedProvider = []dialect.RepairStatement{
+	{Type: "Ready", Status: "False", Toleration: "20m"},
+	{Type: "NetworkUnavailable", Status: "True", Toleration: "15m"},
+}
+
+// seedBlock is the block of the seed's NodePool, after a change.
+func seedBlock(change func(*v1alpha1.RepairSpec)) *v1alpha1.RepairSpec {
+	block := &v1alpha1.RepairSpec{
+		DefaultTolerationDuration: "30m",
+		Policies: []v1alpha1.ConditionRepair{
+			{ConditionType: "Ready", Toleration: "45m"},
+			{ConditionType: "NetworkUnavailable", Toleration: "10m"},
+		},
+	}
+	change(block)
+	return block
+}
+
+func unchanged(*v1alpha1.RepairSpec) {}
+
+// repairOf compiles a block of the pool default, which has to compile.
+func repairOf(t *testing.T, block *v1alpha1.RepairSpec) triage.Rule {
+	t.Helper()
+	rule, err := observe.Repair("NodePool/default", "default", block, seedProvider, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rule
+}
+
+// The two nodes of the seed, word for word, and when it says that they are due.
+func TestRepairIsDueAsTheSeedSays(t *testing.T) {
+	at := func(text string) time.Time {
+		stamp, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stamp
+	}
+	for name, example := range map[string]struct {
+		condition corev1.NodeCondition
+		due       time.Time
+	}{
+		"a node without network": {corev1.NodeCondition{
+			Type: "NetworkUnavailable", Status: "True", Reason: "Network is not available", Message: "no connection",
+			LastTransitionTime: metav1.NewTime(at("2024-11-01T15:02:48Z")),
+		}, at("2024-11-01T15:12:48Z")},
+		"a node that is not ready": {corev1.NodeCondition{
+			Type: "Ready", Status: "False", Reason: "KubeletReady", Message: "kubelet is posting ready status",
+			LastTransitionTime: metav1.NewTime(at("2024-11-01T15:02:48Z")),
+		}, at("2024-11-01T15:47:48Z")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts, err := observe.Node(&corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "sick", UID: "u", CreationTimestamp: metav1.NewTime(at("2024-11-01T12:00:00Z"))},
+				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{example.condition}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			facts.Labels = map[string]string{observe.RepairedBy: "NodePool/default"}
+			now := at("2024-11-01T15:03:00Z")
+			core := triage.New()
+			if err := core.SetRule(now, repairOf(t, seedBlock(unchanged))); err != nil {
+				t.Fatal(err)
+			}
+			core.Observe(now, facts)
+			core.Loaded(now)
+			plan := func(now time.Time) triage.Plan {
+				core.Advance(now)
+				plan, _ := core.Plan("sick")
+				return plan
+			}
+			if waiting := plan(now); waiting.Treatment != nil || !waiting.Next.Equal(example.due) {
+				t.Errorf("is due at %s, want %s: %s", waiting.Next, example.due, waiting.Reason)
+			}
+			if early := plan(example.due.Add(-time.Nanosecond)); early.Treatment != nil {
+				t.Errorf("is treated a moment too early: %s", early.Reason)
+			}
+			if due := plan(example.due); due.Treatment == nil || due.Treatment.Action != triage.Terminate {
+				t.Errorf("is not terminated when it is due: %s", due.Reason)
+			}
+		})
+	}
+}
+
+func TestRepair(t *testing.T) {
+	type signals = []triage.Signal
+	ready := triage.Signal{Condition: "Ready", Status: triage.False, For: 45 * time.Minute}
+	network := triage.Signal{Condition: "NetworkUnavailable", Status: triage.True, For: 10 * time.Minute}
+	policies := func(list ...v1alpha1.ConditionRepair) func(*v1alpha1.RepairSpec) {
+		return func(s *v1alpha1.RepairSpec) { s.Policies = list }
+	}
+	tests := []struct {
+		name   string
+		change func(*v1alpha1.RepairSpec)
+		want   func(*triage.Rule)
+	}{
+		{"the seed's block", unchanged, func(*triage.Rule) {}},
+		{"first the policy, then the pool's default", policies(v1alpha1.ConditionRepair{ConditionType: "Ready", Toleration: "45m"}),
+			func(r *triage.Rule) { r.When.Signals[1].For = 30 * time.Minute }},
+		{"then what the provider recommends", func(s *v1alpha1.RepairSpec) { s.Policies, s.DefaultTolerationDuration = s.Policies[:1], "" },
+			func(r *triage.Rule) { r.When.Signals[1].For = 15 * time.Minute }},
+		{"an empty block is the provider's", func(s *v1alpha1.RepairSpec) { *s = v1alpha1.RepairSpec{} },
+			func(r *triage.Rule) { r.When.Signals[0].For, r.When.Signals[1].For = 20*time.Minute, 15*time.Minute }},
+		{"a default of nothing is a default", func(s *v1alpha1.RepairSpec) { s.Policies, s.DefaultTolerationDuration = nil, "0s" },
+			func(r *triage.Rule) { r.When.Signals[0].For, r.When.Signals[1].For = 0, 0 }},
+		{"a status makes a statement of its own", policies(
+			v1alpha1.ConditionRepair{ConditionType: "Ready", Toleration: "45m"},
+			v1alpha1.ConditionRepair{ConditionType: "Ready", ConditionStatus: "Unknown", Toleration: "1h"},
+			v1alpha1.ConditionRepair{ConditionType: "NetworkUnavailable", Toleration: "10m"},
+		), func(r *triage.Rule) {
+			r.When.Signals = signals{ready, network, {Condition: "Ready", Status: triage.Unknown, For: time.Hour}}
+		}},
+		{"without a status a condition that nobody states does nothing", func(s *v1alpha1.RepairSpec) {
+			s.Policies = append(s.Policies, v1alpha1.ConditionRepair{ConditionType: "XidError", Toleration: "1m"})
+		}, func(*triage.Rule) {}},
+		{"a reason is an exception", func(s *v1alpha1.RepairSpec) {
+			s.Policies = append(s.Policies, v1alpha1.ConditionRepair{ConditionType: "Ready", Reason: "DiskGone", Toleration: "1m"})
+		}, func(r *triage.Rule) {
+			r.When.Signals = signals{ready, network, {Condition: "Ready", Status: triage.False, Reason: "DiskGone", For: time.Minute}}
+		}},
+		{"a bound by a number", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(3)) },
+			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 3} }},
+		{"a bound by a share", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("50%")) },
+			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 50, Percent: true} }},
+		{"no room at all", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(0)) },
+			func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{} }},
+		{"switched on in so many words", func(s *v1alpha1.RepairSpec) { s.Enabled = new(true) }, func(*triage.Rule) {}},
+		{"switched off", func(s *v1alpha1.RepairSpec) { s.Enabled = new(false) },
+			func(r *triage.Rule) { r.Hold = "repair is switched off: spec.repair.enabled is false" }},
+		{"how a node goes is no part of the rule", func(s *v1alpha1.RepairSpec) {
+			s.Termination, s.TerminationGracePeriod, s.ReadyTimeout = "Graceful", "1h", "20m"
+		}, func(*triage.Rule) {}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			want := triage.Rule{
+				ID:       triage.RuleID{Kind: triage.Repair, Name: "NodePool/default"},
+				Who:      own(t, observe.RepairedBy, "NodePool/default"),
+				When:     triage.When{Signals: signals{ready, network}},
+				Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
+				Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+			}
+			test.want(&want)
+			if diff := cmp.Diff(want, repairOf(t, seedBlock(test.change)), bySelectorText); diff != "" {
+				t.Errorf("rule (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// own is a selector by a word of the caller's own.
+func own(t *testing.T, key, value string) triage.Selector {
+	t.Helper()
+	s, err := triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestRepairOfPlainNodes(t *testing.T) {
+	template := &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "default", Name: "quick"}
+	rule, err := observe.Repair("RepairPolicy/plain", "", seedBlock(unchanged), seedProvider, template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rule.ID.String() != "Repair/RepairPolicy/plain" || rule.Bound.Pool != "" {
+		t.Errorf("is %s, and shares the bound of %q", rule.ID, rule.Bound.Pool)
+	}
+	if want := "example.com/v1/RebootTemplate default/quick"; rule.Response.Ladder[0].Ref != want {
+		t.Errorf("refers to %q, want %q", rule.Response.Ladder[0].Ref, want)
+	}
+	template.Kind = "Reboot"
+	var field *triage.FieldError
+	if _, err := observe.Repair("RepairPolicy/plain", "", seedBlock(unchanged), seedProvider, template); !errors.As(err, &field) || field.Field != "spec.remediationTemplate.kind" {
+		t.Errorf("a template that is none: %v", err)
+	}
+}
+
+// A fifth of the nodes, rounded down, but one of few.
+func TestRepairBoundsAFifthAndAtLeastOne(t *testing.T) {
+	limit := repairOf(t, seedBlock(unchanged)).Bound.Cap
+	for nodes, want := range map[int]int{1: 1, 4: 1, 5: 1, 9: 1, 10: 2, 14: 2, 15: 3, 100: 20} {
+		if got := limit.Of(nodes); got != want {
+			t.Errorf("%d of %d nodes, want %d", got, nodes, want)
+		}
+	}
+}
+
+func TestReadyTimeout(t *testing.T) {
+	rule := func(timeout time.Duration, change func(*triage.Rule)) triage.Rule {
+		r := triage.Rule{
+			ID:  triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"},
+			Who: own(t, observe.TimedBy, "default"),
+			When: triage.When{Signals: []triage.Signal{
+				{Condition: "Ready", Status: triage.False, For: timeout, FromCreation: true},
+				{Condition: "Ready", Status: triage.Unknown, For: timeout, FromCreation: true},
+				{Condition: "Ready", Status: triage.Missing, For: timeout, FromCreation: true},
+				{Condition: triage.StartupTaints, Status: triage.True, For: timeout, FromCreation: true},
+			}},
+			Bound:    triage.Bound{Cap: &triage.Limit{Number: 20, Percent: true}, Pool: "NodePool/default"},
+			Response: triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}},
+		}
+		change(&r)
+		return r
+	}
+	tests := []struct {
+		name  string
+		block *v1alpha1.RepairSpec
+		want  triage.Rule
+	}{
+		{"without a block it is the cluster's time", nil, rule(10*time.Minute, func(*triage.Rule) {})},
+		{"a block that says nothing of it", seedBlock(unchanged), rule(10*time.Minute, func(*triage.Rule) {})},
+		{"a time of the pool's own", &v1alpha1.RepairSpec{ReadyTimeout: "25m"}, rule(25*time.Minute, func(*triage.Rule) {})},
+		{"the pool's bound", &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(1))},
+			rule(10*time.Minute, func(r *triage.Rule) { r.Bound.Cap = &triage.Limit{Number: 1} })},
+		{"switched off with the block", &v1alpha1.RepairSpec{Enabled: new(false)},
+			rule(10*time.Minute, func(r *triage.Rule) { r.Hold = "repair is switched off: spec.repair.enabled is false" })},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got, bySelectorText); diff != "" {
+				t.Errorf("rule (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadyTimeoutRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		block *v1alpha1.RepairSpec
+		field string
+	}{
+		"a block that cannot be read": {&v1alpha1.RepairSpec{Unreadable: "it is a number"}, "spec.repair"},
+		"a time in words":             {&v1alpha1.RepairSpec{ReadyTimeout: "long"}, "spec.repair.readyTimeout"},
+		"no time":                     {&v1alpha1.RepairSpec{ReadyTimeout: "0s"}, "spec.repair.readyTimeout"},
+		"a bad bound":                 {&v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.FromInt32(-1))}, "spec.repair.maxUnhealthy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := observe.ReadyTimeout("default", test.block, 10*time.Minute)
+			var field *triage.FieldError
+			if !errors.As(err, &field) || field.Field != test.field {
+				t.Errorf("refuses %v, want %s", err, test.field)
+			}
+		})
+	}
+}
+
+func TestRepairNamesTheFieldThatIsWrong(t *testing.T) {
+	first := func(change func(*v1alpha1.ConditionRepair)) func(*v1alpha1.RepairSpec) {
+		return func(s *v1alpha1.RepairSpec) { change(&s.Policies[0]) }
+	}
+	const policy = "spec.repair.policies[0]."
+	tests := []struct {
+		name   string
+		change func(*v1alpha1.RepairSpec)
+		field  string
+		value  string
+		says   string
+	}{
+		{"what does not fit", func(s *v1alpha1.RepairSpec) { s.Unreadable = "policies: " + strings.Repeat("x", 1000) }, "spec.repair", "", "kubectl explain repairpolicy.spec.repair"},
+		{"a crowd of policies", func(s *v1alpha1.RepairSpec) { s.Policies = make([]v1alpha1.ConditionRepair, 65) }, "spec.repair.policies", "65", "at most 64"},
+		{"a policy without a condition", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "" }), policy + "conditionType", "", "condition type"},
+		{"a condition and its status", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = "Ready=False" }), policy + "conditionType", "Ready=False", "alone"},
+		{"a condition without an end", first(func(p *v1alpha1.ConditionRepair) { p.ConditionType = strings.Repeat("x", 317) }), policy + "conditionType", strings.Repeat("x", 100) + "...", "316"},
+		{"no toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "" }), policy + "toleration", "", "duration"},
+		{"a toleration in words", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "long" }), policy + "toleration", "long", "duration"},
+		{"a negative toleration", first(func(p *v1alpha1.ConditionRepair) { p.Toleration = "-1m" }), policy + "toleration", "-1m", "negative"},
+		{"a status that is none", first(func(p *v1alpha1.ConditionRepair) { p.ConditionStatus = "sick" }), policy + "conditionStatus", "sick", "True, False or Unknown"},
+		{"a condition twice", func(s *v1alpha1.RepairSpec) { s.Policies[1].ConditionType = "Ready" }, "spec.repair.policies[1].conditionType", "Ready", "already"},
+		{"a default in words", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "long" }, "spec.repair.defaultTolerationDuration", "long", "duration"},
+		{"a negative default", func(s *v1alpha1.RepairSpec) { s.DefaultTolerationDuration = "-1s" }, "spec.repair.defaultTolerationDuration", "-1s", "negative"},
+		{"a negative bound", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromInt32(-1)) }, "spec.repair.maxUnhealthy", "-1", "number"},
+		{"a bound of more than all", func(s *v1alpha1.RepairSpec) { s.MaxUnhealthy = new(intstr.FromString("101%")) }, "spec.repair.maxUnhealthy", "101%", "100%"},
+		{"a way to go that is none", func(s *v1alpha1.RepairSpec) { s.Termination = "graceful" }, "spec.repair.termination", "graceful", "Forceful or Graceful"},
+		{"a grace period in words", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "long" }, "spec.repair.terminationGracePeriod", "long", "duration"},
+		{"a negative grace period", func(s *v1alpha1.RepairSpec) { s.TerminationGracePeriod = "-1h" }, "spec.repair.terminationGracePeriod", "-1h", "negative"},
+		{"a ready timeout in words", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "soon" }, "spec.repair.readyTimeout", "soon", "duration"},
+		{"a ready timeout of nothing", func(s *v1alpha1.RepairSpec) { s.ReadyTimeout = "0m" }, "spec.repair.readyTimeout", "0m", "some time"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			rule, err := observe.Repair("NodePool/default", "default", seedBlock(test.change), seedProvider, nil)
+			var field *triage.FieldError
+			if !errors.As(err, &field) {
+				t.Fatalf("error is %v, want a FieldError", err)
+			}
+			if field.Field != test.field || field.Value != test.value {
+				t.Errorf("refuses %s: %q, want %s: %q", field.Field, field.Value, test.field, test.value)
+			}
+			if !strings.Contains(field.Problem, test.says) || len(field.Problem) > 500 {
+				t.Errorf("problem is %q, want something with %q", field.Problem, test.says)
+			}
+			if diff := cmp.Diff(triage.Rule{}, rule, bySelectorText); diff != "" {
+				t.Errorf("a refused rule is returned all the same:\n%s", diff)
+			}
+		})
+	}
+	t.Run("nobody states anything", func(t *testing.T) {
+		_, err := observe.Repair("NodePool/default", "default", seedBlock(unchanged), nil, nil)
+		var field *triage.FieldError
+		if !errors.As(err, &field) || field.Field != "spec.repair.policies" {
+			t.Errorf("refuses %v", err)
+		}
+	})
+}
+
+// Whatever stands in a block, under whosever schema, is compiled or refused.
+func TestRepairCompilesOrRefusesAnything(t *testing.T) {
+	var compiled, refused int
+	rapid.Check(t, func(t *rapid.T) {
+		block := map[string]any{
+			"enabled":                   true,
+			"policies":                  []any{map[string]any{"conditionType": "A", "conditionStatus": "True", "reason": "x", "toleration": "5m"}},
+			"defaultTolerationDuration": "30m",
+			"maxUnhealthy":              "20%",
+			"termination":               "Graceful",
+			"terminationGracePeriod":    "1h",
+			"readyTimeout":              "10m",
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "changes") {
+			spoil(t, block)
+		}
+		text, err := json.Marshal(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored v1alpha1.RepairSpec
+		if err := json.Unmarshal(text, &stored); err != nil {
+			t.Fatal(err)
+		}
+		rule, err := observe.Repair("NodePool/any", "any", &stored, seedProvider, nil)
+		timeout, timeoutErr := observe.ReadyTimeout("any", &stored, time.Minute)
+		var field *triage.FieldError
+		switch {
+		case err == nil && rule.Validate() == nil && rule.Bound.Cap != nil:
+			compiled++
+			// The whole block was judged: the other rule of it compiles too.
+			if timeoutErr != nil || timeout.Validate() != nil || timeout.Bound.Pool != rule.Bound.Pool || *timeout.Bound.Cap != *rule.Bound.Cap {
+				t.Fatalf("%s\ncompiles, but its ready timeout is %+v, with the error %v", text, timeout, timeoutErr)
+			}
+		case errors.As(err, &field) && strings.HasPrefix(field.Field, "spec.repair"):
+			refused++
+		default:
+			t.Fatalf("%s\ncompiles to %+v, with the error %v", text, rule, err)
+		}
+	})
+	t.Logf("saw %d that compile and %d that do not", compiled, refused)
+	if compiled == 0 || refused == 0 {
+		t.Error("one kind of blocks was never tried")
+	}
+}

@@ -1,0 +1,49 @@
+package observe_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func TestRepairNodes(t *testing.T) {
+	labels := func(text string) *metav1.LabelSelector {
+		selector, err := metav1.ParseToLabelSelector(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return selector
+	}
+	for _, test := range []struct {
+		name  string
+		spec  v1alpha1.RepairPolicySpec
+		who   string
+		field string // that is wrong
+		says  string
+	}{
+		{name: "a pool's are those with its label", spec: v1alpha1.RepairPolicySpec{NodePool: "default"}, who: "karpenter.sh/nodepool=default"},
+		{name: "a selector is taken as it is", spec: v1alpha1.RepairPolicySpec{Selector: labels("pool=gpu,!spare")}, who: "pool=gpu,!spare"},
+		{name: "an empty selector means all", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{}}},
+		{name: "both are too much", spec: v1alpha1.RepairPolicySpec{NodePool: "default", Selector: &metav1.LabelSelector{}}, field: "spec.nodePool", says: "not both"},
+		{name: "a pool must have a name that a label can have", spec: v1alpha1.RepairPolicySpec{NodePool: "the default"}, field: "spec.nodePool", says: "such as default"},
+		{name: "neither is too little", field: "spec.nodePool", says: "selector: {} means all nodes"},
+		{name: "a selector must be one", spec: v1alpha1.RepairPolicySpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, field: "spec.selector.matchLabels", says: "name part"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			who, err := observe.RepairNodes(&v1alpha1.RepairPolicy{Spec: test.spec})
+			var wrong *triage.FieldError
+			if (err != nil) != (test.field != "") || err != nil && (!errors.As(err, &wrong) || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.says)) {
+				t.Fatalf("%v, want one in %s with %q", err, test.field, test.says)
+			}
+			if err == nil && who.String() != test.who {
+				t.Errorf("%q, want %q", who, test.who)
+			}
+		})
+	}
+}
