@@ -6,6 +6,8 @@ SHELL := /bin/bash
 PACKAGES := ./...
 # It takes longest, and waits more than it computes: so it runs beside all the others.
 LONGEST  := ./test/e2e
+# It has clusters with many pools at work at once, and has the machine for itself.
+ALONE    := ./test/pools
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo dev)
 
 # Without what gRPC has for tracing its calls, which nobody sees, the agent is a sixth smaller.
@@ -17,7 +19,7 @@ BENCH       ?= .
 
 .PHONY: help
 help: ## What can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build the programs of Autohealer and the demo into bin
@@ -30,36 +32,41 @@ images: ## Build the container images into bin/images, as archives
 	@cd tools/images && go run . -version '$(VERSION)'
 
 # regenerate makes, in the folder $$made, everything that controller-gen makes of
-# api/, and everything that is made of catalog/: there the old files can be
-# compared with the new ones, and a generator that stops half-way has broken
-# nothing.
+# api/, the patch that is made of its CRDs, and everything that is made of catalog/:
+# there the old files can be compared with the new ones, and a generator that stops
+# half-way has broken nothing.
 define regenerate
 made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
 	generator=$$PWD/bin/tools/controller-gen; \
 	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds); \
+	go run ./deploy/generate "$$made"; \
 	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"
 endef
 
 .PHONY: generate
-generate: ## Make deepcopy methods and CRDs from api, default sets and their docs from catalog
+generate: ## Make deepcopy methods, CRDs and the patch of Karpenter's from api, default sets and their docs from catalog
 	@cd tools && go run ./build generator
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
-		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,defaults} deploy; \
+		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,defaults,karpenter} deploy; \
 		cp "$$made/docs/conditions.md" docs
 
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
 	@cd tools && go run ./build testbed
 
+.PHONY: testbed-karpenter
+testbed-karpenter: ## Build a real Karpenter, whose nodes kwok plays, into bin/testbed (once, about 3 minutes)
+	@cd tools && go run ./build karpenter
+
 .PHONY: demo
-demo: testbed ## See it at work on a whole cluster on this machine; ONCE=1 plays the story and ends, KMSG=1 writes to the kernel's log
+demo: testbed $(if $(KARPENTER),testbed-karpenter) ## See it at work on a whole cluster on this machine; KARPENTER=1 with a real Karpenter, ONCE=1 plays the story and ends, KMSG=1 writes to the kernel's log
 	@echo "demo: compiling the controller, the agent, a daemon that reports to it and the demo"
 	@go build -v -trimpath -tags $(TAGS) -o bin/ ./cmd/autohealer-controller ./cmd/autohealer-agent ./examples/disk-watch ./cmd/demo 2>&1 | \
 		awk '/^[^ :]+$$/ { if (++n % 100 == 0) { print "demo: " n " packages compiled"; fflush() } next } { print }'
-	@exec bin/demo -controller bin/autohealer-controller -agent bin/autohealer-agent -disk-watch bin/disk-watch $(if $(ONCE),-once) $(if $(KMSG),-kmsg)
+	@exec bin/demo -controller bin/autohealer-controller -agent bin/autohealer-agent -disk-watch bin/disk-watch $(if $(ONCE),-once) $(if $(KMSG),-kmsg) $(if $(KARPENTER),-karpenter)
 
 # The tests of the agent read what a real journald has written, ask a real containerd, and
 # speak over a real message bus. They are a part of every node, and of no container.
@@ -93,12 +100,14 @@ test-nodes: nodes ## Run the tests on real nodes, as root; docs/real-nodes.md
 		! grep -e '--- SKIP' "$$log" || { echo "test: a test on real nodes was skipped"; exit 1; }
 
 .PHONY: test
-test: testbed packages ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log; REAL_NODES=1 adds test-nodes
+test: testbed testbed-karpenter packages ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log; REAL_NODES=1 adds test-nodes
 	@echo "test: running all tests, and $(LONGEST) beside the others"
 	@log=$$(mktemp); trap 'kill $$longest 2>/dev/null || true; rm -f "$$log"' EXIT; export REAL_NODES=; failed=; \
 		go test -race -vet=off -timeout 30m $(LONGEST) >"$$log" 2>&1 & longest=$$!; \
-		go test -race -vet=off -timeout 30m $$(go list $(PACKAGES) | grep -v '$(LONGEST:.%=%)$$') || failed=1; \
+		go test -race -vet=off -timeout 30m $$(go list $(PACKAGES) | grep -v -e '$(LONGEST:.%=%)$$' -e '$(ALONE:.%=%)$$') || failed=1; \
 		echo "test: waiting for $(LONGEST)"; wait $$longest || failed=1; cat "$$log"; [ -z "$$failed" ]
+	@echo "test: running $(ALONE) by itself"
+	@go test -race -vet=off -timeout 20m $(ALONE)
 	@cd tools && go test -race -timeout 5m ./...
 	@cd tools/images && go test -race -timeout 5m ./...
 	@if [ "$(REAL_NODES)" = 1 ]; then $(MAKE) --no-print-directory test-nodes; else \
@@ -115,6 +124,7 @@ check: ## Formatting, vet, linters and module files
 	@cd tools && go run ./build generator
 	@$(regenerate); \
 		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && \
+		diff -u deploy/karpenter/nodepool-repair.json "$$made/deploy/karpenter/nodepool-repair.json" && \
 		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" || \
 		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"

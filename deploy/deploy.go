@@ -4,12 +4,46 @@
 // `kubectl apply -f deploy/crds -f deploy/controller -f deploy/agent -f
 // deploy/agent/kmsg` reads. It refuses to apply them: whoever does so has a client of
 // their own. The sets in defaults/ are for users to choose and belong to no
-// installation.
+// installation, and so is the patch in karpenter/, for those who have NodePools.
 package deploy
 
-import "embed"
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
 
 // Manifests are the files, by their paths from this folder.
 //
 //go:embed crds/*.yaml controller/*.yaml agent/*.yaml agent/*/*.yaml
 var Manifests embed.FS
+
+//go:embed karpenter/nodepool-repair.json
+var nodePoolPatch []byte
+
+// NodePoolCRD is the name of the CRD that [NodePoolPatch] is for.
+const NodePoolCRD = "nodepools.karpenter.sh"
+
+// NodePoolPatch returns the JSON patch that teaches the CRD of NodePools the repair
+// block, as it stands in karpenter/. It fails on a CRD whose first version is not v1,
+// and on one that has the block already it changes nothing.
+func NodePoolPatch() []byte { return slices.Clone(nodePoolPatch) }
+
+// NodePoolSchema returns the schema of the repair block, as the patch adds it to the
+// properties of spec: to tell whether an installed CRD has it.
+func NodePoolSchema() (json.RawMessage, error) {
+	var patch []struct {
+		Op    string          `json:"op"`
+		Value json.RawMessage `json:"value"`
+	}
+	if err := json.Unmarshal(nodePoolPatch, &patch); err != nil {
+		return nil, fmt.Errorf("reading the patch of %s: %w", NodePoolCRD, err)
+	}
+	for _, operation := range patch {
+		if operation.Op == "add" {
+			return operation.Value, nil
+		}
+	}
+	return nil, fmt.Errorf("reading the patch of %s: it adds nothing", NodePoolCRD)
+}

@@ -22,6 +22,10 @@ const (
 
 	// SilentLabel makes kwok leave a node alone; see Silence.
 	SilentLabel = "testbed.autohealer/silent"
+
+	// UnreadyLabel on a node makes its kubelet say that it is not ready. A node that
+	// loses the label stays so until somebody sets its condition.
+	UnreadyLabel = "testbed.autohealer/unready"
 )
 
 //go:embed stages.yaml

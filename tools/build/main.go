@@ -1,5 +1,6 @@
 // Command build compiles the large programs that the tests and the gate stand
-// on: `build testbed`, `build nodes`, `build linter`, `build generator`.
+// on: `build testbed`, `build nodes`, `build karpenter`, `build linter`, `build
+// generator`.
 //
 // It promises that a program which stands in its folder is whole and of the
 // pinned version: each is compiled beside its place and moved there when it is
@@ -42,11 +43,11 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) != 1 {
-		return errors.New("name what to build: testbed, nodes, linter or generator")
+		return errors.New("name what to build: testbed, nodes, karpenter, linter or generator")
 	}
 	s, ok := sets[args[0]]
 	if !ok {
-		return fmt.Errorf("nothing is called %q here; want testbed, nodes, linter or generator", args[0])
+		return fmt.Errorf("nothing is called %q here; want testbed, nodes, karpenter, linter or generator", args[0])
 	}
 	return s.build(ctx, args[0])
 }
@@ -91,6 +92,11 @@ func (s set) build(ctx context.Context, name string) error {
 	}
 	began := time.Now()
 	fmt.Printf("%s: building %s\n", name, s.what)
+	if s.source != nil {
+		if err := s.source.fetch(ctx); err != nil {
+			return err
+		}
+	}
 	for i, p := range todo {
 		label := fmt.Sprintf("%s: [%d/%d] %s", name, i+1, len(todo), p.name)
 		if err := p.build(ctx, label, s); err != nil {
@@ -120,6 +126,9 @@ func (s set) fingerprint(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("asking go for its version: %w", err)
 	}
 	h.Write(version)
+	if s.source != nil {
+		fmt.Fprintln(h, s.source.sum, s.source.goVersion)
+	}
 	return h.Sum(nil), nil
 }
 

@@ -48,6 +48,24 @@ func TestTheVersionIsThatOfTheModule(t *testing.T) {
 	}
 }
 
+// The folder of Karpenter's source is named in places that cannot see each other.
+func TestTheSourceIsThatOfTheModule(t *testing.T) {
+	folder := sets["karpenter"].source.folder
+	for _, place := range []struct{ file, says string }{
+		{"../../testbed/karpenter/go.mod", "sigs.k8s.io/karpenter " + karpenterVersion + "\n"},
+		{"../../testbed/karpenter/go.mod", "=> ../" + folder + "\n"},
+		{"../../internal/testbed/karpenter/karpenter.go", `".sources/` + filepath.Base(folder) + `"`},
+	} {
+		text, err := os.ReadFile(place.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), place.says) {
+			t.Errorf("%s does not say %q", place.file, place.says)
+		}
+	}
+}
+
 func TestBuild(t *testing.T) {
 	t.Run("rebuilds nothing that is up to date", func(t *testing.T) {
 		s := miniature(t)
@@ -118,7 +136,7 @@ func TestBuild(t *testing.T) {
 
 	t.Run("refuses what it does not know", func(t *testing.T) {
 		for _, args := range [][]string{nil, {"kitchen"}, {"testbed", "linter"}} {
-			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "testbed, nodes, linter or generator") {
+			if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "testbed, nodes, karpenter, linter or generator") {
 				t.Errorf("run(%q) = %v, want an error that names the choice", args, err)
 			}
 		}

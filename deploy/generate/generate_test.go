@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestThePatchStandsAsItIsMade(t *testing.T) {
+	root := t.TempDir()
+	crds := filepath.Join(root, "deploy", "crds")
+	if err := os.MkdirAll(crds, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const crd = "autohealer.resourcestack.com_repairpolicies.yaml"
+	text, err := os.ReadFile("../crds/" + crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(crds, crd), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := command([]string{root}); err != nil {
+		t.Fatal(err)
+	}
+	made, err := os.ReadFile(filepath.Join(root, "deploy", "karpenter", "nodepool-repair.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stands, err := os.ReadFile("../karpenter/nodepool-repair.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(made) != string(stands) {
+		t.Error("deploy/karpenter/nodepool-repair.json is stale, run make generate")
+	}
+}
+
+func TestBadInputIsTold(t *testing.T) {
+	for name, test := range map[string]struct{ crd, says string }{
+		"no YAML":       {"{", "yaml"},
+		"no versions":   {"spec: {}", "want one version with a schema of spec.repair"},
+		"no block":      {"spec: {versions: [{name: v1alpha1}]}", "want one version with a schema of spec.repair"},
+		"two of them":   {"spec: {versions: [{name: v1alpha1}, {name: v1alpha2}]}", "want one version"},
+		"another shape": {"spec: {versions: 3}", "cannot unmarshal"},
+	} {
+		if _, err := nodePoolPatch([]byte(test.crd)); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v, want something with %q", name, err, test.says)
+		}
+	}
+	if err := command([]string{t.TempDir()}); err == nil || !strings.Contains(err.Error(), "repairpolicies.yaml") {
+		t.Errorf("no CRD: %v", err)
+	}
+	if err := command(nil); err == nil || !strings.Contains(err.Error(), "want one argument") {
+		t.Errorf("no argument: %v", err)
+	}
+}

@@ -1,0 +1,101 @@
+// Command generate makes the patch in deploy/karpenter that teaches the CRD of
+// Karpenter's NodePools the repair block.
+//
+// It promises that the block on a NodePool has the very schema of the block in a
+// RepairPolicy, because it is taken from that CRD. It refuses to invent a word of
+// it but for what is said of the block as a whole.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// about is what `kubectl explain nodepool.spec.repair` says of the block.
+const about = `Repair says how long nodes of this pool may be sick before Autohealer replaces
+them. Without it, and without a RepairPolicy for them, none is repaired.`
+
+func main() {
+	if err := command(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+func command(args []string) error {
+	if len(args) != 1 {
+		return errors.New("want one argument, the folder that has deploy")
+	}
+	return write(filepath.Join(args[0], "deploy"))
+}
+
+// write makes the patch in a folder that has the CRDs already.
+func write(folder string) error {
+	crd := filepath.Join(folder, "crds", "autohealer.resourcestack.com_repairpolicies.yaml")
+	text, err := os.ReadFile(crd)
+	if err != nil {
+		return err
+	}
+	patch, err := nodePoolPatch(text)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", crd, err)
+	}
+	made := filepath.Join(folder, "karpenter", "nodepool-repair.json")
+	if err := os.MkdirAll(filepath.Dir(made), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(made, patch, 0o644)
+}
+
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// nodePoolPatch returns the patch for the block that the CRD of RepairPolicies has.
+// Its test comes first: in a CRD whose first version is another one, nothing is
+// changed.
+func nodePoolPatch(crd []byte) ([]byte, error) {
+	var policies struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema struct {
+						Properties struct {
+							Spec struct {
+								Properties struct {
+									Repair map[string]any `json:"repair"`
+								} `json:"properties"`
+							} `json:"spec"`
+						} `json:"properties"`
+					} `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(crd, &policies); err != nil {
+		return nil, err
+	}
+	if len(policies.Spec.Versions) != 1 || len(policies.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Repair) == 0 {
+		return nil, errors.New("want one version with a schema of spec.repair")
+	}
+	block := policies.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Repair
+	block["description"] = about
+	var patch bytes.Buffer
+	encoder := json.NewEncoder(&patch)
+	encoder.SetEscapeHTML(false) // people read the rules
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode([]operation{
+		{"test", "/spec/versions/0/name", "v1"},
+		{"add", "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/repair", block},
+	})
+	return patch.Bytes(), err
+}

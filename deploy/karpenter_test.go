@@ -1,0 +1,449 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	examplePool = "karpenter/example.yaml"
+	poolReadme  = "karpenter/README.md"
+)
+
+// stockCRD is the CRD of NodePools as Karpenter publishes it.
+func stockCRD(t *testing.T) string {
+	t.Helper()
+	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../bin/testbed"} {
+		if found, _ := filepath.Glob(filepath.Join(folder, ".sources/karpenter-*/pkg/apis/crds/karpenter.sh_nodepools.yaml")); folder != "" && len(found) == 1 {
+			return found[0]
+		}
+	}
+	t.Fatal("Karpenter's CRDs are not in bin/testbed/.sources, run make testbed-karpenter")
+	return ""
+}
+
+// TestNodePools has Karpenter's CRD installed as an upgrade does it, and the patch as
+// the README says.
+func TestNodePools(t *testing.T) {
+	c := cluster{testbed.New(t, testbed.Config{})}
+	c.appliesStockCRD(t)
+	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", examplePool); err == nil || !strings.Contains(err.Error(), `unknown field "spec.repair"`) {
+		t.Fatalf("without the patch the example is taken: %v", err)
+	}
+	c.runs(t, "## Adding it")
+	t.Run("has the schema that programs are told of", c.hasNodePoolSchema)
+	t.Run("takes the seed as it is written", c.takesSeedPool)
+	t.Run("refuses bad blocks in words", c.refusesBadBlocks)
+	t.Run("has nothing judged but blocks that change", c.judgesBlocks)
+	t.Run("says what the README says when the schema is lost", c.losesSchema)
+	t.Run("is removed as the README says", c.removesSchema)
+}
+
+func (c cluster) appliesStockCRD(t *testing.T) {
+	t.Helper()
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", stockCRD(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/"+deploy.NodePoolCRD); err != nil {
+		t.Fatal(err)
+	}
+	c.seesSchema(t, false)
+}
+
+// runs runs the commands that a section of the README shows. What it asks the API
+// server to explain is told a moment later: that is waited for.
+func (c cluster) runs(t *testing.T, section string) {
+	t.Helper()
+	page, err := os.ReadFile(poolReadme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "\n"+section+"\n")
+	_, text, _ = strings.Cut(text, "```\n")
+	script, _, found := strings.Cut(text, "```\n")
+	if !found {
+		t.Fatalf("%s shows no commands", section)
+	}
+	script, explains := strings.CutSuffix(script, "kubectl explain nodepool.spec.repair\n")
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	shell.Dir = ".."
+	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("the commands of %s: %v\n%s", section, err, out)
+	}
+	if explains {
+		c.seesSchema(t, true)
+	}
+}
+
+func folder(t *testing.T) string {
+	t.Helper()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return here
+}
+
+// seesSchema waits until the API server serves the CRD as it is stored.
+func (c cluster) seesSchema(t *testing.T, want bool) {
+	t.Helper()
+	eventually(t, "the schema being served", func() error {
+		_, err := c.Kubectl(t.Context(), "explain", "nodepool.spec.repair")
+		if (err == nil) != want {
+			return fmt.Errorf("it is explained: %v", err == nil)
+		}
+		return nil
+	})
+}
+
+func (c cluster) hasNodePoolSchema(t *testing.T) {
+	schema, err := deploy.NodePoolSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want any
+	if err := json.Unmarshal(schema, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, c.storedSchema(t)); diff != "" {
+		t.Errorf("(-told +stored):\n%s", diff)
+	}
+	var patch []any
+	if err := json.Unmarshal(deploy.NodePoolPatch(), &patch); err != nil || len(patch) != 2 {
+		t.Errorf("the patch has %d operations: %v", len(patch), err)
+	}
+}
+
+// storedSchema is what the installed CRD says of the block; nil if nothing.
+func (c cluster) storedSchema(t *testing.T) any {
+	t.Helper()
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema struct {
+						Properties struct {
+							Spec struct{ Properties map[string]any }
+						}
+					}
+				}
+			}
+		}
+	}
+	c.getJSON(t, &crd, "crd", deploy.NodePoolCRD)
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties["repair"]
+}
+
+// storedBlock is the block of the pool that the example makes; nil if it has none.
+func (c cluster) storedBlock(t *testing.T) map[string]any {
+	t.Helper()
+	var pool struct {
+		Spec struct{ Repair map[string]any }
+	}
+	c.getJSON(t, &pool, "nodepool", "default")
+	return pool.Spec.Repair
+}
+
+// seedBlock is the block of the seed.
+func seedBlock() map[string]any {
+	return map[string]any{
+		"defaultTolerationDuration": "30m",
+		"policies": []any{
+			map[string]any{"conditionType": "Ready", "toleration": "45m"},
+			map[string]any{"conditionType": "NetworkUnavailable", "toleration": "10m"},
+		},
+	}
+}
+
+func (c cluster) takesSeedPool(t *testing.T) {
+	for _, side := range []string{"--server-side=false", "--server-side=true"} {
+		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", side, "-f", examplePool); err != nil {
+			t.Fatalf("apply %s: %v", side, err)
+		}
+		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
+			t.Errorf("by apply %s (-written +stored):\n%s", side, diff)
+		}
+		if _, err := c.Kubectl(t.Context(), "delete", "-f", examplePool); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const wantDuration = "want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative"
+
+// badBlocks are blocks with one mistake each, as changes of the seed's, and what
+// there is to read of it.
+var badBlocks = []struct {
+	name     string
+	old, new string
+	says     string
+}{
+	{"a toleration in words", "toleration: 45m", "toleration: long", "repair.policies[0].toleration: Invalid value: \"long\": " + wantDuration},
+	{"a negative toleration", "toleration: 45m", "toleration: -45m", "repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
+	{"a toleration in bare minutes", "toleration: 10m", "toleration: 10", "repair.policies[1].toleration"},
+	{"a toleration without its unit", "toleration: 10m", "toleration: '10'", "repair.policies[1].toleration: Invalid value: \"10\": " + wantDuration},
+	{"no toleration", "\n      toleration: 10m", "", "repair.policies[1].toleration: Required value"},
+	{"a negative default", "Duration: 30m", "Duration: -30m", "repair.defaultTolerationDuration: Invalid value: \"-30m\": " + wantDuration},
+	{"an empty default", "Duration: 30m", "Duration: ''", wantDuration},
+	{"a condition twice", "NetworkUnavailable", "Ready", "repair.policies: Invalid value"},
+	{"a condition twice in words", "NetworkUnavailable", "Ready", "two of them are for the same condition: want every conditionType once, or with another conditionStatus or reason"},
+	{"a condition twice in two letter cases", "conditionType: NetworkUnavailable", "conditionType: Ready\n      conditionStatus: 'true'\n      toleration: 5m\n    - conditionType: Ready\n      conditionStatus: 'True'", "two of them are for the same condition"},
+	{"a condition twice with a reason", "conditionType: NetworkUnavailable", "conditionType: Ready\n      reason: A\n      toleration: 5m\n    - conditionType: Ready\n      reason: A", "two of them are for the same condition"},
+	{"no condition", "conditionType: NetworkUnavailable", "reason: A", "repair.policies[1].conditionType: Required value"},
+	{"an empty condition", "conditionType: Ready", "conditionType: ''", "repair.policies[0].conditionType: Invalid value"},
+	{"a status that is none", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: broken", "want True, False or Unknown"},
+	{"a status without quotes", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: false", "repair.policies[0].conditionStatus"},
+	{"a way to go that there is not", "repair:", "repair:\n    termination: Gentle", `repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
+	{"a negative grace", "repair:", "repair:\n    terminationGracePeriod: -1h", "repair.terminationGracePeriod: Invalid value: \"-1h\": " + wantDuration},
+	{"a timeout in words", "repair:", "repair:\n    readyTimeout: soon", "repair.readyTimeout: Invalid value: \"soon\": " + wantDuration},
+	{"a timeout of nothing", "repair:", "repair:\n    readyTimeout: 0m0.0s", "a node needs some time to become ready; want a duration such as 10m"},
+	{"a bound of more than all", "repair:", "repair:\n    maxUnhealthy: 101%", "want a number of nodes such as 3, or a share such as 20%, of at most 100%"},
+	{"a negative bound", "repair:", "repair:\n    maxUnhealthy: -1", "want a number of nodes such as 3"},
+	{"a bound in words", "repair:", "repair:\n    maxUnhealthy: half", "want a number of nodes such as 3"},
+	{"a bound that no number holds", "repair:", "repair:\n    maxUnhealthy: 3000000000", "want a number of nodes such as 3"},
+	{"a switch in words", "repair:", "repair:\n    enabled: maybe", "repair.enabled"},
+	{"a word that there is not", "repair:", "repair:\n    tolerationDuration: 30m", `repair.tolerationDuration`},
+}
+
+func (c cluster) refusesBadBlocks(t *testing.T) {
+	manifest, err := os.ReadFile(examplePool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range badBlocks {
+		bad := strings.Replace(string(manifest), test.old, test.new, 1)
+		if bad == string(manifest) {
+			t.Fatalf("%s: %q is not in the pool to start from", test.name, test.old)
+		}
+		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, bad))
+		if err == nil {
+			t.Errorf("%s: it was taken", test.name)
+			continue
+		}
+		if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
+			t.Errorf("%s: it says\n%s\nwant something with\n%s", test.name, answer, test.says)
+		}
+	}
+	for name, good := range map[string]string{
+		"nothing":         "repair: {}",
+		"all there is":    "repair: {enabled: true, maxUnhealthy: 3, termination: Graceful, terminationGracePeriod: 1h, readyTimeout: 0.5h, policies: [{conditionType: A, toleration: 0s}, {conditionType: A, conditionStatus: 'True', toleration: 1m}, {conditionType: A, reason: B, toleration: 1m}]}",
+		"sixty-four":      "repair: {policies: [" + many(64) + "]}",
+		"a share":         "repair: {maxUnhealthy: 100%}",
+		"off by a switch": "repair: {enabled: false}",
+	} {
+		before, _, _ := strings.Cut(string(manifest), "repair:")
+		if _, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--validate=strict", "-f", file(t, before+good+"\n")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	before, _, _ := strings.Cut(string(manifest), "repair:")
+	if _, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "-f", file(t, before+"repair: {policies: ["+many(65)+"]}\n")); err == nil || !strings.Contains(err.Error(), "spec.repair.policies: Too many: 65") {
+		t.Errorf("sixty-five: %v", err)
+	}
+}
+
+// many are so many policies, each as long as it may be.
+func many(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("{conditionType: %s%03d, conditionStatus: Unknown, reason: %s%03d, toleration: 1h}", strings.Repeat("A", 313), i, strings.Repeat("B", 1021), i)
+	}
+	return strings.Join(list, ", ")
+}
+
+// losesSchema does what an upgrade of Karpenter does.
+func (c cluster) losesSchema(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
+		t.Fatal(err)
+	}
+	block := func(want map[string]any) func() error {
+		return func() error {
+			if diff := cmp.Diff(want, c.storedBlock(t)); diff != "" {
+				return errors.New(diff)
+			}
+			return nil
+		}
+	}
+	// Nobody has written to the pool: all is back.
+	c.appliesStockCRD(t)
+	eventually(t, "the block being hidden", block(nil))
+	c.runs(t, "## Adding it")
+	eventually(t, "the block being back", block(seedBlock()))
+
+	// Somebody has, if only a status.
+	c.appliesStockCRD(t)
+	eventually(t, "the block being hidden", block(nil))
+	if _, err := c.Kubectl(t.Context(), "patch", "nodepool", "default", "--subresource=status", "--type=merge", "-p", `{"status":{"nodes":3}}`); err != nil {
+		t.Fatal(err)
+	}
+	c.runs(t, "## Adding it")
+	// A pool with a block shows that the schema is in force again; the one from before
+	// has lost its own.
+	eventually(t, "blocks being kept again", func() error {
+		if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "--dry-run=server", "-f", examplePool); err != nil {
+			return err
+		}
+		return block(nil)()
+	})
+}
+
+func (c cluster) removesSchema(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
+		t.Fatal(err)
+	}
+	if c.storedBlock(t) == nil {
+		t.Fatal("there is no block to remove")
+	}
+	c.runs(t, "## Removing it")
+	c.seesSchema(t, false)
+	if schema := c.storedSchema(t); schema != nil {
+		t.Errorf("the CRD still has %v", schema)
+	}
+	if block := c.storedBlock(t); block != nil {
+		t.Errorf("the pool still has %v", block)
+	}
+	if _, err := c.Kubectl(t.Context(), "patch", "crd", deploy.NodePoolCRD, "--type=json", "-p", string(deploy.NodePoolPatch())); err != nil {
+		t.Errorf("adding it again: %v", err)
+	}
+}
+
+// judgesBlocks asks the controller's own webhook, and then takes it away.
+func (c cluster) judgesBlocks(t *testing.T) {
+	if err := rig.Install(t.Context(), c.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Webhook: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rig.Ask(t.Context(), c.Cluster, controller); err != nil {
+		t.Fatal(err)
+	}
+	nodes := clientFor(t, c.AdminConfig()).CoreV1().Nodes()
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "sick", Labels: map[string]string{"karpenter.sh/nodepool": "default"}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sick := []byte(`{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}`)
+	if _, err := nodes.PatchStatus(t.Context(), "sick", sick); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := os.ReadFile(examplePool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := os.ReadFile(seedPolicy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What the schema lets pass is refused by the webhook, and the way it says it is
+	// the same for both.
+	for _, test := range []struct{ name, old, new, says string }{
+		{"a toleration of ages", "toleration: 45m", "toleration: 99999999h", `spec.repair.policies[0].toleration: "99999999h": want a duration such as 300s, 5m or 1h30m`},
+		{"a grace of ages", "repair:", "repair:\n    terminationGracePeriod: 99999999h", `spec.repair.terminationGracePeriod: "99999999h"`},
+		{"a condition twice, once with no reason", "conditionType: NetworkUnavailable", "conditionType: Ready\n      reason: ''", `spec.repair.policies[1].conditionType: "Ready": there is a policy for this condition already`},
+		{"what healthy nodes report", "conditionType: Ready", "conditionType: Ready\n      conditionStatus: 'True'", `spec.repair.policies[0].conditionStatus: Ready=True is what a healthy node reports`},
+	} {
+		for hook, good := range map[string]string{"nodepools": string(manifest), "repairpolicies": string(policy)} {
+			bad := strings.Replace(good, test.old, test.new, 1)
+			_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, bad))
+			if err == nil || !strings.Contains(err.Error(), `admission webhook "`+hook+`.autohealer.resourcestack.com" denied the request: `+test.says) {
+				t.Errorf("%s in %s: %v, want %s", test.name, hook, err, test.says)
+			}
+		}
+	}
+	// kubectl tells warnings beside its answer; to those who ask for it they are errors.
+	for hook, good := range map[string]string{"block": string(manifest), "policy": string(policy)} {
+		eventually(t, "the sick node being known", func() error {
+			_, err := c.Kubectl(t.Context(), "apply", "--dry-run=server", "--warnings-as-errors", "-f", file(t, good))
+			if err == nil || !strings.Contains(err.Error(), "1 of 1 selected node (100%) matches now (sick): the "+hook+" will repair it, once it has stood for 10m to 45m") {
+				return fmt.Errorf("it says %w", err)
+			}
+			return nil
+		})
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
+		t.Fatal(err)
+	}
+
+	// With nobody there to answer, who would be asked shows in who fails. Of what
+	// Karpenter writes nobody is.
+	if err := controller.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.setFailurePolicy(t, admissionv1.Fail)
+	change := func(patch string, args ...string) error {
+		_, err := c.Kubectl(t.Context(), append([]string{"patch", "nodepool", "default", "--type=merge", "-p", patch}, args...)...)
+		return err
+	}
+	const lengthen = `{"spec": {"repair": {"defaultTolerationDuration": "99999999h"}}}`
+	eventually(t, "a block that changes being judged", func() error {
+		if err := change(lengthen, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodepools.autohealer.resourcestack.com"`) {
+			return fmt.Errorf("it says %w", err)
+		}
+		return nil
+	})
+	if err := change(`{"spec": {"repair": null}}`, "--dry-run=server"); err == nil {
+		t.Error("a block is taken away without a word")
+	}
+	for name, err := range map[string]error{
+		"status":     change(`{"status": {"nodes": 3}}`, "--subresource=status"),
+		"annotation": change(`{"metadata": {"annotations": {"karpenter.sh/nodepool-hash": "1"}}}`),
+		"finalizer":  change(`{"metadata": {"finalizers": ["karpenter.sh/termination"]}}`),
+		"no longer":  change(`{"metadata": {"finalizers": null}}`),
+		"spec":       change(`{"spec": {"weight": 10}}`),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
+		t.Errorf("after the writes of others (-written +stored):\n%s", diff)
+	}
+	without, _, _ := strings.Cut(string(manifest), "  repair:")
+	if _, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file(t, strings.Replace(without, "name: default", "name: other", 1))); err != nil {
+		t.Errorf("a pool without a block: %v", err)
+	}
+	// As it is installed, a block passes then.
+	c.setFailurePolicy(t, admissionv1.Ignore)
+	eventually(t, "a block passing", func() error { return change(lengthen) })
+	if err := rig.StopAsking(t.Context(), c.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "nodepool", "default"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setFailurePolicy says what becomes of NodePools that nobody has judged.
+func (c cluster) setFailurePolicy(t *testing.T, policy admissionv1.FailurePolicyType) {
+	t.Helper()
+	hooks := clientFor(t, c.AdminConfig()).AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	config, err := hooks.Get(t.Context(), "autohealer", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range config.Webhooks {
+		if hook := &config.Webhooks[i]; hook.Name == "nodepools.autohealer.resourcestack.com" {
+			hook.FailurePolicy = &policy
+		}
+	}
+	if _, err := hooks.Update(t.Context(), config, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,128 @@
+package karpenter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// Deployment is a workload for which Karpenter makes nodes.
+type Deployment struct {
+	// Name of it, in the namespace default.
+	Name string
+	// Pool that its pods run on.
+	Pool string
+	// Replicas of its pods; PodsPerNode find room on a node.
+	Replicas int
+	// GracePeriod that its pods take to stop, in whole seconds. Zero means one second.
+	GracePeriod time.Duration
+	// Tolerations of its pods.
+	Tolerations []corev1.Toleration
+}
+
+// Validate says everything that is wrong with the deployment.
+func (d Deployment) Validate() error {
+	var errs []error
+	for _, field := range []struct{ name, value string }{{"Name", d.Name}, {"Pool", d.Pool}} {
+		if field.value == "" {
+			errs = append(errs, fmt.Errorf("%s is empty", field.name))
+		}
+	}
+	if d.Replicas < 0 {
+		errs = append(errs, fmt.Errorf("%s is %d, less than 0", "Replicas", d.Replicas))
+	}
+	if d.GracePeriod < 0 || d.GracePeriod%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("%s: %s is no number of seconds", "GracePeriod", d.GracePeriod))
+	}
+	return errors.Join(errs...)
+}
+
+// Deploy makes the Deployment and does not wait for its pods.
+func (k *Karpenter) Deploy(ctx context.Context, d Deployment) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("making a deployment: %w", err)
+	}
+	if _, err := k.client.AppsV1().Deployments(metav1.NamespaceDefault).Create(ctx, d.object(), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("making deployment %s: %w", d.Name, err)
+	}
+	return nil
+}
+
+func (d Deployment) object() *appsv1.Deployment {
+	labels := map[string]string{"app": d.Name}
+	grace := max(1, int64(d.GracePeriod/time.Second))
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(d.Replicas)), //nolint:gosec // a handful
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					NodeSelector:                  map[string]string{testbed.PoolLabel: d.Pool},
+					Tolerations:                   d.Tolerations,
+					TerminationGracePeriodSeconds: &grace,
+					Containers: []corev1.Container{{
+						Name: "main", Image: "registry.example.com/" + d.Name,
+						// Of the four of a node, which are not all for pods.
+						Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1500m")}},
+					}},
+				},
+			},
+		},
+	}
+}
+
+// Whole says what a Deployment lacks, or nil when it has all of its pods, ready, and
+// each on a node that is Ready and stays.
+func (k *Karpenter) Whole(ctx context.Context, name string) error {
+	d, err := k.client.AppsV1().Deployments(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("looking at deployment %s: %w", name, err)
+	}
+	pods, err := k.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+	if err != nil {
+		return fmt.Errorf("looking at the pods of deployment %s: %w", name, err)
+	}
+	nodes, err := k.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: testbed.PoolLabel})
+	if err != nil {
+		return fmt.Errorf("looking at the nodes of deployment %s: %w", name, err)
+	}
+	good := map[string]bool{}
+	for _, node := range nodes.Items {
+		good[node.Name] = node.DeletionTimestamp == nil && isReady(node)
+	}
+	running := int32(0)
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && good[pod.Spec.NodeName] {
+			running++
+		}
+	}
+	if want := *d.Spec.Replicas; running != want || d.Status.ReadyReplicas != want {
+		return fmt.Errorf("deployment %s has %d pods on good nodes and %d ready ones, of %d", name, running, d.Status.ReadyReplicas, want)
+	}
+	return nil
+}
+
+// AwaitWhole waits until a Deployment lacks nothing. What it lacked at the end of ctx
+// is in the error.
+func (k *Karpenter) AwaitWhole(ctx context.Context, name string) error {
+	return await(ctx, "deployment "+name, func(ctx context.Context) error { return k.Whole(ctx, name) })
+}
+
+func isReady(node corev1.Node) bool {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,285 @@
+package karpenter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// limit bounds the waits: long enough for two busy cores.
+const limit = time.Minute
+
+// terminationTime is when Karpenter stops being patient with the pods of a claim.
+const terminationTime = "karpenter.sh/nodeclaim-termination-timestamp"
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits until check finds nothing wrong any more.
+func eventually(t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	ok(t, await(within(t, limit), what, check))
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One cluster for all: each test has a pool of its own.
+func TestKarpenter(t *testing.T) {
+	c := testbed.New(t, testbed.Config{
+		ControllerManager: true, Scheduler: true, Kwok: true,
+		Record: []schema.GroupVersionResource{testbed.NodesResource, ClaimsResource, PoolsResource},
+		// Nobody is to wait for the forty seconds of a node that is not heard of.
+		Flags: testbed.Flags{ControllerManager: []string{"--node-monitor-grace-period=12s", "--node-startup-grace-period=5s"}},
+	})
+	k := New(t, c, Config{Gates: map[string]bool{"NodeRepair": false}})
+
+	t.Run("while it runs", func(t *testing.T) { testPools(t, c, k) })
+	t.Run("after a kill it goes on", func(t *testing.T) { testKill(t, k) })
+}
+
+func testPools(t *testing.T, c *testbed.Cluster, k *Karpenter) {
+	t.Helper()
+	t.Run("makes nodes for a Deployment, two pods on each", func(t *testing.T) {
+		t.Parallel()
+		deploy(t, k, "blue", 6)
+		nodes, err := k.Nodes(t.Context(), "blue")
+		ok(t, err)
+		claims, err := k.Claims(t.Context(), "blue")
+		ok(t, err)
+		if len(nodes) != 3 || len(claims) != 3 {
+			t.Fatalf("3 nodes and 3 claims expected, found %d and %d", len(nodes), len(claims))
+		}
+
+		t.Run("that keep what an agent says of them", func(t *testing.T) {
+			node := nodes[0].Name
+			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: "DiskSick", Status: corev1.ConditionTrue, Reason: "Test"}))
+			// A kubelet that was out of sight rewrites its own conditions, and only those.
+			ok(t, c.SetCondition(t.Context(), node, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "Test"}))
+			eventually(t, "Ready", func(ctx context.Context) error { return expect(ctx, k, node, corev1.NodeReady, corev1.ConditionTrue) })
+			ok(t, expect(t.Context(), k, node, "DiskSick", corev1.ConditionTrue))
+		})
+	})
+
+	t.Run("replaces a node whose claim is deleted by force", func(t *testing.T) {
+		t.Parallel()
+		// Pods that would take longer to stop than the test has time.
+		deployFor(t, k, Deployment{Name: "green", Pool: "green", Replicas: 4, GracePeriod: 5 * time.Minute})
+		claims, err := k.Claims(t.Context(), "green")
+		ok(t, err)
+		victim := claims[0]
+		began := time.Now()
+		deleteByForce(t, k, victim)
+		eventually(t, "the claim gone", func(ctx context.Context) error {
+			claims, err := k.Claims(ctx, "green")
+			for _, claim := range claims {
+				if claim.GetUID() == victim.GetUID() {
+					return errors.New("it is still there")
+				}
+			}
+			return err
+		})
+		ok(t, k.AwaitWhole(within(t, limit), "green"))
+		t.Logf("gone and whole again after %s", time.Since(began).Round(100*time.Millisecond))
+
+		t.Run("and everybody's writes are known by their author", func(t *testing.T) {
+			assertAuthors(t, c, victim)
+		})
+	})
+
+	for _, never := range []struct {
+		startup Startup
+		status  corev1.ConditionStatus // that Ready comes to, and stays
+		why     string                 // the reason of Initialized
+	}{
+		{StartsSilent, corev1.ConditionUnknown, "NodeNotReady"},
+		{StartsUnready, corev1.ConditionFalse, "NodeNotReady"},
+		{StartsTainted, corev1.ConditionTrue, "StartupTaintsExist"},
+	} {
+		pool := strings.ToLower(string(never.startup))
+		t.Run("leaves a node that starts "+pool+" as it is", func(t *testing.T) {
+			t.Parallel()
+			ok(t, k.CreatePool(t.Context(), Pool{Name: pool, Startup: never.startup}))
+			ok(t, k.Deploy(t.Context(), Deployment{Name: pool, Pool: pool, Replicas: 2}))
+			standstill := func(ctx context.Context) error {
+				nodes, err := k.Nodes(ctx, pool)
+				if err != nil || len(nodes) != 1 {
+					return fmt.Errorf("%d nodes instead of 1: %w", len(nodes), err)
+				}
+				claims, err := k.Claims(ctx, pool)
+				if err != nil || len(claims) != 1 {
+					return fmt.Errorf("%d claims instead of 1: %w", len(claims), err)
+				}
+				if nodes[0].Labels["karpenter.sh/initialized"] != "" {
+					return errors.New("the node is initialized")
+				}
+				if reason := Condition(&claims[0], "Initialized").Reason; reason != never.why {
+					return fmt.Errorf("the reason of Initialized is %q instead of %q", reason, never.why)
+				}
+				if reason := k.Whole(ctx, pool); reason == nil {
+					return errors.New("its pods run")
+				}
+				return expect(ctx, k, nodes[0].Name, corev1.NodeReady, never.status)
+			}
+			eventually(t, "as far as it gets", standstill)
+			// Long enough for several heartbeats of the controller manager.
+			look := time.NewTicker(glance)
+			defer look.Stop()
+			for until := time.Now().Add(5 * time.Second); time.Now().Before(until); <-look.C {
+				ok(t, standstill(t.Context()))
+			}
+		})
+	}
+}
+
+func testKill(t *testing.T, k *Karpenter) {
+	t.Helper()
+	ok(t, k.CreatePool(t.Context(), Pool{Name: "red", Spec: map[string]any{
+		"disruption": map[string]any{"budgets": []any{map[string]any{"nodes": "1"}}},
+	}}))
+	ok(t, k.Kill())
+	ok(t, k.Deploy(t.Context(), Deployment{Name: "red", Pool: "red", Replicas: 2}))
+	eventually(t, "pods that wait", func(ctx context.Context) error {
+		pods, err := k.client.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=red"})
+		if err != nil || len(pods.Items) != 2 {
+			return fmt.Errorf("%d pods instead of 2: %w", len(pods.Items), err)
+		}
+		return nil
+	})
+	if nodes, err := k.Nodes(t.Context(), "red"); err != nil || len(nodes) != 0 {
+		t.Fatalf("nodes without a Karpenter: %d, %v", len(nodes), err)
+	}
+	ok(t, k.Restart(within(t, limit)))
+	ok(t, k.AwaitWhole(within(t, limit), "red"))
+
+	pool, err := k.dynamic.Resource(PoolsResource).Get(t.Context(), "red", metav1.GetOptions{})
+	ok(t, err)
+	budgets, _, err := unstructured.NestedSlice(pool.Object, "spec", "disruption", "budgets")
+	ok(t, err)
+	after, _, err := unstructured.NestedString(pool.Object, "spec", "disruption", "consolidateAfter")
+	ok(t, err)
+	if got := fmt.Sprintln(budgets, after); got != "[map[nodes:1]] Never\n" {
+		t.Errorf("budgets and consolidateAfter are %s: Spec is not put over the rest", got)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for name, wrong := range map[string]interface{ Validate() error }{
+		"a gate without a name":             Config{Gates: map[string]bool{"": true}},
+		"a gate with its value":             Config{Gates: map[string]bool{"NodeRepair=true": true}},
+		"a variable without a value":        Config{Env: []string{"LOG_LEVEL"}},
+		"a pool without a name":             Pool{},
+		"a startup that nobody knows":       Pool{Name: "blue", Startup: "Slow"},
+		"a deployment without a pool":       Deployment{Name: "web"},
+		"fewer than no pods":                Deployment{Name: "web", Pool: "blue", Replicas: -1},
+		"a grace period of half a second":   Deployment{Name: "web", Pool: "blue", GracePeriod: time.Second / 2},
+		"a grace period that is over today": Deployment{Name: "web", Pool: "blue", GracePeriod: -time.Second},
+	} {
+		if err := wrong.Validate(); err == nil {
+			t.Errorf("%s is taken for right", name)
+		}
+	}
+	for name, right := range map[string]interface{ Validate() error }{
+		"nothing at all": Config{},
+		"a gate":         Config{Gates: map[string]bool{"NodeRepair": true}, Env: []string{"LOG_LEVEL=debug"}},
+		"a pool":         Pool{Name: "blue", Startup: StartsTainted},
+		"a deployment":   Deployment{Name: "web", Pool: "blue", Replicas: 2, GracePeriod: time.Minute},
+	} {
+		if err := right.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func deploy(t *testing.T, k *Karpenter, name string, replicas int) {
+	t.Helper()
+	deployFor(t, k, Deployment{Name: name, Pool: name, Replicas: replicas})
+}
+
+// deployFor makes a pool and a Deployment over it, and waits for its pods.
+func deployFor(t *testing.T, k *Karpenter, d Deployment) {
+	t.Helper()
+	ok(t, k.CreatePool(t.Context(), Pool{Name: d.Pool}))
+	ok(t, k.Deploy(t.Context(), d))
+	ok(t, k.AwaitWhole(within(t, limit), d.Name))
+}
+
+func deleteByForce(t *testing.T, k *Karpenter, claim unstructured.Unstructured) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, terminationTime, time.Now().Format(time.RFC3339))
+	_, err := k.dynamic.Resource(ClaimsResource).Patch(t.Context(), claim.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	ok(t, err)
+	ok(t, k.dynamic.Resource(ClaimsResource).Delete(t.Context(), claim.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.GetUID()))}))
+}
+
+// assertAuthors looks who made the claims and nodes of a pool, and who took the victim
+// away: Karpenter did all of it but for the order.
+func assertAuthors(t *testing.T, c *testbed.Cluster, victim unstructured.Unstructured) {
+	t.Helper()
+	recording, err := c.RecordingOf(within(t, limit), func(change testbed.Change) bool {
+		return change.Object.GetLabels()[testbed.PoolLabel] == "green"
+	})
+	ok(t, err)
+	seen := map[string]int{}
+	for _, change := range recording {
+		switch {
+		case !change.Author.Known() && strings.Count(change.Author.Reason, " by "+User+" ") == 2:
+			// Karpenter patches a claim and at once its status, and what changes nothing is
+			// answered like the change before: one of the two it was.
+			seen["changed "+User]++
+		case !change.Author.Known():
+			t.Errorf("%s of %s %s is of nobody: %s", change.Type, change.GVR.Resource, change.Name, change.Author)
+		case change.Type == watch.Added:
+			seen["made "+change.GVR.Resource+" "+change.Author.User]++
+		case change.UID != victim.GetUID():
+		case change.Type == watch.Deleted:
+			seen["took away "+change.Author.User]++
+		case change.Author.Verb == "delete":
+			seen["ordered "+change.Author.User]++
+		}
+	}
+	for deed, times := range map[string]int{
+		"made nodeclaims " + User: 3, // two, and one for the victim
+		"made nodes " + User:      3,
+		"ordered admin":           1,
+		"took away " + User:       1,
+	} {
+		if seen[deed] != times {
+			t.Errorf("%s: %d times expected, of %v", deed, times, seen)
+		}
+	}
+	t.Logf("%d writes, of all of which the user is known: %v", len(recording), seen)
+}
+
+func expect(ctx context.Context, k *Karpenter, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
+	object, err := k.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range object.Status.Conditions {
+		if condition.Type == kind && condition.Status == status {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s of node %s is not %s: %v", kind, node, status, object.Status.Conditions)
+}
