@@ -62,7 +62,7 @@ func NewConditionSets(cfg ConditionSetConfig) (*ConditionSets, error) {
 		return nil, fmt.Errorf("configuring the admission of ConditionSets: %w", err)
 	}
 	k := &ConditionSets{cfg: cfg}
-	k.desk = desk[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, judge: k, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.desk = desk[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, object: "conditionset", judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
 }
 

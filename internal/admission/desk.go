@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
-	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -34,9 +33,12 @@ const (
 type desk[T any] struct {
 	path     string
 	resource string // as metrics name it
+	object   string // as logs name one of them
 	judge    judge[T]
-	metrics  *Metrics
-	logger   *slog.Logger
+	// same says whether two versions ask for the same, as they are written.
+	same    func(a, b []byte) bool
+	metrics *Metrics
+	logger  *slog.Logger
 }
 
 // judge is what differs from kind to kind.
@@ -57,7 +59,7 @@ func (d *desk[T]) Handle(ctx context.Context, request admission.Request) admissi
 	answer := d.answer(ctx, request)
 	d.metrics.answered(d.resource, kindOf(answer), time.Since(begin))
 	if !answer.Allowed {
-		d.logger.Info("policy refused", strings.TrimSuffix(d.resource, "s"), request.Name, "operation", request.Operation,
+		d.logger.Info("policy refused", d.object, request.Name, "operation", request.Operation,
 			"user", request.UserInfo.Username, "why", answer.Result.Message)
 	}
 	return answer
@@ -103,7 +105,7 @@ func (d *desk[T]) updated(ctx context.Context, request admission.Request) admiss
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if !sameSpec(request.OldObject.Raw, request.Object.Raw) {
+	if !d.same(request.OldObject.Raw, request.Object.Raw) {
 		return d.changed(ctx, request, stored)
 	}
 	if !onlyAsks(request) {
@@ -139,13 +141,19 @@ func read[T any](raw []byte) (*T, error) {
 
 // sameSpec compares what two objects ask for, field by field as they are written.
 func sameSpec(a, b []byte) bool {
-	var first, second struct {
+	return sameAt[struct {
 		Spec any `json:"spec"`
-	}
+	}](a, b)
+}
+
+// sameAt compares the parts of two objects that a type has, field by field as they are
+// written.
+func sameAt[T any](a, b []byte) bool {
+	var first, second T
 	if json.Unmarshal(a, &first) != nil || json.Unmarshal(b, &second) != nil {
 		return false
 	}
-	return reflect.DeepEqual(first.Spec, second.Spec)
+	return reflect.DeepEqual(first, second)
 }
 
 // told answers with a verdict.

@@ -71,7 +71,7 @@ func NewHealthChecks(cfg HealthCheckConfig) (*HealthChecks, error) {
 		return nil, fmt.Errorf("configuring the admission of NodeHealthChecks: %w", err)
 	}
 	k := &HealthChecks{cfg: cfg}
-	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, judge: k, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, object: "nodehealthcheck", judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
 }
 

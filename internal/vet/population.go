@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // bound returns the field that bounds the health check and what it says. Neither
@@ -106,7 +108,7 @@ func (s *healthStudy) impactLine(v Verdict) string {
 	if len(v.Problems) > 0 {
 		verb = "would"
 	}
-	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.hits(), verb, them(s.found.Matching), s.wait())
+	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.hits(), verb, them(s.found.Matching), waits(s.rule))
 }
 
 func them(n int) string {
@@ -116,27 +118,29 @@ func them(n int) string {
 	return "them"
 }
 
-// hits tells how many nodes match, and which.
-func (s *healthStudy) hits() string {
-	told := make([]string, len(s.found.First))
-	for i, name := range s.found.First {
+func (s *healthStudy) hits() string { return surveyed(s.found) }
+
+// surveyed tells how many nodes match, and which.
+func surveyed(found *triage.Survey) string {
+	told := make([]string, len(found.First))
+	for i, name := range found.First {
 		told[i] = brief(name)
 	}
 	names := series(told)
-	if more := s.found.Matching - len(told); more > 0 {
+	if more := found.Matching - len(told); more > 0 {
 		names = fmt.Sprintf("%s and %d more", strings.Join(told, ", "), more)
 	}
 	verb := "match"
-	if s.found.Selected == 1 {
+	if found.Selected == 1 {
 		verb = "matches"
 	}
-	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", s.found.Matching, nodes(s.found.Selected), 100*s.found.Matching/s.found.Selected, verb, names)
+	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, nodes(found.Selected), 100*found.Matching/found.Selected, verb, names)
 }
 
-// wait tells how long a sign must have stood.
-func (s *healthStudy) wait() string {
+// waits tells how long a sign must have stood.
+func waits(rule triage.Rule) string {
 	var shortest, longest time.Duration
-	for i, signal := range s.rule.When.Signals {
+	for i, signal := range rule.When.Signals {
 		if i == 0 {
 			shortest = signal.For
 		}

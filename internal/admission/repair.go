@@ -1,0 +1,177 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+const (
+	repairPolicyPath = "/validate-autohealer-resourcestack-com-v1alpha1-repairpolicy"
+	nodePoolPath     = "/validate-karpenter-sh-v1-nodepool"
+)
+
+// RepairConfig is what is known when a RepairPolicy, or the repair block of a
+// NodePool, is judged.
+type RepairConfig struct {
+	Census Surveyor
+	// Statements are what the providers call sick.
+	Statements []dialect.RepairStatement
+	// Policies returns the RepairPolicies. Nobody is refused because of others, so an
+	// error only costs a warning.
+	Policies func(context.Context) ([]*v1alpha1.RepairPolicy, error)
+	// Pools returns the NodePools, and nil where there is no Karpenter. An error costs
+	// as little.
+	Pools func(context.Context) ([]*karpenter.NodePool, error)
+	// Template reads a template.
+	Template func(context.Context, remediation.Template) (*unstructured.Unstructured, error)
+	Metrics  *Metrics
+	Logger   *slog.Logger
+}
+
+// Validate says everything that is missing.
+func (c RepairConfig) Validate() error {
+	return complete(
+		part{"Census", c.Census == nil}, part{"Statements", len(c.Statements) == 0}, part{"Policies", c.Policies == nil},
+		part{"Pools", c.Pools == nil}, part{"Template", c.Template == nil}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	)
+}
+
+// repairs finds out in time what else there is of repairs, and says what it could not.
+func (c RepairConfig) repairs(ctx context.Context, known bool) (found vet.Repairs, unread []string) {
+	found.Statements = c.Statements
+	var err error
+	if found.Policies, err = c.Policies(ctx); err != nil {
+		unread = append(unread, fmt.Sprintf("the RepairPolicies could not be read (%v), so nobody knows whether they ask for the same nodes", err))
+	}
+	if found.Pools, err = c.Pools(ctx); err != nil {
+		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so nobody knows whether their own repair blocks go before this", err))
+	}
+	if known {
+		found.Reported = append([]string{}, c.Census.Reported()...) // nil would say that nobody knows
+		found.Survey = c.Census.Survey
+	}
+	return found, unread
+}
+
+// RepairPolicies answers for RepairPolicies.
+type RepairPolicies struct {
+	desk[v1alpha1.RepairPolicy]
+	cfg RepairConfig
+}
+
+// NewRepairPolicies returns what answers for RepairPolicies.
+func NewRepairPolicies(cfg RepairConfig) (*RepairPolicies, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the admission of RepairPolicies: %w", err)
+	}
+	k := &RepairPolicies{cfg: cfg}
+	k.desk = desk[v1alpha1.RepairPolicy]{
+		path: repairPolicyPath, resource: "repairpolicies", object: "repairpolicy",
+		judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger,
+	}
+	return k, nil
+}
+
+// Ready says what is still missing for a verdict.
+func (k *RepairPolicies) Ready() error {
+	if !k.cfg.Census.Ready() {
+		return errors.New("the nodes are not known yet")
+	}
+	return nil
+}
+
+// deleted lets every policy go, and says what goes with it.
+func (k *RepairPolicies) deleted(_ context.Context, stored *v1alpha1.RepairPolicy) admission.Response {
+	if stored.Status.Repairing == 0 || stored.Spec.RemediationTemplate == nil {
+		return admission.Allowed("")
+	}
+	return admission.Allowed("").WithWarnings(fmt.Sprintf("this policy is repairing %s: what was made from its template goes with it", nodes(stored.Status.Repairing)))
+}
+
+// changed answers for a policy that is new, or whose spec is. One that is switched off
+// repairs nothing, so nobody waits for the nodes to be known.
+func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.RepairPolicy, _ bool) admission.Response {
+	off := policy.Spec.Repair.Enabled != nil && !*policy.Spec.Repair.Enabled
+	known := off && k.cfg.Census.Ready() || !off && awaited(ctx, k.cfg.Census.Ready)
+	ctx, cancel := context.WithTimeout(ctx, lookingAround)
+	defer cancel()
+	world, unread := k.cfg.repairs(ctx, known)
+	world.Policies = slices.DeleteFunc(slices.Clone(world.Policies), func(p *v1alpha1.RepairPolicy) bool { return p.Name == policy.Name })
+	verdict := vet.JudgeRepairPolicy(vet.RepairCase{
+		Policy: policy, Stored: stored, Repairs: world,
+		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
+			return k.cfg.Template(ctx, template)
+		},
+	})
+	verdict.Warnings = append(verdict.Warnings, unread...)
+	answer := told(verdict)
+	if answer.Allowed && !known && !off {
+		return unready("the controller has just started and does not know the nodes yet, so nobody can tell what this policy would do to them")
+	}
+	return answer
+}
+
+// NodePools answers for the repair blocks of NodePools, and for nothing else of them.
+type NodePools struct {
+	desk[karpenter.NodePool]
+	cfg RepairConfig
+}
+
+// NewNodePools returns what answers for NodePools.
+func NewNodePools(cfg RepairConfig) (*NodePools, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the admission of NodePools: %w", err)
+	}
+	k := &NodePools{cfg: cfg}
+	k.desk = desk[karpenter.NodePool]{
+		path: nodePoolPath, resource: "nodepools", object: "nodepool",
+		judge: k, same: sameBlock, metrics: cfg.Metrics, logger: cfg.Logger,
+	}
+	return k, nil
+}
+
+// Ready says that nothing is missing: the pools are Karpenter's, and their writers wait
+// for nobody.
+func (k *NodePools) Ready() error { return nil }
+
+// deleted lets every pool go.
+func (k *NodePools) deleted(context.Context, *karpenter.NodePool) admission.Response {
+	return admission.Allowed("")
+}
+
+// changed answers for a pool that is new, or whose block is, with what is known at once.
+func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePool, _ bool) admission.Response {
+	if pool.Spec.Repair == nil && (stored == nil || stored.Spec.Repair == nil) {
+		return admission.Allowed("")
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	world, unread := k.cfg.repairs(ctx, k.cfg.Census.Ready())
+	verdict := vet.JudgeNodePool(vet.NodePoolCase{Pool: pool, Stored: stored, Repairs: world})
+	if pool.Spec.Repair != nil {
+		verdict.Warnings = append(verdict.Warnings, unread...)
+	}
+	return told(verdict)
+}
+
+// sameBlock compares the repair blocks of two NodePools as they are written.
+func sameBlock(a, b []byte) bool { return sameAt[block](a, b) }
+
+// block is the part of a NodePool that is judged.
+type block struct {
+	Spec struct {
+		Repair any `json:"repair"`
+	} `json:"spec"`
+}
