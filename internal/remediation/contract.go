@@ -4,11 +4,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The health check, as owner references name it.
+// Who asks for remediations, as owner references name them.
 const (
 	CheckGroup      = "remediation.medik8s.io"
 	CheckAPIVersion = CheckGroup + "/v1alpha1"
 	CheckKind       = "NodeHealthCheck"
+
+	PolicyGroup      = "autohealer.resourcestack.com"
+	PolicyAPIVersion = PolicyGroup + "/v1alpha1"
+	PolicyKind       = "RepairPolicy"
 )
 
 // What stands on a remediation object.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -48,6 +49,8 @@ const (
 type Announcement struct {
 	Node   *corev1.Node            // nil when it is about the policy alone
 	Policy *corev1.ObjectReference // nil when there is none any more
+	// Also is what else it is about: the machine of the node, and the pool of that.
+	Also []*corev1.ObjectReference
 
 	What   Happening
 	Reason triage.Reason // why, if a rule speaks
@@ -93,6 +96,32 @@ const (
 	// AgentSilent: nobody looks at the node any more. AgentHeard: somebody does, again.
 	AgentSilent
 	AgentHeard
+
+	// RepairPending: a node is sick, and is replaced if it stays so.
+	RepairPending
+	// RepairBlocked: it is to be replaced, but something stands against it.
+	RepairBlocked
+	// NodeRepaired: it was given up, and its provider replaces it.
+	NodeRepaired
+	// NodeSpared: it was about to be given up, and is not to be any more.
+	NodeSpared
+	// ReadyTimeoutRecovery: it was given up because it has never become ready.
+	ReadyTimeoutRecovery
+	// PoolHeld: nodes of a pool do not become ready, one after the other. PoolReleased:
+	// one has, or the pool has changed.
+	PoolHeld
+	PoolReleased
+
+	// The others are of repair blocks on NodePools.
+
+	// RepairBlockRefused: what stands there cannot be followed.
+	RepairBlockRefused
+	// RepairSchemaLost: the API server does not know the block any more, and hides it.
+	RepairSchemaLost
+	// RepairBlockVanished: the block is gone, and nobody has removed it.
+	RepairBlockVanished
+	// RepairBlockRestored: what was lost was put back.
+	RepairBlockRestored
 )
 
 // judge is the action of whoever has not touched anything.
@@ -116,6 +145,17 @@ var happenings = [...]struct{ reason, action, kind string }{
 	StormRecoveryEnded:           {"StormRecoveryEnded", judge, corev1.EventTypeNormal},
 	AgentSilent:                  {triage.AgentSilent, judge, corev1.EventTypeWarning},
 	AgentHeard:                   {"AgentHeard", judge, corev1.EventTypeNormal},
+	RepairPending:                {"NodeRepairPending", judge, corev1.EventTypeNormal},
+	RepairBlocked:                {"NodeRepairBlocked", "DeleteNodeClaim", corev1.EventTypeWarning},
+	NodeRepaired:                 {"NodeRepair", "DeleteNodeClaim", corev1.EventTypeWarning},
+	NodeSpared:                   {"NodeRepairCalledOff", "SpareNodeClaim", corev1.EventTypeNormal},
+	ReadyTimeoutRecovery:         {"NodeReadyTimeoutRecovery", "DeleteNodeClaim", corev1.EventTypeWarning},
+	PoolHeld:                     {"NodePoolHeld", judge, corev1.EventTypeWarning},
+	PoolReleased:                 {"NodePoolReleased", judge, corev1.EventTypeNormal},
+	RepairBlockRefused:           {"RepairBlockRefused", judge, corev1.EventTypeWarning},
+	RepairSchemaLost:             {"RepairSchemaLost", judge, corev1.EventTypeWarning},
+	RepairBlockVanished:          {"RepairBlockVanished", judge, corev1.EventTypeWarning},
+	RepairBlockRestored:          {"RepairBlockRestored", "Restore", corev1.EventTypeNormal},
 }
 
 // AboutSet refers to a ConditionSet, where it is written; nil to none.
@@ -145,6 +185,31 @@ func AboutCheck(check metav1.Object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind,
 		Name: check.GetName(), UID: check.GetUID(), ResourceVersion: check.GetResourceVersion(),
+	}
+}
+
+// AboutPolicy refers to a RepairPolicy.
+func AboutPolicy(policy *v1alpha1.RepairPolicy) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: remediation.PolicyAPIVersion, Kind: remediation.PolicyKind,
+		Name: policy.Name, UID: policy.UID, ResourceVersion: policy.ResourceVersion,
+	}
+}
+
+// AboutNodePool refers to a NodePool of Karpenter.
+func AboutNodePool(pool metav1.Object) *corev1.ObjectReference {
+	return aboutKarpenter("NodePool", pool)
+}
+
+// AboutNodeClaim refers to a NodeClaim of Karpenter.
+func AboutNodeClaim(claim metav1.Object) *corev1.ObjectReference {
+	return aboutKarpenter("NodeClaim", claim)
+}
+
+func aboutKarpenter(kind string, object metav1.Object) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: karpenter.GroupVersion.String(), Kind: kind,
+		Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
 	}
 }
 
@@ -242,14 +307,18 @@ func (a *Announcer) Announce(word Announcement) {
 		event.Type, event.Reason = corev1.EventTypeWarning, "Trouble"
 	}
 	note := word.note()
-	if word.Node == nil {
-		a.queue(event, *word.Policy, nil, note)
-		return
-	}
-	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: word.Node.Name, UID: word.Node.UID}
-	a.queue(event, node, word.Policy, note)
+	others := word.Also
 	if word.Policy != nil {
-		a.queue(event, *word.Policy, &node, word.Node.Name+": "+note)
+		others = append([]*corev1.ObjectReference{word.Policy}, others...)
+	}
+	var node *corev1.ObjectReference
+	if word.Node != nil {
+		node = &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: word.Node.Name, UID: word.Node.UID}
+		a.queue(event, *node, word.Policy, note)
+		note = word.Node.Name + ": " + note
+	}
+	for _, other := range others {
+		a.queue(event, *other, node, note)
 	}
 }
 

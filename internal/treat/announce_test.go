@@ -161,6 +161,32 @@ conditionSets:
 			t.Errorf("the set is told %q", got)
 		}
 	})
+	t.Run("tells the machine and its pool too", func(t *testing.T) {
+		also := word("worker-17")
+		also.What, also.Words = treat.NodeRepaired, "deleted"
+		also.Policy = nil
+		also.Also = []*corev1.ObjectReference{
+			treat.AboutNodePool(&metav1.ObjectMeta{Name: "default", UID: "pool-uid"}), treat.AboutNodeClaim(&metav1.ObjectMeta{Name: "default-x", UID: "claim-uid"}),
+		}
+		announce(t, c, "written", 4, func(a *treat.Announcer) {
+			a.Announce(also)
+			a.Announce(treat.Announcement{What: treat.PoolHeld, Words: "held", Also: also.Also[:1]})
+		})
+		if got := about(t, "Node", "worker-17"); len(got) != 1 || got[0].Related != nil {
+			t.Errorf("the node's Events are %+v", got)
+		}
+		claim := about(t, "NodeClaim", "default-x")
+		if len(claim) != 1 || claim[0].Regarding.UID != "claim-uid" || claim[0].Regarding.APIVersion != "karpenter.sh/v1" || claim[0].Related == nil || claim[0].Related.Name != "worker-17" {
+			t.Errorf("the claim's Events are %+v", claim)
+		}
+		notes := map[string]string{}
+		for _, e := range about(t, "NodePool", "default") {
+			notes[e.Reason] = e.Note
+		}
+		if want := map[string]string{"NodeRepair": "worker-17: deleted: " + also.Reason.String(), "NodePoolHeld": "held"}; !maps.Equal(notes, want) {
+			t.Errorf("the pool is told %v, want %v", notes, want)
+		}
+	})
 	t.Run("tells the node alone when the set is gone", func(t *testing.T) {
 		gone := word("worker-2")
 		gone.Policy, gone.Reason = treat.AboutSet(nil), triage.Reason{Code: triage.RuleGone, Rule: rule}
@@ -217,6 +243,27 @@ conditionSets:
 		for _, w := range want {
 			if got := found[w.reason]; got != w {
 				t.Errorf("the Event is %+v, want %+v", got, w)
+			}
+		}
+	})
+	t.Run("tells of repair blocks in the words that programs look for", func(t *testing.T) {
+		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "blocks", UID: "pool-uid", ResourceVersion: "7"})
+		want := map[treat.Happening]string{
+			treat.RepairBlockRefused: "Warning RepairBlockRefused", treat.RepairSchemaLost: "Warning RepairSchemaLost",
+			treat.RepairBlockVanished: "Warning RepairBlockVanished", treat.RepairBlockRestored: "Normal RepairBlockRestored",
+		}
+		announce(t, c, "written", len(want), func(a *treat.Announcer) {
+			for what, words := range want {
+				a.Announce(treat.Announcement{Policy: pool, What: what, Words: words})
+			}
+		})
+		found := about(t, "NodePool", "blocks")
+		if len(found) != len(want) {
+			t.Errorf("there are %d Events", len(found))
+		}
+		for _, e := range found {
+			if e.Note != e.Type+" "+e.Reason || e.Regarding.UID != "pool-uid" || e.Regarding.APIVersion != "karpenter.sh/v1" || e.Namespace != "default" {
+				t.Errorf("the Event is %+v", e)
 			}
 		}
 	})

@@ -38,7 +38,8 @@ type RemovedTaint struct {
 
 // Prepare returns the change that a node needs to look like its plan, nil if it
 // does already. A taint with the wanted key and effect that somebody else put
-// there is left to them, and serves.
+// there is left to them, and serves. That the node was ready for work is noted if the
+// plan says so, and stays.
 func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 	before, err := record.Read(node.Annotations) // unreadable: nothing on the node counts as ours
 	c := &Change{Node: node}
@@ -67,6 +68,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 			Rule: record.Rule(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition,
 		})
 	}
+	c.record.Initialized = before.Initialized || plan.Initialized
 	c.settle(before, plan)
 	if c.spec {
 		return c

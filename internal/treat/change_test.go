@@ -210,6 +210,25 @@ func TestPrepareNotesMemories(t *testing.T) {
 	}
 }
 
+func TestPrepareNotesThatANodeWasReady(t *testing.T) {
+	change := Prepare(node(nil), triage.Plan{Initialized: true}, now)
+	if change == nil {
+		t.Fatal("nothing is to be written")
+	}
+	if len(change.Takes)+len(change.Placed)+len(change.Removed) > 0 {
+		t.Errorf("the change is %+v", change)
+	}
+	made := change.Made("8")
+	for _, plan := range []triage.Plan{{Initialized: true}, {}} { // nobody takes it back
+		if again := Prepare(made, plan, now); again != nil {
+			t.Errorf("%+v is to be written once more", again)
+		}
+	}
+	if note, err := record.Read(Fence(made, "somebody").Made("9").Annotations); err != nil || !note.Initialized {
+		t.Errorf("a fence leaves %+v, %v", note, err)
+	}
+}
+
 func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
 	n := node([]record.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
 	made := Fence(n, "somebody").Made("8")

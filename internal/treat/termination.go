@@ -1,0 +1,102 @@
+package treat
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/remediation"
+)
+
+// MarkClaim writes the mark of a termination on this very version of a claim, and with
+// it the deadline that the mark names, if it names one. It returns the claim as it is
+// stored.
+func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark record.Mark) (*karpenter.NodeClaim, error) {
+	annotations := map[string]any{record.MarkAnnotation: mark.Encode()}
+	if mark.Deadline != "" {
+		annotations[karpenter.TerminationTimestampAnnotation] = mark.Deadline
+	}
+	return w.annotateClaim(ctx, claim, annotations, "marking")
+}
+
+// SpareClaim takes the mark off this very version of a claim, and the deadline if it
+// still is the one that came with the mark. A deletion that names an older version
+// cannot be made any more.
+func (w *Writer) SpareClaim(ctx context.Context, claim *karpenter.NodeClaim, mark record.Mark) (*karpenter.NodeClaim, error) {
+	annotations := map[string]any{record.MarkAnnotation: nil}
+	if mark.Deadline != "" && claim.Annotations[karpenter.TerminationTimestampAnnotation] == mark.Deadline {
+		annotations[karpenter.TerminationTimestampAnnotation] = nil
+		if mark.Before != "" {
+			annotations[karpenter.TerminationTimestampAnnotation] = mark.Before
+		}
+	}
+	return w.annotateClaim(ctx, claim, annotations, "sparing")
+}
+
+func (w *Writer) annotateClaim(ctx context.Context, claim *karpenter.NodeClaim, annotations map[string]any, doing string) (*karpenter.NodeClaim, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": claim.UID, "resourceVersion": claim.ResourceVersion, "annotations": annotations,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the annotations of NodeClaim %s: %w", claim.Name, err)
+	}
+	stored := &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}
+	if err := w.client.Patch(ctx, stored, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return nil, fmt.Errorf("%s NodeClaim %s: %w", doing, claim.Name, err)
+	}
+	return stored, nil
+}
+
+// DeleteClaim deletes this very version of a claim. That it is gone already is no
+// error.
+func (w *Writer) DeleteClaim(ctx context.Context, claim *karpenter.NodeClaim) error {
+	only := client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion}
+	err := w.client.Delete(ctx, &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}, only)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}
+
+// FetchClaim reads a claim afresh, nil if there is none.
+func (w *Writer) FetchClaim(ctx context.Context, name string) (*karpenter.NodeClaim, error) {
+	claim := &karpenter.NodeClaim{}
+	err := w.client.Get(ctx, client.ObjectKey{Name: name}, claim)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading NodeClaim %s: %w", name, err)
+	}
+	return claim, nil
+}
+
+// RepairPolicyStatus writes the status of a RepairPolicy, all of it, and returns the
+// policy's new version.
+func (w *Writer) RepairPolicyStatus(ctx context.Context, policy string, status v1alpha1.RepairPolicyStatus) (resourceVersion string, err error) {
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
+	if err != nil {
+		return "", fmt.Errorf("encoding the status of RepairPolicy %s: %w", policy, err)
+	}
+	answer := &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.PolicyAPIVersion, Kind: remediation.PolicyKind},
+		ObjectMeta: metav1.ObjectMeta{Name: policy},
+	}
+	err = w.client.Status().Patch(ctx, answer, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+	if err != nil {
+		return "", fmt.Errorf("writing the status of RepairPolicy %s: %w", policy, err)
+	}
+	return answer.ResourceVersion, nil
+}
+
+// Deadline is a time as Karpenter reads it from a claim.
+func Deadline(t time.Time) string { return t.UTC().Format(time.RFC3339) }

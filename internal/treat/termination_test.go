@@ -1,0 +1,257 @@
+package treat_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// halls is a cluster with Karpenter's claims, and without Karpenter.
+type halls struct {
+	client.Client
+	*treat.Writer
+}
+
+func TestWriterForTerminations(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(cluster.AdminConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := halls{c, treat.NewWriter(c)}
+	t.Run("knows a kind that is not there", func(t *testing.T) {
+		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, record.Mark{})
+		if got := treat.FateOf(err); got != treat.Refused && got != treat.Stale {
+			t.Errorf("the fate is %d: %v", got, err)
+		}
+	})
+	text, err := os.ReadFile(claimCRD(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.KubectlApply(t.Context(), string(text)+"\n---\n"+string(policies)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodeclaims.karpenter.sh", "crd/repairpolicies.autohealer.resourcestack.com"); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("marks a claim, and nothing else of it", h.marks)
+	t.Run("writes nothing on another version", h.marksAsKnown)
+	t.Run("deletes a claim in the version that is known", h.deletesAsKnown)
+	t.Run("spares a claim without a trace", h.spares)
+	t.Run("writes the status of a repair policy", h.writesStatus)
+}
+
+// claimCRD is the CRD of NodeClaims as Karpenter publishes it.
+func claimCRD(t *testing.T) string {
+	t.Helper()
+	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../../bin/testbed"} {
+		if found, _ := filepath.Glob(filepath.Join(folder, ".sources/karpenter-*/pkg/apis/crds/karpenter.sh_nodeclaims.yaml")); folder != "" && len(found) == 1 {
+			return found[0]
+		}
+	}
+	t.Fatal("Karpenter's CRDs are not in bin/testbed/.sources, run make testbed-karpenter")
+	return ""
+}
+
+// claims stores a claim with all that Karpenter's schema asks for, and more than is
+// read here.
+func (h halls) claims(t *testing.T, name string, annotations map[string]string) *karpenter.NodeClaim {
+	t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+		"requirements": []any{map[string]any{"key": "kubernetes.io/os", "operator": "In", "values": []any{"linux"}}},
+		"resources":    map[string]any{"requests": map[string]any{"cpu": "1"}},
+	}}}
+	u.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
+	u.SetName(name)
+	u.SetAnnotations(annotations)
+	u.SetFinalizers([]string{karpenter.TerminationFinalizer})
+	if err := h.Create(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	return h.fetched(t, name)
+}
+
+func (h halls) fetched(t *testing.T, name string) *karpenter.NodeClaim {
+	t.Helper()
+	claim, err := h.FetchClaim(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claim
+}
+
+var aMark = record.Mark{
+	Rule: record.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u",
+	Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Deadline: treat.Deadline(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)),
+}
+
+func (h halls) marks(t *testing.T) {
+	claim := h.claims(t, "marked", map[string]string{"other": "one"})
+	marked, err := h.MarkClaim(t.Context(), claim, aMark)
+	fate(t, err, treat.Made)
+	now := h.fetched(t, "marked")
+	if marked.ResourceVersion != now.ResourceVersion || marked.UID != claim.UID {
+		t.Errorf("the answer is of version %s, and it has %s", marked.ResourceVersion, now.ResourceVersion)
+	}
+	read, err := record.ReadMark(now.Annotations)
+	if err != nil || *read != aMark {
+		t.Errorf("the mark is %+v, %v", read, err)
+	}
+	if now.Annotations[karpenter.TerminationTimestampAnnotation] != "2026-01-02T03:04:05Z" || now.Annotations["other"] != "one" {
+		t.Errorf("the annotations are %v", now.Annotations)
+	}
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
+	if err := h.Get(t.Context(), client.ObjectKey{Name: "marked"}, u); err != nil {
+		t.Fatal(err)
+	}
+	if cpu, _, _ := unstructured.NestedString(u.Object, "spec", "resources", "requests", "cpu"); cpu != "1" {
+		t.Errorf("what is not read here is lost: %v", u.Object["spec"])
+	}
+	plain := aMark
+	plain.Deadline = ""
+	graceful, err := h.MarkClaim(t.Context(), h.claims(t, "graceful", nil), plain)
+	fate(t, err, treat.Made)
+	if _, has := graceful.Annotations[karpenter.TerminationTimestampAnnotation]; has {
+		t.Error("one that is drained has a deadline")
+	}
+}
+
+func (h halls) marksAsKnown(t *testing.T) {
+	claim := h.claims(t, "changed", nil)
+	if _, err := h.MarkClaim(t.Context(), claim, aMark); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.MarkClaim(t.Context(), claim, aMark)
+	fate(t, err, treat.Stale)
+	_, err = h.SpareClaim(t.Context(), claim, aMark)
+	fate(t, err, treat.Stale)
+	other := h.fetched(t, "changed")
+	other.UID = "another"
+	_, err = h.MarkClaim(t.Context(), other, aMark)
+	if got := treat.FateOf(err); got != treat.Stale && got != treat.Refused {
+		t.Errorf("another one of that name: %d, %v", got, err)
+	}
+	other.Name = "nobody"
+	_, err = h.MarkClaim(t.Context(), other, aMark)
+	fate(t, err, treat.Stale)
+	if now, err := h.FetchClaim(t.Context(), "nobody"); now != nil || err != nil {
+		t.Errorf("nobody is read as %v, %v", now, err)
+	}
+}
+
+func (h halls) deletesAsKnown(t *testing.T) {
+	claim := h.claims(t, "deleted", nil)
+	marked, err := h.MarkClaim(t.Context(), claim, aMark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fate(t, h.DeleteClaim(t.Context(), claim), treat.Stale)
+	other := marked.DeepCopy()
+	other.UID = "another"
+	fate(t, h.DeleteClaim(t.Context(), other), treat.Stale)
+	if now := h.fetched(t, "deleted"); now.DeletionTimestamp != nil {
+		t.Fatal("it is deleted in a version that it no longer has")
+	}
+	fate(t, h.DeleteClaim(t.Context(), marked), treat.Made)
+	now := h.fetched(t, "deleted")
+	if now == nil || now.DeletionTimestamp == nil {
+		t.Fatalf("it is %+v", now)
+	}
+	if err := h.Patch(t.Context(), now, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	fate(t, h.DeleteClaim(t.Context(), now), treat.Made) // who is gone is gone
+}
+
+func (h halls) spares(t *testing.T) {
+	const timestamp = karpenter.TerminationTimestampAnnotation
+	for name, test := range map[string]struct {
+		before   map[string]string
+		mark     func(*record.Mark)
+		meddle   map[string]string
+		deadline string
+	}{
+		"spared":   {nil, func(*record.Mark) {}, nil, ""},
+		"restored": {map[string]string{timestamp: "2027-01-01T00:00:00Z"}, func(m *record.Mark) { m.Before = "2027-01-01T00:00:00Z" }, nil, "2027-01-01T00:00:00Z"},
+		"kept":     {map[string]string{timestamp: "2025-01-01T00:00:00Z"}, func(m *record.Mark) { m.Deadline = "" }, nil, "2025-01-01T00:00:00Z"},
+		"theirs":   {nil, func(*record.Mark) {}, map[string]string{timestamp: "2026-06-06T00:00:00Z"}, "2026-06-06T00:00:00Z"},
+	} {
+		mark := aMark
+		test.mark(&mark)
+		marked, err := h.MarkClaim(t.Context(), h.claims(t, name, test.before), mark)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := marked
+		if test.meddle != nil {
+			changed := marked.DeepCopy()
+			for key, value := range test.meddle {
+				changed.Annotations[key] = value
+			}
+			if err := h.Patch(t.Context(), changed, client.MergeFrom(marked)); err != nil {
+				t.Fatal(err)
+			}
+			marked = h.fetched(t, name)
+		}
+		spared, err := h.SpareClaim(t.Context(), marked, mark)
+		fate(t, err, treat.Made)
+		if _, isMarked := spared.Annotations[record.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
+			t.Errorf("%s: the annotations are %v", name, spared.Annotations)
+		}
+		fate(t, h.DeleteClaim(t.Context(), late), treat.Stale) // which was on its way
+	}
+}
+
+func (h halls) writesStatus(t *testing.T) {
+	policy := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{DefaultTolerationDuration: "5m"}}}
+	if err := h.Create(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	want := v1alpha1.RepairPolicyStatus{
+		ObservedGeneration: 1, Nodes: 3, Sick: 2, Repairing: 1, Held: 1,
+		SickNodes:  []v1alpha1.SickNode{{Name: "a", Reason: "Pending", Message: "words", EligibleAt: new(metav1.Unix(1000, 0))}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed", Message: "words", LastTransitionTime: metav1.Unix(1000, 0)}},
+	}
+	for _, status := range []v1alpha1.RepairPolicyStatus{want, {}} { // and nothing is left of the one before
+		version, err := h.RepairPolicyStatus(t.Context(), "p", status)
+		fate(t, err, treat.Made)
+		now := &v1alpha1.RepairPolicy{}
+		if err := h.Get(t.Context(), client.ObjectKey{Name: "p"}, now); err != nil {
+			t.Fatal(err)
+		}
+		if now.ResourceVersion != version || now.Status.Nodes != status.Nodes || len(now.Status.SickNodes) != len(status.SickNodes) || len(now.Status.Conditions) != len(status.Conditions) {
+			t.Errorf("version %s has status %+v", now.ResourceVersion, now.Status)
+		}
+	}
+	_, err := h.RepairPolicyStatus(t.Context(), "nobody", want)
+	fate(t, err, treat.Stale)
+}
