@@ -1,0 +1,69 @@
+package poolblock
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// tell tells users how blocks stand that are not as they should be, when that is news.
+func (k *Keeper) tell(inForce map[string]*Pool) {
+	lostOnes := 0
+	for _, name := range slices.Sorted(maps.Keys(inForce)) {
+		p, is := k.pools[name], inForce[name]
+		if p.is == lost {
+			lostOnes++
+		}
+		if is.Problem == p.told || p.is == hidden { // which passes
+			continue
+		}
+		p.told = is.Problem
+		word := treat.Announcement{Policy: treat.AboutNodePool(p.NodePool), Words: "Repair: " + is.Problem + "."}
+		switch p.is {
+		case refused:
+			word.What = treat.RepairBlockRefused
+			word.Words += " Write spec.repair anew."
+			k.cfg.Logger.Error("repair block refused", "nodePool", name, "err", p.fault)
+		case lost:
+			word.What = treat.RepairSchemaLost
+			word.Words += k.wayBack(is)
+		case vanished, unsure:
+			word.What = treat.RepairBlockVanished
+			word.Words += k.wayOut(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
+			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
+		case follows:
+			word.What, word.Words = treat.Accepted, "Repair: what stands in spec.repair is in force."
+			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
+		default: // it was removed, or dropped
+			word.What, word.Words = treat.Accepted, "Repair: no block is in force any more."
+		}
+		k.cfg.Announce(word)
+	}
+	if isOut := lostOnes > 0; isOut != k.schemaOut {
+		k.schemaOut = isOut
+		if isOut {
+			k.cfg.Logger.Error("schema of repair blocks lost, the last good ones stay in force", "customResourceDefinition", definitionName, "nodePools", lostOnes, "restore", k.cfg.Restore)
+		} else {
+			k.cfg.Logger.Info("schema of repair blocks no longer lost", "customResourceDefinition", definitionName)
+		}
+	}
+}
+
+// wayBack says how to get the schema back.
+func (k *Keeper) wayBack(is *Pool) string {
+	if k.cfg.Restore {
+		return " The controller puts the schema back."
+	}
+	return " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema." +
+		k.wayOut(is, " To drop the block for good:")
+}
+
+// wayOut says, after a few words, how to have no block any more.
+func (k *Keeper) wayOut(is *Pool, words string) string {
+	if is.Block == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s kubectl delete controllerrevisions -n %s -l %s=%s", words, k.cfg.Namespace, CopyLabel, copyLabel(is.Name))
+}
