@@ -50,6 +50,11 @@ func TestDeploy(t *testing.T) {
 	t.Run("keeps what was stored before it knew better", c.keepsWhatIsStored)
 	t.Run("stores nothing that hides the other sets", c.storesOnlyReadable)
 	t.Run("prints the columns that people look for", c.printsColumns)
+	t.Run("takes repair policies as people write them", c.takesRepairPolicies)
+	t.Run("takes what the Go type writes of a repair policy", c.takesTypedRepairPolicy)
+	t.Run("refuses bad repair policies in words", c.refusesBadRepairPolicies)
+	t.Run("stores nothing that hides the other repair policies", c.storesOnlyReadableRepairPolicies)
+	t.Run("prints the columns of repair policies", c.printsRepairPolicyColumns)
 	t.Run("takes health checks as people have written them", c.takesHealthChecks)
 	t.Run("takes what the Go type writes of a health check", c.takesTypedHealthCheck)
 	t.Run("refuses bad health checks in words", c.refusesBadHealthChecks)
@@ -72,7 +77,7 @@ func (c cluster) installs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 20
+	const objects = 21
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}
@@ -114,8 +119,13 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 	for _, hook := range config.Webhooks {
 		for _, rule := range hook.Rules {
 			switch about := fmt.Sprint(rule.Resources, rule.APIGroups); about {
-			case "[conditionsets] [autohealer.resourcestack.com]", "[nodehealthchecks] [remediation.medik8s.io]":
+			case "[conditionsets] [autohealer.resourcestack.com]", "[nodehealthchecks] [remediation.medik8s.io]", "[repairpolicies] [autohealer.resourcestack.com]":
 				asked[about] = true
+			case "[nodepools] [karpenter.sh]":
+				asked[about] = true
+				if *hook.FailurePolicy != "Ignore" {
+					t.Errorf("%s can hold Karpenter up", hook.Name)
+				}
 			default:
 				t.Errorf("%s is asked about %s", hook.Name, about)
 			}
@@ -124,18 +134,21 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			t.Errorf("%s has side effects %s, and %d seconds", hook.Name, *hook.SideEffects, *hook.TimeoutSeconds)
 		}
 	}
-	if len(asked) != 2 {
+	if len(asked) != 4 {
 		t.Errorf("it is asked only about %v", asked)
 	}
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedCheck, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "nodehealthchecks.autohealer.resourcestack.com"`) {
 		t.Errorf("a health check that nobody has judged: %v", err)
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy, "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `failed calling webhook "repairpolicies.autohealer.resourcestack.com"`) {
+		t.Errorf("a repair policy that nobody has judged: %v", err)
 	}
 	// A set that is there, by whatever way, can be labelled and deleted.
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the webhook being gone", func() error {
-		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck)
+		_, err := c.Kubectl(t.Context(), "create", "-f", set, "-f", seedCheck, "-f", seedPolicy)
 		return err
 	})
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
@@ -152,6 +165,15 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		{"delete", "conditionset", "harmless", "--wait=false"},
 		{"patch", "conditionset", "harmless", "--type=merge", "-p", `{"metadata": {"finalizers": null}}`},
 	} {
+		if _, err := c.Kubectl(t.Context(), args...); err != nil {
+			t.Errorf("with the webhook down: %v", err)
+		}
+	}
+	// So can a repair policy, and its status be written.
+	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 3}}`); err != nil {
+		t.Errorf("with the webhook down: %v", err)
+	}
+	for _, args := range [][]string{{"label", "repairpolicy", "default", "a=b"}, {"delete", "repairpolicy", "default"}} {
 		if _, err := c.Kubectl(t.Context(), args...); err != nil {
 			t.Errorf("with the webhook down: %v", err)
 		}

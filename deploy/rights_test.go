@@ -43,6 +43,7 @@ func (r request) attributes() *authorizationv1.ResourceAttributes {
 
 const (
 	sets      = "conditionsets.autohealer.resourcestack.com"
+	policies  = "repairpolicies.autohealer.resourcestack.com"
 	checks    = "nodehealthchecks.remediation.medik8s.io"
 	leases    = "leases.coordination.k8s.io"
 	nodeLocks = "medik8s-leases" // the namespace where nodes are leased
@@ -52,6 +53,9 @@ const (
 	hooks     = "validatingwebhookconfigurations.admissionregistration.k8s.io"
 	cert      = "secrets autohealer-webhook-cert"
 	revisions = "controllerrevisions.apps"
+	claims    = "nodeclaims.karpenter.sh"
+	pools     = "nodepools.karpenter.sh"
+	crds      = "customresourcedefinitions.apiextensions.k8s.io"
 )
 
 var allowed = []request{
@@ -60,6 +64,10 @@ var allowed = []request{
 	{"patch", sets + "/status s1", ""},
 	{"get", checks + " c1", ""}, {"list", checks, ""}, {"watch", checks, ""},
 	{"patch", checks + "/status c1", ""},
+	{"get", policies + " p1", ""}, {"list", policies, ""}, {"watch", policies, ""}, {"patch", policies + "/status p1", ""},
+	{"get", claims + " c1", ""}, {"list", claims, ""}, {"watch", claims, ""}, {"patch", claims + " c1", ""}, {"delete", claims + " c1", ""},
+	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""}, {"patch", pools + " p1", ""},
+	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""}, {"patch", crds + " " + pools, ""},
 	{"get", leases + " node-n1", nodeLocks}, {"list", leases, nodeLocks}, {"watch", leases, nodeLocks},
 	{"create", leases, nodeLocks}, {"update", leases + " node-n1", nodeLocks}, {"delete", leases + " node-n1", nodeLocks},
 	{"get", peer, "openshift-workload-availability"}, {"list", peer, ""}, {"watch", peer, ""},
@@ -90,6 +98,12 @@ var forbidden = []request{
 	{"patch", "customresourcedefinitions.apiextensions.k8s.io " + sets, ""},
 	{"create", checks, ""}, {"update", checks + " c1", ""}, {"patch", checks + " c1", ""}, {"delete", checks + " c1", ""},
 	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
+	{"create", policies, ""}, {"update", policies + " p1", ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
+	{"update", policies + "/status p1", ""}, {"update", policies + "/finalizers p1", ""}, {"patch", crds + " " + policies, ""},
+	// Karpenter's: machines are its own to make, and of its CRDs one is ours to mend.
+	{"create", claims, ""}, {"update", claims + " c1", ""}, {"deletecollection", claims, ""}, {"patch", claims + "/status c1", ""},
+	{"create", pools, ""}, {"update", pools + " p1", ""}, {"delete", pools + " p1", ""}, {"patch", pools + "/status p1", ""}, {"patch", pools + "/scale p1", ""},
+	{"patch", crds + " " + claims, ""}, {"list", crds, ""}, {"watch", crds, ""}, {"update", crds + " " + pools, ""}, {"delete", crds + " " + pools, ""}, {"create", crds, ""},
 	// Who leads elsewhere is read, and not taken from them; and of all the other
 	// leases of the cluster nothing is known.
 	{"update", peer, "openshift-workload-availability"}, {"delete", peer, "openshift-workload-availability"}, {"create", leases, "openshift-workload-availability"},

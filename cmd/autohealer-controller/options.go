@@ -32,6 +32,8 @@ type options struct {
 	renewDeadline time.Duration
 	retryPeriod   time.Duration
 
+	repairs repairOptions
+
 	logFormat string
 	logLevel  slog.Level
 }
@@ -68,6 +70,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long a lease holds that is not renewed")
 	flags.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long the leader tries to renew before it gives up")
 	flags.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how often replicas try to get or renew the lease")
+	if err := o.repairs.add(flags); err != nil {
+		return options{}, err
+	}
 	flags.StringVar(&o.logFormat, "log-format", "json", "`format` of the log: json or text")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "least `level` that is logged: debug, info, warn or error")
 	switch err := flags.Parse(args); {
@@ -99,6 +104,9 @@ func (o options) validate() error {
 	case o.leaderElect && (o.retryPeriod <= 0 || o.renewDeadline <= o.retryPeriod || o.leaseDuration <= o.renewDeadline):
 		return fmt.Errorf("--leader-elect-retry-period=%s, --leader-elect-renew-deadline=%s and --leader-elect-lease-duration=%s: each must be longer than the one before",
 			o.retryPeriod, o.renewDeadline, o.leaseDuration)
+	}
+	if err := o.repairs.validate(); err != nil {
+		return err
 	}
 	if o.webhooks {
 		if _, _, err := admission.SplitAddress(o.webhookAddress); err != nil {

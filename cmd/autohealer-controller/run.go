@@ -26,6 +26,7 @@ import (
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/census"
 	"github.com/resourcestack/autohealer/internal/controller"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -48,7 +49,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return err
 	}
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, remediationv1alpha1.AddToScheme, karpenter.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -108,6 +109,10 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if o.webhooks {
 		people = census.New()
 	}
+	repairs, err := o.repairs.config()
+	if err != nil {
+		return err
+	}
 	follower, err := controller.New(controller.Config{
 		Client:         direct,
 		Nodes:          nodes,
@@ -116,6 +121,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		Census:         people,
 		Namespace:      o.namespace,
 		Identity:       self,
+		Repairs:        repairs,
 		Announce:       announcer.Announce,
 		Metrics:        counts,
 		Logger:         log,

@@ -19,6 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/admission"
 	"github.com/resourcestack/autohealer/internal/certificate"
 	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/provider"
 )
 
 // What the manifests call the parts of the webhook.
@@ -70,8 +71,16 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 	if err != nil {
 		return err
 	}
+	karpenter, static, err := o.repairs.providers()
+	if err != nil {
+		return err
+	}
+	repaired, err := repairs(direct, census, provider.Statements(karpenter, static), counts, log)
+	if err != nil {
+		return err
+	}
 	server, err := admission.NewServer(admission.Config{
-		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: []admission.Kind{sets, checks},
+		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: append([]admission.Kind{sets, checks}, repaired...),
 	})
 	if err != nil {
 		return err

@@ -81,11 +81,26 @@ func (b *bed) isEmpty() bool {
 
 // mayArrive says until when something may be made yet that takes a place, zero if
 // nothing may.
-func (b *bed) mayArrive(now time.Time) (until time.Time) {
+func (l *loop) mayArrive(now time.Time, b *bed) (until time.Time) {
 	if until = b.sent.Add(longestWay); b.granted.Object == "" || b.sent.IsZero() || !now.Before(until) {
 		return time.Time{}
 	}
+	if name, is := claimNamed(b.granted.Object); is { // which names a version, and is made of no other
+		if c := l.machines.known[name]; c == nil || c.ResourceVersion != b.granted.ResourceVersion {
+			return time.Time{}
+		}
+	}
 	return until
+}
+
+// want notes since when something is to be done.
+func (b *bed) want(now time.Time, p *patient) {
+	if b.wanted.IsZero() {
+		b.wanted = p.seen
+		if now.Sub(p.seen) > time.Second { // time alone made it due
+			b.wanted = now
+		}
+	}
 }
 
 // misses notes that an object is gone that the errand may tell of which is being run.
@@ -108,14 +123,6 @@ func (b *bed) of(rule triage.RuleID) []treatment {
 		}
 	}
 	return ours
-}
-
-// ruleOf returns the rule that an object was made for, zero if none of ours was.
-func ruleOf(o remediation.Object) triage.RuleID {
-	if o.Check == "" {
-		return triage.RuleID{}
-	}
-	return checkRule(o.Check)
 }
 
 func objectKey(o remediation.Object) string {
@@ -253,14 +260,14 @@ func (l *loop) loseObject(now time.Time, b *bed, key string) {
 		return
 	}
 	l.restateCheck(now, rule)
-	c := l.checkOf(rule)
-	if o.ended || o.UID == b.ending || l.checks.isBack || c == nil || c.object.UID != o.CheckUID { // it went with its health check
+	c := l.careOf(rule)
+	if o.ended || o.UID == b.ending || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // it went with its policy
 		return
 	}
 	b.losses++
 	b.beginFrom = now.Add(growing(b.losses, firstRefusedRetry, lastRefusedRetry))
-	l.cfg.Metrics.treated(rule.Name, "lost")
-	l.cfg.Logger.Warn("remediation lost", "node", b.node, "nodeHealthCheck", rule.Name, "object", key)
+	l.cfg.Metrics.treated(rule, "", "lost")
+	l.cfg.Logger.Warn("remediation lost", "node", b.node, "rule", rule.String(), "object", key)
 }
 
 // attend tells the core what is known of some nodes now, and looks what is to be done.
@@ -299,6 +306,8 @@ func (l *loop) attendAll(now time.Time, check string) {
 // its treatments, and what speaks against treating it.
 func (l *loop) addCare(now time.Time, p *patient, facts *triage.Node) {
 	defer l.noteTold(p, facts)
+	l.addMachine(now, p, facts)
+	l.addObjects(p, facts)
 	if l.checks.isBack {
 		return
 	}
@@ -315,20 +324,33 @@ func (l *loop) addCare(now time.Time, p *patient, facts *triage.Node) {
 	if facts.ControlPlane && l.remains.words != "" {
 		veto("another control-plane node may be in treatment: " + l.remains.words)
 	}
+	if b := l.beds[p.node.Name]; b != nil {
+		if by, until, held := nodelease.Held(b.lease, now); held && !nodelease.IsHealthCheck(by) {
+			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
+		}
+	}
+}
+
+// addObjects adds the remediation objects that there are for a node. Whatever is not
+// known to be the treatment of a rule that is followed has everybody else wait: somebody
+// is at work on the node.
+func (l *loop) addObjects(p *patient, facts *triage.Node) {
 	b := l.beds[p.node.Name]
 	if b == nil {
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
-		c := l.checks.known[o.Check]
+		c := l.careOf(ruleOf(o.Object))
 		switch {
 		case !o.IsOf(p.node):
-			veto(key + " is still there, for a node that had this name before")
-		case o.Check == "":
-			veto(key + ", which no health check has made, is there")
+			l.vetoAll(facts, key+" is still there, for a node that had this name before")
+		case o.Owner == remediation.Owner{}:
+			l.vetoAll(facts, key+", which no health check has made, is there")
+		case !l.isOurs(o.Object):
+			l.vetoAll(facts, key+" is there, of a health check that another controller follows")
 		case c != nil && !c.isFollowed():
-			veto(key + " of health check " + o.Check + ", which cannot be followed, is there")
+			l.vetoAll(facts, key+" of health check "+o.Owner.Name+", which cannot be followed, is there")
 		default:
 			step := 0
 			if c != nil {
@@ -342,8 +364,5 @@ func (l *loop) addCare(now time.Time, p *patient, facts *triage.Node) {
 				Rule: ruleOf(o.Object), Step: step, Since: since, Failed: o.Failed, Deletes: o.DeletesNode, HealthySince: o.HealthySince,
 			})
 		}
-	}
-	if by, until, held := nodelease.Held(b.lease, now); held && !nodelease.IsHealthCheck(by) {
-		veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 	}
 }

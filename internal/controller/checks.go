@@ -208,6 +208,13 @@ func (l *loop) meetKinds() {
 			spoken[object.GroupVersionKind] = true
 		}
 	}
+	for _, pol := range l.repairs.policies {
+		for _, ref := range pol.templates() {
+			if t, err := remediation.TemplateOf(ref); err == nil {
+				spoken[t.GroupVersionKind], spoken[t.ObjectKind()] = true, true
+			}
+		}
+	}
 	for of := range spoken {
 		l.checks.kinds.meet(of)
 	}
@@ -269,7 +276,7 @@ func (l *loop) followChecks(now time.Time) {
 	if !l.checks.moved {
 		return
 	}
-	l.checks.moved = false
+	l.checks.moved, l.repairs.moved = false, true // a template is gone, or there
 	for _, name := range slices.Sorted(maps.Keys(l.checks.known)) {
 		if !l.checks.isBack {
 			l.followCheck(now, l.checks.known[name])

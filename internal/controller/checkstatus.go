@@ -273,7 +273,7 @@ func listed(counts map[triage.Code]int) string {
 // time has come.
 func isWait(code triage.Code) bool {
 	switch code {
-	case triage.GateClosed, triage.CoolingDown, triage.CapFull, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying:
+	case triage.GateClosed, triage.CoolingDown, triage.CapFull, triage.NotAllowed, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying:
 		return true
 	default:
 		return false

@@ -113,7 +113,7 @@ func (s *site) errand(node *corev1.Node) *errand {
 	template.SetGroupVersionKind(remediator.TemplateKind)
 	template.SetNamespace(metav1.NamespaceDefault)
 	template.SetName("quick")
-	object, err := remediation.Make(template, node, checkNamed("check"))
+	object, err := remediation.Make(template, node, ownerOf(checkNamed("check")))
 	must(s.T, err)
 	return &errand{
 		task: begin, rule: checkRule("check"), node: node, create: object,

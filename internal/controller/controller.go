@@ -10,6 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
@@ -18,13 +19,16 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/census"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/vet"
 )
 
 // Config is what a controller works with.
@@ -40,6 +44,8 @@ type Config struct {
 	Namespace string
 	// Identity is the name of this process. No other process ever has the same.
 	Identity string
+	// Repairs is how nodes are replaced.
+	Repairs RepairConfig
 	// Census, if there is one, is told of every node from now on.
 	Census *census.Census
 	// Announce tells users of a change. It must not block, and may be called by several
@@ -122,6 +128,15 @@ func (c *Controller) Start(ctx context.Context) error {
 	watches.Go(func() { agents.Run(ctx) })
 	healthChecks := newInquiry(signal, &remediationv1alpha1.NodeHealthCheck{}, from(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
 	watches.Go(func() { healthChecks.ask(ctx) })
+	repairPolicies := newInquiry(signal, &v1alpha1.RepairPolicy{}, from(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
+	watches.Go(func() { repairPolicies.ask(ctx) })
+	claims := newInquiry(signal, &karpenter.NodeClaim{}, from(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }))
+	watches.Go(func() { claims.ask(ctx) })
+	blocks, err := c.keepBlocks(signal)
+	if err != nil {
+		return err
+	}
+	watches.Go(func() { blocks.Run(ctx) })
 	l := &loop{
 		cfg:      c.cfg,
 		core:     triage.New(),
@@ -149,13 +164,16 @@ func (c *Controller) Start(ctx context.Context) error {
 				},
 			},
 		},
-		beds:          map[string]*bed{},
-		homes:         map[string]*bed{},
-		reports:       make(chan *errandReport, nurses),
-		checkStatuses: make(chan checkStatusOutcome, statusWriters),
-		pulse:         &c.pulse,
-		pages:         pages{book: book, inherited: inherited, done: make(chan error, 1)},
-		startedAt:     time.Now(),
+		repairs:        newRepairs(c.cfg.Repairs, repairPolicies, blocks),
+		machines:       newMachines(claims),
+		beds:           map[string]*bed{},
+		homes:          map[string]*bed{},
+		reports:        make(chan *errandReport, nurses),
+		checkStatuses:  make(chan checkStatusOutcome, statusWriters),
+		policyStatuses: make(chan policyStatusOutcome, statusWriters),
+		pulse:          &c.pulse,
+		pages:          pages{book: book, inherited: inherited, done: make(chan error, 1)},
+		startedAt:      time.Now(),
 	}
 	return l.run(ctx)
 }
@@ -171,6 +189,32 @@ func (c *Controller) listenToAgents() (*silence.Keeper, error) {
 		Wrote:     func(fate treat.Fate) { c.cfg.Metrics.wrote("nodes/status", fate) },
 		Count:     c.cfg.Metrics.heard,
 		Logger:    c.cfg.Logger,
+	})
+}
+
+// keepBlocks returns who knows which repair blocks are in force. It shares nothing with
+// the loop, which takes from it what has changed.
+func (c *Controller) keepBlocks(signal chan<- struct{}) (*poolblock.Keeper, error) {
+	r := c.cfg.Repairs
+	return poolblock.NewKeeper(poolblock.Config{
+		Client:    c.cfg.Client,
+		Namespace: c.cfg.Namespace,
+		Judge: func(pool string, block *v1alpha1.RepairSpec) error {
+			named := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpenter.NodePoolSpec{Repair: block}}
+			return vet.StandingNodePool(vet.NodePoolCase{Pool: named, Repairs: vet.Repairs{Statements: r.Karpenter}}).Err()
+		},
+		Restore:  r.RestoreSchema,
+		Schema:   r.Schema,
+		Announce: c.cfg.Announce,
+		Wrote:    c.cfg.Metrics.wrote,
+		Count:    c.cfg.Metrics.blocks,
+		Changed: func() {
+			select {
+			case signal <- struct{}{}:
+			default: // it is lit already
+			}
+		},
+		Logger: c.cfg.Logger,
 	})
 }
 

@@ -68,18 +68,15 @@ func (l *loop) noteTold(p *patient, facts *triage.Node) {
 // away: by a remediator that has said so, while nobody was here to hear it, or in words
 // that came later than the node went. Nobody knows when that was, so it is now.
 func (l *loop) findDepartures(now time.Time, b *bed) {
-	if l.checks.isBack {
-		return
-	}
 	p := l.patients[b.node]
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
-		c := l.checkOf(ruleOf(o.Object))
-		if !o.DeletesNode || o.told || o.isOf(p) || c == nil || c.object.UID != o.CheckUID {
+		c := l.careOf(ruleOf(o.Object))
+		if !l.isOurs(o.Object) || !o.DeletesNode || o.told || o.isOf(p) || c == nil || c.owner != o.Owner {
 			continue
 		}
 		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), func(other treatment) bool {
-			return other.told && other.Check == o.Check && other.NodeUID == o.NodeUID
+			return other.told && other.Owner == o.Owner && other.NodeUID == o.NodeUID
 		})
 		o.told = true
 		b.objects[key] = o
@@ -137,6 +134,13 @@ func (ds *departures) isNamed(g triage.Grant) bool {
 	return is
 }
 
+// asks says whether the next page tells that a node is gone whose claim was to be
+// deleted, and with that all there is to know.
+func (ds *departures) asks(granted ledger.Entry) bool {
+	_, isClaim := claimNamed(granted.Object)
+	return isClaim && slices.ContainsFunc(ds.asked, func(e ledger.Entry) bool { return departureOf(e) == departureOf(granted) })
+}
+
 // hasDepartures says whether a node is gone that the page does not name, or one keeps its
 // place no more that it does. Who waited for the page, and need not any more, goes on.
 func (l *loop) hasDepartures(now time.Time) bool {
@@ -178,6 +182,22 @@ func (l *loop) isUnnamed(o treatment) bool {
 			ds.awaited = map[string]bool{}
 		}
 		ds.awaited[o.Node] = true
+	}
+	return is
+}
+
+// isUnnamedGrant says whether what the ledger names is all that tells of a node that is
+// gone with its claim.
+func (l *loop) isUnnamedGrant(e ledger.Entry) bool {
+	ds := &l.pages.departed
+	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
+		return departureOf(e) == departure{g.Rule, g.Node, g.UID} && !ds.isNamed(g)
+	})
+	if is {
+		if ds.awaited == nil {
+			ds.awaited = map[string]bool{}
+		}
+		ds.awaited[e.Node] = true
 	}
 	return is
 }

@@ -446,7 +446,7 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 		if len(first) != maxDeparted {
 			t.Fatalf("%d are named", len(first))
 		}
-		kept := treatment{Object: remediation.Object{Check: "check", Node: fmt.Sprintf("n%03d", maxDeparted), DeletesNode: true, Succeeded: true, NodeUID: types.UID(fmt.Sprintf("n%03d", maxDeparted))}}
+		kept := treatment{Object: remediation.Object{Owner: ownerOf(checkNamed("check")), Node: fmt.Sprintf("n%03d", maxDeparted), DeletesNode: true, Succeeded: true, NodeUID: types.UID(fmt.Sprintf("n%03d", maxDeparted))}}
 		if !w.isUnnamed(kept) {
 			t.Error("the object of one that is not named may be ended")
 		}

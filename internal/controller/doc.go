@@ -51,4 +51,22 @@
 // A node that a remediator takes away for good keeps its place until it is replaced. The
 // core keeps it while this process lives. For an heir the ledger names it, and what took
 // it away is not ended before it does: one of the two always tells of it.
+//
+// # How a node is terminated
+//
+// By whom a node may be terminated is found out here, once for every node, and told to the
+// core as a label that no node can have: so a node has one policy, and a policy counts no
+// node of another. How many may go, beside the bound, is told as an allowance: what the
+// pool's disruption budgets leave, and for nodes that do not become ready how many tries
+// their pool has left.
+//
+//	decided ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
+//	                                            │                                     │
+//	                                   spared: mark taken off            ledger names the departure
+//
+// The mark and the deletion each carry the claim's version: what has changed meanwhile is
+// looked at first, and a claim that was spared cannot be deleted by what was sent before.
+// One of ledger, mark and departure always tells whoever comes next. The watches of nodes
+// and of claims tell in any order: a node that outlives its claim is in treatment until it
+// goes too, and a node of a pool whose claim is not known yet is not called ready.
 package controller

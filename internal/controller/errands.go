@@ -10,11 +10,12 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -39,6 +40,8 @@ const (
 	lock                  // lock the node for longer
 	unlock                // let others have it
 	unconfirm             // take the annotation off the node that confirmed its health
+	terminate             // mark the node's claim, and delete it
+	spare                 // take the mark off a claim that is not to go
 )
 
 // errand is one thing that is to be done about a bed.
@@ -47,13 +50,17 @@ type errand struct {
 	rule   triage.RuleID
 	reason triage.Reason
 
-	node   *corev1.Node  // as it is known; nil if it is gone
-	check  metav1.Object // whose judgement ends a treatment, as it is known; nil if it is gone
+	node   *corev1.Node // as it is known; nil if it is gone
+	care   *care        // whose judgement ends a treatment, as it is known; nil if it is gone
 	object remediation.Object
 	create *unstructured.Unstructured
 	notes  map[string]*string
 	lease  *coordinationv1.Lease // to be written, or deleted
 	step   int
+
+	claim *karpenter.NodeClaim // as it is known
+	mark  record.Mark          // to be written, or taken back; none if it is there
+	since time.Time            // when it was decided
 }
 
 // errandReport is what became of an errand.
@@ -71,6 +78,10 @@ type errandReport struct {
 	version   string    // of what was written, where only that is known
 	lease     *coordinationv1.Lease
 	isLeased  bool // the lease is as it is now; nil if there is none
+
+	claim     *karpenter.NodeClaim // as it is now, where that is known
+	isGone    bool                 // there is no such claim any more
+	isDeleted bool                 // the claim was deleted by this errand, which its finalizers may take a while over
 }
 
 // tend queues the bed of a node if there is something to do about it.
@@ -94,19 +105,25 @@ func (l *loop) tend(now time.Time, node string) {
 // admit makes a bed for a node whose plan asks for one, and looks after those that
 // have one.
 func (l *loop) admit(now time.Time, p *patient, plan triage.Plan) {
-	concerns := speaksOf(plan.Release) || speaksOf(plan.CallOff) ||
-		plan.Treatment != nil && plan.Treatment.Rule.Kind == triage.NodeHealthCheck ||
+	concerns := l.speaksOf(plan.Release) || l.speaksOf(plan.CallOff) ||
+		plan.Treatment != nil && l.isCare(plan.Treatment.Rule) ||
 		isConfirmed(p.node) && len(l.checks.known) > 0
-	if l.checks.isBack || !concerns && l.beds[p.node.Name] == nil {
+	if !concerns && l.beds[p.node.Name] == nil {
 		return
 	}
 	l.bedOf(p.node.Name)
 	l.tend(now, p.node.Name)
 }
 
-// speaksOf says whether a health check is among those that reasons are about.
-func speaksOf(reasons []triage.Reason) bool {
-	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return r.Rule.Kind == triage.NodeHealthCheck })
+// isCare says whether what a rule asks for stands elsewhere than on the node, and is
+// not left to another controller.
+func (l *loop) isCare(rule triage.RuleID) bool {
+	return rule.Kind == triage.NodeHealthCheck && !l.checks.isBack || isRepair(rule)
+}
+
+// speaksOf says whether such a rule is among those that reasons are about.
+func (l *loop) speaksOf(reasons []triage.Reason) bool {
+	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return l.isCare(r.Rule) })
 }
 
 func isConfirmed(node *corev1.Node) bool {
@@ -117,9 +134,6 @@ func isConfirmed(node *corev1.Node) bool {
 // nextErrand returns what is to be done about a bed now, or when there may be. What
 // has failed before is passed over until it may be tried again.
 func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
-	if l.checks.isBack {
-		return nil, time.Time{}
-	}
 	mayRun := func(e *errand) bool {
 		if e == nil {
 			return false
@@ -138,7 +152,7 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 	if e := l.clearOut(b, p); mayRun(e) {
 		return e, time.Time{}
 	}
-	due = earliest(due, b.awaitRemains(now, p))
+	due = earliest(due, l.awaitRemains(now, b, p))
 	if p == nil {
 		return nil, due // the lock goes with the node
 	}
@@ -146,8 +160,13 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 	if !ok {
 		return nil, due
 	}
+	e, wait := l.nextTermination(now, b, p, plan)
+	if mayRun(e) {
+		return e, time.Time{}
+	}
+	due = earliest(due, wait)
 	for _, reason := range plan.Release {
-		if reason.Rule.Kind != triage.NodeHealthCheck {
+		if !l.isByObject(b, p, reason.Rule) {
 			continue
 		}
 		e, wait := l.release(now, b, p, reason)
@@ -157,11 +176,11 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 		due = earliest(due, wait)
 	}
 	for _, reason := range plan.CallOff {
-		if reason.Rule.Kind == triage.NodeHealthCheck {
+		if l.isByObject(b, p, reason.Rule) {
 			due = earliest(due, l.vacate(now, b, reason.Rule))
 		}
 	}
-	if t := plan.Treatment; t != nil && t.Rule.Kind == triage.NodeHealthCheck {
+	if t := plan.Treatment; t != nil && l.isByObject(b, p, t.Rule) {
 		if e := l.noteFor(now, b, p, t); mayRun(e) {
 			return e, time.Time{}
 		}
@@ -171,7 +190,7 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 			}
 		}
 		// What was confirmed was the health of an earlier day.
-		if isConfirmed(p.node) && !b.isTreated(p) {
+		if isConfirmed(p.node) && !l.isTreated(b, p) {
 			if e := (&errand{task: unconfirm, node: p.node}); mayRun(e) {
 				return e, time.Time{}
 			}
@@ -179,10 +198,10 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 		if e := l.beginning(now, b, p, t); mayRun(e) {
 			return e, time.Time{}
 		}
-	} else {
+	} else if t == nil || !isRepair(t.Rule) {
 		b.wanted = time.Time{}
 	}
-	e, wait := l.lockOrUnlock(now, b, p, plan)
+	e, wait = l.lockOrUnlock(now, b, p, plan)
 	if mayRun(e) {
 		return e, time.Time{}
 	}
@@ -195,13 +214,13 @@ func (l *loop) nextErrand(now time.Time, b *bed) (next *errand, due time.Time) {
 func (l *loop) clearOut(b *bed, p *patient) *errand {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
-		if o.Check == "" || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isUnnamed(o)) {
-			continue
-		}
-		if c := l.checks.known[o.Check]; c != nil && !c.isFollowed() {
+		if !l.isOurs(o.Object) || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isUnnamed(o)) {
 			continue
 		}
 		rule := ruleOf(o.Object)
+		if c := l.careOf(rule); c != nil && !c.isFollowed() {
+			continue
+		}
 		e := &errand{task: end, rule: rule, object: o.Object, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}}
 		if p != nil {
 			e.node = p.node
@@ -218,9 +237,7 @@ func (l *loop) release(now time.Time, b *bed, p *patient, reason triage.Reason) 
 	for _, o := range ours {
 		if !o.isEnding() && o.IsOf(p.node) {
 			e := &errand{task: end, rule: reason.Rule, object: o.Object, reason: reason, node: p.node}
-			if c := l.checkOf(reason.Rule); c != nil {
-				e.check = c.object
-			}
+			e.care = l.careOf(reason.Rule)
 			return e, time.Time{}
 		}
 	}
@@ -234,10 +251,12 @@ func (l *loop) release(now time.Time, b *bed, p *patient, reason triage.Reason) 
 // takes a place that the ledger names is waited for, and the time is returned until
 // when it may still arrive; what takes none is ended if it does.
 func (l *loop) vacate(now time.Time, b *bed, rule triage.RuleID) (due time.Time) {
-	if until := b.mayArrive(now); !until.IsZero() {
-		return until
+	if triage.RuleID(b.granted.Rule) == rule { // else that is another one's
+		if until := l.mayArrive(now, b); !until.IsZero() {
+			return until
+		}
+		b.giveBack()
 	}
-	b.giveBack()
 	b.wanted = time.Time{}
 	l.core.Abandon(now, b.node, rule, 0)
 	return time.Time{}
@@ -245,7 +264,7 @@ func (l *loop) vacate(now time.Time, b *bed, rule triage.RuleID) (due time.Time)
 
 // noteFor returns what is to be noted on an object of a treatment.
 func (l *loop) noteFor(now time.Time, b *bed, p *patient, t *triage.PlannedTreatment) *errand {
-	c := l.checkOf(t.Rule)
+	c := l.careOf(t.Rule)
 	if c == nil {
 		return nil
 	}
@@ -261,7 +280,7 @@ func (l *loop) noteFor(now time.Time, b *bed, p *patient, t *triage.PlannedTreat
 
 // beginning returns what is missing of a treatment that is to be under way.
 func (l *loop) beginning(now time.Time, b *bed, p *patient, t *triage.PlannedTreatment) *errand {
-	c := l.checkOf(t.Rule)
+	c := l.careOf(t.Rule)
 	if c == nil || t.Step >= len(c.ladder) {
 		return nil
 	}
@@ -274,20 +293,31 @@ func (l *loop) beginning(now time.Time, b *bed, p *patient, t *triage.PlannedTre
 	if template == nil {
 		return nil
 	}
-	object, err := remediation.Make(template, p.node, c.object)
+	object, err := remediation.Make(template, p.node, c.owner)
 	if err != nil { // which was looked for when the template came
 		return nil
 	}
-	if b.wanted.IsZero() {
-		b.wanted = p.seen
-		if now.Sub(p.seen) > time.Second { // time alone made it due
-			b.wanted = now
-		}
-	}
+	b.want(now, p)
 	return &errand{
 		task: begin, rule: t.Rule, reason: t.Reason, node: p.node, create: object, step: t.Step,
-		lease: nodelease.Take(b.lease, p.node, nodelease.HolderOf(c.object.Name), leaseDuration, now),
+		lease: nodelease.Take(b.lease, p.node, holder(c.owner), leaseDuration, now),
 	}
+}
+
+// isByObject says whether what a rule asks for on a node is a remediation object: always
+// if it is a health check's, and if there is no claim to be deleted.
+func (l *loop) isByObject(b *bed, p *patient, rule triage.RuleID) bool {
+	switch {
+	case rule.Kind == triage.NodeHealthCheck:
+		return !l.checks.isBack
+	case rule.Kind != triage.Repair:
+		return false
+	case len(b.of(rule)) > 0:
+		return true
+	}
+	r := l.repairs.followed[rule]
+	c, _ := l.machines.claimOf(p.node)
+	return r != nil && len(r.ladder) > 0 && c == nil
 }
 
 // notesFor returns what is to be written on an object of a treatment: that its time
@@ -311,35 +341,46 @@ func stampOf(t time.Time) *string {
 	return &text
 }
 
-// ofNode returns the objects of health checks that are about this very node.
-func (b *bed) ofNode(p *patient) []treatment {
+// ofNode returns our objects that are about this very node.
+func (l *loop) ofNode(b *bed, p *patient) []treatment {
 	var ours []treatment
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		if o := b.objects[key]; o.Check != "" && o.IsOf(p.node) {
+		if o := b.objects[key]; l.isOurs(o.Object) && o.IsOf(p.node) {
 			ours = append(ours, o)
 		}
 	}
 	return ours
 }
 
-func (b *bed) isTreated(p *patient) bool { return len(b.ofNode(p)) > 0 }
+func (l *loop) isTreated(b *bed, p *patient) bool { return len(l.ofNode(b, p)) > 0 }
 
 // dispatchErrands sends what is queued, as far as there are nurses.
 func (l *loop) dispatchErrands(ctx context.Context, now time.Time) {
 	for tries := l.errands.len(); tries > 0 && l.nursing < nurses; tries-- {
 		b := l.errands.pop()
-		b.stage = idle
-		e, due := l.nextErrand(now, b)
-		switch {
-		case e == nil:
-			l.rest(now, b, due)
-		case e.task == begin && remediation.IsControlPlane(e.node) && b.granted != e.entry():
-			b.stage = entered
-			l.pages.beginning = append(l.pages.beginning, b)
-		default:
+		if e := l.mayGo(now, b); e != nil {
 			l.sendErrand(ctx, now, b, e)
 		}
 	}
+}
+
+// mayGo looks once more at what is to be done about a bed, and returns it if it may be
+// now. What takes a place waits for the ledger first.
+func (l *loop) mayGo(now time.Time, b *bed) *errand {
+	b.stage = idle
+	e, due := l.nextErrand(now, b)
+	switch {
+	case e == nil:
+		l.rest(now, b, due)
+	case e.takesPlace() && l.isOverAllowance(now, e):
+		l.rest(now, b, earliest(due, l.vacate(now, b, e.rule))) // who has waited longer goes first
+	case e.takesPlace() && b.granted != e.entry():
+		b.stage = entered
+		l.pages.beginning = append(l.pages.beginning, b)
+	default:
+		return e
+	}
+	return nil
 }
 
 // rest leaves a bed alone until there may be something to do. What is no longer to
@@ -388,7 +429,7 @@ func (l *loop) setOut(now time.Time, b *bed, e *errand) *errandReport {
 	b.stage = written
 	l.nursing++
 	switch {
-	case e.task == begin && b.granted.Object != "":
+	case (e.task == begin || e.task == terminate) && b.granted.Object != "":
 		b.sent = now
 	case e.task == end:
 		b.ending = e.object.UID
@@ -422,7 +463,7 @@ func (l *loop) runErrand(ctx context.Context, r *errandReport) (err error) {
 				return err
 			}
 		}
-		if err := l.lookAtCheck(ctx, r); err != nil {
+		if err := l.lookAtPolicy(ctx, r); err != nil {
 			return err
 		}
 		if e.reason.Code == triage.NodeGone { // it may say by now that this was meant to be
@@ -437,6 +478,10 @@ func (l *loop) runErrand(ctx context.Context, r *errandReport) (err error) {
 		err = l.write.ReleaseLease(ctx, e.lease)
 	case unconfirm:
 		r.version, err = l.write.RemoveConfirmation(ctx, e.node)
+	case terminate:
+		err = l.runTerminate(ctx, r)
+	case spare:
+		err = l.runSpare(ctx, r)
 	}
 	return err
 }
@@ -522,28 +567,28 @@ func (l *loop) lookForNode(ctx context.Context, r *errandReport) (isGone bool, e
 	return false, nil
 }
 
-// lookAtCheck makes sure that the health check is the one by which a node is not sick.
+// lookAtPolicy makes sure that the policy is the one by which a node is not sick.
 // Whoever has lost the lead and does not know it yet may know of what the next one has
 // made, and not yet of the edit that it was made for.
-func (l *loop) lookAtCheck(ctx context.Context, r *errandReport) error {
-	known := r.errand.check
+func (l *loop) lookAtPolicy(ctx context.Context, r *errandReport) error {
+	known := r.errand.care
 	if known == nil {
 		return nil
 	}
-	now, err := l.write.FetchCheck(ctx, known.GetName())
+	now, err := l.write.FetchOwner(ctx, known.owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
 		return err
-	case now.UID != known.GetUID() || now.Generation != known.GetGeneration():
+	case now.UID != known.owner.UID || now.Generation != known.generation:
 		r.fate = treat.Stale
-		return fmt.Errorf("NodeHealthCheck %s has changed meanwhile", known.GetName())
+		return fmt.Errorf("%s %s has changed meanwhile", known.owner.Kind, known.owner.Name)
 	}
 	return nil
 }
 
-var taskNames = [...]string{begin: "begin", end: "end", note: "note", lock: "lock", unlock: "unlock", unconfirm: "unconfirm"}
+var taskNames = [...]string{begin: "begin", end: "end", note: "note", lock: "lock", unlock: "unlock", unconfirm: "unconfirm", terminate: "terminate", spare: "spare"}
 
 func (t task) String() string { return taskNames[t] }
 
@@ -554,6 +599,8 @@ func (t task) resource() string {
 		return "leases"
 	case unconfirm:
 		return "nodes"
+	case terminate, spare:
+		return "nodeclaims"
 	default:
 		return "remediations"
 	}
@@ -568,6 +615,10 @@ func (t task) failed() string {
 		return "could not be ended"
 	case note:
 		return "could not be noted on"
+	case terminate:
+		return "the NodeClaim could not be deleted"
+	case spare:
+		return "the NodeClaim could not be spared"
 	default:
 		return "the node's Lease could not be written"
 	}

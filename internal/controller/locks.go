@@ -19,6 +19,9 @@ const (
 // lockOrUnlock returns what is to be done about the lock on a node, and about the
 // annotation by which somebody has confirmed its health, or when there may be.
 func (l *loop) lockOrUnlock(now time.Time, b *bed, p *patient, plan triage.Plan) (e *errand, due time.Time) {
+	if l.checks.isBack && !l.isTreated(b, p) {
+		return nil, time.Time{} // who locks it for a health check is another controller
+	}
 	by, until, held := nodelease.Held(b.lease, now)
 	if held && !nodelease.IsHealthCheck(by) {
 		return nil, until.Add(time.Microsecond) // which may be put off; at that very time it is held still
@@ -29,14 +32,14 @@ func (l *loop) lockOrUnlock(now time.Time, b *bed, p *patient, plan triage.Plan)
 		}
 		return &errand{task: lock, node: p.node, lease: nodelease.Take(b.lease, p.node, holder, leaseDuration, now)}, time.Time{}
 	}
-	switch isPlanned := plan.Treatment != nil && plan.Treatment.Rule.Kind == triage.NodeHealthCheck; {
-	case isPlanned && !b.isTreated(p):
+	switch isPlanned := plan.Treatment != nil && l.isByObject(b, p, plan.Treatment.Rule); {
+	case isPlanned && !l.isTreated(b, p):
 		return nil, time.Time{} // it is locked with the treatment
 	case b.granted.Object != "": // it may still arrive
 		return nil, time.Time{}
 	case b.lease != nil && b.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*b.lease.Spec.HolderIdentity):
 		return &errand{task: unlock, node: p.node, lease: b.lease}, time.Time{}
-	case !b.isTreated(p) && isConfirmed(p.node) && !speaksOf(plan.Findings):
+	case !l.isTreated(b, p) && isConfirmed(p.node) && !l.speaksOf(plan.Findings):
 		return &errand{task: unconfirm, node: p.node}, time.Time{}
 	}
 	return nil, time.Time{}
@@ -45,17 +48,17 @@ func (l *loop) lockOrUnlock(now time.Time, b *bed, p *patient, plan triage.Plan)
 // wantsLock says for whom a node is to be locked, and until when: while something of
 // a health check is there that may be at work. Whose time is up is told so first. Where
 // that cannot be, it is locked for a while longer, and not for ever.
-func (l *loop) wantsLock(now time.Time, b *bed, p *patient, t *triage.PlannedTreatment) (holder string, until time.Time) {
-	for _, o := range b.ofNode(p) {
+func (l *loop) wantsLock(now time.Time, b *bed, p *patient, t *triage.PlannedTreatment) (by string, until time.Time) {
+	for _, o := range l.ofNode(b, p) {
 		works := l.worksUntil(o, t)
 		if isTold := o.TimedOut || o.Succeeded || !isOf(t, o) || !t.HealthySince.IsZero(); !isTold && !now.Before(works) {
 			works = o.Created.Add(l.timeoutOf(o) + 2*longestWork)
 		}
 		if works.After(until) {
-			holder, until = nodelease.HolderOf(o.Check), works
+			by, until = holder(o.Owner), works
 		}
 	}
-	return holder, until
+	return by, until
 }
 
 // worksUntil says until when a remediator may be at work on the node: until its
@@ -82,7 +85,7 @@ func isOf(t *triage.PlannedTreatment, o treatment) bool {
 
 // timeoutOf returns the timeout of the step that an object is of, zero for none.
 func (l *loop) timeoutOf(o treatment) time.Duration {
-	c := l.checks.known[o.Check]
+	c := l.careOf(ruleOf(o.Object))
 	if c == nil {
 		return 0
 	}

@@ -43,6 +43,8 @@ type loop struct {
 	vetting  vetting
 
 	checks   checks
+	repairs  repairs
+	machines machines
 	leases   *inquiry[*coordinationv1.Lease] // of nodes
 	beds     map[string]*bed
 	homes    map[string]*bed // of remediation objects, by kind, namespace and name
@@ -57,9 +59,10 @@ type loop struct {
 	writing  int
 	outcomes chan outcome
 
-	statusWriting int
-	statuses      chan statusOutcome
-	checkStatuses chan checkStatusOutcome
+	statusWriting  int
+	statuses       chan statusOutcome
+	checkStatuses  chan checkStatusOutcome
+	policyStatuses chan policyStatusOutcome
 
 	statusAt   time.Time // when statuses are to be looked at, zero for never
 	statusLast time.Time
@@ -94,6 +97,8 @@ func (l *loop) run(ctx context.Context) error {
 			l.heedStatus(o)
 		case o := <-l.checkStatuses:
 			l.heedCheckStatus(o)
+		case o := <-l.policyStatuses:
+			l.heedPolicyStatus(o)
 		case r := <-l.reports:
 			l.heedErrand(r)
 		case o := <-l.sheets.done:
@@ -118,13 +123,16 @@ func (l *loop) run(ctx context.Context) error {
 // with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && len(l.sheets.denied) == 0 || !l.knowsChecks(now)) {
+	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && len(l.sheets.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
 		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)
 	if !l.loaded {
 		l.vetSets(now, false) // so that nodes meet rules, and not each rule all nodes
 	}
+	l.takeRepairs(now)
+	l.takeClaims(now) // so that what is allowed is known before anything is decided
+	l.tellAllowances(now)
 	l.takeNodes(now)
 	l.vetSets(now, true)
 	l.takeSheets(now) // which are held against the sets that are followed
@@ -132,19 +140,21 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.takeChecks(now)
 	l.takeObjects(now) // of nodes that are known, and for rules that are not yet
 	l.followChecks(now)
+	l.followRepairs(now)
 	if !l.loaded {
-		l.loaded = true
 		if l.cfg.Census != nil {
 			l.cfg.Census.Take()
 		}
 		l.takeInheritance(now)
+		l.tellAllowances(now) // which it may have changed
+		l.loaded = true
 		l.lookAtRemains(now)
 		l.core.Loaded(now)
 		for node := range l.beds {
 			l.tend(now, node)
 		}
 		l.cfg.Metrics.leading.Set(1)
-		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "nodeHealthChecks", len(l.checks.known), "after", time.Since(l.startedAt).String())
+		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.machines.known), "after", time.Since(l.startedAt).String())
 	}
 	l.lookAtRemains(now)
 	judging := l.judgeWaiting(now)
@@ -156,7 +166,8 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.dispatch(ctx, now)
 	l.dispatchErrands(ctx, now)
 	l.considerWoken(now)
-	due := earliest(l.retry(now), l.writePage(ctx, now))
+	allowing := l.tellAllowances(now)
+	due := earliest(l.retry(now), earliest(allowing, l.writePage(ctx, now)))
 	if l.queue.len() > 0 && l.writing < writers || l.errands.len() > 0 && l.nursing < nurses { // a last look changed a plan
 		due = now
 	}
@@ -203,6 +214,7 @@ func (l *loop) takeNodes(now time.Time) {
 		}
 	}
 	l.core.Observe(now, facts...)
+	l.attendStirred(now)
 	// Somebody else's taint that served may be gone, which is no fact of the core.
 	for i := range facts {
 		l.consider(now, l.patients[facts[i].Name])
@@ -235,7 +247,13 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // another set may select it now
 		l.lookAtStatuses(at)
 	}
+	before := p.node
+	l.machines.tie(before, node)
 	p.know(node, at)
+	if before != nil { // which may have had another machine
+		l.weighNode(before)
+	}
+	l.weighNode(node)
 	facts, err := observe.Node(node)
 	l.addCare(at, p, &facts)
 	l.vetting.moved, l.sheets.moved = true, true
@@ -265,6 +283,12 @@ func (l *loop) forget(now time.Time, p *patient) {
 	}
 	l.noteFindings(now, p, nil)
 	l.lookAtStatuses(now)
+	for _, policy := range p.shadowed {
+		l.repairs.shadow(policy, name, false)
+	}
+	l.machines.untie(p.node)
+	p.terminatedBy = triage.RuleID{}
+	l.weighNode(p.node)
 	p.gone = true
 	delete(l.patients, name)
 	l.tend(now, name)
@@ -293,9 +317,9 @@ func (l *loop) takeSets(now time.Time) {
 }
 
 // considerWoken looks at every node whose plan may ask for something else than
-// before.
+// before. Until everything is known, no plan is what it will be.
 func (l *loop) considerWoken(now time.Time) {
-	for {
+	for l.loaded {
 		name, ok := l.core.NextWoken()
 		if !ok {
 			return

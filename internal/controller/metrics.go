@@ -1,8 +1,11 @@
 package controller
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -29,6 +32,13 @@ type Metrics struct {
 	isBack        prometheus.Gauge
 	sheetsRead    prometheus.Gauge
 	agents        *prometheus.GaugeVec
+
+	repairNodes  *prometheus.GaugeVec
+	repairs      *prometheus.CounterVec
+	repairAfter  *prometheus.HistogramVec
+	readyTimeout *prometheus.CounterVec
+	poolHeld     *prometheus.GaugeVec
+	poolBlocks   *prometheus.GaugeVec
 }
 
 // NewMetrics returns metrics that are not registered yet.
@@ -113,6 +123,31 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_agents",
 			Help: "Agents that have a Lease: heard, or silent because they have not renewed it. 0 where this replica does not lead.",
 		}, []string{"state"}),
+		repairNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_repair_nodes",
+			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick, repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
+		}, []string{"rule", "nodepool", "state"}),
+		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "autohealer_repairs_total",
+			Help: "Repairs by what became of them: terminated (the NodeClaim was deleted), spared (it was marked, and is not to go after all), and for nodes without one begun, recovered, node_gone, called_off or lost as remediations are.",
+		}, []string{"nodepool", "condition", "mode", "outcome"}),
+		repairAfter: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "autohealer_due_to_repair_seconds",
+			Help:    "Time from when a repair was due to the answer that it has begun.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
+		}, []string{"kind"}),
+		readyTimeout: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "autohealer_nodeclaims_ready_timeout_recovered_total",
+			Help: "NodeClaims deleted because their node had not become ready in time.",
+		}, []string{"nodepool", "capacity_type"}),
+		poolHeld: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_nodepool_held",
+			Help: "Whether a NodePool is held (1) because nodes of it in a row have not become ready, or not (0).",
+		}, []string{"nodepool"}),
+		poolBlocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_nodepool_repair_blocks",
+			Help: "NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).",
+		}, []string{"state"}),
 	}
 }
 
@@ -135,7 +170,8 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead,
-		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents}
+		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents,
+		m.repairNodes, m.repairs, m.repairAfter, m.readyTimeout, m.poolHeld, m.poolBlocks}
 }
 
 var fateNames = map[treat.Fate]string{
@@ -179,15 +215,75 @@ func (m *Metrics) forgetCounts(rule triage.RuleID) {
 		m.toRecovery.DeletePartialMatch(labels)
 		return
 	}
+	if isRepair(rule) { // counted by pools
+		labels := prometheus.Labels{"nodepool": rule.Name}
+		m.repairs.DeletePartialMatch(labels)
+		m.readyTimeout.DeletePartialMatch(labels)
+		return
+	}
 	labels := prometheus.Labels{"conditionset": rule.Name}
 	m.placed.DeletePartialMatch(labels)
 	m.removed.DeletePartialMatch(labels)
 }
 
 // treated counts what became of a remediation.
-func (m *Metrics) treated(check, outcome string) {
-	m.treatments.WithLabelValues(check, outcome).Inc()
+func (m *Metrics) treated(rule triage.RuleID, condition, outcome string) {
+	if isRepair(rule) {
+		m.repairs.WithLabelValues("", condition, "Remediation", outcome).Inc()
+		return
+	}
+	m.treatments.WithLabelValues(rule.Name, outcome).Inc()
 }
+
+// begunAfter tells how long after it was due a treatment has begun.
+func (m *Metrics) begunAfter(rule triage.RuleID, wait time.Duration) {
+	if isRepair(rule) {
+		m.repairAfter.WithLabelValues(rule.Kind.String()).Observe(wait.Seconds())
+		return
+	}
+	m.toRemediation.WithLabelValues(rule.Name).Observe(wait.Seconds())
+}
+
+// recoveredAfter tells how long after a remediation was begun the node had recovered.
+func (m *Metrics) recoveredAfter(rule triage.RuleID, wait time.Duration) {
+	if !isRepair(rule) {
+		m.toRecovery.WithLabelValues(rule.Name).Observe(wait.Seconds())
+	}
+}
+
+// terminated counts what became of a node's machine.
+func (m *Metrics) terminated(pool, condition, mode, outcome string) {
+	m.repairs.WithLabelValues(pool, condition, mode, outcome).Inc()
+}
+
+// timedOut counts a node that had not become ready in time.
+func (m *Metrics) timedOut(pool, capacityType string) {
+	m.readyTimeout.WithLabelValues(pool, capacityType).Inc()
+}
+
+// repaired tells the counts of a rule of repairs.
+func (m *Metrics) repaired(rule triage.RuleID, pool string, sum tallied) {
+	for state, n := range map[string]int{"governed": sum.nodes, "sick": sum.sick, "repairing": sum.repairing, "held": sum.held} {
+		m.repairNodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
+	}
+}
+
+// forgetRepair drops what is said of a rule of repairs while it is there.
+func (m *Metrics) forgetRepair(rule triage.RuleID) {
+	m.repairNodes.DeletePartialMatch(prometheus.Labels{"rule": rule.String()})
+}
+
+// blocks tells what is the matter with repair blocks.
+func (m *Metrics) blocks(t poolblock.Tally) {
+	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.Unkept} {
+		m.poolBlocks.WithLabelValues(state).Set(float64(n))
+	}
+}
+
+// held tells whether a pool is.
+func (m *Metrics) held(pool string, is bool) { m.poolHeld.WithLabelValues(pool).Set(zeroOrOne(is)) }
+
+func (m *Metrics) forgetPool(pool string) { m.poolHeld.DeleteLabelValues(pool) }
 
 // checked tells the counts of a health check.
 func (m *Metrics) checked(name string, counts triage.Population, c *check) {

@@ -34,6 +34,8 @@ type pages struct {
 	beginning, starting []*bed
 	begun               []*bed
 	departed            departures
+	claims              []ledger.Entry // that are to be deleted, by the page as it is
+	next                []ledger.Entry // the page as it is being written
 	busy                bool
 	done                chan error
 
@@ -45,10 +47,17 @@ type pages struct {
 // may be made as long as the node has the version that it names.
 func (l *loop) takeInheritance(now time.Time) {
 	for _, e := range l.pages.inherited {
+		if !e.Gone.IsZero() { // these first: they say when
+			l.inheritDeparture(now, l.patients[e.Node], e)
+		}
+	}
+	for _, e := range l.pages.inherited {
 		p := l.patients[e.Node]
 		switch {
 		case !e.Gone.IsZero():
-			l.inheritDeparture(now, p, e)
+			continue
+		case e.Tries > 0:
+			l.inheritTries(e)
 			continue
 		case e.Object != "":
 			l.inheritTreatment(now, p, e)
@@ -68,6 +77,7 @@ func (l *loop) takeInheritance(now time.Time) {
 		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
 	}
+	l.pages.turnClaims(l.pages.inherited)
 	l.pages.inherited = nil
 	for _, node := range slices.Sorted(maps.Keys(l.beds)) {
 		l.findDepartures(now, l.beds[node])
@@ -77,7 +87,7 @@ func (l *loop) takeInheritance(now time.Time) {
 // inheritTreatment takes up a treatment that the one before may have sent. It may be
 // made for a while yet; where it has been, the object is known already.
 func (l *loop) inheritTreatment(now time.Time, p *patient, e ledger.Entry) {
-	if l.checks.isBack {
+	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.isBack {
 		return
 	}
 	b := l.bedOf(e.Node)
@@ -85,7 +95,13 @@ func (l *loop) inheritTreatment(now time.Time, p *patient, e ledger.Entry) {
 		return
 	}
 	b.granted, b.sent = e, now
-	l.remains.note(e.Node)
+	if e.ControlPlane {
+		l.remains.note(e.Node)
+	}
+	if claim, is := claimNamed(e.Object); is {
+		l.inheritTermination(now, p, b, claim)
+		return
+	}
 	l.pages.begun = append(l.pages.begun, b)
 	rule := triage.RuleID(e.Rule)
 	if !b.isGrantedTo(p) {
@@ -117,9 +133,10 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 // when it may be if that must wait.
 func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	pg := &l.pages
-	hasDepartures := l.hasDepartures(now)
+	hasEnded := l.hasEnded()
+	isStale := l.hasDepartures(now) || hasEnded
 	switch {
-	case pg.busy || len(pg.entering)+len(pg.beginning) == 0 && !hasDepartures:
+	case pg.busy || len(pg.entering)+len(pg.beginning) == 0 && !isStale:
 		return nil, time.Time{}
 	case now.Before(pg.notBefore):
 		return nil, pg.notBefore
@@ -130,7 +147,7 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	})
 	waiting := pg.entering
 	pg.entering, pg.asked = nil, nil
-	isDeparture := l.nameDepartures(now)
+	isStale = l.nameDepartures(now) || hasEnded
 	for i, p := range waiting {
 		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) >= maxNamed {
 			pg.entering = append(pg.entering, waiting[i:]...)
@@ -144,21 +161,50 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 		}
 	}
 	pg.begun = slices.DeleteFunc(pg.begun, func(b *bed) bool { return b.granted.Object == "" })
-	pg.starting, pg.beginning = pg.beginning, nil
-	for _, b := range slices.Clone(pg.starting) {
-		if b.asks = l.asksToBegin(now, b); b.asks.Object == "" { // it no longer takes a place
-			pg.starting = slices.DeleteFunc(pg.starting, func(other *bed) bool { return other == b })
+	beginning := pg.beginning
+	pg.starting, pg.beginning = nil, nil
+	for i, b := range beginning {
+		if len(pg.named)+len(pg.asked)+len(pg.departed.asked)+len(pg.begun)+len(pg.starting) >= maxNamed {
+			pg.beginning = append(pg.beginning, beginning[i:]...)
+			break
+		}
+		if b.asks = l.asksToBegin(now, b); b.asks.Object != "" {
+			pg.starting = append(pg.starting, b)
+		} else { // it no longer takes a place
 			b.stage = queued
 			l.errands.push(b)
 		}
 	}
-	if len(pg.asked)+len(pg.starting) == 0 && !isDeparture {
+	if len(pg.asked)+len(pg.starting) == 0 && !isStale {
 		return nil, time.Time{} // the page is full, or nobody needs it any more
 	}
-	return pg.entries(), time.Time{}
+	entries = pg.entries()
+	entries = append(entries, l.nameTries(now, entries)...)
+	pg.next = entries
+	return pg.next, time.Time{}
 }
 
-// entries returns the page as it is to be.
+// hasEnded says whether the page names a claim that is over and done with. An heir that
+// finds neither the claim nor its node would have to keep the place once more, for as
+// long as a replacement is waited for.
+func (l *loop) hasEnded() bool {
+	return slices.ContainsFunc(l.pages.claims, func(e ledger.Entry) bool {
+		b := l.beds[e.Node]
+		return b == nil || b.granted != e
+	})
+}
+
+// turnClaims notes which claims the page names that has been written.
+func (pg *pages) turnClaims(entries []ledger.Entry) {
+	pg.claims, pg.next = nil, nil
+	for _, e := range entries {
+		if _, is := claimNamed(e.Object); is {
+			pg.claims = append(pg.claims, e)
+		}
+	}
+}
+
+// entries returns what the page is to say of nodes.
 func (pg *pages) entries() []ledger.Entry {
 	entries := make([]ledger.Entry, 0, len(pg.named)+len(pg.asked))
 	for _, p := range pg.asked {
@@ -173,11 +219,22 @@ func (pg *pages) entries() []ledger.Entry {
 		entries = append(entries, b.asks)
 	}
 	for _, b := range pg.begun {
-		if b.granted != b.asks {
+		if !b.asksAgain() && !pg.departed.asks(b.granted) {
 			entries = append(entries, b.granted)
 		}
 	}
-	return append(entries, pg.departed.asked...)
+	return append(entries, pg.departed.asked...) // which is a page, however empty
+}
+
+// asksAgain says whether what the next page names is what this one does, if of a later
+// version: then the write that names the older one has not been made, and never will be.
+func (b *bed) asksAgain() bool {
+	before, after := b.granted, b.asks
+	if _, isClaim := claimNamed(before.Object); isClaim {
+		before.ResourceVersion, after.ResourceVersion = "", ""
+		before.Since, after.Since = time.Time{}, time.Time{}
+	}
+	return before == after
 }
 
 // asks returns what a patient needs on the page now, beside what it has there.
@@ -206,18 +263,37 @@ func (l *loop) asks(p *patient, now time.Time) grant {
 // if none is to any more.
 func (l *loop) asksToBegin(now time.Time, b *bed) ledger.Entry {
 	e, _ := l.nextErrand(now, b)
-	if e == nil || e.task != begin {
+	if e == nil || !e.takesPlace() {
 		return ledger.Entry{}
 	}
 	return e.entry()
 }
 
-// entry names an errand that makes an object.
-func (e *errand) entry() ledger.Entry {
-	return ledger.Entry{
-		Rule: record.Rule(e.rule), Node: e.node.Name, UID: string(e.node.UID),
-		Object: objectKey(remediation.Read(e.create)), Step: e.step,
+// takesPlace says whether an errand takes a place under a bound that nothing in the API
+// tells of before it has been run.
+func (e *errand) takesPlace() bool {
+	switch e.task {
+	case begin:
+		return remediation.IsControlPlane(e.node) || isRepair(e.rule)
+	case terminate:
+		return !e.isMarked()
+	default:
+		return false
 	}
+}
+
+// entry names an errand that takes a place.
+func (e *errand) entry() ledger.Entry {
+	entry := ledger.Entry{
+		Rule: record.Rule(e.rule), Node: e.node.Name, UID: string(e.node.UID), Step: e.step,
+		ControlPlane: remediation.IsControlPlane(e.node),
+	}
+	if e.task == terminate {
+		entry.Object, entry.ResourceVersion, entry.Since = claimKey(e.claim.Name), e.claim.ResourceVersion, e.since.UTC()
+	} else {
+		entry.Object = objectKey(remediation.Read(e.create))
+	}
+	return entry
 }
 
 func (g grant) entries(to []ledger.Entry, p *patient) []ledger.Entry {
@@ -280,12 +356,15 @@ func (l *loop) turnPage(err error) error {
 			pg.begun = append(pg.begun, b)
 		}
 		b.granted, b.asks = b.asks, ledger.Entry{}
-		l.remains.note(b.node)
+		if b.granted.ControlPlane {
+			l.remains.note(b.node)
+		}
 		b.stage = queued
 		l.errands.push(b)
 	}
 	pg.starting = nil
 	pg.departed.turn()
+	pg.turnClaims(pg.next)
 	return nil
 }
 

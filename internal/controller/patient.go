@@ -62,10 +62,19 @@ type patient struct {
 	refusedAt  time.Time
 	complaints map[triage.RuleID]complaint
 
-	wanted     time.Time      // since when a taint is missing
-	ours       []triage.Taint // that are on the node
-	findings   []triage.Reason
-	told       map[triage.RuleID]triage.Code // what people know of it under health checks
+	wanted    time.Time      // since when a taint is missing
+	ours      []triage.Taint // that are on the node
+	findings  []triage.Reason
+	told      map[triage.RuleID]triage.Code // what people know of it under health checks and repair policies
+	toldWords map[triage.RuleID]string      // of those: by what they are held, without numbers
+
+	governed     governance    // by whom it may be terminated
+	shadowed     []string      // repair policies that ask for it in vain
+	started      bool          // it is, or was, ready for work
+	spokenFor    string        // what speaks against its termination, empty for nothing
+	terminatedBy triage.RuleID // the rule that it is to be terminated by, zero for none
+	outlives     *parting      // its claim, nil if that is there or was never marked
+
 	unreadable bool
 	gone       bool
 }
@@ -103,7 +112,7 @@ const (
 func (p *patient) know(node *corev1.Node, at time.Time) {
 	if p.node != nil && p.node.UID != node.UID {
 		p.granted, p.trouble, p.notBefore, p.doubt, p.wanted = grant{}, trouble{}, time.Time{}, false, time.Time{}
-		p.refusals, p.complaints = 0, nil
+		p.refusals, p.complaints, p.started = 0, nil, false
 	}
 	p.node, p.seen = node, at
 	if p.onItsWay != node.ResourceVersion {
@@ -125,6 +134,7 @@ func (l *loop) consider(now time.Time, p *patient) {
 		return
 	}
 	l.noteFindings(now, p, plan.Findings)
+	l.noteTermination(p, plan)
 	l.tellWaits(p, plan.Findings)
 	l.admit(now, p, plan)
 	if p.stage != idle {
@@ -256,7 +266,7 @@ func (l *loop) overBound(now time.Time, takes []triage.RuleID) (over bool) {
 
 func (l *loop) isOverBound(rule triage.RuleID) bool {
 	counts, ok := l.core.Population(rule)
-	return ok && counts.Cap >= 0 && counts.Treated > counts.Cap
+	return ok && counts.Cap >= 0 && counts.Pooled > counts.Cap
 }
 
 // unsent returns the patients that a rule has something to say about and that

@@ -146,6 +146,9 @@ func (l *loop) findingsOf(rule triage.RuleID) *findings {
 	if c := l.checkOf(rule); c != nil {
 		return &c.findings
 	}
+	if r := l.repairs.followed[rule]; r != nil {
+		return &r.findings
+	}
 	return nil
 }
 
@@ -220,6 +223,7 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 		}
 	}
 	l.writeCheckStatuses(ctx, now)
+	l.writePolicyStatuses(ctx, now)
 	return l.statusAt
 }
 

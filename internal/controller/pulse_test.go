@@ -14,6 +14,8 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -28,12 +30,20 @@ func newLoop(log *slog.Logger, announce func(treat.Announcement)) *loop {
 		sets:     newMailbox[*v1alpha1.ConditionSet](nil, nil),
 		sheets:   &sheets{mail: newSheetMailbox(nil), known: map[string]*sheet{}, hasKept: true},
 		checks:   checks{mail: absent[*remediationv1alpha1.NodeHealthCheck](), peer: peer{mail: absent[*coordinationv1.Lease]()}},
+		repairs:  newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
+		machines: newMachines(absent[*karpenter.NodeClaim]()),
 		leases:   absent[*coordinationv1.Lease](),
 		patients: map[string]*patient{},
 		policies: map[string]*policy{},
 		outcomes: make(chan outcome, 1),
 	}
 }
+
+// noPools is a cluster without Karpenter.
+type noPools struct{}
+
+func (noPools) Answer() (known, isThere bool, err error)             { return true, false, nil }
+func (noPools) Take() (changed map[string]*poolblock.Pool, all bool) { return nil, false }
 
 // absent is what is asked for where there are no health checks.
 func absent[T client.Object]() *inquiry[T] {

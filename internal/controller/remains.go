@@ -32,7 +32,7 @@ func (l *loop) lookAtRemains(now time.Time) {
 	var left []string
 	for _, node := range slices.Sorted(maps.Keys(l.remains.beds)) {
 		b := l.beds[node]
-		if b == nil || b.granted.Object == "" && !slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), treatment.takesTurn) {
+		if b == nil || !b.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), treatment.takesTurn) {
 			delete(l.remains.beds, node)
 			continue
 		}
@@ -42,7 +42,7 @@ func (l *loop) lookAtRemains(now time.Time) {
 				left = append(left, key+" is still there, for control-plane node "+node+", which is gone")
 			}
 		}
-		if b.granted.Object != "" && !b.isGrantedTo(p) {
+		if b.granted.ControlPlane && !b.isGrantedTo(p) {
 			left = append(left, b.granted.Object+" may still be made, for control-plane node "+node+", which is gone")
 		}
 	}
@@ -65,7 +65,7 @@ func (l *loop) attendPlane(now time.Time) {
 }
 
 // takesTurn says whether other nodes of the control plane wait for the object.
-func (t treatment) takesTurn() bool { return t.ControlPlane && t.Check != "" }
+func (t treatment) takesTurn() bool { return t.ControlPlane && t.Owner != remediation.Owner{} }
 
 // isOf says whether the object is about a node that is there.
 func (t treatment) isOf(p *patient) bool { return p != nil && t.IsOf(p.node) }
@@ -75,8 +75,14 @@ func (b *bed) isGrantedTo(p *patient) bool { return p != nil && string(p.node.UI
 
 // awaitRemains returns until when something may still be made for a node that is gone,
 // and gives its place back once it cannot be.
-func (b *bed) awaitRemains(now time.Time, p *patient) (due time.Time) {
+func (l *loop) awaitRemains(now time.Time, b *bed, p *patient) (due time.Time) {
 	if b.granted.Object == "" || b.isGrantedTo(p) {
+		return time.Time{}
+	}
+	if _, isClaim := claimNamed(b.granted.Object); isClaim { // the node went with it, and the page is to say so
+		if !l.isUnnamedGrant(b.granted) {
+			b.giveBack()
+		}
 		return time.Time{}
 	}
 	if arrives := b.sent.Add(longestWay); !b.sent.IsZero() && now.Before(arrives) {

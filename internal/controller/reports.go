@@ -23,8 +23,11 @@ func (l *loop) heedErrand(r *errandReport) {
 	case r.isLeased:
 		b.findLease(r.lease)
 	}
-	if e.task == begin && r.fate != treat.Made && r.fate != treat.Unsure { // which cannot arrive
+	if (e.task == begin || e.task == terminate) && r.fate != treat.Made && r.fate != treat.Unsure { // which cannot arrive
 		b.sent = r.sentFirst
+	}
+	if e.claim != nil {
+		l.takeClaim(now, r)
 	}
 	if r.object != nil {
 		l.takeMade(now, r, remediation.Read(r.object))
@@ -59,8 +62,8 @@ func (l *loop) takeMade(now time.Time, r *errandReport, o remediation.Object) {
 		return
 	}
 	if o.Node != b.node || ruleOf(o) != r.errand.rule {
-		r.fate, r.err = treat.Refused, errors.New(objectKey(o)+" is there already, and was not made for this node and health check")
-	} else if c := l.checkOf(r.errand.rule); c != nil {
+		r.fate, r.err = treat.Refused, errors.New(objectKey(o)+" is there already, and was not made for this node and policy")
+	} else if c := l.careOf(r.errand.rule); c != nil {
 		if step, _ := o.Step(c.ladder); step != r.errand.step {
 			r.fate, r.err = treat.Refused, fmt.Errorf("%s is there already, and was made for step %d, not for step %d", objectKey(o), step+1, r.errand.step+1)
 		}
@@ -85,9 +88,13 @@ func (l *loop) done(now time.Time, r *errandReport) {
 	case note:
 		l.noted(b, e, r.version)
 		if _, isOver := e.notes[remediation.TimedOutAnnotation]; isOver {
-			l.cfg.Metrics.treated(e.rule.Name, "timed_out")
+			l.cfg.Metrics.treated(e.rule, e.reason.Condition, "timed_out")
 		}
 		l.cfg.Logger.Info("remediation noted", "node", b.node, "object", objectKey(e.object), "reason", e.reason.String())
+	case terminate:
+		l.terminated(now, r)
+	case spare:
+		l.spared(now, r)
 	case lock:
 	}
 }
@@ -115,8 +122,7 @@ func (l *loop) noted(b *bed, e *errand, version string) {
 // begun tells of a treatment that has begun.
 func (l *loop) begun(now time.Time, r *errandReport) {
 	b, e := r.bed, r.errand
-	c := l.checkOf(e.rule)
-	if !r.isCreated || c == nil { // it was there: an answer was lost
+	if !r.isCreated { // it was there: an answer was lost
 		return
 	}
 	b.complaint = complaint{}
@@ -124,14 +130,14 @@ func (l *loop) begun(now time.Time, r *errandReport) {
 	if e.step > 0 {
 		outcome = "escalated"
 	}
-	l.cfg.Metrics.treated(e.rule.Name, outcome)
+	l.cfg.Metrics.treated(e.rule, e.reason.Condition, outcome)
 	if !b.wanted.IsZero() {
-		l.cfg.Metrics.toRemediation.WithLabelValues(e.rule.Name).Observe(now.Sub(b.wanted).Seconds())
+		l.cfg.Metrics.begunAfter(e.rule, now.Sub(b.wanted))
 		b.wanted = time.Time{}
 	}
 	object := objectKey(remediation.Read(r.object))
-	l.cfg.Logger.Info("remediation begun", "node", b.node, "nodeHealthCheck", e.rule.Name, "object", object, "reason", e.reason.String())
-	l.announce(c, e.node, treat.RemediationCreated, e.reason, "made "+object)
+	l.cfg.Logger.Info("remediation begun", "node", b.node, "rule", e.rule.String(), "object", object, "reason", e.reason.String())
+	l.announceOf(e.rule, e.node, treat.RemediationCreated, e.reason, "made "+object)
 }
 
 // ended tells of an object that was deleted. If a finalizer keeps it, it is there
@@ -147,15 +153,15 @@ func (l *loop) ended(now time.Time, r *errandReport) {
 	if !isOver {
 		outcome = "called_off"
 	}
-	l.cfg.Metrics.treated(e.rule.Name, outcome)
+	l.cfg.Metrics.treated(e.rule, e.reason.Condition, outcome)
 	if e.reason.Code == triage.Recovered {
-		l.cfg.Metrics.toRecovery.WithLabelValues(e.rule.Name).Observe(now.Sub(e.object.Created).Seconds())
+		l.cfg.Metrics.recoveredAfter(e.rule, now.Sub(e.object.Created))
 	}
-	if l.checkOf(e.rule) == nil {
+	if l.careOf(e.rule) == nil {
 		l.retire(now, e.rule)
 	}
-	l.cfg.Logger.Info("remediation ended", "node", b.node, "nodeHealthCheck", e.rule.Name, "object", key, "reason", e.reason.String())
-	l.announce(l.checkOf(e.rule), e.node, treat.RemediationRemoved, e.reason, "deleted "+key)
+	l.cfg.Logger.Info("remediation ended", "node", b.node, "rule", e.rule.String(), "object", key, "reason", e.reason.String())
+	l.announceOf(e.rule, e.node, treat.RemediationRemoved, e.reason, "deleted "+key)
 }
 
 // endings are the outcomes of treatments, by why they were ended.
@@ -171,6 +177,7 @@ func (l *loop) outdated(now time.Time, r *errandReport) {
 		l.putOff(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFresh(now, r)
+	case r.claim != nil || r.isGone: // which is known now
 	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.errand.lease.ResourceVersion): // which is known now
 	default: // the watch will tell, or it is a refusal in disguise
 		if r.err == nil {
@@ -226,7 +233,8 @@ func (l *loop) putOff(now time.Time, r *errandReport) {
 func (l *loop) denied(now time.Time, r *errandReport) {
 	b, e := r.bed, r.errand
 	wait, _ := b.setBack(now, r)
-	if e.task == begin && b.mayArrive(now).IsZero() { // else an earlier one may take the place yet
+	isPlace := e.task == begin || e.task == terminate && !e.isMarked() && r.claim == nil
+	if isPlace && l.mayArrive(now, b).IsZero() { // else an earlier one may take the place yet
 		b.giveBack()
 		l.core.Abandon(now, b.node, e.rule, wait)
 	}
@@ -238,5 +246,9 @@ func (l *loop) denied(now time.Time, r *errandReport) {
 	if l.refusals.names(now) {
 		l.cfg.Logger.Error("write refused", "node", b.node, "rule", e.rule.String(), "err", words)
 	}
-	l.announce(l.checkOf(e.rule), e.node, treat.RemediationSkipped, e.reason, words)
+	what := treat.RemediationSkipped
+	if e.claim != nil {
+		what = treat.RepairBlocked
+	}
+	l.announceOf(e.rule, e.node, what, e.reason, words)
 }

@@ -125,6 +125,7 @@ func (s *sheets) holdsAny() bool {
 // knows nothing of a rule that cannot be read, and would have all of it go.
 func (l *loop) planOf(p *patient) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(p.node.Name)
+	plan.Initialized = plan.Initialized && l.notesStart(p)
 	if !ok || !l.sheets.holdsAny() {
 		return plan, ok
 	}

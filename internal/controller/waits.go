@@ -32,6 +32,10 @@ func (l *loop) tellWaits(p *patient, findings []triage.Reason) {
 		return !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == rule })
 	})
 	for _, is := range findings {
+		if isRepair(is.Rule) {
+			l.tellRepairWait(p, is)
+			continue
+		}
 		c := l.checkOf(is.Rule)
 		if c == nil || c.isNew() { // that one is no news for long
 			continue

@@ -98,6 +98,11 @@ func checkNamed(name string, changes ...func(*remediationv1alpha1.NodeHealthChec
 	return c
 }
 
+// ownerOf is how remediations refer to a health check.
+func ownerOf(check *remediationv1alpha1.NodeHealthCheck) remediation.Owner {
+	return remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID}
+}
+
 func referTo(of schema.GroupVersionKind, name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: of.GroupVersion().String(), Kind: of.Kind, Namespace: "ns", Name: name}
 }
@@ -182,7 +187,7 @@ func madeAnew(n *corev1.Node) { n.UID += "-again" }
 func (w *ward) made(node, template string, changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
 	from := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: template}]
-	u, err := remediation.Make(from, w.patients[node].node, w.checks.known["check"].object)
+	u, err := remediation.Make(from, w.patients[node].node, ownerOf(w.checks.known["check"].object))
 	must(w.t, err)
 	u.SetUID(types.UID("uid-of-" + template + "-for-" + node))
 	u.SetResourceVersion(w.nextVersion())

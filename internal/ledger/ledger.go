@@ -60,6 +60,10 @@ type Entry struct {
 	Since time.Time `json:"since,omitzero"`
 	// ControlPlane says that the node that has gone was one of the control plane.
 	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Tries, when not zero, is how often in a row a node of the pool that the rule names
+	// was replaced because it had not become ready, and Since when the last one was. Such
+	// an entry names no node.
+	Tries int `json:"tries,omitempty"`
 	// Replaced says that it keeps its place no more, and is named only because what
 	// took it away is still there.
 	Replaced bool `json:"replaced,omitempty"`

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -19,11 +18,11 @@ import (
 const suffixLength = 5
 
 // Make returns the remediation object that is to be created from the template for
-// the node. Check is the NodeHealthCheck that asks for it. The same template always
+// the node, and for whom. The same template always
 // makes an object of the same name for the same node, whoever asks, so that there
 // cannot be two of it: not by a write whose answer was lost and that was made again,
 // and not by one who led before. The object shares nothing with the template.
-func Make(template *unstructured.Unstructured, node *corev1.Node, check metav1.Object) (*unstructured.Unstructured, error) {
+func Make(template *unstructured.Unstructured, node *corev1.Node, owner Owner) (*unstructured.Unstructured, error) {
 	from := Template{template.GroupVersionKind(), template.GetNamespace(), template.GetName()}
 	if err := from.check(); err != nil {
 		return nil, fmt.Errorf("template %s: %w", from, err)
@@ -50,7 +49,7 @@ func Make(template *unstructured.Unstructured, node *corev1.Node, check metav1.O
 		labels[ControlPlaneLabel] = ""
 	}
 	object.SetLabels(labels)
-	object.SetOwnerReferences([]metav1.OwnerReference{OwnedBy(check.GetName(), check.GetUID())})
+	object.SetOwnerReferences([]metav1.OwnerReference{OwnedBy(owner)})
 	return object, nil
 }
 
@@ -63,10 +62,10 @@ func Check(template *unstructured.Unstructured) error {
 	return nil
 }
 
-// OwnedBy returns the reference to the health check that remediators look for. The
-// health check does not control the object: that is left to whoever works on it.
-func OwnedBy(check string, uid types.UID) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: CheckAPIVersion, Kind: CheckKind, Name: check, UID: uid, Controller: new(false)}
+// OwnedBy returns the reference to the owner that remediators look for. It does not
+// control the object: that is left to whoever works on it.
+func OwnedBy(owner Owner) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: owner.APIVersion(), Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(false)}
 }
 
 // body returns a copy of what the template has for the object's spec.

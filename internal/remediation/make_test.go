@@ -18,7 +18,7 @@ import (
 
 var (
 	noon  = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
-	check = &metav1.ObjectMeta{Name: "workers", UID: "check-uid"}
+	check = remediation.Owner{Kind: remediation.CheckKind, Name: "workers", UID: "check-uid"}
 )
 
 func worker() *corev1.Node {

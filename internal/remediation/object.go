@@ -11,6 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Owner is a health check or a repair policy. Its UID tells it from a later one of that
+// name.
+type Owner struct {
+	Kind, Name string
+	UID        types.UID
+}
+
+// APIVersion is that of the owner's kind.
+func (o Owner) APIVersion() string {
+	if o.Kind == PolicyKind {
+		return PolicyAPIVersion
+	}
+	return CheckAPIVersion
+}
+
 // Object is what is to be known of a remediation object: who asked for it, for
 // which node, and how its remediator has answered.
 type Object struct {
@@ -19,10 +34,8 @@ type Object struct {
 	UID             types.UID
 	ResourceVersion string
 
-	// Check is the name of the health check that owns it, empty if none does, and
-	// CheckUID tells it from a later one of that name.
-	Check    string
-	CheckUID types.UID
+	// Owner is the policy that asked for it, zero if none of ours did.
+	Owner Owner
 	// Node is the name of the node that it is about, and NodeUID is empty if
 	// whoever made the object did not note it.
 	Node    string
@@ -80,8 +93,8 @@ func Read(u *unstructured.Unstructured) Object {
 	_, o.TimedOut = annotations[TimedOutAnnotation]
 	_, o.ControlPlane = u.GetLabels()[ControlPlaneLabel]
 	for _, owner := range u.GetOwnerReferences() {
-		if group, _, _ := strings.Cut(owner.APIVersion, "/"); owner.Kind == CheckKind && group == CheckGroup {
-			o.Check, o.CheckUID = owner.Name, owner.UID
+		if group, _, _ := strings.Cut(owner.APIVersion, "/"); owner.Kind == CheckKind && group == CheckGroup || owner.Kind == PolicyKind && group == PolicyGroup {
+			o.Owner = Owner{Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
 			break
 		}
 	}

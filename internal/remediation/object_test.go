@@ -61,7 +61,7 @@ func TestReadAnObjectOfThePeer(t *testing.T) {
 	want := remediation.Object{
 		GroupVersionKind: schema.GroupVersionKind{Group: "self-node-remediation.medik8s.io", Version: "v1alpha1", Kind: "SelfNodeRemediation"},
 		Namespace:        "openshift-workload-availability", Name: "worker-1-x7k2p", UID: "object-uid", ResourceVersion: "12",
-		Check: "workers", CheckUID: "check-uid", Node: "worker-1", Template: "reboot", ControlPlane: true,
+		Owner: check, Node: "worker-1", Template: "reboot", ControlPlane: true,
 		Created: at(0), Deleting: true, DeletedAt: at(30), Finalizers: []string{"self-node-remediation.medik8s.io/snr-finalizer"},
 		Failed: true, DeletesNode: true, TimedOut: true, TimedOutAt: at(10), HealthySince: at(20),
 	}
@@ -80,7 +80,7 @@ func TestReadWhatWasMade(t *testing.T) {
 	got := remediation.Read(made)
 	want := remediation.Object{
 		GroupVersionKind: reboot.ObjectKind(), Namespace: "default", Name: made.GetName(),
-		Check: "workers", CheckUID: "check-uid", Node: "worker-1", NodeUID: "node-uid", Template: "quick", ControlPlane: true,
+		Owner: check, Node: "worker-1", NodeUID: "node-uid", Template: "quick", ControlPlane: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("read (-want +got):\n%s", diff)
@@ -97,14 +97,16 @@ func TestReadOwner(t *testing.T) {
 	for _, test := range []struct{ name, owner, want string }{
 		{"a health check", `{"apiVersion":"remediation.medik8s.io/v1alpha1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, "c"},
 		{"a health check of a later version", `{"apiVersion":"remediation.medik8s.io/v1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, "c"},
+		{"a repair policy", `{"apiVersion":"autohealer.resourcestack.com/v1alpha1","kind":"RepairPolicy","name":"c","uid":"u"}`, "c"},
+		{"a set", `{"apiVersion":"autohealer.resourcestack.com/v1alpha1","kind":"ConditionSet","name":"c","uid":"u"}`, ""},
 		{"a health check of somebody else", `{"apiVersion":"example.com/v1alpha1","kind":"NodeHealthCheck","name":"c","uid":"u"}`, ""},
 		{"a MachineHealthCheck", `{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineHealthCheck","name":"c","uid":"u"}`, ""},
 		{"another kind of the group", `{"apiVersion":"remediation.medik8s.io/v1alpha1","kind":"Other","name":"c","uid":"u"}`, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			object := remediation.Read(decode(t, `{"apiVersion":"example.com/v1","kind":"K","metadata":{"name":"n","ownerReferences":[`+test.owner+`]}}`))
-			if object.Check != test.want || (object.CheckUID != "") != (test.want != "") {
-				t.Errorf("the check is %q (%q), want %q", object.Check, object.CheckUID, test.want)
+			if object.Owner.Name != test.want || (object.Owner.UID != "") != (test.want != "") {
+				t.Errorf("the owner is %+v, want %q", object.Owner, test.want)
 			}
 		})
 	}

@@ -79,7 +79,7 @@ func fate(t *testing.T, err error, want treat.Fate) {
 func mustMake(t *testing.T, template *unstructured.Unstructured, node string) *unstructured.Unstructured {
 	t.Helper()
 	made, err := remediation.Make(template, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node + "-uid")}},
-		&metav1.ObjectMeta{Name: "workers", UID: "check-uid"})
+		remediation.Owner{Kind: remediation.CheckKind, Name: "workers", UID: "check-uid"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,13 +23,13 @@ func (w *Writer) FetchRemediation(ctx context.Context, o remediation.Object) (*u
 	return object, nil
 }
 
-// FetchCheck reads afresh which version of a NodeHealthCheck there is.
-func (w *Writer) FetchCheck(ctx context.Context, name string) (*metav1.PartialObjectMetadata, error) {
-	check := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind}}
-	if err := w.client.Get(ctx, client.ObjectKey{Name: name}, check); err != nil {
-		return nil, fmt.Errorf("reading NodeHealthCheck %s: %w", name, err)
+// FetchOwner reads afresh which version there is of a policy that asks for remediations.
+func (w *Writer) FetchOwner(ctx context.Context, owner remediation.Owner) (*metav1.PartialObjectMetadata, error) {
+	policy := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: owner.APIVersion(), Kind: owner.Kind}}
+	if err := w.client.Get(ctx, client.ObjectKey{Name: owner.Name}, policy); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", owner.Kind, owner.Name, err)
 	}
-	return check, nil
+	return policy, nil
 }
 
 // HealthCheckCondition sets one condition in the status of a NodeHealthCheck whose

@@ -228,7 +228,7 @@ func (c *clinic) stormWithoutController(b *testing.B, names []string, atATime in
 		if _, err := write.ObtainLease(ctx, nodelease.Take(nil, node, nodelease.HolderOf(checkName), time.Minute, time.Now())); err != nil {
 			return err
 		}
-		object, err := remediation.Make(template, node, check)
+		object, err := remediation.Make(template, node, remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,286 @@
+package deploy_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+)
+
+const seedPolicy = "../api/autohealer/v1alpha1/testdata/repairpolicy.yaml"
+
+// listPolicies reads all policies as the controller does: all or none.
+func (c cluster) listPolicies(t *testing.T) []v1alpha1.RepairPolicy {
+	t.Helper()
+	data, err := c.rawClient(t, v1alpha1.GroupVersion).Get().Resource("repairpolicies").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list v1alpha1.RepairPolicyList
+	if err := json.Unmarshal(data, &list); err != nil {
+		t.Fatalf("the list cannot be read: %v\n%s", err, data)
+	}
+	return list.Items
+}
+
+func (c cluster) onePolicy(t *testing.T) v1alpha1.RepairPolicy {
+	t.Helper()
+	list := c.listPolicies(t)
+	if len(list) != 1 {
+		t.Fatalf("%d repair policies are stored", len(list))
+	}
+	return list[0]
+}
+
+// patchPolicyStatus writes the status of the policy that people have written.
+func (c cluster) patchPolicyStatus(t *testing.T, patch string) error {
+	t.Helper()
+	return c.rawClient(t, v1alpha1.GroupVersion).Patch(types.MergePatchType).Resource("repairpolicies").Name("default").
+		SubResource("status").Param("fieldManager", account).Body([]byte(patch)).Do(t.Context()).Error()
+}
+
+func (c cluster) takesRepairPolicies(t *testing.T) {
+	want := v1alpha1.RepairPolicySpec{NodePool: "default", Repair: v1alpha1.RepairSpec{
+		DefaultTolerationDuration: "30m",
+		Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", Toleration: "45m"}, {ConditionType: "NetworkUnavailable", Toleration: "10m"}},
+	}}
+	for _, side := range []string{"--server-side=false", "--server-side=true"} {
+		apply := func() v1alpha1.RepairPolicy {
+			t.Helper()
+			if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", side, "-f", seedPolicy); err != nil {
+				t.Fatal(err)
+			}
+			return c.onePolicy(t)
+		}
+		stored := apply()
+		if diff := cmp.Diff(want, stored.Spec); diff != "" {
+			t.Errorf("by apply %s (-want +stored):\n%s", side, diff)
+		}
+		if again := apply(); again.ResourceVersion != stored.ResourceVersion {
+			t.Error("the second apply has changed something")
+		}
+		if err := c.patchPolicyStatus(t, `{"status":{"nodes":2}}`); err != nil {
+			t.Fatal(err)
+		}
+		if got := apply().Status.Nodes; got != 2 {
+			t.Errorf("after another apply there are %d nodes in the status", got)
+		}
+		if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// takesTypedRepairPolicy writes a policy as programs do, with every field and with few,
+// and sees that an empty status leaves nothing of a full one.
+func (c cluster) takesTypedRepairPolicy(t *testing.T) {
+	then := metav1.Unix(1772366400, 0)
+	policy := &v1alpha1.RepairPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "RepairPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       v1alpha1.RepairPolicySpec{NodePool: "default"},
+	}
+	send := func(r *rest.Request) {
+		t.Helper()
+		body, err := json.Marshal(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := r.Resource("repairpolicies").Body(body).Do(t.Context()).Raw()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, body)
+		}
+		*policy = v1alpha1.RepairPolicy{}
+		if err := json.Unmarshal(answer, policy); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := c.rawClient(t, v1alpha1.GroupVersion)
+	send(client.Post())
+	spec := v1alpha1.RepairPolicySpec{
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "gpu"}},
+		Repair: v1alpha1.RepairSpec{
+			Enabled:                   new(false),
+			Policies:                  []v1alpha1.ConditionRepair{{ConditionType: "Ready", ConditionStatus: "False", Reason: "KubeletNotReady", Toleration: "1.5h"}},
+			DefaultTolerationDuration: "30m", MaxUnhealthy: new(intstr.FromString("10%")),
+			Termination: v1alpha1.Graceful, TerminationGracePeriod: "1h", ReadyTimeout: "20m",
+		},
+		RemediationTemplate: &corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "RebootTemplate", Namespace: "a", Name: "b"},
+	}
+	policy.Spec = spec
+	send(client.Put().Name("default"))
+	status := v1alpha1.RepairPolicyStatus{
+		ObservedGeneration: 2, Nodes: 5, Sick: 3, Repairing: 1, Held: 1,
+		SickNodes:  []v1alpha1.SickNode{{Name: "n1", Reason: "Pending", Message: "it waits", EligibleAt: &then}, {Name: "n2"}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.Conflict, Status: "True", Reason: "OtherPolicy", LastTransitionTime: then}},
+	}
+	policy.Status = status
+	send(client.Put().Name("default").SubResource("status"))
+	if diff := cmp.Diff(spec, policy.Spec); diff != "" {
+		t.Errorf("spec (-written +stored):\n%s", diff)
+	}
+	if diff := cmp.Diff(status, policy.Status); diff != "" {
+		t.Errorf("status (-written +stored):\n%s", diff)
+	}
+	empty, err := json.Marshal(map[string]any{"status": v1alpha1.RepairPolicyStatus{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.patchPolicyStatus(t, string(empty)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(v1alpha1.RepairPolicyStatus{}, c.onePolicy(t).Status); diff != "" {
+		t.Errorf("after an empty status is patched in (-none +left):\n%s", diff)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "repairpolicies", "--all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refusesBadRepairPolicies tries what a NodePool could not say. What is wrong within a
+// block is tried on NodePools, which have the very same schema.
+func (c cluster) refusesBadRepairPolicies(t *testing.T) {
+	manifest, err := os.ReadFile(seedPolicy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := func(words string) string {
+		return "nodePool: default\n  remediationTemplate: {" + words + "}"
+	}
+	for _, test := range []struct {
+		name     string
+		old, new string
+		says     string
+	}{
+		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
+		{"a condition twice", "NetworkUnavailable", "Ready", "spec.repair.policies: Invalid value"},
+		{"neither pool nor selector", "nodePool: default\n  repair", "repair", "spec.nodePool: Invalid value"},
+		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
+		{"both pool and selector", "nodePool: default", "nodePool: default\n  selector: {}", "want either nodePool or selector: one of them, and not both"},
+		{"an empty pool", "nodePool: default", "nodePool: ''", "spec.nodePool: Invalid value"},
+		{"a selector in words", "nodePool: default", "selector: pool=gpu", "spec.selector"},
+		{"no block", "  repair:\n    defaultTolerationDuration: 30m\n    policies:\n    - conditionType: Ready\n      toleration: 45m\n    - conditionType: NetworkUnavailable\n      toleration: 10m\n", "", "spec.repair: Required value"},
+		{"a kind that is no template", "nodePool: default", template("apiVersion: example.com/v1, kind: Reboot, name: b"), "want a kind that ends in Template, such as SelfNodeRemediationTemplate"},
+		{"a version without its group", "nodePool: default", template("apiVersion: v1, kind: RebootTemplate, name: b"), "spec.remediationTemplate.apiVersion: Invalid value"},
+		{"a template without a name", "nodePool: default", template("apiVersion: example.com/v1, kind: RebootTemplate"), "want the name of the template"},
+		{"a word that there is not", "nodePool: default", "nodePool: default\n  maxUnhealthy: 3", "spec.maxUnhealthy"},
+	} {
+		for _, side := range []string{"--server-side=false", "--server-side=true"} {
+			bad := strings.Replace(string(manifest), test.old, test.new, 1)
+			if bad == string(manifest) {
+				t.Fatalf("%s: %q is not in the policy to start from", test.name, test.old)
+			}
+			_, err := c.Kubectl(t.Context(), "apply", side, "-f", file(t, bad))
+			if err == nil {
+				t.Errorf("%s by apply %s: it was taken", test.name, side)
+				continue
+			}
+			if _, answer, _ := strings.Cut(err.Error(), "exit status 1: "); !strings.Contains(answer, test.says) {
+				t.Errorf("%s by apply %s: it says\n%s\nwant something with\n%s", test.name, side, answer, test.says)
+			}
+		}
+	}
+}
+
+// storesOnlyReadableRepairPolicies tries to store, past kubectl, what the Go type could
+// not hold. Whatever is taken must leave the list readable.
+func (c cluster) storesOnlyReadableRepairPolicies(t *testing.T) {
+	block := func(words string) string { return `{"nodePool": "default", "repair": {` + words + `}}` }
+	const isTaken = true
+	for name, test := range map[string]struct {
+		spec  string
+		taken bool
+	}{
+		"default":              {block(``), isTaken},
+		"int32":                {block(`"maxUnhealthy": 2147483647`), isTaken},
+		"over-int32":           {block(`"maxUnhealthy": 2147483648`), !isTaken},
+		"float":                {block(`"maxUnhealthy": 1e30`), !isTaken},
+		"nulls":                {block(`"enabled": null, "policies": null, "maxUnhealthy": null, "termination": null, "readyTimeout": null`), isTaken},
+		"policy-as-null":       {block(`"policies": [null]`), !isTaken},
+		"toleration-as-number": {block(`"policies": [{"conditionType": "Ready", "toleration": 300}]`), !isTaken},
+		"status-as-boolean":    {block(`"policies": [{"conditionType": "Ready", "conditionStatus": false, "toleration": "5m"}]`), !isTaken},
+		"reason-as-null":       {block(`"policies": [{"conditionType": "Ready", "reason": null, "toleration": "5m"}]`), isTaken},
+		"label-as-null":        {`{"selector": {"matchLabels": {"a": null}}, "repair": {}}`, isTaken},
+		"label-as-number":      {`{"selector": {"matchLabels": {"a": 1}}, "repair": {}}`, !isTaken},
+		"pool-as-null":         {`{"nodePool": null, "selector": {}, "repair": {}}`, isTaken},
+		"block-as-null":        {`{"nodePool": "default", "repair": null}`, !isTaken},
+		"block-as-text":        {`{"nodePool": "default", "repair": "30m"}`, !isTaken},
+		"spec-as-null":         {`null`, !isTaken},
+	} {
+		err := c.rawClient(t, v1alpha1.GroupVersion).Post().Resource("repairpolicies").Body([]byte(`{
+			"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "RepairPolicy", "metadata": {"name": "` + name + `"}, "spec": ` + test.spec + `}`)).
+			Do(t.Context()).Error()
+		if (err == nil) != test.taken {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	stored := c.listPolicies(t)
+	for _, policy := range stored {
+		if policy.Spec.Repair.Unreadable != "" {
+			t.Errorf("%s is stored and cannot be read: %s", policy.Name, policy.Spec.Repair.Unreadable)
+		}
+	}
+	const isRead = true
+	for _, test := range []struct {
+		status      string
+		taken, read bool
+	}{
+		{`{"nodes": 2147483647}`, isTaken, isRead},
+		{`{"nodes": 2147483648}`, !isTaken, !isRead},
+		{`{"sick": -1}`, !isTaken, !isRead},
+		{`{"sickNodes": [{}]}`, !isTaken, !isRead},
+		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}]}`, isTaken, isRead},
+		// The API server knows more times than Go does.
+		{`{"sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01t12:00:00z"}]}`, isTaken, !isRead},
+	} {
+		if err := c.patchPolicyStatus(t, `{"status": `+test.status+`}`); (err == nil) != test.taken {
+			t.Errorf("status %s: %v", test.status, err)
+		}
+		list := c.listPolicies(t)
+		if len(list) != len(stored) {
+			t.Errorf("after status %s the list is not whole", test.status)
+		}
+		for _, policy := range list {
+			if empty := cmp.Equal(policy.Status, v1alpha1.RepairPolicyStatus{}); empty == (policy.Name == "default" && test.read) {
+				t.Errorf("after status %s that of %s is empty: %v", test.status, policy.Name, empty)
+			}
+		}
+		if err := c.patchPolicyStatus(t, `{"status": null}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "repairpolicies", "--all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c cluster) printsRepairPolicyColumns(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}, {"name": "n2"}], "conditions": [
+		{"type": "Conflict", "status": "False", "reason": "Alone", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
+		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	c.prints(t, []string{
+		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED AGE",
+		"default default 10 3 1 0 True",
+	}, "get", "repairpolicies")
+	c.prints(t, []string{
+		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED NEXT AGE",
+		"default default 10 3 1 0 True 2026-03-01T12:00:00Z",
+	}, "get", "rp", "-o", "wide")
+	if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
+		t.Fatal(err)
+	}
+}

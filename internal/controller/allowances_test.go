@@ -1,0 +1,492 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// timed has nodes of all pools have ten minutes to become ready.
+func timed(cfg *RepairConfig) { cfg.ReadyTimeout = 10 * time.Minute }
+
+func TestABudgetHoldsRepairsBack(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "a", "b")
+		h.passes(10 * time.Minute)
+		h.terminates("a")
+		h.rests("b")
+		if is := h.finding(triage.Repair, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool default's disruption budget 1 allows 1, and 1 is being disrupted") {
+			t.Errorf("what is said of b: %v", is)
+		}
+		h.goes("a")
+		h.turns()
+		h.wants("b", terminate) // the claim is gone, and the bound leaves room
+	})
+}
+
+// Somebody else's disruption counts, and when it is over that is noticed.
+func TestABudgetCountsWhatKarpenterDoes(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(9 * time.Minute)
+		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+		h.hears()
+		h.passes(time.Minute)
+		h.rests("a")
+		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionFalse))
+		h.hears()
+		h.wants("a", terminate)
+		// And once more just before it goes.
+		h.turns()
+		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+		h.hears()
+		if sent := h.sends(); len(sent) > 0 {
+			t.Errorf("%d are sent beside what Karpenter does", len(sent))
+		}
+		if b := h.beds["a"]; b != nil && b.granted.Object != "" {
+			t.Errorf("its place on the page is kept: %+v", b.granted)
+		}
+	})
+}
+
+// The time of a budget comes and goes by the clock alone. Nobody asks meanwhile.
+func TestABudgetWithAScheduleChangesAtItsTime(t *testing.T) {
+	openHall(t, func(h *hall) { // where it is midnight in 2000
+		noon := "0 12 * * *"
+		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "0", Schedule: &noon, Duration: "1h"}))
+		h.launches("default", "a", "b", "c")
+		h.passes(11*time.Hour + 55*time.Minute)
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(10 * time.Minute)
+		h.rests("a")
+		due := h.goesOn()
+		if want := time.Date(2000, 1, 1, 13, 0, 0, 0, time.UTC); !due.Equal(want) {
+			t.Errorf("the next look is at %v, want %v", due, want)
+		}
+		h.passes(time.Until(due))
+		h.wants("a", terminate)
+	})
+}
+
+// lapse launches a node that does not become ready, and lets its time pass.
+func (h *hall) lapse(pool string, names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		h.world.launch(name, pool, unready)
+	}
+	h.hears()
+	h.passes(10 * time.Minute)
+}
+
+func (h *hall) timeouts(pool string) triage.Population {
+	counts, _ := h.core.Population(timeoutRule(pool))
+	return counts
+}
+
+func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("bad", ofAtMost("5"))
+		h.pool("good", nil)
+		h.launches("good", "g1", "g2")
+		for i := range triesInARow {
+			name := fmt.Sprintf("a%d", i)
+			if i == triesInARow-1 {
+				h.world.launch("b", "bad", unready)
+			}
+			h.lapse("bad", name)
+			h.terminates(name)
+			h.goes(name)
+			h.turns()
+		}
+		told := func() (n int) {
+			for _, word := range h.events {
+				if word.What == treat.PoolHeld {
+					n++
+				}
+			}
+			return n
+		}
+		if told() != 1 {
+			t.Errorf("it is told %d times that the pool is held", told())
+		}
+		h.rests("b")
+		if is := h.finding(triage.ReadyTimeout, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool bad is held: 3 nodes in a row have not become ready") {
+			t.Errorf("what is said of the next: %v", is)
+		}
+		h.passes(time.Second)
+		if n := testutil.ToFloat64(h.cfg.Metrics.poolHeld.WithLabelValues("bad")); n != 1 {
+			t.Errorf("held is %v", n)
+		}
+		h.world.launch("g3", "good", unready, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+			n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		})
+		h.hears()
+		h.terminates("g3")
+		heir := h.heir(timed)
+		for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
+			if n := h.repairs.counts["bad"].tries.failed; n != triesInARow {
+				t.Errorf("%s counts %d tries", who, n)
+			}
+			h.rests("b")
+		}
+		if due := h.goesOn(); !due.After(time.Now()) || h.repairs.counts["bad"].alarm.IsZero() {
+			t.Fatalf("the next look is at %v", due)
+		}
+		h.passes(time.Until(h.repairs.counts["bad"].alarm))
+		h.terminates("b")
+		h.goes("b")
+		h.turns()
+		h.passes(time.Hour)
+		// One that becomes ready ends it.
+		h.launches("bad", "c")
+		if h.repairs.counts["bad"].isHeld() || told() != 2 {
+			t.Errorf("afterwards: %+v, told %d times", h.repairs.counts["bad"].tries, told())
+		}
+		h.lapse("bad", "d")
+		h.wants("d", terminate)
+	}, timed)
+}
+
+// A claim that changes before it is marked is asked for again, and a refusal is no try.
+func TestATryIsCountedOnce(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("bad", nil)
+		h.launches("bad", "x", "y", "z")
+		h.lapse("bad", "a")
+		tries := func() int { return h.repairs.counts["bad"].tries.failed }
+		for range 5 {
+			h.turns()
+			h.world.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+			h.runs("a", how{})
+		}
+		if tries() != 0 {
+			t.Errorf("%d tries are counted before any was made", tries())
+		}
+		heir := h.heir(timed)
+		if n := heir.repairs.counts["bad"].tries.failed; n != 0 {
+			t.Errorf("an heir counts %d", n)
+		}
+		h.turns()
+		if e := h.world.page[len(h.world.page)-1]; e.Tries != 1 {
+			t.Errorf("the page says %+v", e)
+		}
+		h.runs("a", how{second: treat.Refused})
+		if tries() != 1 {
+			t.Errorf("%d tries are counted", tries())
+		}
+		if n := h.heir(timed).repairs.counts["bad"].tries.failed; n != 1 {
+			t.Errorf("an heir counts %d", n)
+		}
+		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.hears()
+		h.passes(time.Minute)
+		h.runs("a", how{}) // spared
+		if tries() != 0 || h.isMarked("a") {
+			t.Errorf("%d tries are counted, and it is marked %t", tries(), h.isMarked("a"))
+		}
+	}, timed)
+}
+
+// The two rules of a pool share their bound.
+func TestARepairAndATimeoutShareThePool(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.world.launch("c", "default", unready)
+		h.hears()
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(10 * time.Minute)
+		h.turns()
+		both := h.sends()
+		if len(both) != 1 {
+			t.Fatalf("%d are sent", len(both))
+		}
+		for node := range both {
+			h.runs(node, how{})
+		}
+		if h.taken("default") != 1 || h.timeouts("default").Pooled != 1 {
+			t.Errorf("%d and %d are taken", h.taken("default"), h.timeouts("default").Pooled)
+		}
+		h.turns()
+		if sent := h.sends(); len(sent) > 0 {
+			t.Errorf("%d are sent beside it", len(sent))
+		}
+	}, timed)
+}
+
+// What is counted step by step is what one would count who looks at everything.
+func TestHeadcountsAreWhatARecountSays(t *testing.T) {
+	pools := []string{"p", "q"}
+	changes := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		inBubble(t, rt, func(t *testing.T) {
+			t.Helper()
+			h := newHall(t, timed)
+			s := &history{hall: h, rt: rt, out: map[string]*errandReport{}, hits: &hits{}}
+			for _, pool := range pools {
+				h.pool(pool, ofAtMost("100%"))
+			}
+			for i := range rapid.IntRange(5, 60).Draw(rt, "acts") {
+				anyOf := func() string { return some(rt, h.world.nodes, func(*corev1.Node) bool { return true }) }
+				anyClaim := func() string {
+					return some(rt, h.world.claims, func(*karpenter.NodeClaim) bool { return true })
+				}
+				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "sicken", "sicken", "pool", "id", "disrupt", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
+				case "launch":
+					h.world.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"))
+				case "unready":
+					h.world.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"), unready)
+				case "sicken":
+					if name := anyOf(); name != "" {
+						h.world.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue })
+					}
+				case "pool":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, func(c *karpenter.NodeClaim) {
+							c.Labels = map[string]string{karpenter.NodePoolLabel: rapid.SampledFrom(pools).Draw(rt, "pool")}
+						})
+					}
+				case "id":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, func(c *karpenter.NodeClaim) {
+							c.Status.ProviderID = rapid.SampledFrom([]string{"", "kwok://n0", "kwok://n1", "kwok://n2"}).Draw(rt, "id")
+						})
+					}
+				case "disrupt":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, sets(karpenter.DisruptionReason, "Drifted", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
+					}
+				case "deleting":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+					}
+				case "terminating":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, sets(karpenter.InstanceTerminating, "", metav1.ConditionTrue))
+					}
+				case "drop node":
+					if name := anyOf(); name != "" {
+						h.world.removeNode(name)
+					}
+				case "drop claim":
+					if name := anyClaim(); name != "" {
+						h.world.removeClaim(name)
+					}
+				case "hear":
+					h.hears()
+				case "hear nodes":
+					h.hears("nodes")
+				case "hear claims":
+					h.hears("claims")
+				case "pass":
+					h.passes(4 * time.Minute)
+				case "work":
+					h.turns()
+					if node := some(rt, h.sends(), func(*errand) bool { return true }); node != "" {
+						h.runs(node, how{second: rapid.SampledFrom([]treat.Fate{treat.Made, treat.Refused}).Draw(rt, "second")})
+					}
+				case "recover":
+					if name := anyOf(); name != "" {
+						h.world.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+						h.hears()
+					}
+				}
+				changes += s.recount()
+			}
+		})
+	})
+	t.Logf("%d times somebody was going", changes)
+	if changes == 0 {
+		t.Error("nobody ever went: that proves nothing")
+	}
+}
+
+// recount counts all claims that the loop knows anew, and says how many are going.
+func (s *history) recount() (going int) {
+	want := map[string]share{}
+	for _, c := range s.machines.known {
+		if slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
+			return row.Type == "InstanceTerminating" && row.Status == "True"
+		}) {
+			continue
+		}
+		is := share{claims: 1}
+		isGoing := c.DeletionTimestamp != nil || c.ended || c.Annotations["autohealer.resourcestack.com/repair"] != ""
+		for _, row := range c.Status.Conditions {
+			isGoing = isGoing || row.Type == "DisruptionReason" && row.Status == "True"
+		}
+		isInitialised := false
+		for _, p := range s.patients {
+			if c.Status.ProviderID == "" || p.node.Spec.ProviderID != c.Status.ProviderID {
+				continue
+			}
+			isInitialised = isInitialised || p.node.Labels["karpenter.sh/initialized"] == "true"
+			if !p.started {
+				is.starting = 1
+			}
+			plan, _ := s.core.Plan(p.node.Name)
+			if t := plan.Treatment; t != nil && (t.Rule.Kind == triage.Repair || t.Rule.Kind == triage.ReadyTimeout) {
+				isGoing = true
+				if t.Rule.Kind == triage.ReadyTimeout && c.Annotations["autohealer.resourcestack.com/repair"] == "" {
+					is.trying = 1
+				}
+			}
+		}
+		if isGoing {
+			is.going = 1
+		}
+		if isInitialised {
+			is.initialised, is.disrupted = 1, is.going
+		}
+		sum := want[c.Labels["karpenter.sh/nodepool"]]
+		sum.add(is, 1)
+		want[c.Labels["karpenter.sh/nodepool"]] = sum
+		going += is.going
+	}
+	got := map[string]share{}
+	for name, count := range s.repairs.counts {
+		if count.share != (share{}) {
+			got[name] = count.share
+		}
+	}
+	maps.DeleteFunc(want, func(_ string, is share) bool { return is == share{} })
+	if !maps.Equal(got, want) {
+		s.fails("counted: %+v, a recount says %+v", got, want)
+	}
+	return going
+}
+
+// A round that brings nothing new leaves nothing to be done at once.
+func TestARoundWithoutNewsIsFollowedByRest(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("1"), budgets(karpenter.Budget{Nodes: "1"}))
+		h.pool("bad", nil)
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "a", "b", "c")
+		h.lapse("bad", "x", "y")
+		h.turns()
+		for node := range h.sends() {
+			h.runs(node, how{})
+		}
+		h.turns()
+		for range 3 {
+			h.goesOn()
+		}
+		if due := h.goesOn(); !due.IsZero() && !due.After(time.Now()) {
+			t.Errorf("the next round is due at %v, and it is %v", due, time.Now())
+		}
+		for name, count := range h.repairs.counts {
+			if count.dirty {
+				t.Errorf("pool %s is to be told of still", name)
+			}
+		}
+	}, timed)
+}
+
+// A pool that is held must not be emptied by its own repair block.
+func TestARepairIsNotForNodesThatWereNeverReady(t *testing.T) {
+	openHall(t, func(h *hall) {
+		block := ofAtMost("100%")
+		block.Policies = append(block.Policies, v1alpha1.ConditionRepair{ConditionType: "Ready", ConditionStatus: "False", Toleration: "1s"})
+		h.pool("default", block)
+		h.launches("default", "a", "b")
+		h.world.launch("c", "default", unready)
+		h.hears()
+		h.passes(time.Minute)
+		h.rests("c")
+		if is := h.patients["c"].governed; is.repairedBy != "" || is.timedBy != "default" {
+			t.Errorf("it is governed by %+v", is)
+		}
+		// Once it is ready for work, it is for the block as any other.
+		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.hears()
+		if is := h.patients["c"].governed; is.repairedBy == "" {
+			t.Errorf("it is governed by %+v", is)
+		}
+		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+		h.hears()
+		h.passes(2 * time.Second)
+		h.wants("c", terminate)
+	}, timed)
+}
+
+// What replaces a node is counted when it becomes ready, and not before.
+func TestAReplacementThatTakesItsTimeFreesThePlace(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.sicken("b")
+		h.terminates("a")
+		h.goes("a")
+		h.turns()
+		h.world.launch("d", "default", unready)
+		h.hears()
+		h.rests("b")
+		h.world.changeNode("d", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.hears()
+		h.wants("b", terminate)
+	}, timed)
+}
+
+// Where nothing is in service, a share protects nothing; a number still bounds, and so
+// does what cannot be read.
+func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
+	for name, test := range map[string]struct {
+		budgets []karpenter.Budget
+		goes    bool
+	}{
+		"a share":                      {[]karpenter.Budget{{Nodes: "10%"}}, true},
+		"none that is written":         {nil, true},
+		"nobody":                       {[]karpenter.Budget{{Nodes: "0"}}, false},
+		"a share of nothing":           {[]karpenter.Budget{{Nodes: "0%"}}, false},
+		"one that nobody can read":     {[]karpenter.Budget{{Unreadable: "odd"}}, false},
+		"a number beside a share":      {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "1"}}, true},
+		"a share beside nobody at all": {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "0"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.pool("default", ofAtMost("100%"), func(p *poolblock.Pool) { p.Spec.Disruption.Budgets = test.budgets })
+				h.world.launch("a", "default", unready)
+				h.hears()
+				h.breaks(corev1.ConditionTrue, "a")
+				h.passes(10 * time.Minute)
+				if !test.goes {
+					h.rests("a")
+					return
+				}
+				h.wants("a", terminate)
+			})
+		})
+	}
+}
+
+// A policy that is switched off switches the timeout off for its nodes, too.
+func TestASwitchedOffSelectorIsHeardByTheTimeout(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", nil)
+		h.policy("p", func(p *v1alpha1.RepairPolicy) {
+			p.Spec.Selector = &metav1.LabelSelector{}
+			p.Spec.Repair.Enabled = new(false)
+		})
+		h.launches("default", "x")
+		h.lapse("default", "a")
+		h.rests("a")
+	}, timed)
+}

@@ -1,0 +1,163 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+// governance is which rules may terminate a node: the names of one of each kind, empty
+// for none.
+type governance struct{ repairedBy, timedBy string }
+
+func (g governance) repair() triage.RuleID {
+	return triage.RuleID{Kind: triage.Repair, Name: g.repairedBy}
+}
+
+// label tells the core who governs a node. Rules of terminations select by nothing else,
+// so that a node has one policy, and a policy counts no node of another.
+func (g governance) label(facts *triage.Node) {
+	if g == (governance{}) {
+		return
+	}
+	told := make(map[string]string, len(facts.Labels)+2)
+	maps.Copy(told, facts.Labels)
+	if g.repairedBy != "" {
+		told[observe.RepairedBy] = g.repairedBy
+	}
+	if g.timedBy != "" {
+		told[observe.TimedBy] = g.timedBy
+	}
+	facts.Labels = told
+}
+
+// govern finds out who governs a node, and which policies would if there was nobody
+// else.
+func (l *loop) govern(p *patient) {
+	is, shadowed := l.repairs.governs(p.node)
+	// A node that was never ready for work is the business of the ready timeout alone,
+	// where there is one: else a pool that is held would be emptied all the same.
+	if is.timedBy != "" && !l.hasStarted(p) {
+		is.repairedBy = ""
+	}
+	if p.governed == is && slices.Equal(p.shadowed, shadowed) {
+		return
+	}
+	for _, name := range p.shadowed {
+		l.repairs.shadow(name, p.node.Name, false)
+	}
+	for _, name := range shadowed {
+		l.repairs.shadow(name, p.node.Name, true)
+	}
+	p.governed, p.shadowed = is, shadowed
+}
+
+// hasStarted says whether a node is, or ever was, ready for work. What is to go before it
+// is, its claim says: without one that is known nobody can tell.
+func (l *loop) hasStarted(p *patient) bool {
+	if p.started {
+		return true
+	}
+	note, _ := record.Read(p.node.Annotations) // unreadable: it says nothing
+	c, _ := l.machines.claimOf(p.node)
+	p.started = note.Initialized || p.node.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(p.node, c.NodeClaim)
+	return p.started
+}
+
+// governs says by which rules a node may be terminated: by what stands on its NodePool,
+// then by the policy that names the pool, then by one that selects the node; of two of
+// those by the older. A policy that is switched off governs all the same, and nobody else
+// takes its place.
+func (r *repairs) governs(node *corev1.Node) (is governance, shadowed []string) {
+	name := node.Labels[karpenter.NodePoolLabel]
+	pool := r.pools[name]
+	var winner *repairPolicy
+	byPool := pool != nil && pool.Block != nil
+	for _, pol := range r.inOrder {
+		switch {
+		case !pol.asksFor(node):
+		case winner == nil && !byPool:
+			winner = pol
+		default:
+			shadowed = append(shadowed, pol.object.Name)
+		}
+	}
+	switch {
+	case byPool || winner == nil && pool != nil && r.cfg.WithoutPolicy:
+		is.repairedBy = poolRule(name)
+	case winner != nil:
+		if pool == nil {
+			name = "" // whatever the label says, no NodePool has made it
+		}
+		is.repairedBy = winner.ruleFor(name)
+	}
+	if pool != nil {
+		is.timedBy = name
+	}
+	switch by := r.followed[is.repair()]; {
+	case by == nil:
+		is.repairedBy = ""
+	case !isEnabled(by.spec):
+		is.timedBy = "" // the switch is one for both
+	}
+	if r.followed[timeoutRule(is.timedBy)] == nil {
+		is.timedBy = ""
+	}
+	return is, shadowed
+}
+
+// shadow notes whether another policy governs a node that this one asks for.
+func (r *repairs) shadow(policy, node string, is bool) {
+	pol := r.policies[policy]
+	switch {
+	case pol == nil:
+	case is:
+		pol.shadowed[node] = true
+		pol.stale = true
+	default:
+		delete(pol.shadowed, node)
+		pol.stale = true
+	}
+}
+
+// sortPolicies puts the policies that are followed in the order of precedence.
+func (r *repairs) sortPolicies() {
+	r.inOrder = slices.DeleteFunc(slices.Collect(maps.Values(r.policies)), func(pol *repairPolicy) bool { return pol.inForce == nil })
+	slices.SortFunc(r.inOrder, func(a, b *repairPolicy) int {
+		if vet.RepairsBefore(a.inForce, b.inForce) {
+			return -1
+		}
+		return 1
+	})
+}
+
+// governAll has all nodes governed anew, after the policies have changed, and looks at
+// those that it makes a difference to.
+func (l *loop) governAll(now time.Time, isStirred func(*patient) bool) {
+	var concerned []string
+	for _, name := range slices.Sorted(maps.Keys(l.patients)) {
+		p := l.patients[name]
+		before := p.governed
+		if l.govern(p); p.governed != before || isStirred(p) {
+			concerned = append(concerned, name)
+		}
+	}
+	l.attend(now, concerned...)
+}
+
+// poolRule and timeoutRule name the rules of a NodePool, and policyRule that of a policy.
+func poolRule(pool string) string { return "NodePool/" + pool }
+
+func policyRule(policy string) string { return "RepairPolicy/" + policy }
+
+func timeoutRule(pool string) triage.RuleID {
+	return triage.RuleID{Kind: triage.ReadyTimeout, Name: pool}
+}

@@ -1,0 +1,464 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// policy puts a RepairPolicy there, or changes it.
+func (h *hall) policy(name string, changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
+	h.t.Helper()
+	p := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("policy-" + name), CreationTimestamp: metav1.NewTime(time.Now())}}
+	if before := h.repairs.policies[name]; before != nil {
+		p = before.object.DeepCopy()
+	}
+	p.Generation++
+	p.ResourceVersion = h.world.next()
+	for _, change := range changes {
+		change(p)
+	}
+	must(h.t, h.repairs.mail.Update(p))
+	h.goesOn()
+	return p
+}
+
+func (h *hall) noPolicy(name string) {
+	h.t.Helper()
+	must(h.t, h.repairs.mail.Delete(h.repairs.policies[name].object))
+	h.goesOn()
+}
+
+func forPool(name string) func(*v1alpha1.RepairPolicy) {
+	return func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool, p.Spec.Selector = name, nil }
+}
+
+func selecting(key, value string) func(*v1alpha1.RepairPolicy) {
+	return func(p *v1alpha1.RepairPolicy) {
+		p.Spec.NodePool, p.Spec.Selector = "", &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+// conditionOf returns a condition of what would be a policy's status now.
+func (h *hall) conditionOf(policy, kind string) metav1.Condition {
+	h.t.Helper()
+	status := h.policyStatusOf(h.repairs.policies[policy], &tallied{})
+	return *meta.FindStatusCondition(status.Conditions, kind)
+}
+
+func TestWhoGoverns(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens  func(h *hall)
+		governs  string
+		conflict map[string]string // words of policies that lose
+	}{
+		"nobody":                           {func(*hall) {}, "", nil},
+		"the block on the pool":            {func(h *hall) { h.pool("default", ofAtMost("1")) }, "NodePool/default", nil},
+		"the policy that names the pool":   {func(h *hall) { h.policy("p", forPool("default")) }, "RepairPolicy/p", nil},
+		"the policy that selects the node": {func(h *hall) { h.policy("p", selecting("zone", "z")) }, "RepairPolicy/p/default", nil},
+		"the block before policies": {func(h *hall) {
+			h.policy("p", forPool("default"))
+			h.policy("q", selecting("zone", "z"))
+			h.pool("default", ofAtMost("1"))
+		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "such as a, by NodePool/default"}},
+		"who names the pool before who selects, though younger": {func(h *hall) {
+			h.policy("q", selecting("zone", "z"))
+			pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", map[string]string{"q": "such as a, by RepairPolicy/p"}},
+		"the older of two that name it": {func(h *hall) {
+			h.policy("q", forPool("default"))
+			pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/q", map[string]string{"p": "RepairPolicy q names NodePool default, too, and is older"}},
+		"the first by name of two of one age": {func(h *hall) {
+			h.policy("q", selecting("zone", "z"))
+			h.policy("p", selecting("zone", "z"))
+		}, "RepairPolicy/p/default", map[string]string{"q": "by RepairPolicy/p/default"}},
+		"one that is switched off all the same": {func(h *hall) {
+			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+			h.policy("q", selecting("zone", "z"))
+		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		"the version before of one that cannot be followed": {func(h *hall) {
+			h.policy("p", forPool("default"))
+			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+			h.policy("q", selecting("zone", "z"))
+		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
+		"nobody if it was never right": {func(h *hall) {
+			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+		}, "", nil},
+		"one that is made anew": {func(h *hall) {
+			h.policy("q", forPool("default"))
+			pass(time.Minute)
+			h.policy("p", selecting("zone", "z"))
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.UID = "another" })
+		}, "RepairPolicy/q", map[string]string{"p": "such as a, by RepairPolicy/q"}},
+		"the next when the first is gone": {func(h *hall) {
+			h.policy("q", forPool("default"))
+			pass(time.Minute)
+			h.policy("p", selecting("zone", "z"))
+			h.noPolicy("q")
+		}, "RepairPolicy/p/default", nil},
+		"the policy without its pool": {func(h *hall) {
+			h.policy("p", selecting("zone", "z"))
+			h.noPool("default")
+		}, "RepairPolicy/p", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.pool("default", nil)
+				h.world.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.hears()
+				test.happens(h)
+				if is := h.patients["a"].governed.repairedBy; is != test.governs {
+					t.Errorf("%q governs it, want %q", is, test.governs)
+				}
+				for name := range h.repairs.policies {
+					is := h.conditionOf(name, v1alpha1.Conflict)
+					words, loses := test.conflict[name]
+					if (is.Status == metav1.ConditionTrue) != loses || !strings.Contains(is.Message, words) {
+						t.Errorf("what policy %s says of conflicts: %s %q, want %q", name, is.Status, is.Message, words)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Who governs is what one would find who looks at everything from the beginning.
+func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
+	governed := map[string]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		inBubble(t, rt, func(t *testing.T) {
+			t.Helper()
+			h := newHall(t, func(cfg *RepairConfig) { cfg.WithoutPolicy = rapid.Bool().Draw(rt, "without policy") })
+			s := &history{hall: h, rt: rt}
+			pools, names, zones := []string{"p", "q"}, []string{"x", "y", "z"}, []string{"1", "2"}
+			anyOf := func(of []string) string { return rapid.SampledFrom(of).Draw(rt, "which") }
+			for i := range rapid.IntRange(3, 30).Draw(rt, "acts") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
+				case "launch":
+					h.world.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
+					h.hears()
+				case "relabel":
+					if name := some(rt, h.world.nodes, func(*corev1.Node) bool { return true }); name != "" {
+						h.world.changeNode(name, func(n *corev1.Node) { n.Labels["zone"] = anyOf(zones) })
+						h.hears()
+					}
+				case "pool":
+					h.pool(anyOf(pools), nil)
+				case "block":
+					h.pool(anyOf(pools), ofAtMost("1"))
+				case "no pool":
+					h.noPool(anyOf(pools))
+				case "name":
+					h.policy(anyOf(names), forPool(anyOf(pools)))
+				case "select":
+					h.policy(anyOf(names), selecting("zone", anyOf(zones)))
+				case "bad":
+					h.policy(anyOf(names), func(p *v1alpha1.RepairPolicy) {
+						p.Spec.Repair.MaxUnhealthy = ofAtMost("900%").MaxUnhealthy
+						if p.Spec.NodePool == "" && p.Spec.Selector == nil {
+							p.Spec.NodePool = "p"
+						}
+					})
+				case "again":
+					if name := anyOf(names); h.repairs.policies[name] != nil {
+						h.policy(name, func(p *v1alpha1.RepairPolicy) {
+							p.UID, p.CreationTimestamp = types.UID(fmt.Sprint("again-", i)), metav1.NewTime(time.Now())
+							p.Spec.Repair = v1alpha1.RepairSpec{}
+						})
+					}
+				case "drop":
+					if name := anyOf(names); h.repairs.policies[name] != nil {
+						h.noPolicy(name)
+					}
+				case "pass":
+					pass(time.Minute)
+				}
+				for kind, n := range s.lookNaively() {
+					governed[kind] += n
+				}
+			}
+		})
+	})
+	t.Logf("nodes by who governs them: %v", governed)
+	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed"} {
+		if governed[kind] == 0 {
+			t.Errorf("no node was ever governed by %q: that proves nothing", kind)
+		}
+	}
+}
+
+// lookNaively resolves every node anew, and counts by what governs them.
+func (s *history) lookNaively() map[string]int {
+	counts := map[string]int{}
+	for name, p := range s.patients {
+		label := p.node.Labels["karpenter.sh/nodepool"]
+		pool := s.repairs.pools[label]
+		type candidate struct {
+			rank int
+			made int64
+			name string
+			rule string
+		}
+		var all []candidate
+		if pool != nil && pool.Block != nil {
+			all = append(all, candidate{rule: "NodePool/" + label})
+		}
+		for policy, pol := range s.repairs.policies {
+			if pol.inForce == nil {
+				continue
+			}
+			is := candidate{rank: 1, made: pol.object.CreationTimestamp.Unix(), name: policy, rule: "RepairPolicy/" + policy}
+			if spec := pol.inForce.Spec; spec.NodePool != "" {
+				if spec.NodePool != label {
+					continue
+				}
+				if pool == nil {
+					is.rule = "" // it goes first all the same
+				}
+			} else {
+				if spec.Selector.MatchLabels["zone"] != p.node.Labels["zone"] {
+					continue
+				}
+				is.rank = 2
+				if pool != nil {
+					is.rule += "/" + label
+				}
+			}
+			all = append(all, is)
+		}
+		slices.SortFunc(all, func(a, b candidate) int {
+			if a.rank != b.rank {
+				return a.rank - b.rank
+			}
+			if a.made != b.made {
+				return int(a.made - b.made)
+			}
+			return strings.Compare(a.name, b.name)
+		})
+		want := ""
+		switch {
+		case len(all) > 0:
+			want = all[0].rule
+		case pool != nil && s.repairs.cfg.WithoutPolicy:
+			want = "NodePool/" + label
+		}
+		if p.governed.repairedBy != want {
+			s.fails("%s is governed by %q, want %q", name, p.governed.repairedBy, want)
+		}
+		var losers []string
+		for _, other := range all[min(1, len(all)):] {
+			losers = append(losers, other.name)
+		}
+		for policy, pol := range s.repairs.policies {
+			if pol.shadowed[name] != slices.Contains(losers, policy) {
+				s.fails("policy %s knows of %v, and of %s it asks for %v in vain", policy, pol.shadowed, name, losers)
+			}
+		}
+		kind, _, _ := strings.Cut(want, "/")
+		counts[kind]++
+		counts["shadowed"] += len(losers)
+	}
+	for policy, pol := range s.repairs.policies {
+		for node := range pol.shadowed {
+			if s.patients[node] == nil {
+				s.fails("policy %s asks in vain for %s, which is gone", policy, node)
+			}
+		}
+	}
+	return counts
+}
+
+// What a policy says of itself, and of its sick nodes.
+func TestTheStatusOfAPolicy(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.policy("p", forPool("default"))
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionTrue || is.Reason != "NoSuchNodePool" {
+			t.Errorf("without its pool: %+v", is)
+		}
+		h.pool("default", nil)
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.launches("default", "a", "b", "c")
+		h.breaks(corev1.ConditionTrue, "b")
+		pass(time.Minute)
+		h.breaks(corev1.ConditionTrue, "a")
+		id := triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
+		status := func() v1alpha1.RepairPolicyStatus {
+			counts, _ := h.core.Population(id)
+			sum := h.take(h.repairs.followed[id], counts)
+			return h.policyStatusOf(h.repairs.policies["p"], &sum)
+		}
+		is := status()
+		if is.Nodes != 3 || is.Sick != 2 || is.Repairing != 0 || is.Held != 0 || len(is.SickNodes) != 2 || is.SickNodes[0].Name != "b" ||
+			is.SickNodes[0].Reason != "Pending" || !is.SickNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
+			t.Errorf("before: %+v", is)
+		}
+		h.passes(10 * time.Minute)
+		h.terminates("b")
+		if is = status(); is.Repairing != 1 || is.Held != 1 {
+			t.Errorf("in repair: %+v", is)
+		}
+		h.goes("b")
+		if is = status(); is.Nodes != 2 || is.Repairing != 1 || is.Held != 1 || len(is.SickNodes) != 1 {
+			t.Errorf("when it is gone: %+v", is)
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Reason != "SwitchedOff" || h.finding(triage.Repair, "a").Code != triage.OnHold {
+			t.Errorf("switched off: %+v, and %v", is, h.finding(triage.Repair, "a"))
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "spec.repair.defaultTolerationDuration") {
+			t.Errorf("unreadable: %+v", is)
+		}
+	})
+}
+
+// Nothing of what is gone stays in the metrics.
+func TestMetricsForgetPoolsAndRules(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(10 * time.Minute)
+		h.terminates("a")
+		h.passes(time.Second)
+		m := h.cfg.Metrics
+		if testutil.CollectAndCount(m.repairNodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
+			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
+		}
+		h.goes("a")
+		h.goes("b")
+		h.noPool("default")
+		h.passes(time.Second)
+		if testutil.CollectAndCount(m.repairNodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
+			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
+		}
+		pass(countsStay)
+		if h.forgetRetired(time.Now()); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 || len(h.retired) > 0 {
+			t.Errorf("afterwards: %d, %v, %v", testutil.CollectAndCount(m.repairs), h.repairs.counts, h.retired)
+		}
+	})
+}
+
+// A node that once was ready is none of the timeout's business, whoever leads by then.
+func TestANodeThatWasReadyIsRemembered(t *testing.T) {
+	unsaid := func(n *corev1.Node, c *karpenter.NodeClaim) { // Karpenter has not said so yet
+		unready(n, c)
+		n.Status.Conditions[0].Status = corev1.ConditionTrue
+	}
+	changeOf := func(h *hall) *treat.Change {
+		plan, _ := h.planOf(h.patients["a"])
+		change, _ := h.next(h.patients["a"], plan, time.Now())
+		return change
+	}
+	for name, test := range map[string]struct {
+		launch []func(*corev1.Node, *karpenter.NodeClaim)
+		cfg    []func(*RepairConfig)
+		noted  bool
+	}{
+		"ready":                   {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid}, []func(*RepairConfig){timed}, true},
+		"ready, without the gate": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid}, nil, false},
+		"Karpenter has said so":   {nil, []func(*RepairConfig){timed}, false},
+		"never":                   {[]func(*corev1.Node, *karpenter.NodeClaim){unready}, []func(*RepairConfig){timed}, false},
+		"with its startup taints": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, c *karpenter.NodeClaim) {
+			c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
+			n.Spec.Taints = c.Spec.StartupTaints
+		}}, []func(*RepairConfig){timed}, false},
+		"before it is registered": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+			n.Spec.Taints = []corev1.Taint{{Key: karpenter.UnregisteredTaint, Effect: "NoExecute"}}
+		}}, []func(*RepairConfig){timed}, false},
+		"of no pool": {[]func(*corev1.Node, *karpenter.NodeClaim){unsaid, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+			delete(n.Labels, karpenter.NodePoolLabel)
+		}}, []func(*RepairConfig){timed}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.pool("default", nil)
+				h.world.launch("a", "default", test.launch...)
+				h.hears("nodes") // the claim is not known yet
+				if changeOf(h) != nil {
+					t.Error("it is noted before anybody can tell")
+				}
+				h.hears()
+				change := changeOf(h)
+				if (change != nil) != test.noted {
+					t.Fatalf("the change is %+v", change)
+				}
+				if !test.noted {
+					return
+				}
+				after := change.Made(h.world.next())
+				if note, _ := record.Read(after.Annotations); !note.Initialized {
+					t.Errorf("the note is %+v", note)
+				}
+				h.world.storeNode(after)
+				h.hears()
+				if again := changeOf(h); again != nil {
+					t.Error("it is written twice")
+				}
+				h.world.changeNode("a", func(n *corev1.Node) {
+					n.Status.Conditions = slices.Clone(n.Status.Conditions)
+					n.Status.Conditions[0].Status = corev1.ConditionFalse
+				})
+				h.hears()
+				heir := h.heir(timed)
+				for _, h := range []*hall{h, heir} {
+					if h.rests("a"); changeOf(h) != nil {
+						t.Error("the note is written again")
+					}
+				}
+				pass(time.Hour)
+				for _, h := range []*hall{h, heir} {
+					h.goesOn()
+					h.rests("a")
+				}
+			}, test.cfg...)
+		})
+	}
+}
+
+// A node whose startup taints stay is timed, whichever of the two watches is ahead.
+func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
+	for _, first := range []string{"nodes", "claims"} {
+		openHall(t, func(h *hall) {
+			h.pool("default", nil)
+			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+				n.Status.Conditions[0].Status = corev1.ConditionTrue
+				c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
+				n.Spec.Taints = c.Spec.StartupTaints
+			})
+			h.hears(first)
+			h.hears()
+			h.passes(10*time.Minute - time.Second)
+			h.rests("a")
+			h.passes(time.Second)
+			h.terminates("a")
+			at := slices.IndexFunc(h.events, func(word treat.Announcement) bool { return word.What == treat.ReadyTimeoutRecovery })
+			if at < 0 || !strings.HasPrefix(h.events[at].Words, "Node failed to become ready within 10m0s, triggering recovery") || len(h.events[at].Also) != 2 {
+				t.Errorf("told: %+v", h.events)
+			}
+			if n := testutil.ToFloat64(h.cfg.Metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
+				t.Errorf("%v are counted", n)
+			}
+		}, timed)
+	}
+}

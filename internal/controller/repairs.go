@@ -1,0 +1,359 @@
+package controller
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+// RepairConfig is how nodes are replaced.
+type RepairConfig struct {
+	// Karpenter and Static are what is called sick: of nodes that Karpenter manages, and
+	// of all others.
+	Karpenter, Static []dialect.RepairStatement
+	// WithoutPolicy repairs the nodes of a pool that no policy speaks of, too, by what
+	// its provider recommends.
+	WithoutPolicy bool
+	// ReadyTimeout is how long a node of a pool may take to become ready where its pool
+	// does not say. Zero has no node replaced for that.
+	ReadyTimeout time.Duration
+	// RestoreSchema puts the schema of repair blocks back onto the CRD of NodePools, and
+	// the blocks onto their pools, when somebody has taken it away. Schema is what it
+	// puts back.
+	RestoreSchema bool
+	Schema        []byte
+}
+
+// repairs are the policies by which nodes are replaced.
+type repairs struct {
+	cfg    RepairConfig
+	mail   *inquiry[*v1alpha1.RepairPolicy]
+	blocks poolSource
+
+	policies map[string]*repairPolicy
+	inOrder  []*repairPolicy            // those that are followed, by precedence
+	pools    map[string]*poolblock.Pool // the NodePools
+	counts   map[string]*headcount      // of the claims of a pool, by its name
+	followed map[triage.RuleID]*regime
+	moved    bool // something that rules depend on
+	// stirred are the pools that something has changed of which is a fact about their
+	// nodes.
+	stirred map[string]bool
+}
+
+// poolSource is who knows the NodePools, and which repair block of each is in force.
+type poolSource interface {
+	Answer() (known, isThere bool, err error)
+	Take() (changed map[string]*poolblock.Pool, all bool)
+}
+
+// newRepairs returns what knows of no policy yet.
+func newRepairs(cfg RepairConfig, mail *inquiry[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+	return repairs{
+		cfg: cfg, mail: mail, blocks: blocks,
+		policies: map[string]*repairPolicy{}, pools: map[string]*poolblock.Pool{},
+		counts: map[string]*headcount{}, followed: map[triage.RuleID]*regime{}, stirred: map[string]bool{},
+	}
+}
+
+// repairPolicy is a RepairPolicy and what has come of it.
+type repairPolicy struct {
+	object   *v1alpha1.RepairPolicy
+	inForce  *v1alpha1.RepairPolicy // the version that is followed; nil if none is
+	selector labels.Selector        // of that version; nil if it names a pool
+	problem  string                 // why the newest version is not followed, empty if it is
+	shadowed map[string]bool        // nodes that it asks for and another governs
+	status   policyStatus
+	stale    bool // the status that is stored may not be what it should be
+}
+
+// asksFor says whether the policy is meant for a node.
+func (p *repairPolicy) asksFor(node *corev1.Node) bool {
+	if p.selector == nil {
+		return p.inForce.Spec.NodePool == node.Labels[karpenter.NodePoolLabel]
+	}
+	return p.selector.Matches(labels.Set(node.Labels))
+}
+
+// ruleFor names the policy's rule for the nodes of a pool, or with none for the others.
+// The bound is one of each pool.
+func (p *repairPolicy) ruleFor(pool string) string {
+	if p.selector == nil || pool == "" {
+		return policyRule(p.object.Name)
+	}
+	return policyRule(p.object.Name) + "/" + pool
+}
+
+// regime is a rule by which nodes are terminated, with what it was compiled from.
+type regime struct {
+	findings
+	rule   triage.Rule
+	spec   *v1alpha1.RepairSpec
+	pool   string                 // whose nodes; empty for nodes without a machine that could be replaced
+	policy *repairPolicy          // nil if it stands on the pool, or nowhere
+	ladder []remediation.Template // what is made for such a node; empty for nothing
+}
+
+// isRepair says whether a rule is one by which nodes are terminated.
+func isRepair(rule triage.RuleID) bool {
+	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
+}
+
+// knowsRepairs says whether everything is known that repairs depend on. What is not
+// installed keeps nobody waiting.
+func (l *loop) knowsRepairs(now time.Time) bool {
+	l.takeRepairs(now)
+	policies, _ := l.repairs.mail.said()
+	claims, _ := l.machines.mail.said()
+	arePoolsKnown, _, _ := l.repairs.blocks.Answer()
+	return policies != noAnswer && claims != noAnswer && arePoolsKnown
+}
+
+// takeRepairs takes in the policies and pools that have changed.
+func (l *loop) takeRepairs(now time.Time) {
+	r := &l.repairs
+	letter := r.mail.take()
+	if letter.whole != "" {
+		for name := range r.policies {
+			if _, there := letter.latest[name]; !there {
+				l.dropRepairPolicy(now, name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
+		if a := letter.latest[name]; a.gone {
+			l.dropRepairPolicy(now, name)
+		} else {
+			l.meetRepairPolicy(now, a.object)
+		}
+	}
+	changed, all := r.blocks.Take()
+	if all {
+		for name := range r.pools {
+			if changed[name] == nil {
+				changed[name] = nil
+			}
+		}
+	}
+	for name, pool := range changed {
+		l.meetPool(now, name, pool)
+	}
+}
+
+// meetPool takes over a pool as it is now, nil if it is gone.
+func (l *loop) meetPool(now time.Time, name string, pool *poolblock.Pool) {
+	r := &l.repairs
+	before := r.pools[name]
+	if before != nil && pool != nil && before.Annotations[karpenter.HashAnnotation] != pool.Annotations[karpenter.HashAnnotation] {
+		l.endHold(name, r.countOf(name), "what its nodes are made of has changed")
+	}
+	if pool == nil {
+		delete(r.pools, name)
+		l.retire(now, timeoutRule(name)) // with all that was counted of the pool
+	} else {
+		r.pools[name] = pool
+		delete(l.retired, timeoutRule(name))
+	}
+	if (before == nil) != (pool == nil) || pool != nil && vetoOf(before) != vetoOf(pool) {
+		r.stirred[name] = true
+	}
+	r.moved = true
+	r.countOf(name).dirty = true
+}
+
+// vetoOf returns the annotation by which somebody forbids the repair of a whole pool.
+func vetoOf(pool *poolblock.Pool) string {
+	by, _ := karpenter.DoNotRepair(pool.Annotations)
+	return by
+}
+
+func (l *loop) meetRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
+	pol := l.repairs.policies[object.Name]
+	shadowed := map[string]bool{}
+	if pol != nil && pol.object.UID != object.UID {
+		shadowed = pol.shadowed // who asks for a node in vain is known by name
+		l.dropRepairPolicy(now, object.Name)
+		pol = nil
+	}
+	if pol == nil {
+		pol = &repairPolicy{shadowed: shadowed}
+		l.repairs.policies[object.Name] = pol
+	}
+	pol.status.meet(object)
+	isSame := pol.object != nil && pol.object.Generation == object.Generation
+	pol.object, pol.stale = object, true
+	l.lookAtStatuses(now)
+	if isSame {
+		return
+	}
+	l.repairs.moved, l.checks.moved = true, true // it may speak of a kind that is not watched yet
+	was := pol.problem
+	pol.problem = ""
+	if err := l.repairs.judge(object); err != nil {
+		pol.problem = err.Error()
+	} else {
+		pol.inForce, pol.selector = object, nil
+		if object.Spec.NodePool == "" {
+			pol.selector, _ = metav1.LabelSelectorAsSelector(object.Spec.Selector) // which was judged
+		}
+	}
+	if pol.problem != was {
+		l.tellOfPolicy(pol)
+	}
+}
+
+// judge says why a policy cannot be followed.
+func (r *repairs) judge(object *v1alpha1.RepairPolicy) error {
+	return vet.StandingRepairPolicy(vet.RepairCase{Policy: object, Repairs: vet.Repairs{Statements: r.cfg.Karpenter}}).Err()
+}
+
+func (l *loop) dropRepairPolicy(now time.Time, name string) {
+	if l.repairs.policies[name] == nil {
+		return
+	}
+	delete(l.repairs.policies, name)
+	l.repairs.moved, l.checks.moved = true, true
+	l.lookAtStatuses(now)
+	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
+}
+
+// followRepairs has the policies followed as they and the pools are now. It comes when
+// nodes and claims are known. A rule is told its allowance before it has a node: else it
+// could begin more than a budget leaves.
+func (l *loop) followRepairs(now time.Time) {
+	r := &l.repairs
+	if !r.moved {
+		return
+	}
+	r.moved = false
+	r.sortPolicies()
+	wanted := l.regimes()
+	for id := range r.followed {
+		if wanted[id] == nil {
+			delete(r.followed, id)
+			l.core.RemoveRule(now, id)
+			l.cfg.Metrics.forgetRepair(id)
+			l.cfg.Logger.Info("repair rule gone", "rule", id.String())
+		}
+	}
+	stirred := map[string]bool{} // rules that begin or cease to make objects, which is a fact about their nodes
+	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
+		next := wanted[id]
+		next.findings = findings{nodes: map[string]triage.Reason{}, stale: true}
+		if before := r.followed[id]; before != nil {
+			next.nodes = before.nodes
+			stirred[id.Name] = stirred[id.Name] || len(before.ladder) != len(next.ladder)
+		}
+		r.followed[id] = next
+		if err := l.core.SetRule(now, next.rule); err != nil { // which was compiled, so it is valid
+			l.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
+		}
+	}
+	for _, count := range r.counts {
+		count.dirty = true
+	}
+	l.tellAllowances(now)
+	l.governAll(now, func(p *patient) bool {
+		return stirred[p.governed.repairedBy] || r.stirred[p.node.Labels[karpenter.NodePoolLabel]]
+	})
+	clear(r.stirred)
+	for _, pol := range r.policies {
+		pol.stale = true
+	}
+	l.lookAtStatuses(now)
+}
+
+// regimes returns the rules that are to be followed: for every pool the one that stands
+// on it, or that its provider recommends; for every policy one for each pool whose nodes
+// it may select, and one for nodes without a pool; and the timeout of every pool.
+func (l *loop) regimes() map[triage.RuleID]*regime {
+	r := &l.repairs
+	wanted := map[triage.RuleID]*regime{}
+	add := func(next *regime, rule triage.Rule, err error) {
+		if err != nil { // which was judged before, so it is valid
+			return
+		}
+		next.rule = rule
+		wanted[rule.ID] = next
+	}
+	for name, pool := range r.pools {
+		spec := pool.Block
+		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil {
+			spec = &v1alpha1.RepairSpec{}
+		}
+		if spec != nil {
+			rule, err := observe.Repair(poolRule(name), name, spec, r.cfg.Karpenter, nil)
+			add(&regime{spec: spec, pool: name}, rule, err)
+		}
+		if r.cfg.ReadyTimeout > 0 {
+			timed, pol := r.timingOf(name)
+			rule, err := observe.ReadyTimeout(name, timed, r.cfg.ReadyTimeout)
+			add(&regime{spec: timed, pool: name, policy: pol}, rule, err)
+		}
+	}
+	for _, pol := range r.inOrder {
+		spec := &pol.inForce.Spec.Repair
+		follow := func(pool string, statements []dialect.RepairStatement, template *corev1.ObjectReference) {
+			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
+			next := &regime{spec: spec, pool: pool, policy: pol}
+			if template != nil && err == nil {
+				t, _ := remediation.TemplateOf(*template) // which was compiled
+				next.ladder = []remediation.Template{t}
+				if problem, _ := l.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
+					rule.Hold = problem
+				}
+			}
+			add(next, rule, err)
+		}
+		if pol.selector == nil {
+			if pool := pol.inForce.Spec.NodePool; r.pools[pool] != nil {
+				follow(pool, r.cfg.Karpenter, nil)
+			}
+			continue
+		}
+		follow("", r.cfg.Static, pol.inForce.Spec.RemediationTemplate)
+		for name := range r.pools {
+			follow(name, r.cfg.Karpenter, nil)
+		}
+	}
+	return wanted
+}
+
+// namedBy returns the policy that names a pool and goes before all others that do.
+func (r *repairs) namedBy(pool string) *repairPolicy {
+	for _, pol := range r.inOrder {
+		if pol.selector == nil && pol.inForce.Spec.NodePool == pool {
+			return pol
+		}
+	}
+	return nil
+}
+
+// timingOf returns what is said of a pool's nodes that do not become ready, nil for
+// nothing, and which policy says it.
+func (r *repairs) timingOf(pool string) (*v1alpha1.RepairSpec, *repairPolicy) {
+	if block := r.pools[pool].Block; block != nil {
+		return block, nil
+	}
+	if pol := r.namedBy(pool); pol != nil {
+		return &pol.inForce.Spec.Repair, pol
+	}
+	return nil, nil
+}
+
+func isEnabled(spec *v1alpha1.RepairSpec) bool {
+	return spec == nil || spec.Enabled == nil || *spec.Enabled
+}

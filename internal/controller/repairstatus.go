@@ -1,0 +1,260 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// policyStatus is the status of a RepairPolicy as it is stored, as far as is known.
+type policyStatus struct {
+	stored  v1alpha1.RepairPolicyStatus
+	version string // of the object that it was last stored in
+	writing bool
+	mayFrom time.Time // when it may be written next
+	trouble trouble   // of the last time
+}
+
+// meet takes over what the watch brings, unless it is older than what was written here.
+func (s *policyStatus) meet(object *v1alpha1.RepairPolicy) {
+	if !olderVersion(object.ResourceVersion, s.version) {
+		s.stored = object.Status
+	}
+}
+
+// policyStatusOutcome is what became of one.
+type policyStatusOutcome struct {
+	policy  *repairPolicy
+	status  v1alpha1.RepairPolicyStatus
+	version string
+	err     error
+}
+
+// writePolicyStatuses brings the statuses of repair policies up to date, and counts what
+// all rules of repairs have to say.
+func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
+	sums := map[*repairPolicy]*tallied{}
+	for id, r := range l.repairs.followed {
+		counts, _ := l.core.Population(id)
+		sum := l.take(r, counts)
+		l.cfg.Metrics.repaired(id, r.pool, sum)
+		if r.policy == nil {
+			r.stale = false
+			continue
+		}
+		if sums[r.policy] == nil {
+			sums[r.policy] = &tallied{}
+		}
+		if id.Kind == triage.ReadyTimeout { // which counts all nodes of the pool, also those that are no more its business
+			sum.nodes = l.repairs.countOf(r.pool).starting
+		}
+		sums[r.policy].add(sum)
+		if r.stale {
+			r.stale, r.policy.stale = false, true
+		}
+	}
+	for name, count := range l.repairs.counts {
+		l.cfg.Metrics.held(name, count.isHeld())
+	}
+	for _, pol := range l.repairs.policies {
+		sum := sums[pol]
+		if sum == nil {
+			sum = &tallied{}
+		}
+		if !pol.stale && pol.status.stored.Nodes == clamp(sum.nodes) {
+			continue
+		}
+		switch {
+		case pol.status.writing || l.statusWriting >= statusWriters: // whose turn comes with the next answer
+			continue
+		case now.Before(pol.status.mayFrom):
+			l.statusAt = earliest(l.statusAt, pol.status.mayFrom)
+			continue
+		}
+		pol.stale, pol.status.mayFrom = false, now.Add(statusEvery)
+		if status := l.policyStatusOf(pol, sum); !equality.Semantic.DeepEqual(status, pol.status.stored) {
+			l.sendPolicyStatus(ctx, pol, status)
+		}
+	}
+}
+
+func (l *loop) sendPolicyStatus(ctx context.Context, pol *repairPolicy, status v1alpha1.RepairPolicyStatus) {
+	pol.status.writing = true
+	l.statusWriting++
+	name := pol.object.Name
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		version, err := l.write.RepairPolicyStatus(ctx, name, status)
+		l.policyStatuses <- policyStatusOutcome{pol, status, version, err}
+	})
+}
+
+func (l *loop) heedPolicyStatus(o policyStatusOutcome) {
+	l.statusWriting--
+	s := &o.policy.status
+	s.writing = false
+	l.lookAtStatuses(time.Now())
+	l.cfg.Metrics.wrote("repairpolicies/status", treat.FateOf(o.err))
+	switch {
+	case o.err == nil:
+		s.stored, s.version, s.trouble = o.status, o.version, trouble{}
+	case apierrors.IsNotFound(o.err): // the watch will tell
+	default:
+		o.policy.stale, s.mayFrom = true, time.Now().Add(statusRetry)
+		if s.trouble.meets(treat.FateOf(o.err), o.err) {
+			l.cfg.Logger.Warn("status not written", "repairPolicy", o.policy.object.Name, "retryIn", statusRetry.String(), "err", o.err)
+		}
+	}
+}
+
+// tallied is what has come of a rule of repairs, or of all that a policy stands for.
+type tallied struct {
+	nodes, sick, repairing, held int
+	rows                         []row
+}
+
+// row is a sick node.
+type row struct {
+	node   string
+	reason triage.Reason
+}
+
+func (s *tallied) add(other tallied) {
+	s.nodes += other.nodes
+	s.sick += other.sick
+	s.repairing += other.repairing
+	s.held += other.held
+	s.rows = append(s.rows, other.rows...)
+}
+
+// take counts what a rule has to say.
+func (l *loop) take(r *regime, counts triage.Population) tallied {
+	sum := tallied{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
+	for node, reason := range r.nodes {
+		if isWait(reason.Code) {
+			sum.held++
+		}
+		sum.rows = append(sum.rows, row{node, reason})
+	}
+	return sum
+}
+
+// policyStatusOf says what has come of a policy.
+func (l *loop) policyStatusOf(pol *repairPolicy, sum *tallied) v1alpha1.RepairPolicyStatus {
+	status := v1alpha1.RepairPolicyStatus{
+		ObservedGeneration: pol.object.Generation,
+		Nodes:              clamp(sum.nodes), Sick: clamp(sum.sick), Repairing: clamp(sum.repairing), Held: clamp(sum.held),
+		SickNodes:  []v1alpha1.SickNode{},
+		Conditions: slices.Clone(pol.status.stored.Conditions),
+	}
+	slices.SortFunc(sum.rows, func(a, b row) int {
+		return cmp.Or(l.eligible(a).Compare(l.eligible(b)), cmp.Compare(a.node, b.node))
+	})
+	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
+		reason := l.today(row.node, row.reason)
+		told := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.bedWords(row.node, reason.String())}
+		if at := l.eligible(row); !at.IsZero() {
+			told.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
+		}
+		status.SickNodes = append(status.SickNodes, told)
+	}
+	l.judgePolicy(pol, &status)
+	return status
+}
+
+// eligible is from when a sick node may be repaired.
+func (l *loop) eligible(r row) time.Time { return l.today(r.node, r.reason).Eligible }
+
+// judgePolicy sets the conditions of the policy itself.
+func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus) {
+	set := func(kind string, is bool, reason, message string) {
+		condition := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pol.object.Generation}
+		if is {
+			condition.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, condition)
+	}
+	pool := pol.object.Spec.NodePool
+	switch {
+	case pol.problem != "" && pol.inForce != nil:
+		set(v1alpha1.Accepted, false, "Invalid", pol.problem+"; the version before it is followed still")
+	case pol.problem != "":
+		set(v1alpha1.Accepted, false, "Invalid", pol.problem)
+	case !isEnabled(&pol.object.Spec.Repair):
+		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is switched off: nothing is repaired")
+	case pool != "" && l.repairs.pools[pool] == nil:
+		set(v1alpha1.Accepted, true, "NoSuchNodePool", "there is no NodePool "+pool+" yet")
+	default:
+		set(v1alpha1.Accepted, true, "Followed", "the policy is followed")
+	}
+	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.SchemaLost)
+	if lost := l.repairs.lost(); len(lost) > 0 {
+		set(v1alpha1.SchemaLost, true, "BlocksHidden", "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+strings.Join(lost, ", "))
+	}
+	switch words := l.conflict(pol); words {
+	case "":
+		set(v1alpha1.Conflict, false, "NoConflict", "no other policy governs a node that this one asks for")
+	default:
+		set(v1alpha1.Conflict, true, "Shadowed", words)
+	}
+}
+
+// lost returns the pools whose block is hidden because its schema is lost.
+func (r *repairs) lost() (pools []string) {
+	for name, pool := range r.pools {
+		if pool.Lost {
+			pools = append(pools, name)
+		}
+	}
+	slices.Sort(pools)
+	return pools
+}
+
+// conflict says who governs nodes that a policy asks for, empty if nobody else does.
+func (l *loop) conflict(pol *repairPolicy) string {
+	pool := pol.object.Spec.NodePool
+	if pol.inForce != nil {
+		pool = pol.inForce.Spec.NodePool
+	}
+	if of := l.repairs.pools[pool]; of != nil && of.Block != nil {
+		return "NodePool " + pool + " has a repair block of its own, which goes first"
+	}
+	if first := l.repairs.namedBy(pool); pool != "" && first != nil && first != pol {
+		return fmt.Sprintf("RepairPolicy %s names NodePool %s, too, and is older", first.object.Name, pool)
+	}
+	if len(pol.shadowed) == 0 {
+		return ""
+	}
+	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
+	by := "nothing that is switched on"
+	if p := l.patients[node]; p != nil && p.governed.repairedBy != "" {
+		by = p.governed.repairedBy
+	}
+	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
+}
+
+// templates are those that the policy names, in the version that is followed and in the
+// newest.
+func (p *repairPolicy) templates() (refs []corev1.ObjectReference) {
+	for _, version := range []*v1alpha1.RepairPolicy{p.inForce, p.object} {
+		if version != nil && version.Spec.RemediationTemplate != nil {
+			refs = append(refs, *version.Spec.RemediationTemplate)
+		}
+	}
+	return refs
+}

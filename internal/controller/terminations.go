@@ -1,0 +1,315 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// A node is terminated in two writes: its NodeClaim is marked, and then deleted in the
+// very version that has the mark. The ledger names the claim before that, and until the
+// place of the node that has gone is free or named by itself: one of ledger, mark and
+// departure always tells whoever comes next.
+
+// nextTermination returns what is to be done about the machine of a node, or when there
+// may be.
+func (l *loop) nextTermination(now time.Time, b *bed, p *patient, plan triage.Plan) (e *errand, due time.Time) {
+	c, _ := l.machines.claimOf(p.node)
+	if c != nil && c.mark != nil && c.mark.NodeUID != p.node.UID && !c.isEnding() { // it was for a node that had this machine before
+		rule := triage.RuleID(c.mark.Rule)
+		return &errand{task: spare, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+	}
+	for _, reason := range plan.Release {
+		switch rule := reason.Rule; {
+		case !isRepair(rule) || len(b.of(rule)) > 0:
+		case c != nil && c.isMarkedBy(rule, p.node) && c.isEnding(): // nobody can call that back
+		case p.isParting(now) && triage.RuleID(p.outlives.mark.Rule) == rule: // nor that
+			due = earliest(due, p.outlives.until)
+		case c != nil && c.isMarkedBy(rule, p.node):
+			return &errand{task: spare, rule: rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		default:
+			due = earliest(due, l.vacate(now, b, rule))
+		}
+	}
+	t := plan.Treatment
+	if t != nil && isRepair(t.Rule) && c == nil && p.isParting(now) {
+		due = earliest(due, p.outlives.until)
+	}
+	if t == nil || !isRepair(t.Rule) || c == nil || c.isEnding() {
+		return nil, due
+	}
+	r := l.repairs.followed[t.Rule]
+	if r == nil || c.mark != nil && !c.isMarkedBy(t.Rule, p.node) {
+		return nil, due
+	}
+	if c.mark != nil {
+		if words := l.speaksAgainst(now, p, c, r); words != "" {
+			reason := triage.Reason{Code: triage.Vetoed, Rule: t.Rule, Other: words}
+			return &errand{task: spare, rule: t.Rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		}
+	}
+	b.want(now, p)
+	e = &errand{task: terminate, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, step: t.Step, since: t.Since}
+	if c.mark == nil {
+		e.mark = markFor(e, r.spec, now)
+	}
+	return e, due
+}
+
+// speaksAgainst says what speaks against the deletion of a claim that is marked: a mark
+// whose deletion was not sent, or was not made, may be old, and much can have come in
+// between. The core asks no more, since to it the termination is under way.
+func (l *loop) speaksAgainst(now time.Time, p *patient, c *claim, r *regime) string {
+	switch {
+	case p.spokenFor != "":
+		return p.spokenFor
+	case r.rule.Hold != "":
+		return r.rule.Hold
+	case l.isOverBound(r.rule.ID):
+		return "more nodes are in repair than may be now"
+	case r.pool == "":
+		return ""
+	}
+	count := l.countWithout(r.pool, c)
+	if allowed, _ := l.budgeted(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
+		return allowed.Words
+	}
+	return ""
+}
+
+// markFor returns the mark that a claim gets before it is deleted. By force means that
+// nobody waits for its pods; otherwise Karpenter drains the node, for no longer than the
+// policy says. A deadline that is earlier stays.
+func markFor(e *errand, spec *v1alpha1.RepairSpec, now time.Time) record.Mark {
+	mark := record.Mark{Rule: record.Rule(e.rule), Node: e.node.Name, NodeUID: e.node.UID, Since: e.since.UTC()}
+	var deadline time.Time
+	switch {
+	case modeOf(spec) == v1alpha1.Forceful:
+		deadline = now
+	case spec.TerminationGracePeriod != "":
+		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // which was judged
+			deadline = now.Add(grace)
+		}
+	}
+	before := e.claim.Annotations[karpenter.TerminationTimestampAnnotation]
+	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
+		return mark
+	}
+	mark.Deadline, mark.Before = treat.Deadline(deadline), before
+	return mark
+}
+
+// modeOf is how nodes are terminated.
+func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
+	if spec == nil || spec.Termination == "" {
+		return v1alpha1.Forceful
+	}
+	return spec.Termination
+}
+
+// isMarked says whether the claim that an errand deletes has its mark already.
+func (e *errand) isMarked() bool { return e.mark.Node == "" }
+
+// runTerminate looks at the node once more, marks its claim, and deletes it. The two
+// writes carry the claim's version, so that whatever somebody wrote on it meanwhile is
+// looked at first.
+func (l *loop) runTerminate(ctx context.Context, r *errandReport) error {
+	e := r.errand
+	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
+		return err
+	}
+	claim := e.claim
+	if !e.isMarked() {
+		marked, err := l.write.MarkClaim(ctx, claim, e.mark)
+		if err != nil {
+			return l.lookAtClaim(ctx, r, claim, err)
+		}
+		claim, r.claim = marked, marked
+	}
+	if err := l.write.DeleteClaim(ctx, claim); err != nil {
+		return l.lookAtClaim(ctx, r, claim, err)
+	}
+	r.isDeleted = true
+	return nil
+}
+
+// runSpare takes the mark off a claim again.
+func (l *loop) runSpare(ctx context.Context, r *errandReport) error {
+	spared, err := l.write.SpareClaim(ctx, r.errand.claim, r.errand.mark)
+	if err != nil {
+		return l.lookAtClaim(ctx, r, r.errand.claim, err)
+	}
+	r.claim = spared
+	return nil
+}
+
+// lookAtClaim reads a claim afresh that has turned out to be another than it was known
+// to be, so that the loop can decide again. If it is as it was when the write was sent,
+// that was turned down for another reason.
+func (l *loop) lookAtClaim(ctx context.Context, r *errandReport, sent *karpenter.NodeClaim, err error) error {
+	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return err
+	}
+	now, failed := l.write.FetchClaim(ctx, r.errand.claim.Name)
+	if failed != nil {
+		return failed
+	}
+	if now != nil && now.UID == sent.UID && now.ResourceVersion == sent.ResourceVersion { // some admission webhook answers with a conflict
+		r.fate = treat.Refused
+		return err
+	}
+	r.claim, r.isGone, r.fate = now, now == nil, treat.Stale
+	return nil
+}
+
+// takeClaim takes over a claim that an errand has written, or read afresh.
+func (l *loop) takeClaim(now time.Time, r *errandReport) {
+	meant := func() *claim {
+		if c := l.machines.known[r.errand.claim.Name]; c != nil && c.UID == r.errand.claim.UID {
+			return c
+		}
+		return nil // it is gone, and known better
+	}
+	switch c := meant(); {
+	case c != nil && r.claim != nil:
+		l.findClaim(now, r.claim)
+	case c != nil && r.isGone:
+		l.loseClaim(now, c)
+	}
+	if c := meant(); c != nil && r.isDeleted {
+		c.ended = true
+		l.weigh(c)
+	}
+	l.attendStirred(now)
+}
+
+// isOverAllowance looks once more, before a place is taken for good, whether more are
+// being taken out of service than may be now: a bound or a budget may have been lowered,
+// or somebody else may have begun.
+func (l *loop) isOverAllowance(now time.Time, e *errand) bool {
+	if l.isOverBound(e.rule) {
+		return true
+	}
+	r := l.repairs.followed[e.rule]
+	if r == nil || r.pool == "" {
+		return false
+	}
+	count := l.countWithout(r.pool, l.machines.known[e.claim.Name])
+	allowed, _ := l.allowance(now, e.rule, r.pool, &count)
+	return allowed != nil && allowed.Places < 1
+}
+
+// countWithout returns the counts of a pool as if a claim were in service.
+func (l *loop) countWithout(pool string, c *claim) headcount {
+	count := *l.repairs.countOf(pool)
+	if c != nil {
+		count.disrupted -= c.share.disrupted
+		count.going -= c.share.going
+		count.trying -= c.share.trying
+	}
+	return count
+}
+
+// inheritTermination takes up the termination of a node that the one before may have
+// sent. Its mark can only be made while the claim has the version that the ledger names;
+// without a mark, a claim of another version is safe. So is one whose node is known to
+// have gone.
+func (l *loop) inheritTermination(now time.Time, p *patient, b *bed, name string) {
+	e := b.granted
+	rule := triage.RuleID(e.Rule)
+	c := l.machines.known[name]
+	_, isNamed := l.pages.departed.named[departureOf(e)]
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !b.isGrantedTo(p) {
+		b.giveBack()
+		return
+	}
+	l.pages.begun = append(l.pages.begun, b)
+	if c == nil { // it was deleted, and its node is to follow if it is there
+		l.outlive(now, markOf(e))
+		l.attendStirred(now)
+	}
+	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true}
+	if !b.isGrantedTo(p) {
+		grant.Gone = now // nobody knows when
+	}
+	l.core.Resume(now, grant)
+	l.cfg.Logger.Info("termination inherited", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
+}
+
+// A node whose claim is marked because it has not become ready is a try. One that is
+// about to be is on the page as one already: whoever comes next knows of it, whether it
+// gets there or not.
+
+// countTry counts a node that is replaced because it has not become ready, or no longer
+// is.
+func (l *loop) countTry(now time.Time, c *claim, was *record.Mark) {
+	isTry := func(mark *record.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
+	if !l.loaded || isTry(was) == isTry(c.mark) { // what was there before has been counted
+		return
+	}
+	count := l.repairs.countOf(c.pool())
+	count.dirty = true
+	if isTry(was) {
+		count.tries.failed = max(0, count.tries.failed-1)
+		return
+	}
+	count.tries = tries{count.tries.failed + 1, now.UTC().Truncate(time.Second)}
+	if count.isHeld() {
+		l.tellOfHold(c.pool(), count)
+	}
+}
+
+// isBefore says whether what an entry of the page names is a try that has not been made.
+func (l *loop) isBefore(e ledger.Entry) bool {
+	name, is := claimNamed(e.Object)
+	c := l.machines.known[name]
+	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil
+}
+
+// inheritTries takes up how often in a row nodes of a pool had not become ready.
+func (l *loop) inheritTries(e ledger.Entry) {
+	pool := e.Rule.Name
+	for _, other := range l.pages.inherited {
+		if other.Rule == e.Rule && l.isBefore(other) {
+			e.Tries--
+		}
+	}
+	count := l.repairs.countOf(pool)
+	count.tries, count.dirty = tries{e.Tries, e.Since}, true
+	for _, c := range l.machines.known {
+		if c.pool() == pool {
+			l.weigh(c) // one may have become ready since
+		}
+	}
+}
+
+// nameTries returns what the next page is to say of pools whose nodes do not become
+// ready, with those that it lets go.
+func (l *loop) nameTries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
+	before := map[string]int{}
+	for _, e := range begun {
+		if l.isBefore(e) {
+			before[e.Rule.Name]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
+		t := l.repairs.counts[name].tries
+		if before[name] > 0 {
+			t = tries{t.failed + before[name], now.UTC().Truncate(time.Second)}
+		}
+		if t.failed > 0 {
+			entries = append(entries, ledger.Entry{Rule: record.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last})
+		}
+	}
+	return entries
+}

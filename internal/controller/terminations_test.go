@@ -1,0 +1,418 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// sicken has node a of a pool be due, with b and c beside it and a bound of one.
+func (h *hall) sicken(also ...string) {
+	h.t.Helper()
+	h.pool("default", ofAtMost("1"))
+	h.launches("default", "a", "b", "c")
+	h.breaks(corev1.ConditionTrue, append([]string{"a"}, also...)...)
+	h.passes(10 * time.Minute)
+}
+
+// isMarked says whether the claim of a node has a mark in the API.
+func (h *hall) isMarked(node string) bool {
+	_, is := h.world.claims["claim-"+node].Annotations[record.MarkAnnotation]
+	return is
+}
+
+// named returns what the page in the API says of a node.
+func (h *hall) named(node string) *ledger.Entry {
+	for _, e := range h.world.page {
+		if e.Node == node {
+			return &e
+		}
+	}
+	return nil
+}
+
+func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(10*time.Minute - time.Second)
+		h.rests("a")
+		if is := h.finding(triage.Repair, "a"); is.Code != triage.Pending || !is.Eligible.Equal(time.Now().Add(time.Second)) {
+			t.Errorf("what is said of it before: %v", is)
+		}
+		h.passes(time.Second)
+		if sent := h.sends(); len(sent) > 0 {
+			t.Errorf("%d errands are sent that the page does not name", len(sent))
+		}
+		h.terminates("a")
+		h.goes("a")
+		if h.taken("default") != 1 {
+			t.Errorf("%d places are taken by a node that is gone", h.taken("default"))
+		}
+		h.turns()
+		if e := h.named("a"); e == nil || e.Gone.IsZero() || e.Object != "" {
+			t.Errorf("the page names %+v", e)
+		}
+		h.goesOn()
+		h.breaks(corev1.ConditionTrue, "b")
+		h.passes(10 * time.Minute)
+		h.rests("b")
+		h.launches("default", "d")
+		h.wants("b", terminate)
+	})
+}
+
+// What becomes of each write, and what is done next.
+func TestWhatBecomesOfATermination(t *testing.T) {
+	for name, test := range map[string]struct {
+		goes              how
+		isMarked, deleted bool
+		next              task        // once it may be tried again
+		code              triage.Code // of what is said meanwhile
+		again             bool        // the page names it still
+	}{
+		"both are made":                      {how{}, true, true, nothing, triage.Treating, true},
+		"the mark is stale":                  {how{first: treat.Stale}, false, false, terminate, triage.Treating, true},
+		"nobody had time for the mark":       {how{first: treat.Busy}, false, false, terminate, triage.Treating, true},
+		"the mark is refused":                {how{first: treat.Refused}, false, false, terminate, triage.Retrying, false},
+		"the mark is lost":                   {how{first: treat.Unsure}, false, false, terminate, triage.Treating, true},
+		"the answer to the mark is lost":     {how{first: treat.Unsure, unanswered: true}, true, false, terminate, triage.Treating, true},
+		"nobody had time for the deletion":   {how{second: treat.Busy}, true, false, terminate, triage.Treating, true},
+		"the deletion is refused":            {how{second: treat.Refused}, true, false, terminate, triage.Treating, true},
+		"the deletion is lost":               {how{second: treat.Unsure}, true, false, terminate, triage.Treating, true},
+		"the answer to the deletion is lost": {how{second: treat.Unsure, unanswered: true}, true, true, nothing, triage.Treating, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.sicken("b")
+				h.turns()
+				h.runs("a", test.goes)
+				if h.isMarked("a") != test.isMarked || (h.world.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
+					t.Errorf("the claim is marked %t, deleted %v", h.isMarked("a"), h.world.claims["claim-a"].DeletionTimestamp)
+				}
+				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
+					t.Errorf("what is said of it: %v", is)
+				}
+				if is := h.beds["a"].granted.Object != ""; is != test.again {
+					t.Errorf("its place is kept on the page: %t", is)
+				}
+				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
+					t.Errorf("another node waits for %s", code)
+				}
+				if !test.again { // b may go in its place
+					return
+				}
+				for range 20 { // as often as it has to be put off
+					if e, due := h.nextErrand(time.Now(), h.beds["a"]); e == nil && !due.IsZero() {
+						h.passes(max(time.Millisecond, time.Until(due)))
+					}
+				}
+				if test.next == nothing {
+					h.rests("a")
+				} else {
+					h.wants("a", test.next)
+					h.turns()
+					h.runs("a", how{})
+				}
+				if got := h.world.deleted; !slices.Equal(got, []string{"a"}) {
+					t.Errorf("deleted: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A pool whose nodes have to wait for a bound is served by the next one when a write is
+// refused.
+func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.sicken("b")
+		h.turns()
+		h.runs("a", how{first: treat.Refused})
+		h.terminates("b")
+		told := 0
+		for _, word := range h.events {
+			if word.What == treat.RepairBlocked && strings.Contains(word.Words, "the NodeClaim could not be deleted") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("the refusal is told %d times", told)
+		}
+	})
+}
+
+func TestAClaimIsSpared(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *hall)
+		code    triage.Code
+	}{
+		"the node recovers": {func(h *hall) { h.breaks(corev1.ConditionFalse, "a") }, triage.Recovered},
+		"the block goes":    {func(h *hall) { h.pool("default", nil) }, triage.RuleGone},
+		"the pool goes":     {func(h *hall) { h.noPool("default") }, triage.RuleGone},
+		"another governs it": {func(h *hall) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool = "default" })
+			h.pool("default", nil)
+		}, triage.RuleGone},
+		"somebody forbids it on the claim": {func(h *hall) {
+			h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.OurDoNotRepairAnnotation, "")
+			})
+			h.hears()
+		}, triage.Vetoed},
+		"somebody forbids it on the pool": {func(h *hall) {
+			h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) {
+				metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
+			})
+		}, triage.Vetoed},
+		"Karpenter begins with it": {func(h *hall) {
+			h.world.changeClaim("claim-a", sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue))
+			h.hears()
+		}, triage.Vetoed},
+		"the block is switched off": {func(h *hall) {
+			block := ofAtMost("1")
+			block.Enabled = new(false)
+			h.pool("default", block)
+		}, triage.Vetoed},
+		"the budget is used up": {func(h *hall) {
+			h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) {
+				p.Spec.Disruption.Budgets = []karpenter.Budget{{Nodes: "1"}}
+			})
+			h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+			h.hears()
+		}, triage.Vetoed},
+		"it is in another pool": {func(h *hall) {
+			h.world.changeNode("a", func(n *corev1.Node) { n.Labels[karpenter.NodePoolLabel] = "other" })
+			h.hears()
+		}, triage.Deselected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.sicken()
+				h.turns()
+				h.runs("a", how{second: treat.Refused})
+				test.happens(h)
+				if e := h.wants("a", spare); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
+					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
+				}
+				h.runs("a", how{first: treat.Unsure})
+				if !h.isMarked("a") || h.beds["a"].granted.Object == "" {
+					t.Error("its place is free before it is spared")
+				}
+				h.passes(lastRetry)
+				h.runs("a", how{})
+				if h.isMarked("a") || h.beds["a"] != nil && h.beds["a"].granted.Object != "" || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.beds["a"], h.core.Grants())
+				}
+				told := slices.IndexFunc(h.events, func(word treat.Announcement) bool { return word.What == treat.NodeSpared })
+				if told < 0 {
+					t.Error("nobody is told")
+				}
+			})
+		})
+	}
+}
+
+func TestWhatIsDeletedCannotBeCalledBack(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.sicken("b")
+		h.terminates("a")
+		h.breaks(corev1.ConditionFalse, "a")
+		h.rests("a")
+		h.pool("default", nil)
+		h.rests("a")
+		h.pool("default", ofAtMost("1"))
+		h.rests("a")
+		if h.taken("default") != 1 {
+			t.Errorf("%d places are taken", h.taken("default"))
+		}
+		h.rests("b")
+	})
+}
+
+func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
+	for name, test := range map[string]func(h *hall, r *errandReport){
+		"with its claim": func(h *hall, r *errandReport) {
+			h.world.carryOut(r, how{})
+			h.goes("a")
+		},
+		"before anything was sent": func(h *hall, r *errandReport) {
+			h.world.removeNode("a")
+			h.hears()
+			h.world.carryOut(r, how{})
+		},
+		"and is made anew": func(h *hall, r *errandReport) {
+			h.world.carryOut(r, how{})
+			h.goes("a")
+			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+				n.UID, c.UID, c.Name = "another", "another", "another-claim"
+				n.Spec.ProviderID, c.Status.ProviderID = "kwok://another", "kwok://another"
+			})
+			h.hears()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.sicken("b")
+				h.turns()
+				r := h.begins("a")
+				test(h, r)
+				h.heedErrand(r)
+				h.hears()
+				if h.taken("default") != 1 {
+					t.Errorf("%d places are taken", h.taken("default"))
+				}
+				h.rests("b")
+				h.turns()
+				if e := h.named("a"); e == nil || e.Gone.IsZero() {
+					t.Errorf("the page names %+v", e)
+				}
+				if h.goesOn(); h.beds["a"] != nil && h.beds["a"].granted.Object != "" {
+					t.Errorf("and it is kept on the page: %+v", h.beds["a"].granted)
+				}
+			})
+		})
+	}
+}
+
+// A machine whose node was made anew keeps the mark that was for the one before.
+func TestAMarkForAnEarlierNodeIsTakenOff(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.sicken()
+		h.turns()
+		h.runs("a", how{second: treat.Refused})
+		h.world.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
+		h.hears()
+		h.passes(time.Hour)
+		h.wants("a", spare)
+		h.runs("a", how{})
+		if h.isMarked("a") {
+			t.Error("the mark is still there")
+		}
+	})
+}
+
+// The words against a repair may stand on the node, on its claim, or on its pool, and
+// may come and go.
+func TestVetoes(t *testing.T) {
+	for _, annotation := range []string{karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation} {
+		for name, set := range map[string]func(h *hall, value map[string]string){
+			"the node": func(h *hall, value map[string]string) {
+				h.world.changeNode("a", func(n *corev1.Node) { n.Annotations = value })
+				h.hears()
+			},
+			"NodeClaim claim-a": func(h *hall, value map[string]string) {
+				h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = value })
+				h.hears()
+			},
+			"NodePool default": func(h *hall, value map[string]string) {
+				h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) { p.Annotations = value })
+			},
+		} {
+			t.Run(name+" has "+annotation, func(t *testing.T) {
+				openHall(t, func(h *hall) {
+					h.t = t
+					h.sicken()
+					h.wants("a", terminate)
+					set(h, map[string]string{annotation: "true"})
+					h.rests("a")
+					if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
+						t.Errorf("what is said of it: %v", is)
+					}
+					set(h, nil)
+					h.wants("a", terminate)
+				})
+			})
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*karpenter.NodeClaim)
+		words  string
+	}{
+		"being deleted":                  {func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }, "NodeClaim claim-a is being deleted"},
+		"Karpenter is about to":          {sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue), "NodeClaim claim-a is about to be deleted by Karpenter: Unhealthy"},
+		"Karpenter restarts its machine": {sets(karpenter.Rebooting, "", metav1.ConditionTrue), "NodeClaim claim-a is being rebooted by Karpenter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.sicken()
+				h.world.changeClaim("claim-a", test.change)
+				h.hears()
+				h.rests("a")
+				if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), test.words) {
+					t.Errorf("what is said of it: %v", is)
+				}
+			})
+		})
+	}
+}
+
+// What the mark asks of Karpenter.
+func TestTheDeadlineOfATermination(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	graceful := &v1alpha1.RepairSpec{Termination: v1alpha1.Graceful}
+	bounded := &v1alpha1.RepairSpec{Termination: v1alpha1.Graceful, TerminationGracePeriod: "5m"}
+	for name, test := range map[string]struct {
+		spec             *v1alpha1.RepairSpec
+		stands           string
+		deadline, before string
+	}{
+		"by force":                            {&v1alpha1.RepairSpec{}, "", "2026-01-02T03:04:05Z", ""},
+		"a timeout without a block":           {nil, "", "2026-01-02T03:04:05Z", ""},
+		"gracefully":                          {graceful, "", "", ""},
+		"gracefully, for a while":             {bounded, "", "2026-01-02T03:09:05Z", ""},
+		"a later one is tightened":            {bounded, "2026-01-02T04:00:00Z", "2026-01-02T03:09:05Z", "2026-01-02T04:00:00Z"},
+		"an earlier one stays":                {bounded, "2026-01-02T03:05:00Z", "", ""},
+		"one that cannot be read is no other": {bounded, "soon", "2026-01-02T03:09:05Z", "soon"},
+		"gracefully, with one that stands":    {graceful, "2026-01-02T03:05:00Z", "", ""},
+	} {
+		c := &karpenter.NodeClaim{}
+		if test.stands != "" {
+			c.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: test.stands}
+		}
+		e := &errand{node: named("a", "1"), claim: c, rule: poolRuleID("default"), since: now.Add(-time.Second)}
+		mark := markFor(e, test.spec, now)
+		if mark.Deadline != test.deadline || mark.Before != test.before || !mark.Since.Equal(e.since) || mark.Node != "a" {
+			t.Errorf("%s: the mark is %+v", name, mark)
+		}
+	}
+}
+
+// An heir that reads of a claim, and finds neither that nor its node, would have to wait
+// for a replacement that has been there for long.
+func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.sicken()
+		h.terminates("a")
+		h.launches("default", "d") // before the old one is gone
+		h.goes("a")
+		h.goesOn()
+		if e := h.named("a"); e == nil {
+			t.Fatal("the page names nobody who could be forgotten")
+		}
+		h.turns()
+		if e := h.named("a"); e != nil || h.taken("default") != 0 {
+			t.Errorf("the page names %+v, and %d places are taken", e, h.taken("default"))
+		}
+		if entries, due := h.nextPage(time.Now()); entries != nil || !due.IsZero() {
+			t.Errorf("another page is to be written: %v, due %s", entries, due)
+		}
+	})
+}
