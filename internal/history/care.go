@@ -237,9 +237,11 @@ func (r *replay) measureCheck(h *healthCheck) {
 // discharge takes a node that is gone out of all numbers.
 func (r *replay) discharge(n *node) {
 	r.beforeNode(n)
+	r.beforeRepair(n)
 	gone := *n // with what is known of it now
 	r.ward.departed[n.uid] = &gone
 	r.lose(n)
+	r.loseNode(n)
 	for _, name := range r.ward.inOrder {
 		r.countCare(r.ward.checks[name], n.care(name), false, false)
 	}
@@ -370,7 +372,7 @@ func (r *replay) remediationChanged(change testbed.Change) {
 // looksLikeOurs says whether somebody unknown did what we do.
 func (r *replay) looksLikeOurs(before, after *remedy, change testbed.Change) bool {
 	switch {
-	case after.check == "":
+	case after.check+after.policy == "":
 		return false
 	case change.Type == watch.Added:
 		return true

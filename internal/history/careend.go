@@ -118,7 +118,7 @@ func (r *replay) judgeLeftovers() {
 	for _, name := range slices.Sorted(maps.Keys(r.ward.locks)) {
 		l := r.ward.locks[name]
 		check := strings.TrimPrefix(l.holder, holderPrefix)
-		isServing := slices.ContainsFunc(r.ward.onNode[name], func(o *remedy) bool { return o.check == check })
+		isServing := slices.ContainsFunc(r.ward.onNode[name], func(o *remedy) bool { return o.check == check || o.policy != "" && policyHolder(o.policy) == check })
 		if l.ofCheck() && !isServing {
 			r.tellOf(WrongEnd, name, check, "the node's Lease is still held, and the health check has nothing there")
 		}

@@ -24,17 +24,19 @@ func (r *replay) judgePeace(node, check, what string) {
 func (r *replay) judgeCreation(o *remedy) {
 	r.report.Remediations++
 	r.judgePeace(o.node, o.check, fmt.Sprintf("we made %s", o))
+	if o.policy != "" {
+		r.judgeRepairObject(o)
+		return
+	}
 	if o.check == "" {
 		r.tellOf(Malformed, o.node, "", fmt.Sprintf("we made %s, which no health check owns", o))
 		return
 	}
 	h := r.check(o.check)
-	n := r.nodes[o.node]
-	if n == nil || o.nodeUID != "" && n.uid != o.nodeUID {
-		if n = r.ward.departed[o.nodeUID]; n == nil || n.name != o.node {
-			r.tellOf(Unlawful, o.node, h.name, fmt.Sprintf("we made %s for a node that is not there", o))
-			return
-		}
+	n := r.patientOf(o)
+	if n == nil {
+		r.tellOf(Unlawful, o.node, h.name, fmt.Sprintf("we made %s for a node that is not there", o))
+		return
 	}
 	asked, at, isStep := r.stepFor(h, o)
 	isLater := isStep && at > 0
@@ -56,12 +58,25 @@ func (r *replay) judgeCreation(o *remedy) {
 		return
 	}
 	r.judgeForm(o, n, h, asked.steps[at].template)
-	r.judgeLock(o, h)
+	r.judgeLock(o, h, h.name)
 	r.judgeAlone(o, n, h, at)
 	if isLater {
 		r.report.Escalations++
 		r.judgeEscalation(o, n, h, at)
 	}
+}
+
+// patientOf returns the node that an object is made for, also if it is gone, and nil if
+// there never was one.
+func (r *replay) patientOf(o *remedy) *node {
+	n := r.nodes[o.node]
+	if n != nil && (o.nodeUID == "" || n.uid == o.nodeUID) {
+		return n
+	}
+	if n = r.ward.departed[o.nodeUID]; n == nil || n.name != o.node {
+		return nil
+	}
+	return n
 }
 
 // stepFor says for which step of what the health check asks, or asked until a moment
@@ -143,8 +158,12 @@ func (r *replay) judgeOwner(o *remedy, h *healthCheck, wrong func(format string,
 		wrong("it has %d owners", len(owners))
 		return
 	}
-	if got := text(owners[0], "apiVersion"); got != checkAPIVersion {
-		wrong("its owner is of %s, not of %s", got, checkAPIVersion)
+	want := checkAPIVersion
+	if o.policy != "" {
+		want = policyAPIVersion
+	}
+	if got := text(owners[0], "apiVersion"); got != want {
+		wrong("its owner is of %s, not of %s", got, want)
 	}
 	if controls, _ := owners[0]["controller"].(bool); controls {
 		wrong("its owner controls it")
@@ -164,13 +183,14 @@ func (o *remedy) isNamedBy(template *unstructured.Unstructured) bool {
 	return cut > 0 && len(o.name)-cut-1 == chosenNameSuffix && strings.HasPrefix(o.node, o.name[:cut]) && o.object.GetGenerateName() == o.node+"-"
 }
 
-// judgeLock says whether the node was locked for the health check.
-func (r *replay) judgeLock(o *remedy, h *healthCheck) {
+// judgeLock says whether the node was locked for the health check, or for the policy:
+// by is its name on the Lease.
+func (r *replay) judgeLock(o *remedy, h *healthCheck, by string) {
 	l := r.ward.locks[o.node]
 	switch {
 	case l == nil:
 		r.tellOf(Unlawful, o.node, h.name, fmt.Sprintf("we made %s without the node's Lease", o))
-	case l.holder == holderPrefix+h.name && l.held(r.horizon()), l.holder == holderPrefix+h.name && l.held(r.at.Time), r.recent(l.lost[h.name]):
+	case l.holder == holderPrefix+by && l.held(r.horizon()), l.holder == holderPrefix+by && l.held(r.at.Time), r.recent(l.lost[by]):
 	default:
 		r.tellOf(Unlawful, o.node, h.name, fmt.Sprintf("we made %s, while the node's Lease is held by %q", o, l.holder))
 	}
@@ -273,6 +293,10 @@ func (r *replay) knownUnwell(n *node, h *healthCheck, bound int) int {
 // judgeEnding says whether there was a reason to delete an object.
 func (r *replay) judgeEnding(o *remedy) {
 	r.report.Releases++
+	if o.policy != "" {
+		r.judgeRepairObjectEnd(o)
+		return
+	}
 	if o.check == "" {
 		r.tellOf(ForeignTouched, o.node, "", fmt.Sprintf("we deleted %s, which no health check owns", o))
 		return
@@ -327,7 +351,7 @@ func (r *replay) judgeRemedyWrite(before, after *remedy) {
 	parts := differences(before.object, after.object, func(object map[string]any) map[string]any {
 		parts := partsOf(object)
 		annotations := copied(parts["annotations"])
-		if before.check != "" {
+		if before.check+before.policy != "" {
 			delete(annotations, timedOutAnnotation)
 			delete(annotations, healthyAnnotation)
 		}
@@ -352,7 +376,7 @@ func (r *replay) judgeRemedyWrite(before, after *remedy) {
 	switch {
 	case sameMap(was, is):
 		r.tellOf(DoneTwice, before.node, before.check, fmt.Sprintf("we wrote to %s and changed nothing", before))
-	case was[timedOutAnnotation] != is[timedOutAnnotation]:
+	case was[timedOutAnnotation] != is[timedOutAnnotation] && before.check != "":
 		r.judgeTimedOut(before, was[timedOutAnnotation], is[timedOutAnnotation])
 	}
 }

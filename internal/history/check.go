@@ -22,19 +22,24 @@ import (
 // Config.Lag says something else. Two busy cores take some time to pass word on.
 const DefaultLag = time.Second
 
-// SetsResource, ChecksResource and ConfigMapsResource are what a run must have
-// recorded beside testbed.NodesResource and testbed.LeasesResource.
+// These are what a run must have recorded beside testbed.NodesResource and
+// testbed.LeasesResource. What is not installed has nothing to record.
 var (
 	SetsResource       = v1alpha1.GroupVersion.WithResource("conditionsets")
 	ChecksResource     = remediationv1alpha1.GroupVersion.WithResource("nodehealthchecks")
 	ConfigMapsResource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	PoliciesResource   = v1alpha1.GroupVersion.WithResource("repairpolicies")
+	ClaimsResource     = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
+	PoolsResource      = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
 )
 
 // Resources is what a cluster should record for this package: the Leases within
 // Namespaces, and the remediation objects and their templates of whatever kinds a
 // test has.
 func Resources(remediation ...schema.GroupVersionResource) []schema.GroupVersionResource {
-	return append([]schema.GroupVersionResource{testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource}, remediation...)
+	return append([]schema.GroupVersionResource{
+		testbed.NodesResource, SetsResource, ConfigMapsResource, ChecksResource, testbed.LeasesResource, PoliciesResource, ClaimsResource, PoolsResource,
+	}, remediation...)
 }
 
 // Namespaces is where a cluster should record Leases: those of nodes, and that of
@@ -52,6 +57,10 @@ type Config struct {
 	// Remediation names the resources of remediation objects and of their templates,
 	// which end in Template. Without it nothing is said about health checks.
 	Remediation []schema.GroupVersionResource
+
+	// Repairs says by what the replacement of nodes is judged. It is judged in any
+	// case: the zero value is a controller as it is installed.
+	Repairs Repairs
 
 	// FieldManager, if not empty, is the field manager of our writes. It decides
 	// where the audit log cannot name an author, which happens when an API server is
@@ -91,6 +100,33 @@ type Config struct {
 	Unfinished bool
 }
 
+// Repairs is how the controller that is judged replaces nodes.
+type Repairs struct {
+	// Machines and Plain are what is called sick beside what the policies say, of
+	// nodes of a NodePool and of all others: such as Ready=False, with how long it is
+	// tolerated if nobody says otherwise. Nil means what is stated by default.
+	Machines, Plain map[string]time.Duration
+
+	// ReadyTimeout is how long a node may take to become ready where its pool does
+	// not say. Zero: no node may be replaced for that.
+	ReadyTimeout time.Duration
+
+	// HeldFor is for how long at least a pool is left alone of which three nodes in a
+	// row have not become ready; twice as long after the next, and so on. Zero means
+	// as long as a node of it has to become ready.
+	HeldFor time.Duration
+
+	// WithoutPolicy allows the nodes of a pool to be replaced that no policy speaks of.
+	WithoutPolicy bool
+
+	// SchemaLost says that somebody takes away the schema of repair blocks in this
+	// run: a block that is not seen any more may be in force.
+	SchemaLost bool
+
+	// MayRestore allows a block to be put back that is not there any more.
+	MayRestore bool
+}
+
 // Validate says everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var errs []error
@@ -99,6 +135,9 @@ func (c Config) Validate() error {
 	}
 	if c.Lag < 0 {
 		errs = append(errs, fmt.Errorf("a Lag of %s is less than 0", c.Lag))
+	}
+	if c.Repairs.ReadyTimeout < 0 || c.Repairs.HeldFor < 0 {
+		errs = append(errs, fmt.Errorf("a ReadyTimeout of %s and a HeldFor of %s: one is less than 0", c.Repairs.ReadyTimeout, c.Repairs.HeldFor))
 	}
 	if (c.Ledger.Namespace == "") != (c.Ledger.Name == "") {
 		errs = append(errs, fmt.Errorf("the Ledger %q needs a namespace and a name", c.Ledger))
@@ -155,9 +194,10 @@ type Moment struct {
 type Violation struct {
 	Kind Kind
 	At   Moment
-	// Node, Set and Check are whom it is about; any may be empty.
-	Node, Set, Check string
-	Text             string
+	// These are whom it is about; any may be empty. Check is a health check, Policy a
+	// RepairPolicy.
+	Node, Set, Check, Claim, Pool, Policy string
+	Text                                  string
 }
 
 // String returns the violation on one line.
@@ -166,17 +206,15 @@ func (v Violation) String() string {
 	if v.At.ResourceVersion != "" {
 		where = fmt.Sprintf("change %d (resourceVersion %s)", v.At.Index, v.At.ResourceVersion)
 	}
-	about := ""
-	if v.Node != "" {
-		about += " node " + v.Node
+	var about strings.Builder
+	for _, each := range []struct{ what, name string }{
+		{"node", v.Node}, {"set", v.Set}, {"health check", v.Check}, {"claim", v.Claim}, {"pool", v.Pool}, {"policy", v.Policy},
+	} {
+		if each.name != "" {
+			about.WriteString(" " + each.what + " " + each.name)
+		}
 	}
-	if v.Set != "" {
-		about += " set " + v.Set
-	}
-	if v.Check != "" {
-		about += " health check " + v.Check
-	}
-	return fmt.Sprintf("%s %s %s%s: %s", v.At.Time.UTC().Format("15:04:05.000"), v.Kind, where, about, v.Text)
+	return fmt.Sprintf("%s %s %s%s: %s", v.At.Time.UTC().Format("15:04:05.000"), v.Kind, where, about.String(), v.Text)
 }
 
 // Counts is how much there was to look at.
@@ -198,6 +236,12 @@ type Counts struct {
 	Leases        int // writes of ours to the Leases of nodes
 	CheckStatuses int // writes of ours to health checks
 	Confirmations int // confirmations that we took off nodes
+
+	Marks          int // claims that we marked, because their nodes are to be replaced
+	Spares         int // marks that we took off again
+	Terminations   int // claims that we deleted
+	PolicyStatuses int // writes of ours to repair policies
+	Restores       int // repair blocks that we put back
 }
 
 // Report is what was found.
@@ -206,7 +250,8 @@ type Report struct {
 	Violations []Violation
 	// Peak is, by set, how many of its nodes carried its NoExecute at once; and by
 	// NodeHealthCheck/<name>, how many of its nodes were not healthy at once when we
-	// made something for one of them.
+	// made something for one of them; and by NodePool/<name>, how many of its nodes were
+	// in repair at once.
 	Peak map[string]int
 }
 
@@ -230,6 +275,9 @@ func (r Report) String() string {
 		fmt.Fprintf(&b, "; %d remediation objects made (%d of later steps), %d deleted, %d notes on them, %d Leases written, %d statuses of health checks, %d confirmations taken",
 			r.Remediations, r.Escalations, r.Releases, r.Notes, r.Leases, r.CheckStatuses, r.Confirmations)
 	}
+	if r.Marks+r.Terminations+r.PolicyStatuses > 0 {
+		fmt.Fprintf(&b, "; %d claims marked, %d spared, %d deleted, %d statuses of repair policies, %d repair blocks put back", r.Marks, r.Spares, r.Terminations, r.PolicyStatuses, r.Restores)
+	}
 	for _, v := range r.Violations {
 		b.WriteString("\n\t" + v.String())
 	}
@@ -245,10 +293,19 @@ func Check(recording testbed.Recording, cfg Config) (Report, error) {
 	if cfg.Lag == 0 {
 		cfg.Lag = DefaultLag
 	}
+	if cfg.Repairs.Machines == nil {
+		cfg.Repairs.Machines = statedOfMachines()
+	}
+	if cfg.Repairs.Plain == nil {
+		cfg.Repairs.Plain = statedAnywhere()
+	}
 	r := newReplay(cfg)
 	judged := map[schema.GroupResource]func(testbed.Change){
 		testbed.NodesResource.GroupResource(): r.nodeChanged,
 		SetsResource.GroupResource():          r.setChanged,
+		PoliciesResource.GroupResource():      r.policyChanged,
+		ClaimsResource.GroupResource():        r.claimChanged,
+		PoolsResource.GroupResource():         r.poolChanged,
 	}
 	if len(cfg.Remediation) > 0 {
 		judged[ChecksResource.GroupResource()] = r.checkChanged

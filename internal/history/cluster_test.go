@@ -189,7 +189,7 @@ func (h *hand) write(name, set string, texts ...string) {
 		taints = append(taints, corev1.Taint{Key: keyOf(text), Effect: effectOf(text), TimeAdded: &added})
 		note.Taints = append(note.Taints, formTaint{"ConditionSet/" + set, keyOf(text), string(effectOf(text)), added.UTC()})
 		if strings.HasSuffix(text, noExecute) {
-			h.enter(grant{"ConditionSet/" + set, name, string(node.UID), node.ResourceVersion})
+			h.enter(grant{"ConditionSet/" + set, name, string(node.UID), node.ResourceVersion, ""})
 		}
 	}
 	written := any(nil)

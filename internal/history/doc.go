@@ -3,9 +3,9 @@
 // it: after each change it knows the whole cluster as it was at that moment, and
 // judges what this system did by what stood there just before. It promises to
 // say how much it has looked at, so that nobody takes blindness for innocence;
-// and it refuses to ask the product. What a ConditionSet and a NodeHealthCheck mean
-// is written down here a second time, naively, and shares no deciding code with the
-// rooms that it judges.
+// and it refuses to ask the product. What a ConditionSet, a NodeHealthCheck and
+// a repair policy mean is written down here a second time, naively, and shares no
+// deciding code with the rooms that it judges.
 //
 // # What it finds
 //
@@ -65,6 +65,39 @@
 //   - [UnknownAuthor]: something was made or deleted that would be one of these if it
 //     was us, and nobody can prove that it was not.
 //
+// Of repairs, where a node is replaced by deleting its NodeClaim:
+//
+//   - [Unrecorded]: a claim was deleted that has no mark of ours on it, or was marked
+//     without an entry in the ledger that names the rule, the node, the claim and the
+//     very version of the claim that was marked.
+//   - [Malformed]: a mark cannot be read, or names a node that is not the claim's; the
+//     deadline on the claim is not the one that the policy asks for; or a mark was taken
+//     off, and the deadline that came with it was not.
+//   - [Unlawful]: a node was replaced that is not sick by the policy that governs it
+//     (what stands on its NodePool, then the RepairPolicy that names the pool, then one
+//     that selects the node; of two the older), or, for the ready timeout, is or was
+//     ready for work; or while somebody forbids it: do-not-repair on the node, its claim
+//     or its pool, somebody else's Lease, a claim that is being taken away already, or
+//     two claims with one provider ID.
+//   - [TooSoon]: the sickness was still tolerated, the node still had time to become
+//     ready, or its pool is held because three in a row have not.
+//   - [CapExceeded]: more nodes of the pool were in repair than its policy allows: all
+//     that we have marked, until the mark is taken off, or until the node is gone and a
+//     younger one of the pool is ready, or for 15 minutes. All rules of a pool count
+//     together.
+//   - [GateIgnored]: a claim was deleted for which the disruption budgets of the pool had
+//     no room, counted as Karpenter counts for the reason Unhealthy.
+//   - [TreatedTwice]: a claim was marked whose node a health check treats.
+//   - [ForeignTouched]: we wrote something else to a claim than the mark and its
+//     deadline, anything to a NodePool but a block that was lost and may be put back, or
+//     more than the status of a RepairPolicy.
+//   - [DoneTwice]: a claim was deleted again, or a write changed nothing.
+//   - [WrongEnd]: a mark is left on a claim that nobody deletes. Whether every sick node
+//     was replaced is not said: that is for the test to ask.
+//
+// What is made for a node without a machine because a RepairPolicy asks for it is judged
+// by the same policy, and held to the contract with remediators.
+//
 // One wrong is told once: a taint that was taken away unlawfully may be placed
 // again without that being done twice.
 //
@@ -96,6 +129,13 @@
 // may stay or go; a taint of somebody else's with the wanted key and effect
 // serves in place of ours.
 //
+// Of a repair everything is judged by what was so within that time when the claim was
+// marked, and once more when it was deleted: that the node must still not be well, and
+// that nobody forbids it, and the budgets. What others take out of service uses up a
+// budget from when that could be known, our own marks at once. Nobody can tell from
+// outside which node replaces which, so one that has come since the mark may replace any.
+// A block that cannot be followed changes nothing about the one before.
+//
 // A bound that shrinks under what stands (a set edited, nodes gone) is not
 // exceeded by anybody: only placing is. A missed chance to use free room is not
 // held against a run until its end.
@@ -113,5 +153,13 @@
 // The cluster must have recorded nodes and conditionsets, and ConfigMaps if the
 // ledger is to be judged ([Resources]). Health checks are judged if
 // [Config.Remediation] names the kinds that they make; then the Leases in [Namespaces]
-// must have been recorded as well.
+// must have been recorded as well. Repairs are judged wherever NodeClaims were recorded,
+// by the flags that [Config.Repairs] tells:
+//
+//	history.Require(t, recording, history.Config{
+//		Us:      history.UserAgent("autohealer-controller"),
+//		Ledger:  ledger,
+//		Repairs: history.Repairs{ReadyTimeout: 10 * time.Second}, // as --node-ready-timeout
+//		EndAt:   time.Now(),
+//	}, history.Counts{Marks: 4, Terminations: 4})
 package history

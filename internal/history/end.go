@@ -19,6 +19,7 @@ func (r *replay) judgeEnd() {
 		r.judgeRoom(r.sets[name])
 	}
 	r.judgeCareEnd()
+	r.judgeRepairEnd()
 }
 
 // judgeRecord looks for leftovers in a record.
@@ -40,14 +41,17 @@ func (r *replay) judgeRecord(n *node) {
 			r.tell(WrongEnd, n.name, setOf(m.rule), fmt.Sprintf("the record remembers since when %s has stood, which it does not", m.condition))
 		}
 	}
-	if n.note.there && len(n.note.entries)+len(n.note.memories) == 0 && n.note.fence == "" {
+	if n.note.there && len(n.note.entries)+len(n.note.memories) == 0 && n.note.fence+n.note.rest == "" {
 		r.tell(WrongEnd, n.name, "", "the record is empty and still there")
 	}
 }
 
-// remembersRightly says whether a memory is of a condition that its set still
-// has reason to ask about.
+// remembersRightly says whether a memory is of a condition that its set, or the policy
+// by which the node is repaired, still has reason to ask about.
 func (r *replay) remembersRightly(n *node, m memory) bool {
+	if g, is := r.rule(n, m.rule); is {
+		return n.ails(g.block).verdict != not
+	}
 	s := r.sets[setOf(m.rule)]
 	if s == nil || s.rule == nil {
 		return false

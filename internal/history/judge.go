@@ -132,7 +132,7 @@ func (r *replay) judgePlacement(n *node, after facts, d deed) {
 		r.tell(DoneTwice, n.name, d.set.name, fmt.Sprintf("we placed the taint %s again, and nothing has changed since the last time", d))
 	}
 	takesPlace := d.effect == noExecute && !n.carries(d.set.name, noExecute)
-	if takesPlace && r.cfg.Ledger.Name != "" && !slices.Contains(r.page.Grants, grant{d.rule, n.name, string(n.uid), n.object.GetResourceVersion()}) {
+	if takesPlace && r.cfg.Ledger.Name != "" && !slices.Contains(r.page.Grants, grant{d.rule, n.name, string(n.uid), n.object.GetResourceVersion(), ""}) {
 		r.tell(Unrecorded, n.name, d.set.name, fmt.Sprintf("we placed the taint %s, and the ledger does not name it for version %s of the node", d, n.object.GetResourceVersion()))
 	}
 }

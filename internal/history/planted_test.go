@@ -370,23 +370,23 @@ func TestPlanted(t *testing.T) {
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
 		"NoExecute on another version than the ledger names": {Unrecorded, "does not name it", func(s *story) {
-			s.enter(grant{"ConditionSet/deadlock", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion})
+			s.enter(grant{"ConditionSet/deadlock", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion, ""})
 			s.condition("n1", "KernelDeadlock=True")
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
 		"NoExecute for another set than the ledger names": {Unrecorded, "does not name it", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
-			s.enter(grant{"ConditionSet/other", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion})
+			s.enter(grant{"ConditionSet/other", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion, ""})
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
 		"NoExecute on a namesake of the one that the ledger names": {Unrecorded, "does not name it", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
-			s.enter(grant{"ConditionSet/deadlock", "n1", "uid-of-another", s.nodes["n1"].ResourceVersion})
+			s.enter(grant{"ConditionSet/deadlock", "n1", "uid-of-another", s.nodes["n1"].ResourceVersion, ""})
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},
 		"a ledger that no longer names it": {Unrecorded, "does not name it", func(s *story) {
 			s.condition("n1", "KernelDeadlock=True")
-			s.enter(grant{"ConditionSet/deadlock", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion})
+			s.enter(grant{"ConditionSet/deadlock", "n1", string(s.nodes["n1"].UID), s.nodes["n1"].ResourceVersion, ""})
 			s.enter()
 			s.weUnrecorded("n1", s.place("deadlock", out))
 		}},

@@ -57,6 +57,7 @@ type note struct {
 	entries  []entry
 	memories []memory
 	fence    string
+	rest     string // what else it tells, which is not judged
 	there    bool
 	problem  error // why it cannot be read
 }
@@ -141,7 +142,7 @@ func readNote(object *unstructured.Unstructured) note {
 	if err := json.Unmarshal([]byte(written), &form); err != nil {
 		return note{there: true, problem: err}
 	}
-	n := note{there: true, fence: form.Fence}
+	n := note{there: true, fence: form.Fence, rest: restOf(written)}
 	for _, t := range form.Taints {
 		n.entries = append(n.entries, entry{t.Rule, t.Key, t.Effect, t.Added.UnixNano()})
 	}
@@ -151,6 +152,20 @@ func readNote(object *unstructured.Unstructured) note {
 	return n
 }
 
+// restOf returns what a record tells beside what is read of it.
+func restOf(written string) string {
+	var all map[string]any
+	_ = json.Unmarshal([]byte(written), &all) // which was read before
+	for _, known := range []string{"taints", "memories", "fence"} {
+		delete(all, known)
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	text, _ := json.Marshal(all) // it was JSON
+	return string(text)
+}
+
 // owns says whether a taint on the node is one that the note tells of.
 func (n note) owns(t taint) bool {
 	return slices.ContainsFunc(n.entries, func(e entry) bool { return e.taint() == t })
@@ -158,7 +173,7 @@ func (n note) owns(t taint) bool {
 
 // says whether two notes say the same, in whatever order.
 func (n note) says(other note) bool {
-	return n.there == other.there && (n.problem == nil) == (other.problem == nil) && n.fence == other.fence &&
+	return n.there == other.there && (n.problem == nil) == (other.problem == nil) && n.fence == other.fence && n.rest == other.rest &&
 		sameItems(n.entries, other.entries) && sameItems(n.memories, other.memories)
 }
 
@@ -197,6 +212,7 @@ type grant struct {
 	Node            string `json:"node"`
 	UID             string `json:"uid"`
 	ResourceVersion string `json:"resourceVersion"`
+	Object          string `json:"object,omitempty"` // empty if it is the node itself
 }
 
 func readPage(object *unstructured.Unstructured) (page, error) {

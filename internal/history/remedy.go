@@ -16,6 +16,9 @@ const (
 	checkGroup      = "remediation.medik8s.io"
 	checkAPIVersion = checkGroup + "/v1alpha1"
 
+	policyKind       = "RepairPolicy"
+	policyAPIVersion = "autohealer.resourcestack.com/v1alpha1"
+
 	nodeNameAnnotation     = "remediation.medik8s.io/node-name"
 	templateNameAnnotation = "remediation.medik8s.io/template-name"
 	timedOutAnnotation     = "remediation.medik8s.io/nhc-timed-out"
@@ -45,6 +48,7 @@ type remedy struct {
 	namespace, name string
 
 	check    string // that owns it, empty if none does
+	policy   string // the RepairPolicy that owns it, likewise
 	checkUID types.UID
 	node     string
 	nodeUID  types.UID // empty if it does not tell
@@ -78,6 +82,9 @@ func readRemedy(object *unstructured.Unstructured) *remedy {
 	_, o.timedOut = annotations[timedOutAnnotation]
 	_, o.controlPlane = object.GetLabels()[treatedAsControlPlane]
 	for _, row := range rows(object, "metadata", "ownerReferences") {
+		if text(row, "apiVersion") == policyAPIVersion && text(row, "kind") == policyKind {
+			o.policy, o.checkUID = text(row, "name"), types.UID(text(row, "uid"))
+		}
 		if group, _, _ := strings.Cut(text(row, "apiVersion"), "/"); text(row, "kind") == checkKind && group == checkGroup {
 			o.check, o.checkUID = text(row, "name"), types.UID(text(row, "uid"))
 			break

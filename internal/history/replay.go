@@ -29,7 +29,8 @@ type replay struct {
 	edits  int       // how often the spec of any set has changed
 	edited time.Time // when that was the last time
 
-	ward ward
+	ward  ward
+	fleet fleet
 	// suspects is who made the change that is judged, if nobody can prove that it
 	// was not us.
 	suspects string
@@ -44,6 +45,7 @@ type node struct {
 	courses map[string]*course
 	signs   map[string]*[allStatuses]clock
 	cares   map[string]*care
+	upkeep
 
 	// What others have done to it, as far as it could be a cause for us: how
 	// often, and when the last time. And the taints that they have removed.
@@ -111,6 +113,7 @@ func newReplay(cfg Config) *replay {
 		sets:   map[string]*set{},
 		report: Report{Peak: map[string]int{}},
 		ward:   newWard(),
+		fleet:  newFleet(cfg.Repairs),
 	}
 }
 
@@ -168,7 +171,7 @@ func (r *replay) nodeChanged(change testbed.Change) {
 			r.tell(ForeignTouched, change.Name, "", "we created the node")
 		}
 		n = &node{name: change.Name, uid: change.UID, clocks: map[string]*[looks]clock{}, courses: map[string]*course{}, took: map[taint]bool{},
-			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}, came: r.at.Time}
+			signs: map[string]*[allStatuses]clock{}, cares: map[string]*care{}, came: r.at.Time, upkeep: upkeep{lawful: map[string][]lawfulness{}}}
 		r.nodes[change.Name] = n
 		r.learn(n, after)
 	case ours:
@@ -210,6 +213,9 @@ func (r *replay) author(change testbed.Change, n *node, after facts) (ours, prov
 // learn makes these the facts of the node.
 func (r *replay) learn(n *node, after facts) {
 	r.beforeNode(n)
+	if n.object != nil {
+		r.beforeRepair(n)
+	}
 	names := map[string]bool{}
 	for name := range n.conditions {
 		names[name] = true
@@ -231,6 +237,7 @@ func (r *replay) learn(n *node, after facts) {
 		r.windSigns(n, name, is, there)
 	}
 	r.heedArrival(n, after)
+	r.heedPoolArrival(n, after)
 	n.facts = after
 	for set := range after.carried {
 		r.set(set)
@@ -239,6 +246,7 @@ func (r *replay) learn(n *node, after facts) {
 		r.look(n, r.sets[name])
 	}
 	r.attend(n)
+	r.attendMachine(n)
 }
 
 // forget takes a node that is gone out of all numbers.

@@ -43,7 +43,7 @@ func Require(tb testing.TB, recording testbed.Recording, cfg Config, atLeast Cou
 // upTo tells the end of what happened to whom a violation is about, until then.
 func upTo(recording testbed.Recording, v Violation) string {
 	var names []string
-	for _, name := range []string{v.Node, v.Set, v.Check} {
+	for _, name := range []string{v.Node, v.Set, v.Check, v.Claim, v.Pool, v.Policy} {
 		if name != "" {
 			names = append(names, name)
 		}
@@ -75,6 +75,11 @@ func (c Counts) short(atLeast Counts) []string {
 		{"writes to Leases", c.Leases, atLeast.Leases},
 		{"statuses of health checks", c.CheckStatuses, atLeast.CheckStatuses},
 		{"confirmations taken", c.Confirmations, atLeast.Confirmations},
+		{"marks on claims", c.Marks, atLeast.Marks},
+		{"marks taken off claims", c.Spares, atLeast.Spares},
+		{"deletions of claims", c.Terminations, atLeast.Terminations},
+		{"statuses of repair policies", c.PolicyStatuses, atLeast.PolicyStatuses},
+		{"repair blocks put back", c.Restores, atLeast.Restores},
 	} {
 		if n.got < n.want {
 			missing = append(missing, fmt.Sprintf("%d %s, want at least %d", n.got, n.what, n.want))

@@ -241,7 +241,7 @@ func (s *story) we(name string, acts ...act) {
 	for _, t := range carriedBy(probe) {
 		had := slices.ContainsFunc(before, func(o formTaint) bool { return o.Rule == t.Rule && o.Effect == noExecute })
 		if t.Effect == noExecute && !had {
-			grants = append(grants, grant{t.Rule, name, string(probe.UID), s.nodes[name].ResourceVersion})
+			grants = append(grants, grant{t.Rule, name, string(probe.UID), s.nodes[name].ResourceVersion, ""})
 		}
 	}
 	if len(grants) > 0 {

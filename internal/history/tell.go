@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -16,7 +17,7 @@ import (
 
 // Tell tells what happened in a recording, one line for each change. With names it
 // tells of those alone: nodes with their remediation objects and Leases, sets, health
-// checks. What says the same as the change of the object before, such as a heartbeat,
+// checks, claims, pools, repair policies. What says the same as the change of the object before, such as a heartbeat,
 // is left out.
 func Tell(recording testbed.Recording, names ...string) string {
 	var b strings.Builder
@@ -59,6 +60,16 @@ func describe(c testbed.Change) string {
 		delete(status, "lastUpdateTime")
 		told, _ := json.Marshal(status) // likewise
 		return fmt.Sprintf("NodeHealthCheck %s status=%s", spec, told)
+	case ClaimsResource.GroupResource():
+		return describeClaim(c)
+	case PoolsResource.GroupResource():
+		repair, _, _ := unstructured.NestedFieldNoCopy(c.Object.Object, "spec", "repair")
+		block, _ := json.Marshal(repair) // it was JSON
+		return fmt.Sprintf("NodePool repair=%s budgets=%+v annotations=%v", block, readBudgets(c.Object), c.Object.GetAnnotations())
+	case PoliciesResource.GroupResource():
+		spec, _ := json.Marshal(c.Object.Object["spec"])     // it was JSON
+		status, _ := json.Marshal(c.Object.Object["status"]) // likewise
+		return fmt.Sprintf("RepairPolicy %s status=%s", spec, status)
 	case SetsResource.GroupResource(), ConfigMapsResource.GroupResource():
 		spec, _ := json.Marshal(c.Object.Object["spec"]) // it was JSON
 		return string(spec)
@@ -87,6 +98,27 @@ func describe(c testbed.Change) string {
 	return strings.Join(words, ", ")
 }
 
+func describeClaim(change testbed.Change) string {
+	c := readClaim(change.Object)
+	words := []string{fmt.Sprintf("NodeClaim of pool %s for %q", c.pool, c.providerID)}
+	if c.initialized {
+		words = append(words, "was ready for work")
+	}
+	if c.disrupted != "" {
+		words = append(words, c.disrupted)
+	}
+	if c.mark.text != "" {
+		words = append(words, "marked "+c.mark.text)
+	}
+	if c.deadline() != "" {
+		words = append(words, "deadline "+c.deadline())
+	}
+	if by := vetoIn(c.object.GetAnnotations()); by != "" {
+		words = append(words, "vetoed by "+by)
+	}
+	return strings.Join(words, ", ")
+}
+
 func describeNode(c testbed.Change) string {
 	var b strings.Builder
 	f := readFacts(c.Object)
@@ -96,6 +128,9 @@ func describeNode(c testbed.Change) string {
 		fmt.Fprintf(&b, " %s=%s/%s@%s", name, c.status, c.reason, c.stamp.UTC().Format(time.TimeOnly))
 	}
 	fmt.Fprintf(&b, " labels=%v taints=%v carried=%v", f.labels, f.taints, f.carried)
+	if by := vetoIn(c.Object.GetAnnotations()); by != "" {
+		b.WriteString(" vetoed by " + by)
+	}
 	if _, confirmed := c.Object.GetAnnotations()[confirmedAnnotation]; confirmed {
 		b.WriteString(" confirmed healthy")
 	}
