@@ -1,0 +1,333 @@
+package pools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// TestFaults lets things go wrong while terminations are on their way. Its parts share a
+// cluster, and come one after the other: each has controllers of its own.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, karpenter.Config{})
+	// Nobody in this cluster has switched on the ready timeout.
+	never := w.found(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
+	bad := never.first()
+	for _, fault := range []struct {
+		name, pool string
+		test       func(*pool)
+		nodes      int
+		bound      any
+	}{
+		{"the controller is killed over every write", "killed", testKilled, 6, 2},
+		{"a deletion on its way does not take a node that was spared", "spared", testLateDeletion, 2, 1},
+		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", testLateMark, 2, 1},
+		{"the leader is paused with a request on its way", "paused", testPaused, 6, 2},
+		{"requests and answers are lost and refused", "weather", testWeather, 10, 3},
+		{"the API server is killed and restarted", "outage", testOutage, 6, 2},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			fault.test(w.founded(t, karpenter.Pool{Name: fault.pool, Spec: object{
+				"repair": repair("1s", object{"maxUnhealthy": fault.bound}), "disruption": budgets("100%"),
+			}}, fault.nodes))
+		})
+	}
+	t.Run("without the gate no node is replaced that is not ready", func(t *testing.T) {
+		p := &pool{world: w, t: t, name: never.name}
+		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
+			t.Errorf("the nodes are %v, and not %s", nodes, bad.Name)
+		}
+		p.untouched(p.account(), bad.Name)
+	})
+	t.Run("all was lawful", func(t *testing.T) {
+		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Spares: 4})
+	})
+}
+
+// run starts a controller for this part of the test alone.
+func (p *pool) run(o rig.Options) *rig.Controller {
+	p.t.Helper()
+	return p.start(p.t, o)
+}
+
+// settled waits until all of these nodes are replaced, and says that nothing is left
+// half done, that nobody was replaced twice, and that no more than so many were at once.
+func (p *pool) settled(bound int, nodes ...string) *account {
+	p.t.Helper()
+	a := p.repaired(nodes...)
+	p.eventually("no marks", func(ctx context.Context) error {
+		claims, err := p.karpenter.Claims(ctx, p.name)
+		if err != nil {
+			return err
+		}
+		for i := range claims {
+			if on := claims[i].GetAnnotations(); claims[i].GetDeletionTimestamp() == nil && (on[markAnnotation] != "" || on[deadlineAnnotation] != "") {
+				return fmt.Errorf("%s has %v", claims[i].GetName(), on)
+			}
+		}
+		return nil
+	})
+	a.atMost(p.t, bound)
+	gone := map[string]int{}
+	for _, e := range a.endings {
+		switch {
+		case !e.deleted.IsZero():
+			gone[e.node]++
+		case e.spared.IsZero():
+			p.t.Errorf("%s was marked, and then neither spared nor deleted", e.claim)
+		}
+	}
+	for _, node := range nodes {
+		if gone[node] != 1 {
+			p.t.Errorf("%s was terminated %d times", node, gone[node])
+		}
+	}
+	if len(gone) != len(nodes) || len(a.others) > 0 {
+		p.t.Errorf("terminated were %v, and %d by others; sick were %v", gone, len(a.others), nodes)
+	}
+	return a
+}
+
+// fate is what becomes of a write over which the controller is killed.
+type fate string
+
+const (
+	never fate = "is never made"
+	late  fate = "is made when an heir is at work"
+	after fate = "has been made, and nobody was told"
+)
+
+// testKilled goes through one long story. Each heir finds what the one before has left,
+// and is killed over its own write.
+func testKilled(p *pool) {
+	c := p.newCourier()
+	nodes := p.names()
+	var controller *rig.Controller
+	launch := func() {
+		p.t.Helper()
+		if controller == nil {
+			controller = p.run(rig.Options{Args: c.args(alone)})
+		} else {
+			p.must(controller.Restart(p.t.Context()))
+		}
+	}
+	var slow []*letter // to be delivered when the next heir is at work
+	killed := func(match func(*letter) bool, what string, is fate) *letter {
+		p.t.Helper()
+		p.t.Logf("killed over %s, which %s", what, is)
+		box := c.keep(match)
+		launch()
+		first := box.wait(p)[0]
+		p.arrive(slow, 0)
+		slow = nil
+		if is == after {
+			p.arrive(box.wait(p), 0)
+		}
+		p.must(controller.Kill())
+		if kept := box.close(); is == late {
+			slow = kept
+		}
+		return first
+	}
+	p.fallSick(nodes[:4]...)
+	for _, is := range []fate{never, after, late} {
+		killed(namesClaim, "naming it in the ledger", is)
+	}
+	for _, is := range []fate{never, late, after} {
+		killed(marks, "marking it", is)
+	}
+	for _, is := range []fate{never, late, after} {
+		killed(deletes, "deleting it", is)
+	}
+	// The last two recover in the moment in which they are to go.
+	spared := nodes[4:]
+	for i, is := range []fate{after, late} {
+		p.fallSick(spared[i])
+		over := killed(func(l *letter) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
+		p.says("BadDisk", corev1.ConditionFalse, spared[i])
+		killed(func(l *letter) bool { return spares(l) && l.path == over.path }, "sparing it", is)
+	}
+	launch()
+	p.arrive(slow, 0)
+	a := p.settled(2, nodes[:4]...)
+	there := p.names()
+	for _, node := range spared {
+		if !strings.Contains(strings.Join(there, " "), node) {
+			p.t.Errorf("%s has recovered, and is gone", node)
+		}
+		if e := a.of(node); e == nil || e.spared.IsZero() {
+			p.t.Errorf("%s was not spared: %+v", node, e)
+		}
+	}
+}
+
+// isAbout says whether a letter is about the claim of a node.
+func isAbout(p *pool, l *letter, node string) bool {
+	return strings.HasSuffix(l.path, "/"+p.claimOf(node).GetName())
+}
+
+// testLateDeletion keeps a deletion until its node has recovered and was spared by an
+// heir.
+func testLateDeletion(p *pool) {
+	c := p.newCourier()
+	box := c.keep(deletes)
+	first := p.run(rig.Options{Args: c.args(alone)})
+	sick := p.names()[0]
+	claim := p.claimOf(sick)
+	p.fallSick(sick)
+	kept := box.wait(p)
+	var options metav1.DeleteOptions
+	p.must(json.Unmarshal(kept[0].body, &options))
+	marked := p.claimOf(sick)
+	if only := options.Preconditions; only == nil || only.UID == nil || *only.UID != claim.GetUID() || only.ResourceVersion == nil || *only.ResourceVersion != marked.GetResourceVersion() {
+		p.t.Errorf("the deletion is not of this very version of the claim, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].body)
+	}
+	if on := marked.GetAnnotations(); on[markAnnotation] == "" || on[deadlineAnnotation] == "" {
+		p.t.Errorf("the claim has %v when its deletion is sent", on)
+	}
+	p.must(first.Kill())
+	p.says("BadDisk", corev1.ConditionFalse, sick)
+	p.run(rig.Options{Args: []string{alone}})
+	p.heard("Node", sick, "NodeRepairCalledOff", claim.GetName())
+	p.arrive(kept, http.StatusConflict)
+	if on := p.claimOf(sick).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
+		p.t.Errorf("the node was spared, and its claim has %v", on)
+	}
+	p.settled(1)
+}
+
+// testLateMark keeps a mark until its node has recovered and another is sick. The heir
+// cannot know that it will not come.
+func testLateMark(p *pool) {
+	c := p.newCourier()
+	box := c.keep(marks)
+	first := p.run(rig.Options{Args: c.args(alone)})
+	nodes := p.names()
+	p.fallSick(nodes[0])
+	kept := box.wait(p)
+	p.must(first.Kill())
+	p.says("BadDisk", corev1.ConditionFalse, nodes[0])
+	p.fallSick(nodes[1])
+	p.run(rig.Options{Args: []string{alone}})
+	p.heard("Node", nodes[1], "NodeRepairBlocked", "at most 1 of 2")
+	p.arrive(kept, http.StatusOK)
+	p.settled(1, nodes[1])
+	p.heard("Node", nodes[0], "NodeRepairCalledOff")
+}
+
+// short lets a leader be followed soon.
+var short = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"}
+
+// testPaused takes the lead away from one who does not notice.
+func testPaused(p *pool) {
+	c := p.newCourier()
+	box := c.keep(func(l *letter) bool { return marks(l) || deletes(l) })
+	leader := p.run(rig.Options{Args: c.args(short...)})
+	nodes := p.names()
+	p.fallSick(nodes...)
+	box.wait(p)
+	p.must(leader.Pause())
+	p.run(rig.Options{Args: short})
+	p.eventually("a termination by the next leader", func(context.Context) error {
+		if a := p.account(); len(a.endings) == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	box.empty()
+	leader.Expect()
+	p.must(leader.Resume())
+	select {
+	case <-leader.Ended():
+	case <-p.t.Context().Done():
+	}
+	p.settled(2, nodes...)
+}
+
+// everyNth matches every n-th of the requests that match.
+func everyNth(first, n int64, match func(testbed.Request) bool) func(testbed.Request) bool {
+	var seen atomic.Int64
+	return func(r testbed.Request) bool { return match(r) && seen.Add(1)%n == first%n }
+}
+
+func testWeather(p *pool) {
+	proxy, err := p.Proxy()
+	p.must(err)
+	var rules []*testbed.Rule
+	for _, storm := range []struct {
+		match  func(testbed.Request) bool
+		faults []testbed.Fault
+		among  int64
+	}{
+		{testbed.On("patch", "nodeclaims"), []testbed.Fault{testbed.CutResponse(), testbed.Conflict(), testbed.CutRequest(), testbed.InternalError()}, 5},
+		{testbed.On("delete", "nodeclaims"), []testbed.Fault{testbed.CutRequest(), testbed.CutResponse(), testbed.TooManyRequests(0), testbed.Conflict()}, 5},
+		{testbed.On("update", "configmaps"), []testbed.Fault{testbed.CutResponse(), testbed.InternalError()}, 4},
+		{testbed.On("get", "nodes"), []testbed.Fault{testbed.InternalError(), testbed.CutResponse()}, 5},
+	} {
+		for i, fault := range storm.faults {
+			// Who is struck over and over waits for minutes before it is tried again.
+			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 2))
+		}
+	}
+	p.run(rig.Options{Through: proxy, Args: []string{alone}})
+	nodes := p.names()
+	p.fallSick(nodes...)
+	for _, many := range []int{1, 4, 7} {
+		p.eventually(fmt.Sprintf("%d terminations", many), func(context.Context) error {
+			if a := p.account(); len(a.endings) < many {
+				return fmt.Errorf("there were %d", len(a.endings))
+			}
+			return nil
+		})
+		p.eventually("watches to be dropped", func(context.Context) error {
+			if proxy.DropWatches() == 0 {
+				return errors.New("there are none")
+			}
+			return nil
+		})
+	}
+	p.settled(3, nodes...)
+	struck := 0
+	for _, rule := range rules {
+		struck += rule.Struck()
+	}
+	if p.t.Logf("%d requests were struck", struck); struck < 10 {
+		p.t.Error("that is no weather")
+	}
+}
+
+// testOutage takes the API server away in the middle of a storm, twice.
+func testOutage(p *pool) {
+	proxy, err := p.Proxy()
+	p.must(err)
+	held := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
+	p.run(rig.Options{Through: proxy, Args: []string{alone}})
+	nodes := p.names()
+	p.fallSick(nodes...)
+	for _, down := range []func() error{p.APIServer.Kill, func() error { return p.APIServer.Stop(p.t.Context()) }} {
+		ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+		defer cancel()
+		p.must(held.Wait(ctx, 1))
+		p.must(down())
+		next := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
+		held.Lift()
+		p.must(p.APIServer.Restart(p.t.Context()))
+		held = next
+	}
+	held.Lift()
+	p.settled(2, nodes...)
+}

@@ -1,0 +1,27 @@
+package pools
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+)
+
+// pools is how many tests are at work at a time: they wait more than they compute, and
+// too many would wait for each other.
+const pools = "8"
+
+func TestMain(m *testing.M) {
+	// The command line is read later, and wins.
+	if err := flag.Set("test.parallel", pools); err != nil {
+		panic(err)
+	}
+	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise
+	code := m.Run()
+	rig.Clean()
+	os.Exit(code)
+}

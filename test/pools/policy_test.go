@@ -1,0 +1,267 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// policy makes a RepairPolicy by which BadDisk is tolerated for so long.
+func (p *pool) policy(name, toleration string, changes ...func(*v1alpha1.RepairPolicySpec)) {
+	p.t.Helper()
+	is := &v1alpha1.RepairPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.RepairPolicySpec{
+			NodePool: p.name,
+			Repair:   v1alpha1.RepairSpec{Policies: []v1alpha1.ConditionRepair{{ConditionType: "BadDisk", ConditionStatus: "True", Toleration: toleration}}},
+		},
+	}
+	for _, change := range changes {
+		change(&is.Spec)
+	}
+	p.must(p.api.Create(p.t.Context(), is))
+	p.t.Cleanup(func() { _ = p.api.Delete(context.WithoutCancel(p.t.Context()), is) })
+}
+
+// selecting has a policy select nodes by a label instead of naming a pool.
+func selecting(key, value string) func(*v1alpha1.RepairPolicySpec) {
+	return func(s *v1alpha1.RepairPolicySpec) {
+		s.NodePool, s.Selector = "", &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+}
+
+// told waits until the status of a policy is right.
+func (p *pool) told(name string, wrongs ...func(v1alpha1.RepairPolicyStatus) error) v1alpha1.RepairPolicyStatus {
+	p.t.Helper()
+	is := &v1alpha1.RepairPolicy{}
+	p.eventually("status of "+name, func(ctx context.Context) error {
+		if err := p.api.Get(ctx, client.ObjectKey{Name: name}, is); err != nil {
+			return err
+		}
+		if is.Status.ObservedGeneration != is.Generation {
+			return fmt.Errorf("it is about generation %d, not %d", is.Status.ObservedGeneration, is.Generation)
+		}
+		for _, wrong := range wrongs {
+			if err := wrong(is.Status); err != nil {
+				return fmt.Errorf("%w: %+v", err, is.Status)
+			}
+		}
+		return nil
+	})
+	return is.Status
+}
+
+func counted(nodes, sick, repairing, held int32) func(v1alpha1.RepairPolicyStatus) error {
+	return func(s v1alpha1.RepairPolicyStatus) error {
+		if got, want := [4]int32{s.Nodes, s.Sick, s.Repairing, s.Held}, [4]int32{nodes, sick, repairing, held}; got != want {
+			return fmt.Errorf("%v nodes, sick, repairing and held, not %v", got, want)
+		}
+		return nil
+	}
+}
+
+func condition(kind string, status metav1.ConditionStatus, words ...string) func(v1alpha1.RepairPolicyStatus) error {
+	return func(s v1alpha1.RepairPolicyStatus) error {
+		c := meta.FindStatusCondition(s.Conditions, kind)
+		if c == nil || c.Status != status {
+			return fmt.Errorf("%s is not %s", kind, status)
+		}
+		for _, part := range words {
+			if !strings.Contains(c.Reason+": "+c.Message, part) {
+				return fmt.Errorf("%s says nothing of %q", kind, part)
+			}
+		}
+		return nil
+	}
+}
+
+func row(node, reason string, eligible time.Time) func(v1alpha1.RepairPolicyStatus) error {
+	return func(s v1alpha1.RepairPolicyStatus) error {
+		at := slices.IndexFunc(s.SickNodes, func(n v1alpha1.SickNode) bool { return n.Name == node })
+		switch {
+		case at < 0:
+			return errors.New(node + " is not named")
+		case s.SickNodes[at].Reason != reason:
+			return fmt.Errorf("%s is not %s", node, reason)
+		case s.SickNodes[at].EligibleAt == nil || !s.SickNodes[at].EligibleAt.Time.Equal(eligible):
+			return fmt.Errorf("%s is not eligible at %s", node, eligible)
+		}
+		return nil
+	}
+}
+
+// testPolicy has a pool without a block, and policies beside it.
+func testPolicy(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "named"}, 4)
+	names := p.names()
+	p.policy("named", "1h")
+	p.told("named", counted(4, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue, "Followed"), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	p.policy("named-too", "1s")
+	p.told("named-too", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "RepairPolicy named", "older"))
+	p.policy("named-selected", "1s", selecting(testbed.PoolLabel, p.name))
+	p.told("named-selected", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "4, such as", "RepairPolicy/named"))
+
+	p.fallSick(names[0], names[1])
+	since := p.since(names[0], "BadDisk")
+	due := since.Add(time.Hour)
+	p.told("named", counted(4, 2, 0, 0), row(names[0], "Pending", due))
+	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
+	p.must(err)
+	t.Log("\n" + table)
+	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED NEXT AGE", "named named 4 2 0 0 True "+due.UTC().Format(time.RFC3339))
+	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
+	p.told("named", func(s v1alpha1.RepairPolicyStatus) error { // its nodes are one more when the replacement is there
+		if s.Repairing != 1 || s.Held != 1 {
+			return errors.New("not one is repaired, and one held")
+		}
+		return nil
+	})
+	a := p.repaired(names[0], names[1])
+	a.atMost(t, 1)
+	a.of(names[0]).notBefore(t, since.Add(2*time.Second))
+	if rule := a.of(names[0]).rule; rule != "Repair/RepairPolicy/named" {
+		t.Errorf("it was repaired by %s", rule)
+	}
+	p.told("named", counted(4, 0, 0, 0))
+
+	// What stands on the pool goes first, and when it is gone the policy is back.
+	p.patch(object{"repair": repair("1h")})
+	p.told("named", counted(0, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionTrue, "NodePool named has a repair block of its own"))
+	p.patch(object{"repair": nil})
+	p.told("named", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+}
+
+// edit changes a policy.
+func (p *pool) edit(name, patch string) {
+	p.t.Helper()
+	_, err := p.Kubectl(p.t.Context(), "patch", "repairpolicy", name, "--type=merge", "-p", patch)
+	p.must(err)
+}
+
+// isInTable says that lines of a table begin with such cells.
+func (p *pool) isInTable(table string, lines ...string) {
+	p.t.Helper()
+	for _, line := range lines {
+		if !slices.ContainsFunc(strings.Split(table, "\n"), func(is string) bool { return strings.HasPrefix(strings.Join(strings.Fields(is), " "), line) }) {
+			p.t.Errorf("no line of the table begins with %q:\n%s", line, table)
+		}
+	}
+}
+
+// testSelected has one policy select the nodes of two pools, whose bounds are their own.
+func testSelected(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	const label = "example.com/team"
+	first := w.founded(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
+	second := w.founded(t, karpenter.Pool{Name: "selected-b", Labels: map[string]string{label: "red"}}, 2)
+	first.policy("selected", "1s", selecting(label, "red"))
+	first.told("selected", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
+	sick := [2][]string{first.names(), second.names()}
+	first.fallSick(append(sick[0], sick[1]...)...)
+	for i, p := range []*pool{first, second} {
+		a := p.repaired(sick[i]...)
+		a.atMost(t, 1)
+		if rule := a.endings[0].rule; rule != "Repair/RepairPolicy/selected/"+p.name {
+			t.Errorf("it was repaired by %s", rule)
+		}
+	}
+	first.told("selected", counted(4, 0, 0, 0))
+}
+
+// testPlainNodes has nodes that no Karpenter has made, for which a remediation is made.
+func testPlainNodes(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	const label = "example.com/plain"
+	p := &pool{world: w, t: t, name: "plain"}
+	template := &unstructured.Unstructured{Object: object{"spec": object{"template": object{"spec": object{"strategy": "reboot"}}}}}
+	template.SetGroupVersionKind(remediator.TemplateKind)
+	template.SetNamespace(metav1.NamespaceDefault)
+	template.SetName("plain")
+	p.must(p.api.Create(t.Context(), template))
+	nodes, err := p.CreateNodes(t.Context(), testbed.Nodes{Prefix: "plain", Count: 10, Labels: map[string]string{label: "true"}})
+	p.must(err)
+	p.policy("plain", "1s", selecting(label, "true"), func(s *v1alpha1.RepairPolicySpec) {
+		s.RemediationTemplate = &corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: "plain"}
+	})
+	p.told("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))
+	for _, node := range nodes[:4] {
+		p.fallSick(node.Name)
+	}
+	p.told("plain", counted(10, 4, 2, 2)) // a fifth
+	made := func() (names []string) {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(remediator.Kind)
+		p.must(p.api.List(t.Context(), list, client.InNamespace(metav1.NamespaceDefault)))
+		for _, o := range list.Items {
+			if owner := o.GetOwnerReferences(); len(owner) == 1 && owner[0].Kind == "RepairPolicy" && owner[0].Name == "plain" {
+				names = append(names, o.GetName())
+			}
+		}
+		return names
+	}
+	if got := made(); !slices.Equal(got, []string{nodes[0].Name, nodes[1].Name}) {
+		t.Errorf("remediations were made for %v", got)
+	}
+	for _, node := range nodes[:4] { // the remediator has done its work
+		p.says("BadDisk", corev1.ConditionFalse, node.Name)
+	}
+	p.told("plain", counted(10, 0, 0, 0))
+	if got := made(); len(got) > 0 {
+		t.Errorf("remediations are left: %v", got)
+	}
+}
+
+// testBadInput tries what the API server and the webhook refuse, and what they warn of.
+func testBadInput(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := &pool{world: w, t: t, name: "bad-input"}
+	p.must(w.karpenter.CreatePool(t.Context(), karpenter.Pool{Name: p.name, Spec: object{"repair": repair("1h")}}))
+	twice := list{tolerate("1m"), tolerate("2m")}
+	for name, test := range map[string]struct {
+		block object
+		words string
+	}{
+		"a negative duration":            {repair("-1m"), "spec.repair.policies[0].toleration"},
+		"a duration that does not parse": {repair("soon"), "spec.repair.policies[0].toleration"},
+		"a condition twice":              {object{"policies": twice}, "spec.repair.policies"},
+		"a bad default":                  {repair("1m", object{"defaultTolerationDuration": "x"}), "spec.repair.defaultTolerationDuration"},
+		"a bad termination":              {repair("1m", object{"termination": "Violent"}), "spec.repair.termination"},
+		"a bad grace period":             {repair("1m", object{"termination": "Graceful", "terminationGracePeriod": "-1s"}), "spec.repair.terminationGracePeriod"},
+		"a bad ready timeout":            {repair("1m", object{"readyTimeout": "later"}), "spec.repair.readyTimeout"},
+		"a bad bound":                    {repair("1m", object{"maxUnhealthy": "many"}), "spec.repair.maxUnhealthy"},
+	} {
+		for _, manifest := range []object{
+			{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "RepairPolicy", "metadata": object{"name": "bad-input"}, "spec": object{"nodePool": p.name, "repair": test.block}},
+			{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": object{"name": p.name}, "spec": object{"repair": test.block}},
+		} {
+			text, err := (&unstructured.Unstructured{Object: manifest}).MarshalJSON()
+			p.must(err)
+			var out string
+			if manifest["kind"] == "NodePool" {
+				out, err = p.Kubectl(t.Context(), "patch", "nodepool", p.name, "--type=merge", "-p", string(text))
+			} else {
+				out, err = p.KubectlApply(t.Context(), string(text))
+			}
+			if err == nil || !strings.Contains(out+err.Error(), test.words) {
+				t.Errorf("%s in a %s: want it refused with %s, got %s %v", name, manifest["kind"], test.words, out, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// first waits until the pool has a node, and returns it.
+func (p *pool) first() *corev1.Node {
+	p.t.Helper()
+	var first *corev1.Node
+	p.eventually("a node of "+p.name, func(ctx context.Context) error {
+		nodes, err := p.karpenter.Nodes(ctx, p.name)
+		if err != nil || len(nodes) == 0 {
+			return fmt.Errorf("there is none: %w", err)
+		}
+		first = &nodes[0]
+		return nil
+	})
+	return first
+}
+
+// testNeverReady has a pool whose first node does not become ready, for a reason that is
+// cured by the time that it is replaced.
+func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *world, *rig.Controller) {
+	return func(t *testing.T, w *world, c *rig.Controller) {
+		t.Helper()
+		const timeout = 12 * time.Second
+		name := "starts-" + strings.ToLower(string(startup))
+		p := w.found(t, karpenter.Pool{Name: name, Startup: startup, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+		bad := p.first()
+		claim := p.claimOf(bad.Name)
+		cure(p)
+		e := p.repaired(bad.Name).of(bad.Name)
+		e.notBefore(t, bad.CreationTimestamp.Add(timeout))
+		e.within(t, 0)
+		if e.rule != "ReadyTimeout/"+name {
+			t.Errorf("it went by %s", e.rule)
+		}
+		for kind, object := range map[string]string{"Node": bad.Name, "NodeClaim": claim.GetName(), "NodePool": name} {
+			p.heard(kind, object, "NodeReadyTimeoutRecovery", "Node failed to become ready within 12s, triggering recovery")
+		}
+		p.measures(c, fmt.Sprintf(`autohealer_nodeclaims_ready_timeout_recovered_total{capacity_type="on-demand",nodepool=%q}`, name), "1")
+	}
+}
+
+// relabel changes the labels of the pool's coming nodes.
+func relabel(label string) func(*pool) {
+	return func(p *pool) {
+		p.t.Helper()
+		p.patch(object{"template": object{"metadata": object{"labels": object{label: nil}}}})
+	}
+}
+
+// wakeDaemon has startup taints taken off all but the first node.
+func wakeDaemon(p *pool) {
+	bad := p.first().UID
+	p.startAll(func(node *corev1.Node) bool { return node.UID != bad })
+}
+
+// testOnceReady has a node fail that once was ready: whatever the timeout says, that is
+// for others to care about.
+func testOnceReady(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	const timeout = 15 * time.Second
+	p := w.founded(t, karpenter.Pool{Name: "once-ready", Spec: object{"repair": object{"readyTimeout": timeout.String()}, "disruption": budgets("100%")}}, 2)
+	node := p.nodes()[0]
+	p.must(p.Silence(t.Context(), node.Name))
+	p.says("Ready", corev1.ConditionFalse, node.Name)
+	// Another pool's node that is younger and does not become ready goes: the timeout of
+	// this one is over, too.
+	other := w.found(t, karpenter.Pool{Name: "once-ready-other", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String()}}}, 1)
+	bad := other.first()
+	relabel(testbed.UnreadyLabel)(other)
+	other.repaired(bad.Name)
+	p.untouched(p.account(), node.Name)
+}
+
+// testHeld has a pool none of whose nodes becomes ready. It is held after three tries,
+// and goes on when it is repaired.
+func testHeld(t *testing.T, w *world, c *rig.Controller) {
+	t.Helper()
+	const timeout = 6 * time.Second
+	// A node that is gone and has no successor that is ready keeps its place under the
+	// bound for a quarter of an hour: there is room for all of them.
+	p := w.found(t, karpenter.Pool{Name: "held", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}}}, 1)
+	const words = "NodePool held is held: 3 nodes in a row have not become ready, which another node will not cure; the next one is tried at "
+	p.heard("NodePool", p.name, "NodePoolHeld", words)
+	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "1")
+	p.heard("Node", "kwok-held-*", "NodeRepairBlocked", "NodePool held is held: ", "which another node will not cure")
+	// The next is tried all the same, once its time has come, and then waited for longer.
+	p.eventually("a fourth try", func(context.Context) error {
+		if a := p.account(); len(a.endings) < 4 {
+			return fmt.Errorf("there were %d", len(a.endings))
+		}
+		return nil
+	})
+	relabel(testbed.UnreadyLabel)(p)
+	p.measures(c, `autohealer_nodepool_held{nodepool="held"}`, "0") // a node of it has become ready
+	a := p.account()
+	for i := 1; i < len(a.endings); i++ {
+		wait := a.endings[i].marked.Sub(a.endings[i-1].marked)
+		atLeast := timeout << max(0, i-3)
+		t.Logf("try %d came %s after the one before", i+1, wait.Round(time.Millisecond))
+		if i >= 3 && wait < atLeast-time.Second { // the ledger has whole seconds
+			t.Errorf("try %d came %s after the one before, want %s at least", i+1, wait, atLeast)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// storm makes all nodes of a pool of ten sick at once, and says that they are replaced,
+// and never more than so many at a time.
+func storm(p *pool, bound int) *account {
+	p.t.Helper()
+	sick := p.names()
+	p.fallSick(sick...)
+	a := p.repaired(sick...)
+	a.atMost(p.t, bound)
+	if len(a.endings) != len(sick) || len(a.others) > 0 || a.made != 2*len(sick) {
+		p.t.Errorf("%d nodes were sick; there were %d terminations, %d by others, and %d claims in all", len(sick), len(a.endings), len(a.others), a.made)
+	}
+	return a
+}
+
+func testStormUnderBound(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxUnhealthy": 3}), "disruption": budgets("100%")}}, 10)
+	storm(p, 3)
+	p.heard("NodePool", p.name, "NodeRepairBlocked", "at most 3 of 10")
+}
+
+// Karpenter counts what is being disrupted of what is initialised, and so do we: a node
+// that is gone is in neither number.
+func testStormUnderBudget(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
+	sick := p.names()
+	p.fallSick(sick...)
+	p.heard("NodePool", p.name, "NodeRepairBlocked", "disruption budget", "allows 2, and 2 are being disrupted")
+	a := p.repaired(sick...)
+	if a.disrupted > 2 {
+		t.Errorf("%d claims were marked or deleted at once, the budget is 2", a.disrupted)
+	}
+	if len(a.endings) != len(sick) {
+		t.Errorf("%d terminations of %d sick nodes", len(a.endings), len(sick))
+	}
+}
+
+// The default is a fifth of the pool and a tenth by Karpenter's budget.
+func testStormByDefault(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
+	storm(p, 1)
+}
+
+// testStormOfBoth has some nodes sick that were ready, and others that do not become so,
+// in one pool, whose bound is one.
+func testStormOfBoth(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	const all, never, bound, timeout = 6, 2, 2, 20 * time.Second
+	p := w.found(t, karpenter.Pool{Name: "both", Startup: karpenter.StartsTainted, Spec: object{
+		"repair": repair("2s", object{"maxUnhealthy": bound, "readyTimeout": timeout.String()}), "disruption": budgets("100%"),
+	}}, all)
+	p.eventually("all nodes", func(ctx context.Context) error {
+		nodes, err := p.karpenter.Nodes(ctx, p.name)
+		if err != nil || len(nodes) != all {
+			return fmt.Errorf("there are %d: %w", len(nodes), err)
+		}
+		return nil
+	})
+	nodes := p.nodes()
+	stuck := map[types.UID]bool{}
+	var names []string
+	for i, node := range nodes {
+		stuck[node.UID] = i < never
+		names = append(names, node.Name)
+	}
+	p.startAll(func(node *corev1.Node) bool { return !stuck[node.UID] })
+	p.eventually("some that are ready", func(context.Context) error {
+		ready := 0
+		for _, node := range p.nodes() {
+			if node.Labels["karpenter.sh/initialized"] == "true" {
+				ready++
+			}
+		}
+		if ready < all-never {
+			return fmt.Errorf("there are %d", ready)
+		}
+		return nil
+	})
+	p.fallSick(names[never:]...)
+	a := p.repaired(names...)
+	a.atMost(t, bound)
+	for i, name := range names {
+		e := a.of(name)
+		rule := "Repair/NodePool/both"
+		if i < never {
+			rule = "ReadyTimeout/both"
+			e.notBefore(t, nodes[i].CreationTimestamp.Add(timeout))
+		}
+		if e.rule != rule {
+			t.Errorf("%s went by %s, not by %s", name, e.rule, rule)
+		}
+	}
+}
+
+// startAll plays the daemon that takes startup taints away, for as long as the test
+// lasts, from all nodes that it may.
+func (p *pool) startAll(may func(*corev1.Node) bool) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	var wg sync.WaitGroup
+	p.t.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		look := time.NewTicker(4 * glance)
+		defer look.Stop()
+		for ctx.Err() == nil {
+			nodes, _ := p.karpenter.Nodes(ctx, p.name) // which is asked again
+			for i := range nodes {
+				if node := &nodes[i]; may(node) {
+					p.startOne(ctx, node)
+				}
+			}
+			select {
+			case <-look.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+// startOne takes the startup taint off a node that Karpenter has registered.
+func (p *pool) startOne(ctx context.Context, node *corev1.Node) {
+	var left []corev1.Taint
+	for _, taint := range node.Spec.Taints {
+		if taint.Key != karpenter.StartupTaint.Key {
+			left = append(left, taint)
+		}
+	}
+	if len(left) == len(node.Spec.Taints) || node.Labels["karpenter.sh/registered"] != "true" {
+		return
+	}
+	before := node.DeepCopy()
+	node.Spec.Taints = left
+	_ = p.api.Patch(ctx, node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})) // else somebody else was faster
+}

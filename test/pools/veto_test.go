@@ -1,0 +1,212 @@
+package pools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// everything lets all nodes of a pool go at once.
+var everything = object{"maxUnhealthy": "100%"}
+
+// veto is something that keeps a sick node from being repaired.
+type veto struct {
+	put, lift func(p *pool, node string) error
+	words     string // that an Event about the node has
+}
+
+// doNotRepair is the word of a person on the node, or on something of it.
+func doNotRepair(kind, annotation string, nameOf func(*pool, string) string, words string) veto {
+	key, _, _ := strings.Cut(annotation, "=")
+	return veto{
+		func(p *pool, node string) error {
+			return p.annotate(p.t.Context(), kind, nameOf(p, node), annotation)
+		},
+		func(p *pool, node string) error {
+			return p.annotate(p.t.Context(), kind, nameOf(p, node), key+"-")
+		},
+		words + key,
+	}
+}
+
+func nodeItself(_ *pool, node string) string { return node }
+func itsClaim(p *pool, node string) string   { return p.claimOf(node).GetName() }
+func itsPool(p *pool, _ string) string       { return p.name }
+
+var vetoes = map[string]veto{
+	"Karpenter's on the node":  doNotRepair("node", karpentersVeto+"=true", nodeItself, "the node is annotated "),
+	"ours on the node":         doNotRepair("node", ourVeto+"=until Monday", nodeItself, "the node is annotated "),
+	"Karpenter's on the claim": doNotRepair("nodeclaim", karpentersVeto+"=true", itsClaim, "is annotated "),
+	"ours on the claim":        doNotRepair("nodeclaim", ourVeto+"=", itsClaim, "is annotated "),
+	"a Lease of somebody else": {takeLease, dropLease, "maintenance holds the node's Lease until "},
+	"a second claim":           {addClaim, dropClaim, "have one provider ID"},
+}
+
+// testVetoes has many nodes sick, and something against the repair of each but one.
+func testVetoes(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "vetoed", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, len(vetoes)+1)
+	names := p.names()
+	by := map[string]string{}
+	for name, veto := range vetoes {
+		node := names[len(by)]
+		by[name] = node
+		p.must(veto.put(p, node))
+	}
+	for _, node := range by {
+		p.fallSick(node)
+	}
+	for name, node := range by {
+		p.heard("Node", node, "NodeRepairBlocked", vetoes[name].words)
+	}
+	free := names[len(by)]
+	p.fallSick(free)
+	a := p.repaired(free)
+	for _, node := range by {
+		p.untouched(a, node)
+	}
+	for name, node := range by {
+		p.must(vetoes[name].lift(p, node))
+		p.gone(node)
+		t.Logf("%s: lifted, and the node is gone", name)
+	}
+	if a = p.repaired(names...); len(a.endings) != len(names) || len(a.others) > 0 {
+		t.Errorf("%d terminations, and %d by others, of %d nodes", len(a.endings), len(a.others), len(names))
+	}
+}
+
+func testVetoedPool(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	for number, annotation := range []string{karpentersVeto + "=true", ourVeto + "=true"} {
+		p := w.founded(t, karpenter.Pool{Name: fmt.Sprintf("vetoed-pool-%d", number), Spec: object{"repair": repair("1s")}}, 1)
+		veto := doNotRepair("nodepool", annotation, itsPool, "NodePool "+p.name+" is annotated ")
+		sick := p.names()[0]
+		p.must(veto.put(p, sick))
+		p.fallSick(sick)
+		p.heard("Node", sick, "NodeRepairBlocked", veto.words)
+		p.untouched(p.account(), sick)
+		p.must(veto.lift(p, sick))
+		p.repaired(sick)
+	}
+}
+
+// takeLease has somebody lock a node, as those do who take one out of service.
+func takeLease(p *pool, node string) error {
+	now := metav1.NowMicro()
+	err := p.api.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: leaseNamespace}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return p.api.Create(p.t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("maintenance"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
+	})
+}
+
+func dropLease(p *pool, node string) error {
+	return p.api.Delete(p.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: "node-" + node}})
+}
+
+// addClaim makes a second claim with the provider ID of a node. It is of a kind of node
+// class that this Karpenter leaves alone.
+func addClaim(p *pool, node string) error {
+	id, _, _ := unstructured.NestedString(p.claimOf(node).Object, "status", "providerID")
+	_, err := p.KubectlApply(p.t.Context(), fmt.Sprintf(`
+apiVersion: karpenter.sh/v1
+kind: NodeClaim
+metadata: {name: %s, labels: {example.com/second: "true"}}
+spec:
+  nodeClassRef: {group: example.com, kind: OtherClass, name: other}
+  requirements: [{key: kubernetes.io/os, operator: Exists}]
+`, "second-"+p.name))
+	if err != nil {
+		return err
+	}
+	_, err = p.Kubectl(p.t.Context(), "patch", "nodeclaim", "second-"+p.name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"providerID":%q}}`, id))
+	return err
+}
+
+func dropClaim(p *pool, _ string) error {
+	_, err := p.Kubectl(p.t.Context(), "delete", "nodeclaim", "second-"+p.name)
+	return err
+}
+
+// testAlreadyGoing has somebody delete a claim, whose node falls sick while its pods take
+// their time.
+func testAlreadyGoing(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
+	names := p.names()
+	_, err := p.Kubectl(t.Context(), "delete", "nodeclaim", "--wait=false", p.claimOf(names[0]).GetName())
+	p.must(err)
+	p.fallSick(names[0])
+	p.fallSick(names[1])
+	a := p.repaired(names[1])
+	p.gone(names[0])
+	if e := a.of(names[0]); e == nil || !e.marked.IsZero() || len(a.others) != 1 {
+		t.Errorf("the admin has deleted the claim of %s, and somebody else has touched it: %+v", names[0], e)
+	}
+}
+
+// testKarpentersRepair has Karpenter repair a node by itself. Its drain lasts until after
+// the node is due here, too. Karpenter launches whatever any pending pod needs along with
+// the replacement, and gives up if one of those does not become ready: there must be no
+// such pool.
+func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	const toleration = 42 * time.Second // Karpenter's is 30, and it looks every ten
+	p := w.founded(t, karpenter.Pool{Name: "both-repair", Spec: object{
+		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": toleration.String()}}, "maxUnhealthy": "100%"},
+		"disruption": budgets("100%"),
+	}}, 2, stubborn(20*time.Second))
+	sick := p.names()[0]
+	claim := p.claimOf(sick)
+	p.says("KWOKUnhealthy", corev1.ConditionTrue, sick)
+	p.heard("Node", sick, "NodeRepairBlocked", "left alone")
+	p.gone(sick)
+	a := p.account()
+	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.endings) > 0 {
+		t.Errorf("Karpenter has deleted the claim of %s, and somebody else has touched it: %+v", sick, e)
+	}
+	p.eventually("who deleted it", func(ctx context.Context) error {
+		recording, err := p.RecordingOf(ctx, func(c testbed.Change) bool { return c.UID == claim.GetUID() })
+		p.must(err)
+		for _, change := range recording {
+			if change.Type != watch.Deleted && change.Object.GetDeletionTimestamp() != nil {
+				if change.Author.User != karpenter.User {
+					t.Errorf("it was %s", change.Author)
+				}
+				return nil
+			}
+		}
+		return fmt.Errorf("nobody did")
+	})
+}
+
+// testBeforeKarpenter has the node be due here first.
+func testBeforeKarpenter(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := w.founded(t, karpenter.Pool{Name: "first-repair", Spec: object{
+		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "5s"}}, "maxUnhealthy": "100%"},
+		"disruption": budgets("100%"),
+	}}, 2)
+	sick := p.names()[0]
+	p.says("KWOKUnhealthy", corev1.ConditionTrue, sick)
+	a := p.repaired(sick)
+	if len(a.endings) != 1 || len(a.others) != 0 || a.made != 3 {
+		t.Errorf("%d terminations, %d by others, %d claims in all", len(a.endings), len(a.others), a.made)
+	}
+}

@@ -1,0 +1,413 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/history"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+const (
+	// patience bounds every wait: long enough for two busy cores.
+	patience = 3 * time.Minute
+	// glance is the time until the second look; every later one comes later.
+	glance = 50 * time.Millisecond
+
+	markAnnotation     = "autohealer.resourcestack.com/repair"
+	deadlineAnnotation = "karpenter.sh/nodeclaim-termination-timestamp"
+	ourVeto            = "autohealer.resourcestack.com/do-not-repair"
+	karpentersVeto     = "karpenter.sh/do-not-repair"
+
+	leaseNamespace = "medik8s-leases"
+	ledgerName     = "autohealer-ledger"
+)
+
+// remedies are the resources of the remediator.
+var remedies = []schema.GroupVersionResource{
+	remediator.GroupVersion.WithResource("exampleremediations"),
+	remediator.GroupVersion.WithResource("exampleremediationtemplates"),
+}
+
+// readyTimeouts switches on that nodes are replaced that do not become ready. Pools say
+// themselves how long they have.
+const readyTimeouts = "--feature-gates=NodeReadyTimeoutRecovery=true"
+
+// alone lets a controller start without waiting for the lease of one that was
+// killed: the ledger alone must keep the two apart.
+const alone = "--leader-elect=false"
+
+// world is a cluster with Karpenter and the product installed, and with the repair block
+// in the schema of NodePools.
+type world struct {
+	*testbed.Cluster
+	karpenter   *karpenter.Karpenter
+	api         client.Client // as the admin
+	controllers []*rig.Controller
+}
+
+func newWorld(t *testing.T, cfg karpenter.Config) *world {
+	t.Helper()
+	w := &world{Cluster: testbed.New(t, testbed.Config{
+		ControllerManager: true, Scheduler: true, Kwok: true,
+		Record:   history.Resources(remedies...),
+		RecordIn: history.Namespaces(),
+		Flags: testbed.Flags{
+			// One that is stopped would wait a minute for the watches to end.
+			APIServer: []string{"--shutdown-watch-termination-grace-period=1s"},
+			// Nobody is to wait for the forty seconds of a node that is not heard of.
+			ControllerManager: []string{"--node-monitor-grace-period=30s", "--node-startup-grace-period=5s"},
+		},
+	})}
+	ctx := t.Context()
+	if err := rig.Install(ctx, w.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	w.karpenter = karpenter.New(t, w.Cluster, cfg)
+	w.patchSchema(t)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if w.api, err = client.New(w.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.lastWords())
+		}
+	})
+	return w
+}
+
+// patchSchema adds the repair block to the schema of NodePools, as docs tell people to.
+func (w *world) patchSchema(t *testing.T) {
+	t.Helper()
+	if _, err := w.Kubectl(t.Context(), "patch", "crd", "nodepools.karpenter.sh", "--type=json", "-p", string(deploy.NodePoolPatch())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start runs a controller, which ends with the test.
+func (w *world) start(t *testing.T, o rig.Options) *rig.Controller {
+	t.Helper()
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
+	}
+	c, err := rig.Start(t.Context(), w.Cluster, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.controllers = append(w.controllers, c)
+	t.Cleanup(func() {
+		if c.PID() != 0 {
+			_ = c.Kill()
+		}
+	})
+	return c
+}
+
+// lastWords returns the ends of the controllers' logs.
+func (w *world) lastWords() string {
+	const lines = 60
+	var b strings.Builder
+	for _, c := range w.controllers[max(0, len(w.controllers)-2):] {
+		text, err := c.Log()
+		if err != nil {
+			text = err.Error()
+		}
+		all := slices.DeleteFunc(strings.Split(strings.TrimSpace(text), "\n"), func(line string) bool {
+			return strings.Contains(line, "healthz check failed") || strings.Contains(line, "TLS handshake error")
+		})
+		fmt.Fprintf(&b, "%s (pid %d):\n\t%s\n", c, c.PID(), strings.Join(all[max(0, len(all)-lines):], "\n\t"))
+	}
+	return b.String()
+}
+
+// looks yields when it is time to look, less and less often, until patience is over.
+func looks(ctx context.Context) iter.Seq[int] {
+	const seldom = time.Second
+	return func(yield func(int) bool) {
+		wait, deadline := glance, time.Now().Add(patience)
+		for i := 0; yield(i) && time.Now().Before(deadline); i++ {
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				return
+			}
+			wait = min(wait*5/4, seldom)
+		}
+	}
+}
+
+// pool is a NodePool that one test has for itself, with a Deployment of the same name
+// over it.
+type pool struct {
+	*world
+	t        *testing.T
+	name     string
+	restores bool // we have been asked to put back what its NodePool has lost
+}
+
+// object is a part of a manifest, and list one of its lists.
+type (
+	object = map[string]any
+	list   = []any
+)
+
+// tolerate is a policy of a repair block: how long BadDisk is tolerated.
+func tolerate(toleration string) object {
+	return object{"conditionType": "BadDisk", "conditionStatus": "True", "toleration": toleration}
+}
+
+// repair is a repair block by which BadDisk is tolerated for so long, with whatever else
+// is to be in it.
+func repair(toleration string, more ...object) object {
+	block := object{"policies": list{tolerate(toleration)}}
+	for _, m := range more {
+		for key, value := range m {
+			block[key] = value
+		}
+	}
+	return block
+}
+
+// budgets are disruption budgets that let so many nodes go at a time.
+func budgets(nodes string) object { return object{"budgets": list{object{"nodes": nodes}}} }
+
+// found makes a NodePool, and has a Deployment fill so many nodes of it.
+func (w *world) found(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
+	t.Helper()
+	is := &pool{world: w, t: t, name: p.Name}
+	is.must(w.karpenter.CreatePool(t.Context(), p))
+	d := karpenter.Deployment{Name: p.Name, Pool: p.Name, Replicas: nodes * karpenter.PodsPerNode}
+	for _, change := range changes {
+		change(&d)
+	}
+	is.must(w.karpenter.Deploy(t.Context(), d))
+	return is
+}
+
+// founded does so, and waits until all of the pods run.
+func (w *world) founded(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
+	t.Helper()
+	is := w.found(t, p, nodes, changes...)
+	is.whole()
+	if got := len(is.nodes()); got != nodes {
+		t.Fatalf("the pods of %s run on %d nodes, not on %d", is.name, got, nodes)
+	}
+	return is
+}
+
+func (p *pool) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// eventually waits until check finds nothing wrong any more.
+func (p *pool) eventually(what string, check func(context.Context) error) {
+	p.t.Helper()
+	var found []string // what was wrong, as it changed
+	for range looks(p.t.Context()) {
+		err := check(p.t.Context())
+		if err == nil {
+			return
+		}
+		if len(found) == 0 || found[len(found)-1] != err.Error() {
+			found = append(found, err.Error())
+		}
+	}
+	p.t.Fatalf("%s: not after %s:\n\t%s\n%s", what, patience, strings.Join(found[max(0, len(found)-5):], "\n\t"), p.lastWords())
+}
+
+// whole waits until the Deployment has all of its pods.
+func (p *pool) whole() {
+	p.t.Helper()
+	p.eventually("Deployment "+p.name, func(ctx context.Context) error { return p.karpenter.Whole(ctx, p.name) })
+}
+
+// nodes returns the pool's nodes by their age, the oldest first.
+func (p *pool) nodes() []corev1.Node {
+	p.t.Helper()
+	nodes, err := p.karpenter.Nodes(p.t.Context(), p.name)
+	p.must(err)
+	slices.SortFunc(nodes, func(a, b corev1.Node) int {
+		if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return nodes
+}
+
+// names returns the names of the pool's nodes.
+func (p *pool) names() []string {
+	p.t.Helper()
+	var names []string
+	for _, node := range p.nodes() {
+		names = append(names, node.Name)
+	}
+	return names
+}
+
+// claimOf returns the claim that a node is of, once Karpenter has written it down.
+func (p *pool) claimOf(node string) (claim *unstructured.Unstructured) {
+	p.t.Helper()
+	p.eventually("the claim of "+node, func(ctx context.Context) error {
+		claims, err := p.karpenter.Claims(ctx, p.name)
+		for i := range claims {
+			if name, _, _ := unstructured.NestedString(claims[i].Object, "status", "nodeName"); name == node {
+				claim = &claims[i]
+				return nil
+			}
+		}
+		return fmt.Errorf("there is none: %w", err)
+	})
+	return claim
+}
+
+// says sets a condition of nodes, as an agent would. It asks again while there is no API
+// server to be asked.
+func (p *pool) says(condition string, status corev1.ConditionStatus, nodes ...string) {
+	p.t.Helper()
+	for _, node := range nodes {
+		var err error
+		for range looks(p.t.Context()) {
+			err = p.SetCondition(p.t.Context(), node, corev1.NodeCondition{
+				Type: corev1.NodeConditionType(condition), Status: status, Reason: "TestSaysSo",
+				Message: fmt.Sprintf("at %s", time.Now().Format(time.RFC3339Nano)), // no two writes are the same
+			})
+			if err == nil || apierrors.IsNotFound(err) {
+				break
+			}
+		}
+		p.must(err)
+	}
+}
+
+// fallSick gives nodes a bad disk.
+func (p *pool) fallSick(nodes ...string) {
+	p.t.Helper()
+	p.says("BadDisk", corev1.ConditionTrue, nodes...)
+}
+
+// annotate sets an annotation of something, or with a dash after its key removes it.
+func (w *world) annotate(ctx context.Context, what, name, annotation string) error {
+	_, err := w.Kubectl(ctx, "annotate", "--overwrite", what, name, annotation)
+	return err
+}
+
+// patch changes the NodePool.
+func (p *pool) patch(spec object) {
+	p.t.Helper()
+	text, err := (&unstructured.Unstructured{Object: object{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "spec": spec}}).MarshalJSON()
+	p.must(err)
+	_, err = p.Kubectl(p.t.Context(), "patch", "nodepool", p.name, "--type=merge", "-p", string(text))
+	p.must(err)
+}
+
+// gone waits until nodes are.
+func (p *pool) gone(nodes ...string) {
+	p.t.Helper()
+	p.eventually("nodes gone", func(ctx context.Context) error {
+		there, err := p.karpenter.Nodes(ctx, p.name)
+		if err != nil {
+			return err
+		}
+		for _, node := range there {
+			if slices.Contains(nodes, node.Name) {
+				return fmt.Errorf("%s is there", node.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// heard waits until there is an Event about an object, for a reason and with some
+// words in it. A star ends a name of which only the beginning is known.
+func (p *pool) heard(kind, name, reason string, words ...string) {
+	p.t.Helper()
+	p.eventually(reason+" about "+kind+" "+name, func(ctx context.Context) error {
+		var list eventsv1.EventList
+		if err := p.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+			return err
+		}
+		var others []string
+		for _, e := range list.Items {
+			begins, isPart := strings.CutSuffix(name, "*")
+			if e.Regarding.Kind != kind || e.Regarding.Name != name && (!isPart || !strings.HasPrefix(e.Regarding.Name, begins)) {
+				continue
+			}
+			isIt := e.Reason == reason
+			for _, part := range words {
+				isIt = isIt && strings.Contains(e.Note, part)
+			}
+			if isIt {
+				return nil
+			}
+			others = append(others, e.Reason+": "+e.Note)
+		}
+		return fmt.Errorf("there is only: %s", strings.Join(others, "; "))
+	})
+}
+
+// measures waits until a controller's metrics have a line that begins with some words and
+// ends with a value.
+func (p *pool) measures(c *rig.Controller, line, value string) {
+	p.t.Helper()
+	p.eventually("metric "+line, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Metrics+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		page, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		name, _, _ := strings.Cut(line, "{")
+		var others []string
+		for is := range strings.Lines(string(page)) {
+			is = strings.TrimSpace(is)
+			if is == line+" "+value {
+				return nil
+			}
+			if strings.HasPrefix(is, name+"{") {
+				others = append(others, is)
+			}
+		}
+		return errors.New("there is only: " + strings.Join(others, ", "))
+	})
+}
