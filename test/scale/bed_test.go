@@ -149,7 +149,10 @@ func (s *stand) clear() error {
 // each of 10,000 nodes take longer than all that is measured here.
 func joined(size int) testbed.Nodes {
 	nodes := testbed.RealNodes(size)
-	nodes.Labels = map[string]string{"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64"}
+	nodes.Labels = map[string]string{
+		"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+		"karpenter.sh/nodepool": poolName, "karpenter.sh/initialized": "true", // which mean nothing without Karpenter
+	}
 	nodes.Annotations = map[string]string{ttlNote: "300"} // above 2,000 nodes
 	if size <= 2000 {
 		nodes.Annotations[ttlNote] = "60"

@@ -83,7 +83,7 @@ func (m measured) work() work {
 	w := work{
 		nodes:    m.sum(writes, `resource="nodes"`, `outcome="made"`),
 		ledger:   m.sum(writes, `resource="ledger"`),
-		statuses: m.sum(writes, `resource="conditionsets/status"`) + m.sum(writes, `resource="nodehealthchecks/status"`),
+		statuses: m.sum(writes, `resource="conditionsets/status"`) + m.sum(writes, `resource="nodehealthchecks/status"`) + m.sum(writes, `resource="repairpolicies/status"`),
 		events:   m.sum(calls, `method="POST"`),
 		deleted:  m.sum(calls, `method="DELETE"`),
 		reads:    m.sum(calls, `method="GET"`),

@@ -210,6 +210,9 @@ func BenchmarkSteadyState(b *testing.B) {
 	b.Run("nodes=10000,healthcheck", func(b *testing.B) {
 		steady(b, func(d *bed) *rig.Controller { return clinicIn(b, d).start(b) })
 	})
+	b.Run("nodes=10000,pool", func(b *testing.B) { // the last, for it takes the bed with it
+		steady(b, func(d *bed) *rig.Controller { return poolIn(b, d).start(b) })
+	})
 }
 
 // pace begins something at an even pace, whether or not what was begun before

@@ -1,0 +1,303 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+const (
+	// decay is the condition that makes a node of the pool sick.
+	decay = "NTPProblem"
+	// poolName is the pool of every node.
+	poolName = "default"
+)
+
+// nodePool lets up to a hundred nodes be in repair at once, each as soon as it is sick.
+const nodePool = `
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: default}
+spec:
+  disruption:
+    budgets: [{nodes: "100"}]
+  repair:
+    maxUnhealthy: 100
+    policies:
+    - {conditionType: NTPProblem, conditionStatus: "True", toleration: 0s}
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]
+`
+
+// poolBed is a bed whose nodes all have a NodeClaim. Nobody plays Karpenter: a claim
+// that is deleted stays, with its node, as that of a node which drains.
+type poolBed struct {
+	*bed
+	claims *goings
+	server kubernetes.Interface
+}
+
+// poolIn gives every node of a bed a claim. The bed is of no use for others afterwards.
+func poolIn(b *testing.B, d *bed) *poolBed {
+	b.Helper()
+	ctx := b.Context()
+	must := func(_ string, err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	must("", karpenter.InstallCRDs(ctx, d.cluster))
+	must(d.cluster.Kubectl(ctx, "patch", "crd", deploy.NodePoolCRD, "--type=json", "-p", string(deploy.NodePoolPatch())))
+	must(d.cluster.KubectlApply(ctx, nodePool))
+	b.Cleanup(func() {
+		standing.mu.Lock()
+		defer standing.mu.Unlock()
+		if err := standing.clear(); err != nil {
+			b.Error(err)
+		}
+	})
+	api, err := dynamic.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	claims := api.Resource(karpenter.ClaimsResource)
+	begin := time.Now()
+	must("", each(ctx, d.nodes, 16, func(ctx context.Context, name string) error {
+		node, err := d.write.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		claim := &unstructured.Unstructured{}
+		if err := json.Unmarshal([]byte(claimText(name)), &claim.Object); err != nil {
+			return err
+		}
+		if claim, err = claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		status, err := json.Marshal(map[string]any{"status": map[string]any{
+			"providerID": "testbed:///" + node.Labels[corev1.LabelTopologyZone] + "/" + name, "nodeName": name,
+			"conditions": []metav1.Condition{
+				{Type: "Initialized", Status: metav1.ConditionTrue, Reason: "Initialized", LastTransitionTime: metav1.Now()},
+				{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: metav1.Now()},
+			},
+		}})
+		if err != nil {
+			return err
+		}
+		_, err = claims.Patch(ctx, claim.GetName(), types.MergePatchType, status, metav1.PatchOptions{}, "status")
+		return err
+	}))
+	b.Logf("%d claims after %s", len(d.nodes), time.Since(begin).Round(time.Second))
+	server, err := kubernetes.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &poolBed{bed: d, claims: watchGoings(b, d), server: server}
+}
+
+// claimText is a claim of the size that Karpenter makes them.
+func claimText(node string) string {
+	var types []string
+	for i := range 60 {
+		types = append(types, fmt.Sprintf("c%d.%dxlarge", 4+i%5, 1+i/5))
+	}
+	list, _ := json.Marshal(types) //nolint:errchkjson // words always encode
+	return fmt.Sprintf(`{
+		"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+		"metadata": {"name": %q, "labels": {"karpenter.sh/nodepool": "default", "karpenter.sh/capacity-type": "spot"}, "finalizers": ["karpenter.sh/termination"]},
+		"spec": {
+			"nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+			"requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": %s}]
+		}}`, node, list)
+}
+
+// start runs a controller, and returns when it governs every node.
+func (p *poolBed) start(b *testing.B) *rig.Controller {
+	b.Helper()
+	controller := p.bed.start(b)
+	governed := sample(`autohealer_repair_nodes{nodepool="default",rule="Repair/NodePool/default",state="governed"}`)
+	await(b, controller, "the pool to be followed", quiet, func(m measured) bool { return int(m[governed]) == len(p.nodes) })
+	return controller
+}
+
+// repairing is what the API server was asked for repairs.
+type repairing struct {
+	looks   int // at single nodes
+	marked  int // claims patched
+	deleted int // claims
+	lists   int // of nodes, claims, pools or policies
+}
+
+func (p *poolBed) asked(b *testing.B) repairing {
+	b.Helper()
+	text, err := p.server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := parse(bytes.NewReader(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	count := func(verb, resource string) int {
+		return page.sum("apiserver_request_total", `verb="`+verb+`"`, `resource="`+resource+`"`, `subresource=""`)
+	}
+	r := repairing{looks: count("GET", "nodes"), marked: count("PATCH", "nodeclaims"), deleted: count("DELETE", "nodeclaims")}
+	for _, listed := range []string{"nodes", "nodeclaims", "nodepools", "repairpolicies"} {
+		r.lists += count("LIST", listed)
+	}
+	return r
+}
+
+func (r repairing) minus(before repairing) repairing {
+	return repairing{r.looks - before.looks, r.marked - before.marked, r.deleted - before.deleted, r.lists - before.lists}
+}
+
+// BenchmarkConditionToTermination measures the time from a condition to the deletion of
+// the node's NodeClaim.
+//
+// The fixture: 10,000 nodes of 15 KB in one NodePool, each with a NodeClaim of 2.5 KB, a
+// repair block on the pool with a toleration of 0s, and four ConditionSets that do not
+// match; the nodes are drawn with seed (1, 2). One operation is 50 failures, five a
+// second, counted from before the write of the condition is sent until an informer has
+// seen that the claim is being deleted: in between are a page of the ledger, a look at
+// the node, the mark and the deletion. What the API server was asked is asserted: one
+// look, one mark and one deletion for each, no list, and no write to a node. Nobody plays
+// Karpenter.
+func BenchmarkConditionToTermination(b *testing.B) {
+	const (
+		nodes    = 10000
+		failures = 50
+		pace     = time.Second / 5
+	)
+	b.Run("nodes=10000", func(b *testing.B) {
+		p := poolIn(b, bedOf(b, nodes))
+		controller := p.start(b)
+		var took []time.Duration
+		var cpu time.Duration
+		var done work
+		b.ResetTimer()
+		for b.Loop() {
+			b.StopTimer()
+			names := p.pick(failures)
+			seen, before, asked, used := p.watcher.changes(), p.work(b, controller), p.asked(b), use(b, controller)
+			there := p.claims.count()
+			b.StartTimer()
+			sent, _ := p.failOneByOne(b, names, decay, pace)
+			err := p.claims.wait(b.Context(), there+failures)
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			cpu = use(b, controller).cpu - used.cpu
+			for i, name := range names {
+				took = append(took, p.claims.seen(name).Sub(sent[i]))
+			}
+			if got, want := p.asked(b).minus(asked), (repairing{looks: failures, marked: failures, deleted: failures}); got != want {
+				b.Errorf("%d nodes were terminated, and the API server was asked for %+v, want %+v", failures, got, want)
+			}
+			if got := p.watcher.changes() - seen; got != failures {
+				b.Errorf("nodes were written to %d times: want one condition each", got)
+			}
+			done = p.work(b, controller).minus(before)
+			if done.ledger > failures {
+				b.Errorf("the ledger was written %d times for %d terminations", done.ledger, failures)
+			}
+			b.StartTimer()
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(milliseconds(percentile(took, 50)), "p50-ms")
+		b.ReportMetric(milliseconds(percentile(took, 95)), "p95-ms")
+		b.ReportMetric(milliseconds(percentile(took, 100)), "max-ms")
+		b.ReportMetric(float64(done.ledger)/failures, "pages/failure")
+		b.ReportMetric(milliseconds(cpu)/failures, "cpu-ms/failure")
+		p.report(b, controller)
+	})
+}
+
+// goings are the claims that are being deleted, as an informer sees them.
+type goings struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func watchGoings(b *testing.B, d *bed) *goings {
+	b.Helper()
+	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := &goings{at: map[string]time.Time{}}
+	note := func(object any) {
+		claim := object.(*metav1.PartialObjectMetadata)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if _, known := g.at[claim.Name]; !known && claim.DeletionTimestamp != nil {
+			g.at[claim.Name] = time.Now()
+		}
+	}
+	informer := metadatainformer.NewFilteredMetadataInformer(api, karpenter.ClaimsResource, metav1.NamespaceAll, 0, nil, nil).Informer()
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var looking sync.WaitGroup
+	looking.Go(func() { informer.RunWithContext(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		looking.Wait()
+	})
+	if !cache.WaitForCacheSync(b.Context().Done(), handler.HasSynced) {
+		b.Fatal(b.Context().Err())
+	}
+	return g
+}
+
+func (g *goings) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.at)
+}
+
+func (g *goings) seen(name string) time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.at[name]
+}
+
+// wait waits until so many claims are being deleted.
+func (g *goings) wait(ctx context.Context, want int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for g.count() < want {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %d claims to be deleted: %w; %d are", want, ctx.Err(), g.count())
+		}
+	}
+	return nil
+}
