@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/rig"
 	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
 const (
@@ -63,13 +64,18 @@ type stage struct {
 	badBlocks  badBlocks
 	*onlooker
 	remediator *healer
+	karpenter  *karpenter.Karpenter // nil without it
 }
 
 // build starts the cluster, with workloads that run, a controller that leads and an agent.
 // The stage that it returns is to be struck, also if there is an error.
 func build(ctx context.Context, tell *teller, d demo) (*stage, error) {
 	began := time.Now()
-	tell.say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok")
+	parts := []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
+	if d.karpenter {
+		parts = append(parts, "Karpenter")
+	}
+	tell.say("starting %s", list(parts))
 	cluster, err := testbed.Start(ctx, testbed.Config{
 		ControllerManager: true, Scheduler: true, Kwok: true,
 		// A kubelet that says nothing is missed sooner than after the usual 50 s.
@@ -82,11 +88,11 @@ func build(ctx context.Context, tell *teller, d demo) (*stage, error) {
 		return nil, err
 	}
 	s := &stage{Cluster: cluster}
-	if err := s.populate(ctx, tell); err != nil {
+	if err := s.populate(ctx, tell, d); err != nil {
 		return s, fmt.Errorf("setting up the cluster: %w", err)
 	}
 	tell.say("%d nodes in 3 zones and %d pods run after %s", workers+1, pods, span(time.Since(began)))
-	if err := s.install(ctx, d.controller); err != nil {
+	if err := s.install(ctx, d); err != nil {
 		return s, fmt.Errorf("installing Autohealer: %w", err)
 	}
 	if err := s.installAgent(ctx, d); err != nil {
@@ -112,7 +118,7 @@ func (s *stage) strike() error {
 }
 
 // populate makes the nodes and lets the workloads run on them.
-func (s *stage) populate(ctx context.Context, tell *teller) error {
+func (s *stage) populate(ctx context.Context, tell *teller, d demo) error {
 	if _, err := s.CreateNodes(ctx, testbed.Nodes{Count: 1, Prefix: "control", Labels: map[string]string{controlPlaneTaint.Key: ""}, Conditions: []corev1.NodeCondition{enoughDisk}}); err != nil {
 		return err
 	}
@@ -128,8 +134,14 @@ func (s *stage) populate(ctx context.Context, tell *teller) error {
 	if err := remediator.Install(ctx, s.Cluster); err != nil {
 		return err
 	}
+	if d.karpenter {
+		if err := s.installKarpenter(ctx); err != nil {
+			return err
+		}
+		tell.say("Karpenter runs, and its NodePools may have a repair block")
+	}
 	var err error
-	if s.onlooker, err = watchCluster(ctx, s.AdminConfig(), tell); err != nil {
+	if s.onlooker, err = watchCluster(ctx, s.AdminConfig(), tell, d.karpenter); err != nil {
 		return err
 	}
 	s.remediator = startHealer(ctx, s.onlooker, s.Wake)
@@ -144,20 +156,20 @@ func (s *stage) populate(ctx context.Context, tell *teller) error {
 }
 
 // install runs the controller, and returns when it follows the policies.
-func (s *stage) install(ctx context.Context, program string) error {
+func (s *stage) install(ctx context.Context, d demo) error {
 	for _, policies := range []string{conditionSets, healthCheck} {
 		if _, err := s.KubectlApply(ctx, policies); err != nil {
 			return err
 		}
 	}
+	// A successor of a leader that was killed waits until the lease has run out. Nobody
+	// needs to watch that for 15 s.
+	args := []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"}
+	if d.karpenter {
+		args = append(args, "--feature-gates=NodeReadyTimeoutRecovery=true")
+	}
 	var err error
-	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{
-		Program: program,
-		Webhook: true,
-		// A successor of a leader that was killed waits until the lease has run
-		// out. Nobody needs to watch that for 15 s.
-		Args: []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"},
-	})
+	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{Program: d.controller, Webhook: true, Args: args})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ const (
 	// startLimit and sceneLimit are how long the start and a scene may take
 	// before the demo gives up.
 	startLimit = 3 * time.Minute
-	sceneLimit = time.Minute
+	sceneLimit = 2 * time.Minute
 )
 
 // demo is what is to be shown, and how.
@@ -26,6 +26,8 @@ type demo struct {
 	// kmsg has the agent read the log of this machine's kernel, and the story write
 	// there; otherwise that is a file.
 	kmsg bool
+	// karpenter adds a real Karpenter to the cluster.
+	karpenter bool
 	// story returns the scenes.
 	story func(s *stage) []scene
 }
@@ -59,13 +61,20 @@ func (d demo) run(ctx context.Context, out io.Writer) (err error) {
 	if err := d.play(ctx, tell, scenes); err != nil {
 		return fmt.Errorf("%w%s", err, s.lastWords(ctx))
 	}
-	most := ask(s.onlooker, func(s *sight) int { return s.most[kernelSet] })
 	tell.print("")
-	tell.say("%d scenes in %s, every step as it should be; never more than %d nodes were emptied at once", len(scenes), span(time.Since(began)), most)
+	tell.say("%d scenes in %s, every step as it should be; %s", len(scenes), span(time.Since(began)), s.sum())
 	if !d.once {
 		s.stay(ctx)
 	}
 	return nil
+}
+
+// sum is what is to be said of the story as a whole.
+func (s *stage) sum() string {
+	if s.karpenter != nil {
+		return "all machines that were given up have been replaced"
+	}
+	return fmt.Sprintf("never more than %d nodes were emptied at once", ask(s.onlooker, func(s *sight) int { return s.most[kernelSet] }))
 }
 
 // play plays the scenes. The error names the one that went wrong.

@@ -2,7 +2,7 @@
 // machine alone: a real control plane, nodes in three zones whose kubelets kwok
 // plays, workloads that are really evicted and scheduled anew, and the programs
 // of the controller and of one agent, each under its own rights, and of a daemon that
-// reports to that agent.
+// reports to that agent. With a real Karpenter beside them it has a story of its own.
 //
 // It promises that every line is what anybody sees who watches the API server,
 // and to leave nothing behind: no process, no file. It refuses to look inside
@@ -37,7 +37,11 @@ func main() {
 	flag.StringVar(&d.agent, "agent", "", "`program` of the agent; it is built if none is given")
 	flag.StringVar(&d.diskWatch, "disk-watch", "", "`program` of the daemon that reports to the agent; it is built if none is given")
 	flag.BoolVar(&d.kmsg, "kmsg", false, "let the agent read the log of this machine's kernel, and write there; needs root")
+	flag.BoolVar(&d.karpenter, "karpenter", false, "add a real Karpenter, and play the story of its pools; make testbed-karpenter builds it")
 	flag.Parse()
+	if d.karpenter {
+		d.story = (*stage).poolStory
+	}
 	if !d.once {
 		d.pause = readingTime
 	}

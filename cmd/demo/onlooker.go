@@ -22,6 +22,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/rig/remediator"
 )
@@ -43,10 +44,10 @@ type onlooker struct {
 }
 
 // watchCluster returns an onlooker that has seen all there is. ctx bounds the
-// time until then; the watches last until stop.
-func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlooker, error) {
+// time until then; the watches last until stop. Karpenter's kinds are watched where it is.
+func watchCluster(ctx context.Context, config *rest.Config, tell *teller, withKarpenter bool) (*onlooker, error) {
 	kinds := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds), remediationv1alpha1.AddToScheme(kinds)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds), remediationv1alpha1.AddToScheme(kinds), karpenter.AddToScheme(kinds)); err != nil {
 		return nil, err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
@@ -62,7 +63,11 @@ func watchCluster(ctx context.Context, config *rest.Config, tell *teller) (*onlo
 		follow(running, o, c, &v1alpha1.ConditionSetList{}, o.seeSet),
 		follow(running, o, c, &remediationv1alpha1.NodeHealthCheckList{}, o.seeCheck),
 		follow(running, o, c, remediations(), o.seeRemediation),
+		follow(running, o, c, &v1alpha1.RepairPolicyList{}, o.seePolicy),
 		follow(running, o, c, &eventsv1.EventList{}, o.seeEvent),
+	}
+	if withKarpenter {
+		synced = append(synced, follow(running, o, c, &karpenter.NodeClaimList{}, o.seeClaim))
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		o.stop()
@@ -130,6 +135,9 @@ func (o *onlooker) seeNode(was, is *corev1.Node) {
 	if o.breach == nil {
 		o.breach = o.sight.exceeded()
 	}
+	if was != nil && is == nil {
+		o.tell.line(was.Name, "the node is gone")
+	}
 	if was == nil || is == nil {
 		return
 	}
@@ -144,9 +152,11 @@ func (o *onlooker) seeNode(was, is *corev1.Node) {
 		}
 	}
 	for _, change := range taintChanges(was.Spec.Taints, is.Spec.Taints) {
-		if strings.Contains(change, kubernetesTaint) {
+		switch {
+		case strings.Contains(change, karpenter.UnregisteredTaint): // every node of Karpenter begins like that
+		case strings.Contains(change, kubernetesTaint):
 			o.tell.once(is.Name, change)
-		} else {
+		default:
 			o.tell.line(is.Name, "%s", change)
 		}
 	}
@@ -182,8 +192,8 @@ func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
 	if was == nil || is == nil {
 		return
 	}
-	if before, after := counts(was), counts(is); before != after {
-		o.tell.line(is.Name, "%s", after)
+	if isNews(was, is) {
+		o.tell.line(is.Name, "%s", counts(is))
 	}
 	for _, node := range is.Status.Nodes {
 		if !hasEvent(node.Reason) && !lists(was, node) {
@@ -201,13 +211,39 @@ func (o *onlooker) seeCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
 	if was == nil || is == nil {
 		return
 	}
-	if before, after := health(was), health(is); before != after {
+	if after := health(is); health(was) != after && (ailing(was) != ailing(is) || o.tell.others()) {
 		o.tell.line(is.Name, "%s", after)
 	}
 	for _, node := range is.Status.UnhealthyNodes {
 		if isQuiet(node.Reason) && !names(was, node) {
 			o.tell.quote(node.Name, node.Reason, node.Message)
 		}
+	}
+}
+
+func (o *onlooker) seePolicy(was, is *v1alpha1.RepairPolicy) {
+	o.sight.setPolicy(was, is)
+	if change := policyChange("repair policy", was, is); change != "" && o.tell.others() {
+		o.tell.begin()
+		o.tell.line(cmp.Or(is, was).Name, "%s", change)
+	}
+	if was == nil || is == nil {
+		return
+	}
+	if before, after := tally(was), tally(is); before != after {
+		o.tell.line(is.Name, "%s", after)
+	}
+}
+
+func (o *onlooker) seeClaim(was, is *karpenter.NodeClaim) {
+	o.sight.setClaim(was, is)
+	switch {
+	case was == nil:
+		o.tell.line(poolOf(is), "NodeClaim %s is there, for a new machine", is.Name)
+	case is == nil:
+		o.tell.line(poolOf(was), "NodeClaim %s is gone, and its machine", was.Name)
+	case was.DeletionTimestamp == nil && is.DeletionTimestamp != nil:
+		o.tell.line(poolOf(is), "NodeClaim %s is being deleted%s", is.Name, deadline(is))
 	}
 }
 
@@ -225,12 +261,17 @@ func (o *onlooker) seeEvent(_, is *eventsv1.Event) {
 	if is == nil || !slices.Contains([]string{controllerName, agentSource, diskWatchSource}, is.ReportingController) {
 		return
 	}
-	// What is said of a node and its policy is said twice.
-	if is.Regarding.Kind != "Node" && (is.Regarding.Kind != remediation.CheckKind || is.Related != nil) {
+	// What is said of a node is said of its policy, its claim and its pool, too.
+	if is.Regarding.Kind != "Node" && (!isPolicy(is.Regarding.Kind) || is.Related != nil) {
 		return
 	}
 	o.sight.words[word{is.Regarding.Name, is.Reason}]++
 	o.tell.quote(is.Regarding.Name, is.Reason, is.Note)
+}
+
+// isPolicy says whether Events about a kind tell more than those about nodes.
+func isPolicy(kind string) bool {
+	return slices.Contains([]string{remediation.CheckKind, remediation.PolicyKind, poolKind}, kind)
 }
 
 // look says what is missing, nothing if all is as it should be.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -26,14 +27,16 @@ type sight struct {
 	sets        map[string]*v1alpha1.ConditionSet
 	checks      map[string]*remediationv1alpha1.NodeHealthCheck
 	asked       map[types.UID]*metav1.PartialObjectMetadata // of the remediator
-	words       map[word]int                                // how often an Event has told it
+	policies    map[string]*v1alpha1.RepairPolicy
+	claims      map[string]*karpenter.NodeClaim
+	words       map[word]int // how often an Event has told it
 
 	most          map[string]int // nodes at once with the NoExecute taint of a set
 	asks          int            // of the remediator, ever
 	left, arrived map[string]int // pods by node, since they were last told
 }
 
-// word is a reason that an Event has given about a node, or about a health check.
+// word is a reason that an Event has given about a node, a policy or a pool.
 type word struct{ about, reason string }
 
 func newSight() sight {
@@ -41,6 +44,7 @@ func newSight() sight {
 		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
 		deployments: map[string]*appsv1.Deployment{}, sets: map[string]*v1alpha1.ConditionSet{},
 		checks: map[string]*remediationv1alpha1.NodeHealthCheck{}, asked: map[types.UID]*metav1.PartialObjectMetadata{},
+		policies: map[string]*v1alpha1.RepairPolicy{}, claims: map[string]*karpenter.NodeClaim{},
 		words: map[word]int{}, most: map[string]int{}, left: map[string]int{}, arrived: map[string]int{},
 	}
 }
@@ -173,10 +177,11 @@ func quantity(byNode map[string]int) (sum int) {
 func places(byNode map[string]int) string {
 	names := make([]string, 0, len(byNode))
 	for _, name := range slices.Sorted(maps.Keys(byNode)) {
+		told := called(name)
 		if n := byNode[name]; n > 1 && len(byNode) > 1 {
-			name = fmt.Sprintf("%s(%d)", name, n)
+			told = fmt.Sprintf("%s(%d)", told, n)
 		}
-		names = append(names, name)
+		names = append(names, told)
 	}
 	return list(names)
 }
@@ -297,6 +302,14 @@ func counts(set *v1alpha1.ConditionSet) string {
 	return text
 }
 
+// isNews says whether something has come of a set. A node more or less is none of its
+// doing.
+func isNews(was, is *v1alpha1.ConditionSet) bool {
+	a, b := was.Status, is.Status
+	return a.Matched != b.Matched || a.Tainted != b.Tainted || a.HeldBack != b.HeldBack ||
+		a.Selected == b.Selected && counts(was) != counts(is)
+}
+
 // health tells what has come of a health check, as its status has it.
 func health(check *remediationv1alpha1.NodeHealthCheck) string {
 	status := check.Status
@@ -304,6 +317,15 @@ func health(check *remediationv1alpha1.NodeHealthCheck) string {
 		return ""
 	}
 	return fmt.Sprintf("%s: %d of %d nodes healthy, %d in treatment", status.Phase, *status.HealthyNodes, *status.ObservedNodes, *status.InTreatment)
+}
+
+// ailing tells of a health check what does not change when a healthy node comes or goes.
+func ailing(check *remediationv1alpha1.NodeHealthCheck) string {
+	status := check.Status
+	if status.ObservedNodes == nil || status.HealthyNodes == nil || status.InTreatment == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d sick, %d in treatment", status.Phase, *status.ObservedNodes-*status.HealthyNodes, *status.InTreatment)
 }
 
 // isQuiet says whether what a health check says of a node is told by no Event.

@@ -197,7 +197,18 @@ func TestEveryLookCanMiss(t *testing.T) {
 		UnhealthyNodes: []remediationv1alpha1.UnhealthyNode{{Name: "worker-0002", Reason: "GateClosed"}},
 	}))
 
+	full.setNode(nil, poolNode("shop-1", shopPool, corev1.ConditionTrue))
+	full.setClaim(nil, poolClaim("shop-1", shopPool))
+	full.setNode(nil, poolNode("batch-1", batchPool, corev1.ConditionFalse))
+	full.setClaim(nil, poolClaim("batch-1", batchPool))
+	full.setPolicy(nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 1}))
+
 	other := newSight()
+	other.setNode(nil, poolNode("shop-1", shopPool, corev1.ConditionFalse))
+	other.setClaim(nil, poolClaim("shop-1", shopPool))
+	other.setNode(nil, poolNode("batch-1", batchPool, corev1.ConditionTrue))
+	other.setClaim(nil, poolClaim("batch-1", batchPool))
+	other.setPolicy(nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2}))
 	other.setNode(nil, taintedNode("worker-0003", kernelTaint(noExecute)))
 	other.nodes["worker-0003"].Annotations = map[string]string{record.Annotation: "{}"}
 	other.nodes["worker-0003"].Status.Conditions = full.nodes["worker-0001"].Status.Conditions
@@ -229,6 +240,11 @@ func TestEveryLookCanMiss(t *testing.T) {
 		"askedInAll": askedInAll(1),
 		"checked":    checked(3, 1, 1),
 		"held":       held("worker-0002"),
+		"staffed":    staffed(shopPool, 1),
+		"unready":    unready(batchPool),
+		"away":       away("worker-0003"),
+		"toldOf":     toldOf("Tainted", 1),
+		"governed":   governed(batchPolicy, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if missing := l(&full); missing != "" {
@@ -237,7 +253,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 			if l(&other) == "" {
 				t.Error("it is not there, and the look does not say so")
 			}
-			if nothing := newSight(); l(&nothing) == "" && !slices.Contains([]string{"noRecords", "empty"}, name) {
+			if nothing := newSight(); l(&nothing) == "" && !slices.Contains([]string{"noRecords", "empty", "away"}, name) {
 				t.Error("nothing is there, and the look does not say so")
 			}
 		})

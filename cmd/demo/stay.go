@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/testbed"
@@ -25,6 +26,9 @@ func (s *stage) introduce(ctx context.Context) error {
 What follows is what anybody sees who watches this cluster: taints, pods, remediations, the
 status of the policies, and why, in the words of Autohealer's Events. Times count from the last
 thing that was done.`)
+	if s.karpenter != nil {
+		s.tell.print("The nodes of Karpenter are named after their NodeClaims: their own names are longer.")
+	}
 	return nil
 }
 
@@ -66,28 +70,66 @@ The cluster stays until Ctrl-C. In another terminal:
 `, s.Kubeconfig(), programs(), worker(2), kernelSet, testbed.SilentLabel,
 		probed, s.kernelLog.command(hung), s.kernelLog.command(goesOn),
 		diskWatchSource, s.badBlocks.found(), s.badBlocks.mended()))
+	if s.karpenter != nil {
+		s.tell.print(fmt.Sprintf(`  # Let a node of a NodePool be sick. After 6 s its machine is replaced.
+  %s
+
+  kubectl get nodepools,nodeclaims
+  kubectl get repairpolicies -o wide
+  kubectl events --for nodepool/%[2]s
+
+  # Let nothing be repaired there.
+  kubectl patch nodepool %[2]s --type=merge -p '{"spec":{"repair":{"enabled":false}}}'
+`, shopSickens(), shopPool))
+	}
+	var all sync.WaitGroup
+	for _, g := range s.guests() {
+		all.Go(func() { s.keep(ctx, g) })
+	}
+	all.Wait()
+}
+
+// guest is a program that runs beside the cluster.
+type guest struct {
+	name string
+	*testbed.Part
+}
+
+// guests are those that have been started.
+func (s *stage) guests() (all []guest) {
+	if s.controller != nil {
+		all = append(all, guest{"controller", s.controller.Part})
+	}
+	if s.agent != nil {
+		all = append(all, guest{"agent", s.agent.Part})
+	}
+	if s.diskWatch != nil {
+		all = append(all, guest{diskWatchSource, s.diskWatch})
+	}
+	if s.karpenter != nil {
+		all = append(all, guest{"Karpenter", s.karpenter.Part})
+	}
+	return all
+}
+
+// keep has a program run until ctx ends.
+func (s *stage) keep(ctx context.Context, g guest) {
 	for ctx.Err() == nil {
-		s.controller.Expect() // their end is told here, and is no failure of the demo
-		s.agent.Expect()
-		s.diskWatch.Expect()
+		g.Expect() // its end is told here, and is no failure of the demo
 		select {
 		case <-ctx.Done():
-		case <-s.controller.Ended():
-			s.revive(ctx, "controller", s.controller.Part)
-		case <-s.agent.Ended():
-			s.revive(ctx, "agent", s.agent.Part)
-		case <-s.diskWatch.Ended():
-			s.revive(ctx, diskWatchSource, s.diskWatch)
+		case <-g.Ended():
+			s.revive(ctx, g)
 		}
 	}
 }
 
 // revive starts a program again when it has ended, as its Deployment or DaemonSet would.
-func (s *stage) revive(ctx context.Context, name string, program *testbed.Part) {
-	log, _ := program.Log()
+func (s *stage) revive(ctx context.Context, g guest) {
+	log, _ := g.Log()
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	s.tell.print("The " + name + " has ended, and is started again. Its last words: " + lines[len(lines)-1])
-	if err := program.Restart(ctx); err != nil && ctx.Err() == nil {
+	s.tell.print("The " + g.name + " has ended, and is started again. Its last words: " + lines[len(lines)-1])
+	if err := g.Restart(ctx); err != nil && ctx.Err() == nil {
 		s.tell.print("That did not work, and is tried again: " + err.Error())
 		select {
 		case <-ctx.Done():
@@ -110,28 +152,23 @@ func programs() string {
 
 // lastWords are the ends of the programs' logs, for whoever has to find out why a
 // step has not come true. There is nothing to find out about an interruption.
-func (s *stage) lastWords(ctx context.Context) (words string) {
+func (s *stage) lastWords(ctx context.Context) string {
 	if ctx.Err() != nil || s == nil {
 		return ""
 	}
-	if s.controller != nil {
-		words += lastLines("controller", s.controller.Part)
+	var words strings.Builder
+	for _, g := range s.guests() {
+		words.WriteString(g.lastLines())
 	}
-	if s.agent != nil {
-		words += lastLines("agent", s.agent.Part)
-	}
-	if s.diskWatch != nil {
-		words += lastLines(diskWatchSource, s.diskWatch)
-	}
-	return words
+	return words.String()
 }
 
-func lastLines(name string, program *testbed.Part) string {
-	log, err := program.Log()
+func (g guest) lastLines() string {
+	log, err := g.Log()
 	if err != nil {
-		return "\n(the " + name + "'s log cannot be read: " + err.Error() + ")"
+		return "\n(the " + g.name + "'s log cannot be read: " + err.Error() + ")"
 	}
 	const most = 20
 	lines := strings.Split(strings.TrimSpace(log), "\n")
-	return "\nthe " + name + "'s last words:\n\t" + strings.Join(lines[max(0, len(lines)-most):], "\n\t")
+	return "\nthe " + g.name + "'s last words:\n\t" + strings.Join(lines[max(0, len(lines)-most):], "\n\t")
 }

@@ -29,7 +29,7 @@ const (
 // story is the scenes in their order. Each leaves the cluster as the next one
 // expects it.
 func (s *stage) story() []scene {
-	scenes := []scene{
+	return s.eachAnew([]scene{
 		{"The kernel of one node deadlocks. The set says NoExecute: no new work, and what runs there moves.", s.deadlock},
 		{"The node recovers: the taint goes, and it takes work again.", s.recovery},
 		{"A storm: five nodes at once, then a sixth. 49% may be emptied, the others only get no new work.", s.storm},
@@ -46,10 +46,14 @@ func (s *stage) story() []scene {
 		{"Three of them are heard again by themselves. The two that are left are within the bound, and are helped.", s.lastSilentKubelets},
 		{"kill -9 to the controller in the middle of a storm, which goes on while nobody leads.", s.crash},
 		{"All is well again: nothing is left on any node.", s.clean},
-	}
+	})
+}
+
+// eachAnew has every scene count only the Events of its own.
+func (s *stage) eachAnew(scenes []scene) []scene {
 	for i, scene := range scenes {
 		scenes[i].play = func(ctx context.Context) error {
-			s.forgetWords() // of the scene before
+			s.forgetWords()
 			return scene.play(ctx)
 		}
 	}

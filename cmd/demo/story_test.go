@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/rig"
 )
 
 // The story is what a newcomer sees first, so it is played whole.
@@ -22,7 +24,7 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 	if err := d.run(t.Context(), &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	for _, want := range []string{
+	read(t, out.String(),
 		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
 		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
@@ -38,12 +40,20 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 		"hears disk-watch", "0 ms sda.badblocks 2048 128", "worker-0007 DiskBadBlock=True", "BadBlockFound:", "0 ms disk-watch kill -9",
 		"worker-0007 DiskBadBlock=Unknown", "SourceSilent: Node condition DiskBadBlock is now: Unknown", "disk-watch started again",
 		"0 ms sda.badblocks empty: the disk was repaired", "worker-0007 DiskBadBlock=False", "NoBadBlocks: Node condition",
-	} {
-		if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("the story does not say %q:\n%s", want, out.String())
+	)
+}
+
+// read looks for words in a story, however its lines are broken, and for lines that are
+// too long.
+func read(t *testing.T, story string, wants ...string) {
+	t.Helper()
+	words := strings.Join(strings.Fields(story), " ")
+	for _, want := range wants {
+		if !strings.Contains(words, strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("the story does not say %q:\n%s", want, story)
 		}
 	}
-	for i, line := range strings.Split(out.String(), "\n") {
+	for i, line := range strings.Split(story, "\n") {
 		if len(line) > width {
 			t.Errorf("line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
 		}
@@ -51,12 +61,7 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 }
 
 func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
-	folder, err := os.MkdirTemp("", "demo-") // a short path: sockets will stand there
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(folder)
-	t.Setenv("TMPDIR", folder)
+	folder := tempFolder(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var (
@@ -110,25 +115,56 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 	out.await(ctx, t, "The disk-watch has ended, and is started again.")
 	paste(s.badBlocks.mended(), probed+"     DiskBadBlock=False")
 
-	pids := []int{s.Etcd.PID(), s.APIServer.PID(), s.ControllerManager.PID(), s.Scheduler.PID(), s.Kwok.PID(), s.controller.PID(), s.agent.PID(), s.diskWatch.PID()}
+	checkAllGone := s.running(t, folder)
 	cancel(errors.New("interrupt"))
 	if err := <-ended; err != nil {
 		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)
 	}
-	for _, pid := range pids {
-		if pid == 0 {
-			t.Error("a part did not run while the demo did")
-		}
-		if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
-			t.Errorf("process %d has outlived the demo", pid)
+	checkAllGone()
+}
+
+// tempFolder has everything temporary stand in a folder of the test's own.
+func tempFolder(t *testing.T) string {
+	t.Helper()
+	for _, program := range []string{"cmd/autohealer-controller", "cmd/autohealer-agent", "examples/" + diskWatchSource} {
+		if _, err := rig.Build(t.Context(), program); err != nil { // for all tests, so not there
+			t.Fatal(err)
 		}
 	}
-	left, err := os.ReadDir(folder)
+	folder, err := os.MkdirTemp("", "demo-") // a short path: sockets will stand there
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, entry := range left {
-		if !strings.HasPrefix(entry.Name(), "rig-") { // the programs were built for all tests
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	t.Setenv("TMPDIR", folder)
+	return folder
+}
+
+// running notes which processes run, and returns what checks that they and everything in
+// the folder for temporary files are gone.
+func (s *stage) running(t *testing.T, folder string) (checkAllGone func()) {
+	t.Helper()
+	pids := map[string]int{
+		"etcd": s.Etcd.PID(), "kube-apiserver": s.APIServer.PID(), "kube-controller-manager": s.ControllerManager.PID(),
+		"kube-scheduler": s.Scheduler.PID(), "kwok": s.Kwok.PID(),
+	}
+	for _, g := range s.guests() {
+		pids[g.name] = g.PID()
+	}
+	return func() {
+		for name, pid := range pids {
+			if pid == 0 {
+				t.Errorf("%s did not run while the demo did", name)
+			}
+			if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
+				t.Errorf("%s, process %d, has outlived the demo", name, pid)
+			}
+		}
+		left, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range left {
 			t.Errorf("the demo has left %s behind", entry.Name())
 		}
 	}
@@ -178,6 +214,14 @@ func (tr *transcript) Write(p []byte) (int, error) {
 func (tr *transcript) String() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
+	return tr.text.String()
+}
+
+// take returns what has been written, and forgets it.
+func (tr *transcript) take() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	defer tr.text.Reset()
 	return tr.text.String()
 }
 

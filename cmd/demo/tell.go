@@ -84,7 +84,7 @@ func (t *teller) line(who, format string, args ...any) {
 	if t.silent {
 		return
 	}
-	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, span(time.Since(t.began)), whoWidth, who)
+	head := fmt.Sprintf("%*s  %-*s  ", timeWidth, span(time.Since(t.began)), whoWidth, called(who))
 	fmt.Fprintln(t.out, wrap(head, fmt.Sprintf(format, args...)))
 }
 

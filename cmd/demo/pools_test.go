@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+func poolNode(name, pool string, ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpenter.NodePoolLabel: pool}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}},
+	}
+}
+
+func poolClaim(name, pool string) *karpenter.NodeClaim {
+	return &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpenter.NodePoolLabel: pool}}}
+}
+
+func repairPolicy(status v1alpha1.RepairPolicyStatus) *v1alpha1.RepairPolicy {
+	return &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: batchPolicy}, Status: status}
+}
+
+// With Karpenter the story is another, and so is what the audience can do after it.
+func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
+	folder := tempFolder(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var (
+		out   transcript
+		s     *stage
+		ended = make(chan error, 1)
+	)
+	d := demo{karpenter: true, story: func(built *stage) []scene { s = built; return s.poolStory() }}
+	go func() {
+		err := d.run(ctx, &out)
+		cancel(errors.Join(errors.New("the demo has ended"), err))
+		ended <- err
+	}()
+	out.await(ctx, t, "stays until Ctrl-C", "Let nothing be repaired there")
+	story, invitation, _ := strings.Cut(out.take(), "The cluster stays")
+	read(t, story,
+		"kwok and Karpenter", "24 pods run after", "6 started on shop-",
+		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
+		"NodeRepairPending: Repair/NodePool/shop: ReadonlyFilesystem=True since", "eligible at",
+		"is being deleted, its pods have time until", "is deleted, by force", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
+		"batch-nodes batch 1 1 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
+		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
+		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
+		"NodeRepairBlocked: ReadyTimeout/render: Ready=False on a node created at", "8 started on render-",
+		"4 scenes in",
+	)
+	if t.Failed() {
+		return
+	}
+
+	// What is printed to be pasted is pasted, in a shell as the audience would have.
+	command := exec.CommandContext(ctx, "sh", "-c", shopSickens())
+	if !strings.Contains(invitation, "  "+shopSickens()+"\n") {
+		t.Fatalf("the audience is not told of %s:\n%s", shopSickens(), invitation)
+	}
+	programs, err := filepath.Abs("../../bin/testbed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig(), "PATH="+programs+":"+os.Getenv("PATH"))
+	if printed, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: NodeClaim shop-", "is gone, and its machine", "2 left shop-")
+
+	if err := syscall.Kill(s.karpenter.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	out.await(ctx, t, "The Karpenter has ended, and is started again.")
+
+	checkAllGone := s.running(t, folder)
+	cancel(errors.New("interrupt"))
+	if err := <-ended; err != nil {
+		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)
+	}
+	checkAllGone()
+}
+
+func TestNodesOfKarpenterAreCalledAfterTheirClaims(t *testing.T) {
+	for node, want := range map[string]string{
+		"kwok-shop-49gmp-flyrust-3-5vasnuq14e-1224833089": "shop-49gmp",
+		"worker-0001": "worker-0001",
+		"kwok-shop":   "kwok-shop",
+	} {
+		if got := called(node); got != want {
+			t.Errorf("%s is called %s, want %s", node, got, want)
+		}
+	}
+}
+
+func TestANodeMoreOrLessIsNoNewsOfAPolicy(t *testing.T) {
+	set := func(selected, matched, bound int32) *v1alpha1.ConditionSet {
+		return kernelPolicy(v1alpha1.ConditionSetStatus{Selected: selected, Matched: matched, MaxTainted: &bound})
+	}
+	for _, c := range []struct {
+		name    string
+		was, is *v1alpha1.ConditionSet
+		want    bool
+	}{
+		{"nothing", set(10, 1, 4), set(10, 1, 4), false},
+		{"a_node_more", set(10, 1, 4), set(11, 1, 5), false},
+		{"a_node_is_sick", set(10, 1, 4), set(10, 2, 4), true},
+		{"a_sick_node_more", set(10, 1, 4), set(11, 2, 5), true},
+		{"another_bound", set(10, 1, 4), set(10, 1, 1), true},
+	} {
+		t.Run("set_"+c.name, func(t *testing.T) {
+			if got := isNews(c.was, c.is); got != c.want {
+				t.Errorf("it is news: %t, want %t", got, c.want)
+			}
+		})
+	}
+
+	var out strings.Builder
+	o := &onlooker{tell: newTeller(&out), sight: newSight(), changed: make(chan struct{})}
+	o.tell.open("A scene.")
+	check := func(observed, healthy int) *remediationv1alpha1.NodeHealthCheck {
+		return kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
+			ObservedNodes: &observed, HealthyNodes: &healthy, InTreatment: new(0), Phase: remediationv1alpha1.PhaseEnabled,
+		})
+	}
+	o.seeCheck(check(10, 10), check(11, 11))
+	if strings.Contains(out.String(), kubeletCheck) {
+		t.Errorf("a healthy node has come, and it is told:\n%s", out.String())
+	}
+	o.seeCheck(check(11, 11), check(12, 11))
+	if !strings.Contains(out.String(), "11 of 12 nodes healthy") {
+		t.Errorf("a sick node has come, and it is not told:\n%s", out.String())
+	}
+}
+
+func TestTheLifeOfAClaimIsTold(t *testing.T) {
+	var out strings.Builder
+	o := &onlooker{tell: newTeller(&out), sight: newSight(), changed: make(chan struct{})}
+	o.tell.open("A scene.")
+	claim := poolClaim("shop-49gmp", shopPool)
+	o.seeClaim(nil, claim)
+	ending := claim.DeepCopy()
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	ending.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: "2026-11-15T06:01:36Z"}
+	o.seeClaim(claim, ending)
+	o.seeClaim(ending, ending)
+	o.seeClaim(ending, nil)
+	read(t, out.String(), "shop NodeClaim shop-49gmp is there", "is being deleted, its pods have time until 2026-11-15T06:01:36Z", "NodeClaim shop-49gmp is gone")
+	if got := strings.Count(out.String(), "NodeClaim"); got != 3 || len(o.sight.claims) != 0 {
+		t.Errorf("%d lines, and %d claims are left:\n%s", got, len(o.sight.claims), out.String())
+	}
+}
