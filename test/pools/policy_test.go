@@ -265,3 +265,31 @@ func testBadInput(t *testing.T, w *world, _ *rig.Controller) {
 		}
 	}
 }
+
+// testWarnings tries what is let in, with a word of warning.
+func testWarnings(t *testing.T, w *world, _ *rig.Controller) {
+	t.Helper()
+	p := &pool{world: w, t: t, name: "nowhere"}
+	var heard warnings
+	config := w.AdminConfig()
+	config.WarningHandler = &heard
+	api, err := client.New(config, client.Options{Scheme: w.api.Scheme()})
+	p.must(err)
+	p.must(api.Create(t.Context(), &v1alpha1.RepairPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name},
+		Spec: v1alpha1.RepairPolicySpec{NodePool: p.name, Repair: v1alpha1.RepairSpec{
+			Policies: []v1alpha1.ConditionRepair{{ConditionType: "NobodyStatesThis", Toleration: "1h"}},
+		}},
+	}, client.DryRunAll))
+	for _, words := range []string{"spec.nodePool", "spec.repair.policies[0].conditionType"} {
+		if !strings.Contains(strings.Join(heard, "\n"), words) {
+			t.Errorf("nobody warns of %s: %q", words, heard)
+		}
+	}
+}
+
+// warnings are what the API server says beside its answers.
+type warnings []string
+
+// HandleWarningHeader takes one in.
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }

@@ -46,6 +46,7 @@ func TestPools(t *testing.T) {
 			"a policy names a pool":                                   testPolicy,
 			"a policy selects nodes of two pools":                     testSelected,
 			"a policy selects plain nodes":                            testPlainNodes,
+			"what looks wrong is warned of":                           testWarnings,
 			"bad input is refused":                                    testBadInput,
 		} {
 			t.Run(name, func(t *testing.T) {
