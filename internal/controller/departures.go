@@ -117,7 +117,7 @@ func (l *loop) inheritDeparture(now time.Time, p *patient, e ledger.Entry) {
 	if gone.After(now) {
 		gone = now
 	}
-	l.core.Resume(now, triage.Grant{Rule: d.rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane})
+	l.core.Resume(now, triage.Grant{Rule: d.rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
 	l.cfg.Logger.Info("departure inherited", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
 }
 
@@ -226,7 +226,7 @@ func (l *loop) nameDepartures(now time.Time) (isNews bool) {
 			isNews = true
 			e = ledger.Entry{
 				Rule: record.Rule(g.Rule), Node: g.Node, UID: g.UID, Step: g.Step,
-				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane,
+				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
 			}
 		}
 		pg.departed.asked = append(pg.departed.asked, e)

@@ -60,6 +60,7 @@ type errand struct {
 
 	claim *karpenter.NodeClaim // as it is known
 	mark  record.Mark          // to be written, or taken back; none if it is there
+	pool  string               // whose bound it counts in, empty for none
 	since time.Time            // when it was decided
 }
 

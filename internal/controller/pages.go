@@ -290,6 +290,7 @@ func (e *errand) entry() ledger.Entry {
 	}
 	if e.task == terminate {
 		entry.Object, entry.ResourceVersion, entry.Since = claimKey(e.claim.Name), e.claim.ResourceVersion, e.since.UTC()
+		entry.Pool = e.pool
 	} else {
 		entry.Object = objectKey(remediation.Read(e.create))
 	}

@@ -59,7 +59,7 @@ func (l *loop) nextTermination(now time.Time, b *bed, p *patient, plan triage.Pl
 		}
 	}
 	b.want(now, p)
-	e = &errand{task: terminate, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, step: t.Step, since: t.Since}
+	e = &errand{task: terminate, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: t.Step, since: t.Since}
 	if c.mark == nil {
 		e.mark = markFor(e, r.spec, now)
 	}
@@ -238,7 +238,7 @@ func (l *loop) inheritTermination(now time.Time, p *patient, b *bed, name string
 		l.outlive(now, markOf(e))
 		l.attendStirred(now)
 	}
-	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true}
+	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
 	if !b.isGrantedTo(p) {
 		grant.Gone = now // nobody knows when
 	}

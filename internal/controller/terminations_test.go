@@ -416,3 +416,36 @@ func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
 		}
 	})
 }
+
+// Who comes next knows of a node that is gone only by the page, and of whose pool it was,
+// too, if somebody has replaced the policy meanwhile.
+func TestAPlaceIsKeptInItsPoolWhenNodeAndPolicyAreGone(t *testing.T) {
+	for name, isNamed := range map[string]bool{"the page names the termination": false, "the page names the node that has gone": true} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				oneAtATime := func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") }
+				h.pool("default", nil)
+				h.policy("before", forPool("default"), oneAtATime)
+				h.launches("default", "a", "b")
+				h.breaks(corev1.ConditionTrue, "a", "b")
+				h.passes(10 * time.Minute)
+				h.terminates("a")
+				h.goes("a")
+				if isNamed {
+					h.turns()
+				}
+				if isGone := slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return !e.Gone.IsZero() }); isGone != isNamed {
+					t.Fatalf("the page is %+v", h.world.page)
+				}
+				h.noPolicy("before")
+				h.policy("after", forPool("default"), oneAtATime)
+				for who, h := range map[string]*hall{"the same": h, "an heir": h.heir()} {
+					h.rests("b")
+					if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
+						t.Errorf("%s says of the other: %v", who, is)
+					}
+				}
+			})
+		})
+	}
+}

@@ -60,6 +60,9 @@ type Entry struct {
 	Since time.Time `json:"since,omitzero"`
 	// ControlPlane says that the node that has gone was one of the control plane.
 	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Pool is the one whose bound the place counts in, if the rule shares it with others.
+	// Should the rule be gone, too, nothing else tells.
+	Pool string `json:"pool,omitempty"`
 	// Tries, when not zero, is how often in a row a node of the pool that the rule names
 	// was replaced because it had not become ready, and Since when the last one was. Such
 	// an entry names no node.

@@ -98,6 +98,10 @@ type Grant struct {
 	ControlPlane bool // the node is, or was, one of the control plane
 	Replaced     bool // its replacement has been counted
 	Deletes      bool // the treatment is going to delete the node
+
+	// Pool is the one that the rule shares its caps in. Whoever takes the grant up asks
+	// for it only if the rule is gone: what it has under way counts there still.
+	Pool string
 }
 
 // New returns a core that knows nothing yet.
@@ -209,6 +213,9 @@ func (c *Core) Resume(now time.Time, g Grant) {
 	n, r := c.nodes[g.Node], c.ruleOf(g.Rule)
 	if n != nil && n.uid != g.UID {
 		n = nil
+	}
+	if r.gone && g.Pool != "" {
+		c.join(r, g.Pool)
 	}
 	switch {
 	case !g.Gone.IsZero():
@@ -357,6 +364,7 @@ func (c *Core) Grants() []Grant {
 				grants = append(grants, Grant{
 					Rule: ep.rule.spec.ID, Node: n.name, UID: n.uid, Step: ep.step, Since: instant(ep.stepSince),
 					ControlPlane: n.controlPlane, Replaced: ep.departure != nil && ep.departure.replaced, Deletes: ep.deletes,
+					Pool: ep.rule.poolName(),
 				})
 			}
 		}

@@ -1188,8 +1188,8 @@ func sortGrants(grants []triage.Grant) {
 }
 
 func grantKey(g triage.Grant) string {
-	return fmt.Sprintf("%s on %s %s step %d since %s gone %s control plane %t replaced %t deletes %t",
-		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced, g.Deletes)
+	return fmt.Sprintf("%s on %s %s step %d since %s gone %s control plane %t replaced %t deletes %t pool %q",
+		g.Rule, g.Node, g.UID, g.Step, at(g.Since), at(g.Gone), g.ControlPlane, g.Replaced, g.Deletes, g.Pool)
 }
 
 // agree ends the history unless another decider plans and counts the same as

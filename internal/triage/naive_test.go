@@ -285,6 +285,10 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 	}
 	rule, known := t.rules[g.Rule]
 	ladder := len(rule.Response.Ladder) > 0
+	if !known && g.Pool != "" {
+		t.pools[g.Rule] = g.Pool
+		t.saw["pools of rules that are gone, found after a restart"]++
+	}
 	switch {
 	case (p == nil || !g.Gone.IsZero()) && slices.ContainsFunc(t.vacancy, func(v triage.Grant) bool { return v.Rule == g.Rule && v.Node == g.Node && v.UID == g.UID }):
 		t.saw["vacancies told twice"]++
@@ -989,12 +993,16 @@ func (t *twin) Grants() []triage.Grant {
 		for id, c := range p.charts {
 			if c.active {
 				grants = append(grants, triage.Grant{
-					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes,
+					Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, ControlPlane: p.facts.ControlPlane, Replaced: c.replaced, Deletes: c.deletes, Pool: t.pools[id],
 				})
 			}
 		}
 	}
-	return append(grants, t.vacancy...)
+	for _, v := range t.vacancy {
+		v.Pool = t.pools[v.Rule]
+		grants = append(grants, v)
+	}
+	return grants
 }
 
 func (t *twin) Plan(name string) (triage.Plan, bool) {

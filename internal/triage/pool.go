@@ -33,6 +33,14 @@ type pool struct {
 	members []*rule
 }
 
+// poolName names the pool that a rule is in, also when the rule is gone.
+func (r *rule) poolName() string {
+	if r.pool == nil {
+		return ""
+	}
+	return r.pool.name
+}
+
 // join puts a rule into the pool that it names, and takes it out of the one it was
 // in. It brings along what it has under way, so that there is less room in the one
 // and more in the other.

@@ -254,7 +254,7 @@ func (d *departure) forget() {
 func (d *departure) grant() Grant {
 	return Grant{
 		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
-		ControlPlane: d.controlPlane,
+		ControlPlane: d.controlPlane, Pool: d.rule.poolName(),
 	}
 }
 
