@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -35,7 +35,7 @@ type history struct {
 	late     []late                   // writes that are on their way
 	out      map[string]*errandReport // errands that are being run, by node
 	given    []*givenUp
-	ready    []launch
+	ready    []*launch
 	hits     *hits
 }
 
@@ -56,24 +56,30 @@ type givenUp struct {
 // launch is a machine that has become ready.
 type launch struct{ created, ready time.Time }
 
-type hits struct{ deletions, reigns, full, lateOnes, spared int }
+type hits struct{ deletions, reigns, full, lateOnes, spared, governed int }
 
 // inRepair counts, from nothing but what the API server had, how many machines this
-// system has given up that are there or not replaced yet.
+// system has given up that are there or not replaced yet. A new one replaces one that is
+// gone and whose place is kept still: another that is marked and there may yet be spared.
 func (s *history) inRepair() (n int) {
-	replaced := map[*givenUp]bool{}
-	slices.SortStableFunc(s.given, func(a, b *givenUp) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.node, b.node)) })
-	for _, l := range s.ready {
-		for _, g := range s.given {
-			if !replaced[g] && !l.created.Before(g.since.Truncate(time.Second)) && !l.ready.Before(g.since) {
-				replaced[g] = true
-				break
+	replacedBy := map[*launch]*givenUp{}
+	var finds func(g *givenUp, tried map[*launch]bool) bool // a new one for it, if need be by finding others for others
+	finds = func(g *givenUp, tried map[*launch]bool) bool {
+		for _, l := range s.ready {
+			if tried[l] || l.created.Before(g.since.Truncate(time.Second)) || l.ready.Before(g.since) || !l.ready.Before(g.gone.Add(triage.ReplacementWait)) {
+				continue
+			}
+			tried[l] = true
+			if other := replacedBy[l]; other == nil || finds(other, tried) {
+				replacedBy[l] = g
+				return true
 			}
 		}
+		return false
 	}
 	for _, g := range s.given {
 		isFirm := g.isThere && s.world.claims["claim-"+g.node] != nil // a node without one is nobody's, after a while
-		if isFirm || (g.isThere || !replaced[g]) && time.Since(g.gone) < triage.ReplacementWait {
+		if isFirm || time.Since(g.gone) < triage.ReplacementWait && (g.isThere || !finds(g, map[*launch]bool{})) {
 			n++
 		}
 	}
@@ -126,7 +132,7 @@ func (s *history) launchOne(isReady bool) {
 }
 
 func (s *history) noteReady(name string) {
-	s.ready = append(s.ready, launch{s.world.nodes[name].CreationTimestamp.Time, time.Now()})
+	s.ready = append(s.ready, &launch{s.world.nodes[name].CreationTimestamp.Time, time.Now()})
 }
 
 // some returns one of the names that a condition holds for, empty if there is none.
@@ -157,7 +163,7 @@ func (s *history) act() {
 	anyNode := func(*corev1.Node) bool { return true }
 	switch what := rapid.SampledFrom([]string{
 		"work", "work", "work", "sicken", "sicken", "sicken", "recover", "touch claim", "touch node", "hear", "hear nodes", "hear claims", "hear", "page", "page", "lost page",
-		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident",
+		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident", "govern",
 	}).Draw(s.rt, "act"); what {
 	case "sicken", "recover":
 		if name := some(s.rt, s.world.nodes, anyNode); name != "" {
@@ -237,8 +243,31 @@ func (s *history) act() {
 			s.world.removeNode(name)
 			s.world.removeClaim("claim-" + name)
 		}
+	case "govern":
+		s.governAnew()
 	}
 	s.look()
+}
+
+// governAnew replaces what governs the pool by something else that says the same: the
+// block on it by a policy that names it, that by another one, or that by the block.
+func (s *history) governAnew() {
+	s.hits.governed++
+	for _, name := range slices.Sorted(maps.Keys(s.repairs.policies)) {
+		s.noPolicy(name)
+	}
+	if s.repairs.pools["default"].Block == nil && rapid.Bool().Draw(s.rt, "on the pool") {
+		s.pool("default", patientFor1s())
+		return
+	}
+	s.pool("default", nil)
+	s.policy(fmt.Sprintf("policy-%d", s.hits.governed), forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *patientFor1s() })
+}
+
+func patientFor1s() *v1alpha1.RepairSpec {
+	block := ofAtMost(strconv.Itoa(mostInRepair))
+	block.DefaultTolerationDuration = "1s"
+	return block
 }
 
 // losePage has a page fail that has been written, or has not.
@@ -306,6 +335,9 @@ func (s *history) die() {
 	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(treat.Announcement) {})
 	heir := hallIn(s.t, c, s.world)
 	heir.pools.changed["default"] = s.repairs.pools["default"]
+	for _, pol := range s.repairs.policies {
+		must(s.t, heir.repairs.mail.Update(pol.object))
+	}
 	heir.load()
 	s.hall, s.out = heir, map[string]*errandReport{}
 }
@@ -355,9 +387,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 			t.Helper()
 			h := newHall(t)
 			s := &history{hall: h, rt: rt, out: map[string]*errandReport{}, hits: &sum}
-			block := ofAtMost(strconv.Itoa(mostInRepair))
-			block.DefaultTolerationDuration = "1s"
-			h.pool("default", block)
+			h.pool("default", patientFor1s())
 			for range 5 {
 				s.launchOne(true)
 			}
@@ -370,7 +400,7 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 		})
 	})
 	t.Logf("%+v", sum)
-	if sum.deletions == 0 || sum.reigns == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.spared == 0 {
+	if sum.deletions == 0 || sum.reigns == 0 || sum.full == 0 || sum.lateOnes == 0 || sum.spared == 0 || sum.governed == 0 {
 		t.Error("the histories prove nothing")
 	}
 }
