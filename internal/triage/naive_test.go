@@ -819,7 +819,11 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		if counts.Treated < limit {
 			t.saw["held: by another rule of the pool"]++
 		}
-		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: counts.Selected, Pool: rule.Bound.Pool}, true
+		gone := 0
+		for _, mate := range t.mates(rule.ID) {
+			gone += t.unreplaced(mate)
+		}
+		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: counts.Selected, Pool: rule.Bound.Pool, Departed: gone}, true
 	}
 	if word, told := t.allowances[rule.ID]; told && word.Places <= 0 && len(rule.Response.Ladder) > 0 {
 		return triage.Reason{Code: triage.NotAllowed, Other: word.Words}, true

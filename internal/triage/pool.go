@@ -97,6 +97,17 @@ func (r *rule) inTreatment() (taken int) {
 	return taken
 }
 
+// departed is how many of those are gone and not replaced yet.
+func (r *rule) departed() (gone int) {
+	if r.pool == nil {
+		return r.total.Departed
+	}
+	for _, member := range r.pool.members {
+		gone += member.total.Departed
+	}
+	return gone
+}
+
 // isAllowed says whether somebody's word lets the rule begin another treatment.
 func (r *rule) isAllowed() bool { return r.allowance == nil || r.allowance.Places > 0 }
 

@@ -117,7 +117,8 @@ type Reason struct {
 	Pool string
 	// Recovering is how many of Have are not sick, but still in treatment.
 	Recovering int
-	// Departed is how many of Have are gone and not replaced yet. They are among Of.
+	// Departed is how many of Have are gone and not replaced yet. Where a gate is closed
+	// they are among Of.
 	Departed int
 	// Calm is since when the storm is over.
 	Calm time.Time
@@ -198,11 +199,15 @@ func (r Reason) tail() string {
 		return "the node is gone, " + r.Rule.Kind.takenBack()
 	case CapFull:
 		// A terminated node keeps its place for a while, so these need not be
-		// selected nodes.
+		// selected nodes, and a share of those that are left may be less by now.
+		taken := fmt.Sprintf("waits: %d in treatment", r.Have)
 		if r.Pool != "" {
-			return fmt.Sprintf("waits: %d in treatment in %s, at most %d of %d selected nodes may be", r.Have, r.Pool, r.Limit, r.Of)
+			taken += " in " + r.Pool
 		}
-		return fmt.Sprintf("waits: %d in treatment, at most %d of %d selected nodes may be", r.Have, r.Limit, r.Of)
+		if r.Departed > 0 {
+			taken += fmt.Sprintf(" (%d gone and not replaced yet)", r.Departed)
+		}
+		return fmt.Sprintf("%s, at most %d of %d selected nodes may be", taken, r.Limit, r.Of)
 	case NotAllowed:
 		if r.Other == "" {
 			return "waits: no more treatments may be begun now"

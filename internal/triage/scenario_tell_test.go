@@ -39,7 +39,7 @@ func essenceOf(p triage.Plan) essence {
 	}
 	for _, reason := range append([]triage.Reason{p.Reason}, p.Findings...) {
 		if reason.Code != triage.Partial {
-			reason.Have, reason.Limit, reason.Of, reason.Recovering = 0, 0, 0, 0
+			reason.Have, reason.Limit, reason.Of, reason.Recovering, reason.Departed = 0, 0, 0, 0, 0
 		}
 		e.why += fmt.Sprintf("%+v\n", reason)
 	}
