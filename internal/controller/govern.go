@@ -9,6 +9,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/triage"
 	"github.com/resourcestack/autohealer/internal/vet"
@@ -75,7 +76,8 @@ func (l *loop) hasStarted(p *patient) bool {
 // governs says by which rules a node may be terminated: by what stands on its NodePool,
 // then by the policy that names the pool, then by one that selects the node; of two of
 // those by the older. A policy that is switched off governs all the same, and nobody else
-// takes its place.
+// takes its place. Nor do defaults take the place of what somebody has written and nobody
+// can follow: it may have been to switch them off.
 func (r *repairs) governs(node *corev1.Node) (is governance, shadowed []string) {
 	name := node.Labels[karpenter.NodePoolLabel]
 	pool := r.pools[name]
@@ -91,7 +93,7 @@ func (r *repairs) governs(node *corev1.Node) (is governance, shadowed []string) 
 		}
 	}
 	switch {
-	case byPool || winner == nil && pool != nil && r.cfg.WithoutPolicy:
+	case byPool || winner == nil && pool != nil && r.cfg.WithoutPolicy && !r.isGarbled(node, pool):
 		is.repairedBy = poolRule(name)
 	case winner != nil:
 		if pool == nil {
@@ -100,7 +102,9 @@ func (r *repairs) governs(node *corev1.Node) (is governance, shadowed []string) 
 		is.repairedBy = winner.ruleFor(name)
 	}
 	if pool != nil {
-		is.timedBy = name
+		if timing, _ := r.timingOf(name); timing != nil || !r.isGarbled(node, pool) {
+			is.timedBy = name
+		}
 	}
 	switch by := r.followed[is.repair()]; {
 	case by == nil:
@@ -112,6 +116,12 @@ func (r *repairs) governs(node *corev1.Node) (is governance, shadowed []string) 
 		is.timedBy = ""
 	}
 	return is, shadowed
+}
+
+// isGarbled says whether somebody has written something about a node of a pool of which
+// no version can be followed.
+func (r *repairs) isGarbled(node *corev1.Node, pool *poolblock.Pool) bool {
+	return pool.IsGarbled() || slices.ContainsFunc(r.garbled, func(pol *repairPolicy) bool { return pol.asksFor(node) })
 }
 
 // shadow notes whether another policy governs a node that this one asks for.
@@ -128,9 +138,17 @@ func (r *repairs) shadow(policy, node string, is bool) {
 	}
 }
 
-// sortPolicies puts the policies that are followed in the order of precedence.
+// sortPolicies puts the policies that are followed in the order of precedence, and those
+// aside that cannot be.
 func (r *repairs) sortPolicies() {
-	r.inOrder = slices.DeleteFunc(slices.Collect(maps.Values(r.policies)), func(pol *repairPolicy) bool { return pol.inForce == nil })
+	r.inOrder, r.garbled = nil, nil
+	for _, pol := range r.policies {
+		if pol.inForce == nil {
+			r.garbled = append(r.garbled, pol)
+			continue
+		}
+		r.inOrder = append(r.inOrder, pol)
+	}
 	slices.SortFunc(r.inOrder, func(a, b *repairPolicy) int {
 		if vet.RepairsBefore(a.inForce, b.inForce) {
 			return -1

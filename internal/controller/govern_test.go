@@ -16,6 +16,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -141,6 +142,104 @@ func TestWhoGoverns(t *testing.T) {
 	}
 }
 
+// unfollowable is a version of a policy that nobody can follow. Its owner wanted it to be
+// switched off.
+func unfollowable(p *v1alpha1.RepairPolicy) {
+	p.Spec.Repair.Enabled, p.Spec.Repair.DefaultTolerationDuration = new(false), "soon"
+}
+
+// garbled is a pool with such a block, and none before it.
+func garbled(p *poolblock.Pool) { p.Problem = "the block cannot be followed" }
+
+// No default takes the place of what somebody has written and nobody can follow.
+func TestDefaultsAreForNodesThatNobodySpeaksOf(t *testing.T) {
+	const defaults = "NodePool/default"
+	for name, test := range map[string]struct {
+		happens func(h *hall)
+		governs string
+		isTimed bool
+	}{
+		"nobody speaks of it":       {func(*hall) {}, defaults, true},
+		"the block is garbled":      {func(h *hall) { h.pool("default", nil, garbled) }, "", false},
+		"the block is mended":       {func(h *hall) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
+		"a good block before it":    {func(h *hall) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
+		"a policy that names it":    {func(h *hall) { h.policy("p", forPool("default"), unfollowable) }, "", false},
+		"a policy for another pool": {func(h *hall) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
+		"a policy that selects it":  {func(h *hall) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
+		"a policy that selects another": {func(h *hall) {
+			h.policy("p", selecting("zone", "y"), unfollowable)
+		}, defaults, true},
+		"a policy that may mean any": {func(h *hall) {
+			h.policy("p", func(p *v1alpha1.RepairPolicy) {
+				p.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
+			})
+		}, "", false},
+		"a policy that is mended": {func(h *hall) {
+			h.policy("p", forPool("default"), unfollowable)
+			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
+		}, "RepairPolicy/p", true},
+		"a policy that is gone": {func(h *hall) {
+			h.policy("p", forPool("default"), unfollowable)
+			h.noPolicy("p")
+		}, defaults, true},
+		"a good policy beside a garbled block": {func(h *hall) {
+			h.pool("default", nil, garbled)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", true},
+		"a good selector beside a garbled block, which is heard by the timeout": {func(h *hall) {
+			h.pool("default", nil, garbled)
+			h.policy("p", selecting("zone", "z"))
+		}, "RepairPolicy/p/default", false},
+		"a good policy beside a garbled one that is older": {func(h *hall) {
+			h.policy("q", forPool("default"), unfollowable)
+			pass(time.Minute)
+			h.policy("p", forPool("default"))
+		}, "RepairPolicy/p", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.pool("default", nil)
+				h.world.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.hears()
+				h.breaks(corev1.ConditionTrue, "a")
+				test.happens(h)
+				if is := h.patients["a"].governed; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
+					t.Errorf("it is governed by %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
+				}
+				if h.passes(10 * time.Minute); test.governs == "" {
+					h.rests("a")
+					return
+				}
+				h.wants("a", terminate)
+			}, timed, func(cfg *RepairConfig) { cfg.WithoutPolicy = true })
+		})
+	}
+}
+
+// Whoever has written what cannot be followed reads what comes of that.
+func TestAPolicyThatWasNeverRightSaysThatNothingIsRepaired(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.policy("p", forPool("default"), unfollowable)
+		words := "until that is mended no node that it asks for is repaired, unless another policy governs it"
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, words) {
+			t.Errorf("its status: %+v", is)
+		}
+		if is := h.events[len(h.events)-1]; is.What != treat.Disabled || !strings.Contains(is.Words, words) {
+			t.Errorf("its Event: %+v", is)
+		}
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
+		h.policy("p", unfollowable)
+		words = "the version before it is followed still"
+		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, words) {
+			t.Errorf("its status when it was right once: %+v", is)
+		}
+		if is := h.events[len(h.events)-1]; is.What != treat.Disabled || !strings.Contains(is.Words, words) {
+			t.Errorf("its Event: %+v", is)
+		}
+	})
+}
+
 // Who governs is what one would find who looks at everything from the beginning.
 func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 	governed := map[string]int{}
@@ -152,7 +251,7 @@ func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 			pools, names, zones := []string{"p", "q"}, []string{"x", "y", "z"}, []string{"1", "2"}
 			anyOf := func(of []string) string { return rapid.SampledFrom(of).Draw(rt, "which") }
 			for i := range rapid.IntRange(3, 30).Draw(rt, "acts") {
-				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "garbled block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
 				case "launch":
 					h.world.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
 					h.hears()
@@ -165,6 +264,8 @@ func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 					h.pool(anyOf(pools), nil)
 				case "block":
 					h.pool(anyOf(pools), ofAtMost("1"))
+				case "garbled block":
+					h.pool(anyOf(pools), nil, garbled)
 				case "no pool":
 					h.noPool(anyOf(pools))
 				case "name":
@@ -199,7 +300,7 @@ func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 		})
 	})
 	t.Logf("nodes by who governs them: %v", governed)
-	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed"} {
+	for _, kind := range []string{"", "NodePool", "RepairPolicy", "shadowed", "garbled"} {
 		if governed[kind] == 0 {
 			t.Errorf("no node was ever governed by %q: that proves nothing", kind)
 		}
@@ -219,11 +320,14 @@ func (s *history) lookNaively() map[string]int {
 			rule string
 		}
 		var all []candidate
+		isGarbled := pool != nil && pool.Block == nil && pool.Problem != ""
 		if pool != nil && pool.Block != nil {
 			all = append(all, candidate{rule: "NodePool/" + label})
 		}
 		for policy, pol := range s.repairs.policies {
 			if pol.inForce == nil {
+				spec := pol.object.Spec
+				isGarbled = isGarbled || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == p.node.Labels["zone"]
 				continue
 			}
 			is := candidate{rank: 1, made: pol.object.CreationTimestamp.Unix(), name: policy, rule: "RepairPolicy/" + policy}
@@ -258,6 +362,8 @@ func (s *history) lookNaively() map[string]int {
 		switch {
 		case len(all) > 0:
 			want = all[0].rule
+		case pool != nil && s.repairs.cfg.WithoutPolicy && isGarbled:
+			counts["garbled"]++
 		case pool != nil && s.repairs.cfg.WithoutPolicy:
 			want = "NodePool/" + label
 		}

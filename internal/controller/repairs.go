@@ -45,6 +45,7 @@ type repairs struct {
 
 	policies map[string]*repairPolicy
 	inOrder  []*repairPolicy            // those that are followed, by precedence
+	garbled  []*repairPolicy            // those of which no version can be
 	pools    map[string]*poolblock.Pool // the NodePools
 	counts   map[string]*headcount      // of the claims of a pool, by its name
 	followed map[triage.RuleID]*regime
@@ -73,7 +74,7 @@ func newRepairs(cfg RepairConfig, mail *inquiry[*v1alpha1.RepairPolicy], blocks 
 type repairPolicy struct {
 	object   *v1alpha1.RepairPolicy
 	inForce  *v1alpha1.RepairPolicy // the version that is followed; nil if none is
-	selector labels.Selector        // of that version; nil if it names a pool
+	selector labels.Selector        // of that version, or of the newest if none is; nil if it names a pool
 	problem  string                 // why the newest version is not followed, empty if it is
 	shadowed map[string]bool        // nodes that it asks for and another governs
 	status   policyStatus
@@ -82,10 +83,27 @@ type repairPolicy struct {
 
 // asksFor says whether the policy is meant for a node.
 func (p *repairPolicy) asksFor(node *corev1.Node) bool {
-	if p.selector == nil {
-		return p.inForce.Spec.NodePool == node.Labels[karpenter.NodePoolLabel]
+	if p.selector != nil {
+		return p.selector.Matches(labels.Set(node.Labels))
 	}
-	return p.selector.Matches(labels.Set(node.Labels))
+	version := p.inForce
+	if version == nil {
+		version = p.object
+	}
+	return version.Spec.NodePool == node.Labels[karpenter.NodePoolLabel]
+}
+
+// selectorOf returns whose nodes are meant, nil if it is those of the pool that is named.
+// Who does not say that clearly may mean any.
+func selectorOf(spec *v1alpha1.RepairPolicySpec) labels.Selector {
+	if spec.NodePool != "" && spec.Selector == nil {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
+	if err != nil || spec.NodePool != "" || spec.Selector == nil {
+		return labels.Everything()
+	}
+	return selector
 }
 
 // ruleFor names the policy's rule for the nodes of a pool, or with none for the others.
@@ -205,10 +223,10 @@ func (l *loop) meetRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if err := l.repairs.judge(object); err != nil {
 		pol.problem = err.Error()
 	} else {
-		pol.inForce, pol.selector = object, nil
-		if object.Spec.NodePool == "" {
-			pol.selector, _ = metav1.LabelSelectorAsSelector(object.Spec.Selector) // which was judged
-		}
+		pol.inForce = object
+	}
+	if pol.problem == "" || pol.inForce == nil {
+		pol.selector = selectorOf(&object.Spec)
 	}
 	if pol.problem != was {
 		l.tellOfPolicy(pol)
@@ -291,7 +309,7 @@ func (l *loop) regimes() map[triage.RuleID]*regime {
 	}
 	for name, pool := range r.pools {
 		spec := pool.Block
-		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil {
+		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil && !pool.IsGarbled() {
 			spec = &v1alpha1.RepairSpec{}
 		}
 		if spec != nil {

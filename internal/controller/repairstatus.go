@@ -191,10 +191,8 @@ func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatu
 	}
 	pool := pol.object.Spec.NodePool
 	switch {
-	case pol.problem != "" && pol.inForce != nil:
-		set(v1alpha1.Accepted, false, "Invalid", pol.problem+"; the version before it is followed still")
 	case pol.problem != "":
-		set(v1alpha1.Accepted, false, "Invalid", pol.problem)
+		set(v1alpha1.Accepted, false, "Invalid", pol.trouble())
 	case !isEnabled(&pol.object.Spec.Repair):
 		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is switched off: nothing is repaired")
 	case pool != "" && l.repairs.pools[pool] == nil:
@@ -212,6 +210,17 @@ func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatu
 	default:
 		set(v1alpha1.Conflict, true, "Shadowed", words)
 	}
+}
+
+// trouble says why the newest version is not followed, and what holds instead.
+func (p *repairPolicy) trouble() string {
+	switch {
+	case p.problem == "":
+		return ""
+	case p.inForce != nil:
+		return p.problem + "; the version before it is followed still"
+	}
+	return p.problem + "; until that is mended no node that it asks for is repaired, unless another policy governs it"
 }
 
 // lost returns the pools whose block is hidden because its schema is lost.

@@ -122,7 +122,7 @@ func (l *loop) tellOfRelease(name, words string) {
 
 // tellOfPolicy tells that a repair policy cannot be followed, or can be again.
 func (l *loop) tellOfPolicy(pol *repairPolicy) {
-	word := treat.Announcement{Policy: treat.AboutPolicy(pol.object), What: treat.Disabled, Words: pol.problem}
+	word := treat.Announcement{Policy: treat.AboutPolicy(pol.object), What: treat.Disabled, Words: pol.trouble()}
 	if pol.problem == "" {
 		word.What, word.Words = treat.Enabled, "nothing is wrong with it any more, the policy is followed"
 		l.cfg.Logger.Info("repair policy followed", "repairPolicy", pol.object.Name)

@@ -62,7 +62,9 @@ type pool struct {
 	name   string
 	object *unstructured.Unstructured // nil while there is none
 	block  *block                     // the last one that could be followed, nil for none
-	totals [2]count
+	// isGarbled says that a block stands there, and none could ever be followed.
+	isGarbled bool
+	totals    [2]count
 
 	budgets []allowance
 	before  []allowance // what they were before the last edit
@@ -105,7 +107,8 @@ type repairPolicy struct {
 	name   string
 	object *unstructured.Unstructured
 
-	// What is followed of it: the last version that could be.
+	// What is followed of it: the last version that could be. While there was none, the
+	// first two say whom it may mean.
 	pool            string
 	selector        labels.Selector // nil if it names a pool
 	machines, plain *block          // nil while nothing is
@@ -177,7 +180,7 @@ func (r *replay) governor(n *node) (g governance, is bool) {
 			return governance{rule: repairKind + "RepairPolicy/" + p.name, block: p.plain}, true
 		}
 	}
-	if isThere && r.cfg.Repairs.WithoutPolicy {
+	if isThere && r.cfg.Repairs.WithoutPolicy && !r.isGarbled(n, of) {
 		return governance{rule: repairKind + "NodePool/" + name, pool: name, block: r.fleet.unsaid}, true
 	}
 	return governance{}, false
@@ -190,7 +193,19 @@ func (r *replay) timer(n *node) (g governance, is bool) {
 	if of == nil || of.object == nil || r.cfg.Repairs.ReadyTimeout == 0 {
 		return governance{}, false
 	}
-	return governance{rule: timeoutKind + name, pool: name, block: r.timing(of), isTimeout: true}, true
+	timing := r.timing(of)
+	if timing == r.fleet.unsaid && r.isGarbled(n, of) {
+		return governance{}, false
+	}
+	return governance{rule: timeoutKind + name, pool: name, block: timing, isTimeout: true}, true
+}
+
+// isGarbled says whether somebody has written something about a node of which nothing
+// could ever be followed. No default may take its place.
+func (r *replay) isGarbled(n *node, of *pool) bool {
+	return of.isGarbled || slices.ContainsFunc(r.fleet.inOrder, func(p *repairPolicy) bool {
+		return p.machines == nil && (p.selector == nil && p.pool == of.name || p.selector != nil && p.selector.Matches(labels.Set(n.labels)))
+	})
 }
 
 // timing is what is said of a pool's nodes that do not become ready.
@@ -499,6 +514,8 @@ func (r *replay) poolChanged(change testbed.Change) {
 	case !r.cfg.Repairs.SchemaLost:
 		of.block = nil
 	}
+	_, stands, _ := unstructured.NestedFieldNoCopy(change.Object.Object, "spec", "repair")
+	of.isGarbled = stands && of.block == nil
 	r.attendMachines()
 }
 
@@ -533,16 +550,20 @@ func (r *replay) policyChanged(change testbed.Change) {
 	r.attendMachines()
 }
 
-// read takes over a version that can be followed.
+// read takes over a version that can be followed. Of one that cannot, and is the first,
+// it takes over whom it may mean: any node, if that is not clear.
 func (p *repairPolicy) read(cfg Repairs) {
 	var spec v1alpha1.RepairPolicySpec
+	if p.machines == nil {
+		p.pool, p.selector = "", labels.Everything()
+	}
 	text, err := json.Marshal(p.object.Object["spec"])
 	if err != nil || json.Unmarshal(text, &spec) != nil {
 		return
 	}
 	block, given, _ := unstructured.NestedFieldNoCopy(p.object.Object, "spec", "repair")
 	machines := readBlock(block, cfg.Machines)
-	if !given || !machines.follows() || (spec.NodePool == "") == (spec.Selector == nil) {
+	if (spec.NodePool == "") == (spec.Selector == nil) {
 		return
 	}
 	var selector labels.Selector
@@ -550,6 +571,12 @@ func (p *repairPolicy) read(cfg Repairs) {
 		if selector, err = metav1.LabelSelectorAsSelector(spec.Selector); err != nil {
 			return
 		}
+	}
+	if !given || !machines.follows() {
+		if p.machines == nil {
+			p.pool, p.selector = spec.NodePool, selector
+		}
+		return
 	}
 	p.pool, p.selector, p.machines, p.plain = spec.NodePool, selector, machines, readBlock(block, cfg.Plain)
 	p.template = templateName{}

@@ -316,6 +316,42 @@ func TestRepairsUnderOtherFlags(t *testing.T) {
 		s.lawful(cfg)
 		s.caught(repairCfg, Unlawful)
 	})
+	for name, garble := range map[string]func(s *depot){
+		"a block":                   func(s *depot) { s.pool("red", `{"repair":{"enabled":false,"readyTimeout":"soon"}}`) },
+		"a policy for the pool":     func(s *depot) { s.policy("p", `{"nodePool":"red","repair":{"readyTimeout":"soon"}}`) },
+		"a policy for the nodes":    func(s *depot) { s.policy("p", `{"selector":{},"repair":{"readyTimeout":"soon"}}`) },
+		"a policy for nobody knows": func(s *depot) { s.policy("p", `{"repair":{}}`) },
+		"a policy that is not read": func(s *depot) { s.policy("p", `{"selector":{"matchLabels":5},"repair":{}}`) },
+	} {
+		t.Run("no default in place of what nobody can follow: "+name, func(t *testing.T) {
+			for rule, falls := range map[string]func(s *depot){
+				"Repair/NodePool/red": func(s *depot) {
+					s.machine("red", "r1", "r2", "r3", "r4", "r5")
+					s.condition("r1", "Ready=False")
+				},
+				"ReadyTimeout/red": func(s *depot) {
+					s.machine("red", "r2", "r3", "r4", "r5")
+					s.begin("red", "r1")
+				},
+			} {
+				cfg := repairCfg
+				cfg.Repairs.WithoutPolicy = true
+				tell := func(isGarbled bool) *depot {
+					s := garage(t)
+					s.pool("red", `{}`)
+					if isGarbled {
+						garble(s)
+					}
+					falls(s)
+					s.pass(30 * time.Minute)
+					s.ends("r1", rule)
+					return s
+				}
+				tell(false).lawful(cfg)
+				tell(true).caught(cfg, Unlawful)
+			}
+		})
+	}
 	t.Run("what a file states", func(t *testing.T) {
 		s := garage(t)
 		s.condition("n1", "Fan=True")

@@ -87,14 +87,18 @@ func remember(pool *karpenter.NodePool, is state, fault error, last *good, v vie
 	return next
 }
 
+// leftAlone is what comes of a pool where somebody has asked for something that nobody
+// can make out.
+const leftAlone = ", and no node is repaired unless a RepairPolicy governs it"
+
 // problem says why what stands on a pool is not what is in force.
 func problem(is state, fault error, last *good, lastFault error) string {
 	goesOn := "the last good block stays in force"
 	switch {
 	case last == nil:
-		goesOn = "no block is in force, for none before it is known"
+		goesOn = "no block is in force, for none before it is known" + leftAlone
 	case lastFault != nil:
-		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more: %v", lastFault)
+		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%v)", lastFault) + leftAlone
 	}
 	switch is {
 	case refused:

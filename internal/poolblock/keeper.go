@@ -81,6 +81,10 @@ type Pool struct {
 	Lost bool
 }
 
+// IsGarbled says that somebody has written a block, and no version of it that could be
+// followed is known. What he asks for nobody can tell, and it may be to be left alone.
+func (p *Pool) IsGarbled() bool { return p.Block == nil && p.Problem != "" }
+
 // Keeper knows which blocks are in force.
 type Keeper struct {
 	cfg  Config
