@@ -2,6 +2,7 @@ package poolblock
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,31 @@ func TestStanding(t *testing.T) {
 		}
 		if got := standing(pool, c.fault, c.last, c.view); got != c.want {
 			t.Errorf("%s: state %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// Where somebody has written a block and none can be followed, that is not the same as
+// none, and he is told what comes of it.
+func TestWhatWasNeverGoodIsNotNothing(t *testing.T) {
+	fault := errors.New("no duration")
+	last := &good{Block: &v1alpha1.RepairSpec{}}
+	words := "no node is repaired unless a RepairPolicy governs it"
+	for name, test := range map[string]struct {
+		pool      pool
+		isGarbled bool
+	}{
+		"never had one":                     {pool{is: bare}, false},
+		"a good one":                        {pool{is: follows, last: last}, false},
+		"a bad one":                         {pool{is: refused, fault: fault}, true},
+		"a bad one after a good one":        {pool{is: refused, fault: fault, last: last}, false},
+		"a bad one after one that was good": {pool{is: refused, fault: fault, last: last, lastFault: fault}, true},
+		"a bad one that is lost":            {pool{is: lost, fault: fault}, true},
+		"a lost one":                        {pool{is: lost, last: last}, false},
+		"one that is removed":               {pool{is: removed}, false},
+	} {
+		if is := test.pool.inForce(); is.IsGarbled() != test.isGarbled || strings.Contains(is.Problem, words) != test.isGarbled {
+			t.Errorf("%s: that it is garbled is %t: %s", name, is.IsGarbled(), is.Problem)
 		}
 	}
 }
