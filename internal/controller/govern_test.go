@@ -437,6 +437,79 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 	})
 }
 
+// statusOf returns what would be the status of a policy now, by all of its rules, and what
+// the metrics say of one of these.
+func (h *hall) statusOf(policy string) v1alpha1.RepairPolicyStatus {
+	h.t.Helper()
+	pol, sum := h.repairs.policies[policy], &tallied{}
+	for id, r := range h.repairs.followed {
+		if r.policy == pol {
+			counts, _ := h.core.Population(id)
+			sum.add(h.take(r, counts))
+		}
+	}
+	return h.policyStatusOf(pol, sum)
+}
+
+func (h *hall) measured(rule triage.RuleID, pool, state string) int {
+	return int(testutil.ToFloat64(h.cfg.Metrics.repairNodes.WithLabelValues(rule.String(), pool, state)))
+}
+
+// Every node begins by not being ready, and has its time for that.
+func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", nil)
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
+		h.launches("default", "x", "y")
+		for _, name := range []string{"a", "b"} {
+			h.world.launch(name, "default", unready)
+		}
+		h.hears()
+		says := func(when string, nodes, sick, repairing, held int32, listed ...string) {
+			t.Helper()
+			h.passes(time.Second)
+			is := h.statusOf("p")
+			var names []string
+			for _, row := range is.SickNodes {
+				names = append(names, row.Name)
+			}
+			if is.Nodes != nodes || is.Sick != sick || is.Repairing != repairing || is.Held != held || !slices.Equal(names, listed) {
+				t.Errorf("%s: %+v", when, is)
+			}
+			timeout := timeoutRule("default")
+			for state, want := range map[string]int32{"governed": nodes - 2, "sick": sick, "repairing": repairing, "held": held} {
+				if n := h.measured(timeout, "default", state); n != int(want) {
+					t.Errorf("%s: the metric says that %d are %s, want %d", when, n, state, want)
+				}
+			}
+		}
+		says("while they start", 4, 0, 0, 0)
+		h.passes(10 * time.Minute)
+		says("past their time", 4, 2, 1, 1, "a", "b")
+		h.terminates("a")
+		says("in repair", 4, 2, 1, 1, "a", "b")
+		h.world.changeNode("b", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.hears()
+		if is := h.statusOf("p"); is.Nodes != 4 || is.Sick != 1 || len(is.SickNodes) != 1 {
+			t.Errorf("when one is ready: %+v", is)
+		}
+	}, timed)
+}
+
+// A node that a policy governs which is switched off is counted once.
+func TestANodeThatStartsIsCountedOnceWhereRepairsAreSwitchedOff(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", nil)
+		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
+		h.launches("default", "x")
+		h.world.launch("a", "default", unready)
+		h.hears()
+		if is := h.statusOf("p"); is.Nodes != 2 {
+			t.Errorf("of 2 nodes it counts %d", is.Nodes)
+		}
+	}, timed)
+}
+
 // Nothing of what is gone stays in the metrics.
 func TestMetricsForgetPoolsAndRules(t *testing.T) {
 	openHall(t, func(h *hall) {

@@ -125,7 +125,7 @@ func NewMetrics() *Metrics {
 		}, []string{"state"}),
 		repairNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_repair_nodes",
-			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick, repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
+			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick (of a ready timeout: it is over), repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
 		}, []string{"rule", "nodepool", "state"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_repairs_total",

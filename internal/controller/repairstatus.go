@@ -59,9 +59,6 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 		if sums[r.policy] == nil {
 			sums[r.policy] = &tallied{}
 		}
-		if id.Kind == triage.ReadyTimeout { // which counts all nodes of the pool, also those that are no more its business
-			sum.nodes = l.repairs.countOf(r.pool).starting
-		}
 		sums[r.policy].add(sum)
 		if r.stale {
 			r.stale, r.policy.stale = false, true
@@ -142,10 +139,20 @@ func (s *tallied) add(other tallied) {
 	s.rows = append(s.rows, other.rows...)
 }
 
-// take counts what a rule has to say.
+// take counts what a rule has to say. A ready timeout has all nodes of its pool in view:
+// those that have started are no more its business, and those that may take their time
+// still are not sick. Every node begins like that.
 func (l *loop) take(r *regime, counts triage.Population) tallied {
 	sum := tallied{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
+	isTimeout := r.rule.ID.Kind == triage.ReadyTimeout
+	if isTimeout {
+		sum.nodes = min(sum.nodes, l.repairs.countOf(r.pool).starting)
+	}
 	for node, reason := range r.nodes {
+		if isTimeout && reason.Code == triage.Pending {
+			sum.sick--
+			continue
+		}
 		if isWait(reason.Code) {
 			sum.held++
 		}

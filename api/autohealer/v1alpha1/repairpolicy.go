@@ -84,7 +84,8 @@ type RepairPolicyStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Nodes int32 `json:"nodes"`
 
-	// Sick is how many of them show a sign of sickness, for however short a time.
+	// Sick is how many of them show a sign of sickness, for however short a time. A
+	// new node that has time left to become ready does not.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
