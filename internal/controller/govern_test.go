@@ -2,11 +2,13 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -494,6 +496,114 @@ func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
 			t.Errorf("when one is ready: %+v", is)
 		}
 	}, timed)
+}
+
+// From when every sick node may be repaired is told by the metrics, whoever asks for it,
+// and no longer than it is sick.
+func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
+	const blue, red, policed, timeout = "Repair/NodePool/blue", "Repair/RepairPolicy/p", "Repair/RepairPolicy/q", "ReadyTimeout/blue"
+	openHall(t, func(h *hall) {
+		says := func(when string, want map[string]time.Time) {
+			t.Helper()
+			h.passes(time.Second)
+			is := map[string]time.Time{}
+			for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
+				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
+			}
+			if !maps.EqualFunc(is, want, time.Time.Equal) {
+				t.Errorf("%s: %v, want %v", when, is, want)
+			}
+		}
+		h.pool("blue", ofAtMost("1"))
+		h.pool("red", nil)
+		h.policy("p", forPool("red"))
+		h.policy("q", selecting("plain", "yes"))
+		h.launches("blue", "b1", "b2", "b3")
+		h.launches("red", "r1", "r2")
+		h.world.storeNode(func() *corev1.Node {
+			n := h.world.nodes["r1"].DeepCopy()
+			n.Name, n.UID, n.Spec.ProviderID, n.Labels = "plain", "uid-of-plain", "", map[string]string{"plain": "yes"}
+			return n
+		}())
+		h.world.launch("b4", "blue", unready)
+		h.hears()
+		started := time.Now().Truncate(time.Second)
+		says("while all are well", nil)
+
+		h.breaks(corev1.ConditionTrue, "b1", "r1", "plain")
+		due := time.Now().Add(10 * time.Minute).Truncate(time.Second)
+		says("when some are sick", map[string]time.Time{blue + " blue b1": due, red + " red r1": due, policed + "  plain": due})
+		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "20m" })
+		h.breaks(corev1.ConditionFalse, "plain")
+		says("when one is tolerated for longer, and one is well again", map[string]time.Time{blue + " blue b1": due, red + " red r1": due.Add(10 * time.Minute)})
+
+		h.passes(10 * time.Minute)
+		late := started.Add(10 * time.Minute)
+		is := map[string]time.Time{blue + " blue b1": due, timeout + " blue b4": late, red + " red r1": due.Add(10 * time.Minute)}
+		says("when one has not become ready in time", is)
+		h.terminates("b4")
+		says("when that is replaced, and the other held", is)
+		h.goes("b4")
+		delete(is, timeout+" blue b4")
+		says("when that is gone", is)
+		h.pool("blue", nil)
+		h.policy("p", forPool("blue"))
+		says("when another governs the node", map[string]time.Time{red + " blue b1": due.Add(10 * time.Minute)})
+		h.noPolicy("p")
+		says("when nobody does", nil)
+		if n := h.measured(triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}, "red", "governed"); n != 0 {
+			t.Errorf("the metrics know %d nodes of a pool that the policy spoke of once", n)
+		}
+	}, timed)
+}
+
+// A storm does not fill the metrics.
+func TestMetricsTellOfTheFirstSickNodesOnly(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("0"))
+		var names []string
+		for i := range v1alpha1.MaxListedNodes + 5 {
+			names = append(names, fmt.Sprintf("n%02d", i))
+		}
+		h.launches("default", names...)
+		for _, name := range slices.Backward(names) {
+			h.breaks(corev1.ConditionTrue, name)
+			pass(time.Second)
+		}
+		h.passes(time.Second)
+		told := map[string]bool{}
+		for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
+			told[m.labels["node"]] = true
+		}
+		if len(told) != v1alpha1.MaxListedNodes || told[names[0]] || !told[names[len(names)-1]] {
+			t.Errorf("%d nodes are told of: %v", len(told), told)
+		}
+	})
+}
+
+// measure is one series.
+type measure struct {
+	labels map[string]string
+	value  float64
+}
+
+// collect reads the series of a gauge.
+func collect(t *testing.T, of prometheus.Collector) (all []measure) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(of)
+	families, err := registry.Gather()
+	must(t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			is := measure{map[string]string{}, m.GetGauge().GetValue()}
+			for _, label := range m.GetLabel() {
+				is.labels[label.GetName()] = label.GetValue()
+			}
+			all = append(all, is)
+		}
+	}
+	return all
 }
 
 // A node that a policy governs which is switched off is counted once.

@@ -34,6 +34,7 @@ type Metrics struct {
 	agents        *prometheus.GaugeVec
 
 	repairNodes  *prometheus.GaugeVec
+	repairFrom   *prometheus.GaugeVec
 	repairs      *prometheus.CounterVec
 	repairAfter  *prometheus.HistogramVec
 	readyTimeout *prometheus.CounterVec
@@ -127,6 +128,10 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_repair_nodes",
 			Help: "Nodes under a rule of repair policies or ready timeouts: governed by it, sick (of a ready timeout: it is over), repairing (under way, or gone and not replaced yet), held (due, and kept from it by a bound, a budget or a veto).",
 		}, []string{"rule", "nodepool", "state"}),
+		repairFrom: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_repair_eligible_timestamp_seconds",
+			Help: "From when a sick node may be repaired, in seconds since 1970; what holds it then is told by its Events. Of every rule no more than 20 nodes, those that are due first.",
+		}, []string{"rule", "nodepool", "node"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "autohealer_repairs_total",
 			Help: "Repairs by what became of them: terminated (the NodeClaim was deleted), spared (it was marked, and is not to go after all), and for nodes without one begun, recovered, node_gone, called_off or lost as remediations are.",
@@ -171,7 +176,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead,
 		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents,
-		m.repairNodes, m.repairs, m.repairAfter, m.readyTimeout, m.poolHeld, m.poolBlocks}
+		m.repairNodes, m.repairFrom, m.repairs, m.repairAfter, m.readyTimeout, m.poolHeld, m.poolBlocks}
 }
 
 var fateNames = map[treat.Fate]string{
@@ -268,9 +273,24 @@ func (m *Metrics) repaired(rule triage.RuleID, pool string, sum tallied) {
 	}
 }
 
+// repairedFrom tells from when nodes may be repaired, and of those no more that were told
+// of before.
+func (m *Metrics) repairedFrom(rule triage.RuleID, pool string, now, before map[string]time.Time) {
+	for node := range before {
+		if _, still := now[node]; !still {
+			m.repairFrom.DeleteLabelValues(rule.String(), pool, node)
+		}
+	}
+	for node, at := range now {
+		m.repairFrom.WithLabelValues(rule.String(), pool, node).Set(float64(at.Unix()))
+	}
+}
+
 // forgetRepair drops what is said of a rule of repairs while it is there.
 func (m *Metrics) forgetRepair(rule triage.RuleID) {
-	m.repairNodes.DeletePartialMatch(prometheus.Labels{"rule": rule.String()})
+	labels := prometheus.Labels{"rule": rule.String()}
+	m.repairNodes.DeletePartialMatch(labels)
+	m.repairFrom.DeletePartialMatch(labels)
 }
 
 // blocks tells what is the matter with repair blocks.

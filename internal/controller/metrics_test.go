@@ -29,6 +29,8 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m.latency.Observe(0.01)
 	m.Event("written")
 	m.heard(2, 1)
+	m.repaired(poolRuleID("pool"), "pool", tallied{nodes: 1})
+	m.repairedFrom(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)

@@ -123,6 +123,7 @@ type regime struct {
 	pool   string                 // whose nodes; empty for nodes without a machine that could be replaced
 	policy *repairPolicy          // nil if it stands on the pool, or nowhere
 	ladder []remediation.Template // what is made for such a node; empty for nothing
+	due    map[string]time.Time   // from when its sick nodes may be repaired, as the metrics tell
 }
 
 // isRepair says whether a rule is one by which nodes are terminated.
@@ -273,6 +274,10 @@ func (l *loop) followRepairs(now time.Time) {
 		next.findings = findings{nodes: map[string]triage.Reason{}, stale: true}
 		if before := r.followed[id]; before != nil {
 			next.nodes = before.nodes
+			if next.due = before.due; before.pool != next.pool {
+				l.cfg.Metrics.forgetRepair(id)
+				next.due = nil
+			}
 			stirred[id.Name] = stirred[id.Name] || len(before.ladder) != len(next.ladder)
 		}
 		r.followed[id] = next

@@ -52,6 +52,11 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 		counts, _ := l.core.Population(id)
 		sum := l.take(r, counts)
 		l.cfg.Metrics.repaired(id, r.pool, sum)
+		if r.stale {
+			due := l.firstDue(sum.rows)
+			l.cfg.Metrics.repairedFrom(id, r.pool, due, r.due)
+			r.due = due
+		}
 		if r.policy == nil {
 			r.stale = false
 			continue
@@ -159,6 +164,20 @@ func (l *loop) take(r *regime, counts triage.Population) tallied {
 		sum.rows = append(sum.rows, row{node, reason})
 	}
 	return sum
+}
+
+// firstDue returns from when those sick nodes may be repaired that are due first, of which
+// there are no more than a status lists.
+func (l *loop) firstDue(rows []row) map[string]time.Time {
+	rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.reason.Eligible.IsZero() })
+	slices.SortFunc(rows, func(a, b row) int {
+		return cmp.Or(a.reason.Eligible.Compare(b.reason.Eligible), cmp.Compare(a.node, b.node))
+	})
+	due := map[string]time.Time{}
+	for _, r := range rows[:min(len(rows), v1alpha1.MaxListedNodes)] {
+		due[r.node] = r.reason.Eligible
+	}
+	return due
 }
 
 // policyStatusOf says what has come of a policy.
