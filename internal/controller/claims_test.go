@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -175,5 +176,32 @@ func TestAClaimFindsItsNodeWhenItHasAProviderID(t *testing.T) {
 		h.world.storeClaim(c)
 		h.hears()
 		h.terminates("a")
+	})
+}
+
+// A mark that somebody has spoiled is told of once, however often its claim is written.
+func TestAnUnreadableMarkIsToldOnce(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("default", ofAtMost("1"))
+		h.launches("default", "a", "b")
+		spoil := func(text string) {
+			h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = map[string]string{record.MarkAnnotation: text} })
+			h.hears()
+			for range 3 { // Karpenter writes on
+				h.world.changeClaim("claim-a", sets("Drifted", "", metav1.ConditionTrue))
+				h.hears()
+			}
+		}
+		spoil("{")
+		if n := h.lines("mark unreadable"); n != 1 {
+			t.Errorf("it is told %d times:\n%s", n, &h.log)
+		}
+		spoil("[")
+		if n := h.lines("mark unreadable"); n != 2 {
+			t.Errorf("with the next one it is told %d times:\n%s", n, &h.log)
+		}
+		if n := h.heir().lines("mark unreadable"); n != 1 {
+			t.Errorf("an heir tells it %d times", n)
+		}
 	})
 }

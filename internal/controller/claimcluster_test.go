@@ -1,0 +1,224 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// yard is a cluster with Karpenter's claims and without Karpenter, and a test in it.
+type yard struct {
+	*testing.T
+	api client.WithWatch
+	// onPatch and onDelete are what a claim is answered with instead, nil for nothing.
+	onPatch, onDelete error
+	name              string // of the node, and of its claim
+}
+
+func TestClaimsInACluster(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	scheme := runtime.NewScheme()
+	must(t, clientgoscheme.AddToScheme(scheme))
+	must(t, karpenter.AddToScheme(scheme))
+	text, err := os.ReadFile(claimCRD(t))
+	must(t, err)
+	_, err = cluster.KubectlApply(t.Context(), string(text))
+	must(t, err)
+	_, err = cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodeclaims.karpenter.sh")
+	must(t, err)
+	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})
+	must(t, err)
+	for name, test := range map[string]func(*yard){
+		"marked":   (*yard).marked,
+		"changed":  (*yard).changed,
+		"gone":     (*yard).gone,
+		"refused":  (*yard).refused,
+		"kept":     (*yard).kept,
+		"in-pages": (*yard).inPages,
+	} {
+		t.Run(name, func(t *testing.T) { test(&yard{T: t, api: api, name: name}) })
+	}
+}
+
+// claimCRD is the CRD of NodeClaims as Karpenter publishes it.
+func claimCRD(t *testing.T) string {
+	t.Helper()
+	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../../bin/testbed"} {
+		if found, _ := filepath.Glob(filepath.Join(folder, ".sources/karpenter-*/pkg/apis/crds/karpenter.sh_nodeclaims.yaml")); folder != "" && len(found) == 1 {
+			return found[0]
+		}
+	}
+	t.Fatal("Karpenter's CRDs are not in bin/testbed/.sources, run make testbed-karpenter")
+	return ""
+}
+
+// claim stores a claim, which stays for Karpenter to see when it is deleted.
+func (y *yard) claim(name string) *karpenter.NodeClaim {
+	y.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+		"requirements": []any{map[string]any{"key": "kubernetes.io/os", "operator": "In", "values": []any{"linux"}}},
+	}}}
+	u.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
+	u.SetName(name)
+	u.SetFinalizers([]string{karpenter.TerminationFinalizer})
+	must(y.T, y.api.Create(y.Context(), u))
+	return y.stored(name)
+}
+
+func (y *yard) stored(name string) *karpenter.NodeClaim {
+	y.Helper()
+	c := &karpenter.NodeClaim{}
+	must(y.T, y.api.Get(y.Context(), client.ObjectKey{Name: name}, c))
+	return c
+}
+
+// errand is to terminate the node of the yard.
+func (y *yard) errand() *errand {
+	y.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: y.name}}
+	must(y.T, y.api.Create(y.Context(), node))
+	e := &errand{task: terminate, rule: poolRuleID("default"), node: nodewatch.Trim(node), claim: y.claim(y.name), since: time.Now()}
+	e.mark = markFor(e, nil, time.Now())
+	return e
+}
+
+// runs runs an errand, and says that it has that fate.
+func (y *yard) runs(e *errand, want treat.Fate) *errandReport {
+	y.Helper()
+	l := &loop{reports: make(chan *errandReport, 1), write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if y.onPatch != nil {
+				return y.onPatch
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if y.onDelete != nil {
+				return y.onDelete
+			}
+			return c.Delete(ctx, object, options...)
+		},
+	}))}
+	l.sendErrand(y.Context(), time.Now(), &bed{node: y.name}, e)
+	r := <-l.reports
+	if r.fate != want {
+		y.Fatalf("the fate is %s (%v), want %s", fateNames[r.fate], r.err, fateNames[want])
+	}
+	return r
+}
+
+func (y *yard) marked() {
+	r := y.runs(y.errand(), treat.Made)
+	if is := y.stored(y.name); !r.isDeleted || is.DeletionTimestamp == nil || is.Annotations[record.MarkAnnotation] == "" {
+		y.Errorf("the claim is %+v", is.ObjectMeta)
+	}
+}
+
+// Somebody has written the claim: what he wrote is to be looked at first.
+func (y *yard) changed() {
+	e := y.errand()
+	is := y.stored(y.name)
+	is.Annotations = map[string]string{karpenter.OurDoNotRepairAnnotation: "true"}
+	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
+	r := y.runs(e, treat.Stale)
+	if r.err != nil || r.claim == nil || r.claim.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.isDeleted {
+		y.Errorf("the report: %+v", r)
+	}
+	if is := y.stored(y.name); is.DeletionTimestamp != nil || is.Annotations[record.MarkAnnotation] != "" {
+		y.Errorf("the claim is %+v", is.ObjectMeta)
+	}
+}
+
+func (y *yard) gone() {
+	e := y.errand()
+	is := y.stored(y.name)
+	is.Finalizers = nil
+	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
+	must(y.T, y.api.Delete(y.Context(), is))
+	if r := y.runs(e, treat.Stale); r.err != nil || r.claim != nil || !r.isGone || r.isDeleted {
+		y.Errorf("the report: %+v", r)
+	}
+}
+
+func conflict(name string) error {
+	return apierrors.NewConflict(schema.GroupResource{Group: karpenter.GroupVersion.Group, Resource: "nodeclaims"}, name, errors.New("a webhook says so"))
+}
+
+// A conflict about a claim that is as it was is a refusal in disguise. Taken for news, it
+// would be tried again at once and for ever.
+func (y *yard) refused() {
+	y.onPatch = conflict(y.name)
+	if r := y.runs(y.errand(), treat.Refused); r.err == nil || r.claim != nil || r.isGone || r.isDeleted {
+		y.Errorf("the report: %+v", r)
+	}
+	spared := y.stored(y.name)
+	e := &errand{task: spare, rule: poolRuleID("default"), claim: spared}
+	if r := y.runs(e, treat.Refused); r.err == nil || r.claim != nil {
+		y.Errorf("the report when it is to be spared: %+v", r)
+	}
+}
+
+// So is one about the deletion of a claim that has the mark, which is not forgotten.
+func (y *yard) kept() {
+	y.onDelete = conflict(y.name)
+	e := y.errand()
+	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[record.MarkAnnotation] == "" || r.isDeleted {
+		y.Errorf("the report: %+v", r)
+	}
+}
+
+// Where an API server does not stream a list, it is asked for in pages, and each goes on
+// where the one before has ended.
+func (y *yard) inPages() {
+	for i := range 5 {
+		y.claim(fmt.Sprintf("%s-%d", y.name, i))
+	}
+	list := &karpenter.NodeClaimList{}
+	must(y.T, y.api.List(y.Context(), list))
+	all := len(list.Items)
+	source := from(y.api, func() client.ObjectList { return &karpenter.NodeClaimList{} })
+	seen, pages := map[string]bool{}, 0
+	options := metav1.ListOptions{Limit: 2}
+	for {
+		got, err := source.ListWithContext(y.Context(), options)
+		must(y.T, err)
+		page, is := got.(*karpenter.NodeClaimList)
+		if !is || len(page.Items) > 2 {
+			y.Fatalf("a page is %T with %d claims, want at most 2", got, len(page.Items))
+		}
+		for i := range page.Items {
+			if seen[page.Items[i].Name] {
+				y.Fatalf("%s comes twice", page.Items[i].Name)
+			}
+			seen[page.Items[i].Name] = true
+		}
+		pages++
+		if options.Continue = page.Continue; options.Continue == "" {
+			break
+		}
+	}
+	if len(seen) != all || pages != (all+1)/2 {
+		y.Errorf("%d of %d claims came in %d pages", len(seen), all, pages)
+	}
+}
