@@ -64,6 +64,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("prints the columns of health checks", c.printsHealthCheckColumns)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
 	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
+	t.Run("gives it what putting back needs by a file of its own", c.givesRightsToRestore)
 	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
 }
 

@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,13 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/rig"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 const (
-	examplePool = "karpenter/example.yaml"
-	poolReadme  = "karpenter/README.md"
+	examplePool   = "karpenter/example.yaml"
+	restoreRights = "karpenter/restore-rights.yaml"
+	poolReadme    = "karpenter/README.md"
 )
 
 // stockCRD is the CRD of NodePools as Karpenter publishes it.
@@ -51,6 +54,7 @@ func TestNodePools(t *testing.T) {
 	t.Run("refuses bad blocks in words", c.refusesBadBlocks)
 	t.Run("has nothing judged but blocks that change", c.judgesBlocks)
 	t.Run("says what the README says when the schema is lost", c.losesSchema)
+	t.Run("is put back by whoever has the rights to", c.putsBackSchema)
 	t.Run("is removed as the README says", c.removesSchema)
 }
 
@@ -69,25 +73,37 @@ func (c cluster) appliesStockCRD(t *testing.T) {
 // server to explain is told a moment later: that is waited for.
 func (c cluster) runs(t *testing.T, section string) {
 	t.Helper()
-	page, err := os.ReadFile(poolReadme)
+	script, explains := strings.CutSuffix(shown(t, poolReadme, section), "kubectl explain nodepool.spec.repair\n")
+	c.runsScript(t, "..", script)
+	if explains {
+		c.seesSchema(t, true)
+	}
+}
+
+// shown is the first block of commands that a page shows after some words on a line.
+func shown(t *testing.T, page, after string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(page), "\n"+section+"\n")
-	_, text, _ = strings.Cut(text, "```\n")
-	script, _, found := strings.Cut(text, "```\n")
-	if !found {
-		t.Fatalf("%s shows no commands", section)
+	_, rest, found := strings.Cut(string(text), "\n"+after)
+	_, rest, _ = strings.Cut(rest, "\n```\n")
+	script, _, ends := strings.Cut(rest, "```\n")
+	if !found || !ends {
+		t.Fatalf("%s shows no commands after %q", page, after)
 	}
-	script, explains := strings.CutSuffix(script, "kubectl explain nodepool.spec.repair\n")
+	return script
+}
+
+// runsScript runs commands in a folder, as somebody would who has pasted them.
+func (c cluster) runsScript(t *testing.T, in, script string) {
+	t.Helper()
 	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
-	shell.Dir = ".."
+	shell.Dir = in
 	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
 	if out, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("the commands of %s: %v\n%s", section, err, out)
-	}
-	if explains {
-		c.seesSchema(t, true)
+		t.Fatalf("%v:\n%s\n%s", err, script, out)
 	}
 }
 
@@ -301,6 +317,80 @@ func (c cluster) losesSchema(t *testing.T) {
 		}
 		return block(nil)()
 	})
+}
+
+// putsBackSchema has the controller asked to put back what is lost: first with the
+// rights that everybody gives it, and then with those that this takes.
+func (c cluster) putsBackSchema(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
+		t.Fatal(err)
+	}
+	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := controller.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	log := func() string {
+		text, err := controller.Log()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	eventually(t, "a copy of the block", func() error {
+		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", poolblock.CopyLabel+"=default", "-o", "name")
+		if err == nil && kept == "" {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	// It says what it will miss before it does.
+	const missing = "right missing"
+	eventually(t, "the log telling of it", func() error {
+		if line := log(); !strings.Contains(line, missing) || !strings.Contains(line, "deploy/"+restoreRights) {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	c.appliesStockCRD(t)
+	eventually(t, "an Event telling what is missing", func() error {
+		words, err := c.Kubectl(t.Context(), "get", "events.events.k8s.io", "-o", "jsonpath={range .items[?(@.regarding.kind=='NodePool')]}{.note}{'\\n'}{end}")
+		if err != nil {
+			return err
+		}
+		for _, want := range []string{"could not be put back", `cannot patch resource "customresourcedefinitions"`, "deploy/" + restoreRights + " gives the right"} {
+			if !strings.Contains(words, want) {
+				return fmt.Errorf("nothing is said of %s:\n%s", want, words)
+			}
+		}
+		return nil
+	})
+	if schema := c.storedSchema(t); schema != nil {
+		t.Fatal("the schema was put back without the right to")
+	}
+	c.runs(t, "## Having it put back")
+	eventually(t, "schema and block being back", func() error {
+		if diff := cmp.Diff(seedBlock(), c.storedBlock(t)); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+	if told := strings.Count(log(), missing); told != 1 {
+		t.Errorf("a missing right is told of %d times:\n%s", told, log())
+	}
+	// Nothing else was missing.
+	for line := range strings.Lines(log()) {
+		if strings.Contains(line, "forbidden") {
+			t.Errorf("turned down: %s", line)
+		}
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "-f", restoreRights, "-f", examplePool); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (c cluster) removesSchema(t *testing.T) {

@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,8 +67,8 @@ var allowed = []request{
 	{"patch", checks + "/status c1", ""},
 	{"get", policies + " p1", ""}, {"list", policies, ""}, {"watch", policies, ""}, {"patch", policies + "/status p1", ""},
 	{"get", claims + " c1", ""}, {"list", claims, ""}, {"watch", claims, ""}, {"patch", claims + " c1", ""}, {"delete", claims + " c1", ""},
-	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""}, {"patch", pools + " p1", ""},
-	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""}, {"patch", crds + " " + pools, ""},
+	{"get", pools + " p1", ""}, {"list", pools, ""}, {"watch", pools, ""},
+	{"get", crds + " " + pools, ""}, {"list", crds + " " + pools, ""}, {"watch", crds + " " + pools, ""},
 	{"get", leases + " node-n1", nodeLocks}, {"list", leases, nodeLocks}, {"watch", leases, nodeLocks},
 	{"create", leases, nodeLocks}, {"update", leases + " node-n1", nodeLocks}, {"delete", leases + " node-n1", nodeLocks},
 	{"get", peer, "openshift-workload-availability"}, {"list", peer, ""}, {"watch", peer, ""},
@@ -100,10 +101,11 @@ var forbidden = []request{
 	{"update", checks + "/status c1", ""}, {"update", checks + "/finalizers c1", ""}, {"patch", "customresourcedefinitions.apiextensions.k8s.io " + checks, ""},
 	{"create", policies, ""}, {"update", policies + " p1", ""}, {"patch", policies + " p1", ""}, {"delete", policies + " p1", ""},
 	{"update", policies + "/status p1", ""}, {"update", policies + "/finalizers p1", ""}, {"patch", crds + " " + policies, ""},
-	// Karpenter's: machines are its own to make, and of its CRDs one is ours to mend.
+	// Karpenter's: machines are its own to make, and so are pools and CRDs.
 	{"create", claims, ""}, {"update", claims + " c1", ""}, {"deletecollection", claims, ""}, {"patch", claims + "/status c1", ""},
 	{"create", pools, ""}, {"update", pools + " p1", ""}, {"delete", pools + " p1", ""}, {"patch", pools + "/status p1", ""}, {"patch", pools + "/scale p1", ""},
 	{"patch", crds + " " + claims, ""}, {"list", crds, ""}, {"watch", crds, ""}, {"update", crds + " " + pools, ""}, {"delete", crds + " " + pools, ""}, {"create", crds, ""},
+	{"patch", pools + " p1", ""}, {"patch", crds + " " + pools, ""},
 	// Who leads elsewhere is read, and not taken from them; and of all the other
 	// leases of the cluster nothing is known.
 	{"update", peer, "openshift-workload-availability"}, {"delete", peer, "openshift-workload-availability"}, {"create", leases, "openshift-workload-availability"},
@@ -201,6 +203,44 @@ func mayDo(t *testing.T, client kubernetes.Interface, r request) bool {
 	return review.Status.Allowed
 }
 
+// awaitRights waits until a client may do all of something, or none of it.
+func awaitRights(t *testing.T, client kubernetes.Interface, may bool, requests ...request) {
+	t.Helper()
+	for _, r := range requests {
+		eventually(t, r.String(), func() error {
+			if mayDo(t, client, r) != may {
+				return fmt.Errorf("allowed is %v", !may)
+			}
+			return nil
+		})
+	}
+}
+
+// givesRightsToRestore gives the controller what --restore-nodepool-schema needs, and
+// takes it away.
+func (c cluster) givesRightsToRestore(t *testing.T) {
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := clientFor(t, config)
+	requests := []request{{"patch", pools + " p1", ""}, {"patch", crds + " " + pools, ""}}
+	awaitRights(t, controller, false, requests...)
+	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", restoreRights); err != nil {
+		t.Fatal(err)
+	}
+	awaitRights(t, controller, true, requests...)
+	for _, r := range forbidden {
+		if may := mayDo(t, controller, r); may != slices.Contains(requests, r) {
+			t.Errorf("%s: allowed is %v", r, may)
+		}
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "-f", restoreRights); err != nil {
+		t.Fatal(err)
+	}
+	awaitRights(t, controller, false, requests...)
+}
+
 // gathersRights installs somebody who serves a kind of remediations, as those of
 // medik8s do it, and takes it away.
 func (c cluster) gathersRights(t *testing.T) {
@@ -222,14 +262,7 @@ rules:
 	requests := []request{{"watch", template, ""}, {"create", remedy, "default"}, {"patch", remedy + " n1", "default"}, {"delete", remedy + " n1", "default"}}
 	wait := func(may bool) {
 		t.Helper()
-		for _, r := range requests {
-			eventually(t, r.String(), func() error {
-				if mayDo(t, controller, r) != may {
-					return fmt.Errorf("allowed is %v", !may)
-				}
-				return nil
-			})
-		}
+		awaitRights(t, controller, may, requests...)
 	}
 	wait(false)
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", role); err != nil {

@@ -51,7 +51,7 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 	flags.Func("feature-gates", "`gates` such as NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become ready in time", o.gates.Set)
 	flags.DurationVar(&o.readyTimeout, "node-ready-timeout", o.readyTimeout, "how long a node of a NodePool may take to become ready, where its pool does not say; needs the gate NodeReadyTimeoutRecovery. Environment "+readyTimeoutVariable+" does the same")
 	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "repair nodes of NodePools that no policy speaks of, too, by what their provider recommends")
-	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "put the schema of repair blocks back onto the CRD of NodePools when somebody has taken it away, and the blocks onto their pools")
+	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "put the schema of repair blocks back onto the CRD of NodePools when somebody has taken it away, and the blocks onto their pools; needs the rights of deploy/karpenter/restore-rights.yaml")
 	flags.StringVar(&o.statements, "repair-statements", "", "`file` with further conditions that make a node sick")
 	return nil
 }

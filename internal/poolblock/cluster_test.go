@@ -396,6 +396,18 @@ func (k *keeper) told(name string) (told []string) {
 	return told
 }
 
+// lastWord is the last Event about a pool.
+func (k *keeper) lastWord(name string) (last treat.Announcement) {
+	k.do(func() {
+		for _, word := range k.words {
+			if word.Policy.Name == name {
+				last = word
+			}
+		}
+	})
+	return last
+}
+
 var names = map[treat.Happening]string{
 	treat.Accepted: "accepted", treat.RepairBlockRefused: "refused", treat.RepairSchemaLost: "lost", treat.RepairBlockVanished: "vanished", treat.RepairBlockRestored: "restored",
 }

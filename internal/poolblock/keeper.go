@@ -95,6 +95,7 @@ type Keeper struct {
 	writes    trouble // of copies
 	asks      trouble // of looks afresh
 	schema    pace    // of putting the schema back
+	restores  trouble // of the right to put anything back
 	counted   Tally
 	unread    map[types.UID]bool // copies that were told of because they cannot be read
 	barred    [3]bool            // rights that were told to be missing

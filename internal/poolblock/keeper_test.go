@@ -62,6 +62,27 @@ func TestKeeperWithoutRights(t *testing.T) {
 	t.Run("to the CRD", w.withoutDefinition)
 	t.Run("to copies", w.withoutCopies)
 	t.Run("to pools", w.withoutPools)
+	t.Run("to put anything back", w.withoutRestore)
+}
+
+// beginWithBlock begins with a keeper, and a pool whose block is in force and kept.
+func (w *world) beginWithBlock(t *testing.T, with ...func(*poolblock.Config)) *keeper {
+	t.Helper()
+	w.begin(t)
+	k := w.start(t, w.client, with...)
+	w.create(t, "default", "5m")
+	k.awaits(t, "default", "5m")
+	w.awaitStamped(t)
+	return k
+}
+
+// beginThroughProxy begins with a keeper whose requests can be made to fail.
+func (w *world) beginThroughProxy(t *testing.T) (*testbed.Proxy, *keeper) {
+	t.Helper()
+	w.begin(t)
+	proxy, err := w.Proxy()
+	must(t, err)
+	return proxy, w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
 }
 
 func (w *world) withoutKarpenter(t *testing.T) {
@@ -86,7 +107,7 @@ func (w *world) silentWithoutBlocks(t *testing.T) {
 	w.begin(t)
 	w.create(t, "plain", "")
 	w.applyStock(t)
-	k := w.start(t, w.client, func(c *poolblock.Config) { c.Restore = true })
+	k := w.start(t, w.client, withRestore)
 	k.awaits(t, "plain", "none")
 	w.patchSchema(t)
 	w.applyStock(t)
@@ -154,11 +175,7 @@ func (w *world) awaitStamped(t *testing.T) {
 }
 
 func (w *world) staysWithTheLastGood(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client)
-	w.create(t, "default", "5m")
-	k.awaits(t, "default", "5m")
-	w.awaitStamped(t)
+	k := w.beginWithBlock(t)
 	w.write(t, "default", bad)
 	k.awaits(t, "default", "5m: the block cannot be followed: spec.repair.defaultTolerationDuration: 13m brings NodePool default bad luck; the last good block stays in force")
 	k.tells(t, "default", "refused")
@@ -193,12 +210,8 @@ func (w *world) staysWithTheLastGood(t *testing.T) {
 }
 
 func (w *world) survivesLoss(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client)
-	w.create(t, "default", "5m")
+	k := w.beginWithBlock(t)
 	w.create(t, "plain", "")
-	k.awaits(t, "default", "5m")
-	w.awaitStamped(t)
 	begun := time.Now()
 	w.applyStockUnawaited(t) // and nobody writes to the pool
 	k.awaits(t, "default", "5m lost: the schema of nodepools.karpenter.sh has lost spec.repair; the last good block stays in force")
@@ -247,10 +260,7 @@ func (w *world) survivesLoss(t *testing.T) {
 }
 
 func (w *world) followsTheHidden(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client)
-	w.create(t, "default", "5m")
-	w.awaitStamped(t)
+	k := w.beginWithBlock(t)
 	w.applyStock(t)
 	k.awaits(t, "default", "5m lost: ")
 	w.patchSchema(t)
@@ -265,10 +275,7 @@ func (w *world) followsTheHidden(t *testing.T) {
 }
 
 func (w *world) knowsWhatNobodySaw(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client)
-	w.create(t, "default", "5m")
-	w.awaitStamped(t)
+	k := w.beginWithBlock(t)
 	k.stop()
 	w.applyStock(t)
 	w.merge(t, "default", `{"spec":{"weight":7}}`)
@@ -319,15 +326,22 @@ func (w *world) dropsByCopy(t *testing.T) {
 	k.awaits(t, "default", "none")
 	w.awaitCopies(t)
 	k.tells(t, "default", "lost", "accepted")
+	// So is one that has vanished.
+	w.write(t, "default", "7m")
+	w.awaitStamped(t)
+	w.applyStock(t)
+	w.prune(t, "default")
+	w.patchSchema(t)
+	k.awaits(t, "default", "7m: spec.repair is gone since ")
+	drop()
+	k.awaits(t, "default", "none")
+	w.awaitCopies(t)
 }
 
 func withRestore(c *poolblock.Config) { c.Restore = true }
 
 func (w *world) restores(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client, withRestore)
-	w.create(t, "default", "5m")
-	w.awaitStamped(t)
+	k := w.beginWithBlock(t, withRestore)
 	w.applyStockUnawaited(t)
 	await(t, "the schema is put back", func() (bool, string) { return w.hasSchema(t), "it is not" })
 	w.awaitServed(t, true)
@@ -375,9 +389,7 @@ func (w *world) applyStockUnawaited(t *testing.T) {
 }
 
 func (w *world) restoresPruned(t *testing.T) {
-	w.begin(t)
-	k := w.start(t, w.client)
-	w.create(t, "default", "5m")
+	k := w.beginWithBlock(t)
 	w.create(t, "second", "6m")
 	w.awaitCopies(t, "default=5m", "second=6m")
 	w.awaitStamped(t)
@@ -403,10 +415,7 @@ func (w *world) restoresPruned(t *testing.T) {
 }
 
 func (w *world) looksAfresh(t *testing.T) {
-	w.begin(t)
-	proxy, err := w.Proxy()
-	must(t, err)
-	k := w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
+	proxy, k := w.beginThroughProxy(t)
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
 	w.awaitStamped(t)
@@ -443,15 +452,28 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 }
 
 var (
-	readPools  = rule("karpenter.sh", "nodepools", "get", "list", "watch", "patch")
+	readPools  = rule("karpenter.sh", "nodepools", "get", "list", "watch")
+	writePools = rule("karpenter.sh", "nodepools", "patch")
 	readCopies = rule("apps", "controllerrevisions", "list", "watch", "create", "delete")
-	readCRD    = rbacv1.PolicyRule{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
-		ResourceNames: []string{"nodepools.karpenter.sh"}, Verbs: []string{"get", "list", "watch", "patch"}}
+	readCRD    = ruleForCRD("get", "list", "watch")
+	writeCRD   = ruleForCRD("patch")
 )
+
+func ruleForCRD(verbs ...string) rbacv1.PolicyRule {
+	is := rule("apiextensions.k8s.io", "customresourcedefinitions", verbs...)
+	is.ResourceNames = []string{"nodepools.karpenter.sh"}
+	return is
+}
+
+// grant gives one with limited rights others.
+func (w *world) grant(t *testing.T, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	must(t, w.client.Update(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: rules}))
+}
 
 func (w *world) withoutDefinition(t *testing.T) {
 	w.begin(t)
-	c := w.limited(t, readPools, readCopies)
+	c := w.limited(t, readPools, readCopies, writePools, writeCRD)
 	k := w.start(t, c, withRestore)
 	w.create(t, "default", "5m")
 	k.awaits(t, "default", "5m")
@@ -486,8 +508,7 @@ func (w *world) withoutCopies(t *testing.T) {
 	w.patchSchema(t)
 	k.awaits(t, "default", "5m")
 	// When the right comes, so does the copy.
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: []rbacv1.PolicyRule{readPools, readCRD, readCopies}}
-	must(t, w.client.Update(t.Context(), role))
+	w.grant(t, readPools, readCRD, readCopies)
 	w.awaitCopies(t, "default=5m")
 	k.counts(t, poolblock.Tally{InForce: 1})
 }
@@ -502,11 +523,44 @@ func (w *world) withoutPools(t *testing.T) {
 	await(t, "it is logged", func() (bool, string) { return k.logs("right missing") == 1, "" })
 }
 
-func (w *world) forgetsPools(t *testing.T) {
+func (w *world) withoutRestore(t *testing.T) {
 	w.begin(t)
-	proxy, err := w.Proxy()
-	must(t, err)
-	k := w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
+	k := w.start(t, w.limited(t, readPools, readCRD, readCopies), withRestore)
+	await(t, "it is logged before anything is lost", func() (bool, string) { return k.logs("right missing") == 1, "" })
+	w.create(t, "default", "5m")
+	w.create(t, "second", "6m")
+	w.awaitCopies(t, "default=5m", "second=6m")
+	w.awaitStamped(t)
+	w.applyStock(t)
+	w.prune(t, "default")
+	w.prune(t, "second")
+	await(t, "it was tried twice", func() (bool, string) { return w.writesTo(k, "customresourcedefinitions") >= 2, "it was not" })
+	k.awaits(t, "default", "5m lost: ")
+	k.tells(t, "default", "lost", "restored in trouble")
+	k.tells(t, "second", "lost", "restored in trouble")
+	// With half of the rights there is half of it.
+	w.grant(t, readPools, readCRD, readCopies, writeCRD)
+	k.awaits(t, "default", "5m: spec.repair is gone since ")
+	await(t, "pools were tried", func() (bool, string) { return w.writesTo(k, "nodepools") >= 2, "they were not" })
+	for _, pool := range []string{"default", "second"} {
+		k.tells(t, pool, "lost", "restored in trouble", "restored", "vanished", "restored in trouble")
+		if last := k.lastWord(pool); !strings.Contains(last.Trouble, `cannot patch resource "nodepools"`) || !strings.Contains(last.Trouble, "deploy/karpenter/restore-rights.yaml gives the right") {
+			t.Errorf("the way out is not told: %s", last.Trouble)
+		}
+	}
+	w.grant(t, readPools, readCRD, readCopies, writeCRD, writePools)
+	k.awaits(t, "default", "5m")
+	k.awaits(t, "second", "6m")
+	if w.onPool(t, "default") != "5m" || w.onPool(t, "second") != "6m" {
+		t.Error("not all blocks are on their pools")
+	}
+	if n := k.logs("right missing"); n != 2 {
+		t.Errorf("the rights are missed %d times, there are two", n)
+	}
+}
+
+func (w *world) forgetsPools(t *testing.T) {
+	proxy, k := w.beginThroughProxy(t)
 	// One that is another when the keeper looks again.
 	w.create(t, "third", "7m")
 	w.awaitCopies(t, "third=7m")
@@ -541,10 +595,7 @@ func (w *world) forgetsPools(t *testing.T) {
 }
 
 func (w *world) keepsInSpiteOfFaults(t *testing.T) {
-	w.begin(t)
-	proxy, err := w.Proxy()
-	must(t, err)
-	k := w.start(t, w.connect(t, proxy.Config(w.AdminConfig())))
+	proxy, k := w.beginThroughProxy(t)
 	w.create(t, "plain", "")
 	k.awaits(t, "plain", "none")
 	fails := proxy.Inject(testbed.On("create", "controllerrevisions"), testbed.InternalError(), 1)

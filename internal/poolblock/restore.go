@@ -3,11 +3,15 @@ package poolblock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +23,9 @@ import (
 // patchTries is how often the CRD is patched while others write it too.
 const patchTries = 5
 
+// restoreRights is the manifest with the rights that only putting back needs.
+const restoreRights = "deploy/karpenter/restore-rights.yaml"
+
 // restore puts back what was lost, if that is wanted, and returns when it will be time
 // to. First comes the schema: without it a block would be pruned with the write that
 // brings it.
@@ -26,35 +33,46 @@ func (k *Keeper) restore(ctx context.Context, v view) (due time.Time) {
 	if !k.cfg.Restore || !v.isKnown || v.isGoing {
 		return due
 	}
-	var lostOnes []*pool
+	var hiddenOnes, prunedOnes []*pool
 	for _, name := range slices.Sorted(maps.Keys(k.pools)) {
 		p := k.pools[name]
 		switch {
 		case p.last == nil || p.lastFault != nil:
 		case p.is == lost:
-			lostOnes = append(lostOnes, p)
+			hiddenOnes = append(hiddenOnes, p)
 		case p.is == vanished:
-			due = earliest(due, k.restoreBlock(ctx, p))
+			prunedOnes = append(prunedOnes, p)
 		}
 	}
-	if len(lostOnes) > 0 {
-		due = earliest(due, k.restoreSchema(ctx, lostOnes))
+	if len(hiddenOnes) > 0 {
+		due = k.restoreSchema(ctx, hiddenOnes)
+	}
+	for i, p := range prunedOnes {
+		due = earliest(due, k.restoreBlock(ctx, p, prunedOnes[i:]))
 	}
 	return due
 }
 
 // restoreSchema writes the schema into the CRD.
 func (k *Keeper) restoreSchema(ctx context.Context, of []*pool) (due time.Time) {
+	if k.restores.allows(time.Now()) != nil {
+		return k.restores.at
+	}
+	before := k.schema
 	if !k.schema.take(time.Now()) {
 		return k.schema.at
 	}
 	err := k.patchDefinition(ctx)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return due
-	}
-	if err == nil {
+	case apierrors.IsForbidden(err):
+		k.schema = before
+		return k.missRight(of, err)
+	case err == nil:
+		k.hasRight()
 		k.cfg.Logger.Info("schema of repair blocks put back", "customResourceDefinition", definitionName)
-	} else {
+	default:
 		k.cfg.Logger.Error("schema of repair blocks not put back", "retryIn", k.schema.wait.String(), "err", err)
 	}
 	for _, p := range of {
@@ -76,8 +94,13 @@ func (k *Keeper) patchDefinition(ctx context.Context) error {
 	}
 }
 
-// restoreBlock writes the block that is in force on its pool.
-func (k *Keeper) restoreBlock(ctx context.Context, p *pool) (due time.Time) {
+// restoreBlock writes the block that is in force on its pool, which is the first of
+// those that wait for that.
+func (k *Keeper) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due time.Time) {
+	if k.restores.allows(time.Now()) != nil {
+		return k.restores.at
+	}
+	before := p.restore
 	if !p.restore.take(time.Now()) {
 		return p.restore.at
 	}
@@ -85,10 +108,14 @@ func (k *Keeper) restoreBlock(ctx context.Context, p *pool) (due time.Time) {
 	switch {
 	case ctx.Err() != nil:
 		return due
+	case apierrors.IsForbidden(err):
+		p.restore = before
+		return k.missRight(waiting, err)
 	case treat.FateOf(err) == treat.Stale: // somebody was faster, and what he wrote will come
 		p.restore = pace{at: time.Now().Add(firstRetry)}
 		return p.restore.at
 	case err == nil:
+		k.hasRight()
 		k.cfg.Logger.Info("repair block put back", "nodePool", p.Name)
 	default:
 		k.cfg.Logger.Error("repair block not put back", "nodePool", p.Name, "retryIn", p.restore.wait.String(), "err", err)
@@ -114,6 +141,56 @@ func (k *Keeper) patchPool(ctx context.Context, p *pool) error {
 		return fmt.Errorf("patching NodePool %s: %w", p.Name, err)
 	}
 	return nil
+}
+
+// missRight tells once, in the log and to users of the pools, that nothing may be put
+// back. The right is the same for all, so nobody tries for another pool either until it
+// is time to try again, which it returns.
+func (k *Keeper) missRight(of []*pool, err error) (due time.Time) {
+	k.tellOfMissingRight(err)
+	for _, p := range of {
+		if !p.isBarred {
+			p.isBarred = true
+			k.tellRestored(p, "", fmt.Errorf("%w; %s gives the right", err, restoreRights))
+		}
+	}
+	return k.restores.note(time.Now(), err)
+}
+
+func (k *Keeper) tellOfMissingRight(err error) {
+	if !k.restores.isTold {
+		k.restores.isTold = true
+		k.cfg.Logger.Error("right missing", "so", "--restore-nodepool-schema puts nothing back", "rightsAreIn", restoreRights, "err", err)
+	}
+}
+
+// hasRight takes in that something was put back.
+func (k *Keeper) hasRight() {
+	k.restores = trouble{}
+	for _, p := range k.pools {
+		p.isBarred = false
+	}
+}
+
+// reviewRights tells of rights that will be missing when something is lost: then it is
+// late to find out. Where not even this can be asked, what is tried then will tell.
+func (k *Keeper) reviewRights(ctx context.Context) {
+	var missing []string
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Verb: "patch", Group: definitionKind.Group, Resource: "customresourcedefinitions", Name: definitionName},
+		{Verb: "patch", Group: karpenter.GroupVersion.Group, Resource: "nodepools"},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		err := k.cfg.Client.Create(ctx, review)
+		cancel()
+		if err == nil && !review.Status.Allowed {
+			missing = append(missing, strings.TrimSpace(right.Resource+"."+right.Group+" "+right.Name))
+		}
+	}
+	if len(missing) > 0 {
+		k.tellOfMissingRight(errors.New("cannot patch " + strings.Join(missing, ", nor ")))
+	}
 }
 
 func (k *Keeper) tellRestored(p *pool, words string, err error) {

@@ -29,8 +29,9 @@ type pool struct {
 	inherits  bool  // its copies were known when it was last looked at
 	isKept    bool  // there was a copy
 
-	told    string // the last problem that users were told of
-	restore pace
+	told     string // the last problem that users were told of
+	restore  pace
+	isBarred bool // users were told that it may not be put back
 }
 
 // inForce returns what is in force now.
@@ -56,6 +57,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer cancel()
 	k.feeds.Go(func() { k.watchDefinition(ctx) })
 	k.feeds.Go(func() { k.watchCopies(ctx) })
+	if k.cfg.Restore {
+		k.reviewRights(ctx)
+	}
 	for {
 		var due <-chan time.Time
 		if at := k.round(ctx); !at.IsZero() {

@@ -56,7 +56,7 @@ func (k *Keeper) wayBack(is *Pool) string {
 	if k.cfg.Restore {
 		return " The controller puts the schema back."
 	}
-	return " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema." +
+	return " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml." +
 		k.wayOut(is, " To drop the block for good:")
 }
 

@@ -99,6 +99,8 @@ func testSchemaLost(t *testing.T, w *world, c *rig.Controller) {
 
 	p.restores = true
 	p.must(c.Kill())
+	_, err := w.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
+	p.must(err)
 	heir := w.start(t, rig.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
