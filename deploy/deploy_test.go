@@ -66,6 +66,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
 	t.Run("gives it what putting back needs by a file of its own", c.givesRightsToRestore)
 	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
+	t.Run("is given a file of statements as the page says", c.takesStatements)
 }
 
 // cluster is where everything is installed.

@@ -2,10 +2,13 @@ package deploy_test
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,9 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/provider"
 )
 
-const seedPolicy = "../api/autohealer/v1alpha1/testdata/repairpolicy.yaml"
+const (
+	seedPolicy = "../api/autohealer/v1alpha1/testdata/repairpolicy.yaml"
+	policyPage = "../docs/repair-policies.md"
+)
 
 // listPolicies reads all policies as the controller does: all or none.
 func (c cluster) listPolicies(t *testing.T) []v1alpha1.RepairPolicy {
@@ -282,5 +289,41 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 	}, "get", "rp", "-o", "wide")
 	if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// takesStatements gives the controller a file of further statements.
+func (c cluster) takesStatements(t *testing.T) {
+	page, err := os.ReadFile(policyPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, statements, _ := strings.Cut(string(page), "write a file `statements.yaml`:\n\n```yaml\n")
+	statements, _, _ = strings.Cut(statements, "```\n")
+	if _, err := provider.Parse([]byte(statements)); err != nil {
+		t.Fatalf("the file of the page: %v", err)
+	}
+	in := t.TempDir()
+	if err := os.WriteFile(filepath.Join(in, "statements.yaml"), []byte(statements), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.runsScript(t, in, shown(t, policyPage, "and give it to the controller."))
+	var data corev1.ConfigMap
+	c.getJSON(t, &data, "configmap", "-n", namespace, "autohealer-repair-statements")
+	var deployment appsv1.Deployment
+	c.getJSON(t, &deployment, "deployment", "-n", namespace, account)
+	pod := deployment.Spec.Template.Spec
+	mount, volume := pod.Containers[0].VolumeMounts[0], pod.Volumes[0]
+	if mount.Name != volume.Name || volume.ConfigMap.Name != data.Name || !*volume.ConfigMap.Optional {
+		t.Errorf("mounted is %+v as %+v", volume, mount)
+	}
+	for name, text := range data.Data {
+		flag := "--repair-statements=" + mount.MountPath + "/" + name
+		if text != statements || !slices.Contains(pod.Containers[0].Args, flag) {
+			t.Errorf("%s is not among %q, or another file:\n%s", flag, pod.Containers[0].Args, text)
+		}
+	}
+	if len(data.Data) != 1 {
+		t.Errorf("the ConfigMap has %d files", len(data.Data))
 	}
 }
