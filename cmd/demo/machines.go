@@ -15,22 +15,6 @@ import (
 // poolKind is what Karpenter calls a pool of nodes.
 const poolKind = "NodePool"
 
-func (s *sight) setPolicy(was, is *v1alpha1.RepairPolicy) {
-	if is == nil {
-		delete(s.policies, was.Name)
-		return
-	}
-	s.policies[is.Name] = is
-}
-
-func (s *sight) setClaim(was, is *karpenter.NodeClaim) {
-	if is == nil {
-		delete(s.claims, was.Name)
-		return
-	}
-	s.claims[is.Name] = is
-}
-
 // nodesOf returns the nodes that a pool has and keeps, sorted, and how many of them are
 // Ready.
 func (s *sight) nodesOf(pool string) (names []string, ready int) {

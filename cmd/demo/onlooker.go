@@ -131,7 +131,7 @@ func follow[T client.Object](ctx context.Context, o *onlooker, c client.WithWatc
 }
 
 func (o *onlooker) seeNode(was, is *corev1.Node) {
-	o.sight.setNode(was, is)
+	update(o.sight.nodes, was, is)
 	if o.breach == nil {
 		o.breach = o.sight.exceeded()
 	}
@@ -172,7 +172,7 @@ func (o *onlooker) seePod(was, is *corev1.Pod) {
 }
 
 func (o *onlooker) seeDeployment(was, is *appsv1.Deployment) {
-	o.sight.setDeployment(was, is)
+	update(o.sight.deployments, was, is)
 	o.tellMoves()
 }
 
@@ -184,7 +184,7 @@ func (o *onlooker) tellMoves() {
 }
 
 func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
-	o.sight.setSet(was, is)
+	update(o.sight.sets, was, is)
 	if change := policyChange("set", was, is); change != "" && o.tell.others() {
 		o.tell.begin()
 		o.tell.line(cmp.Or(is, was).Name, "%s", change)
@@ -203,7 +203,7 @@ func (o *onlooker) seeSet(was, is *v1alpha1.ConditionSet) {
 }
 
 func (o *onlooker) seeCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
-	o.sight.setCheck(was, is)
+	update(o.sight.checks, was, is)
 	if change := policyChange("health check", was, is); change != "" && o.tell.others() {
 		o.tell.begin()
 		o.tell.line(cmp.Or(is, was).Name, "%s", change)
@@ -222,7 +222,7 @@ func (o *onlooker) seeCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
 }
 
 func (o *onlooker) seePolicy(was, is *v1alpha1.RepairPolicy) {
-	o.sight.setPolicy(was, is)
+	update(o.sight.policies, was, is)
 	if change := policyChange("repair policy", was, is); change != "" && o.tell.others() {
 		o.tell.begin()
 		o.tell.line(cmp.Or(is, was).Name, "%s", change)
@@ -236,7 +236,7 @@ func (o *onlooker) seePolicy(was, is *v1alpha1.RepairPolicy) {
 }
 
 func (o *onlooker) seeClaim(was, is *karpenter.NodeClaim) {
-	o.sight.setClaim(was, is)
+	update(o.sight.claims, was, is)
 	switch {
 	case was == nil:
 		o.tell.line(poolOf(is), "NodeClaim %s is there, for a new machine", is.Name)

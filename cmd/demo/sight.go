@@ -49,36 +49,20 @@ func newSight() sight {
 	}
 }
 
-func (s *sight) setNode(was, is *corev1.Node) {
-	if is == nil {
-		delete(s.nodes, was.Name)
+// update takes in what has become of an object that is known by its name.
+func update[T object](known map[string]T, was, is T) {
+	var none T
+	if is == none {
+		delete(known, was.GetName())
 		return
 	}
-	s.nodes[is.Name] = is
+	known[is.GetName()] = is
 }
 
-func (s *sight) setDeployment(was, is *appsv1.Deployment) {
-	if is == nil {
-		delete(s.deployments, was.Name)
-		return
-	}
-	s.deployments[is.Name] = is
-}
-
-func (s *sight) setSet(was, is *v1alpha1.ConditionSet) {
-	if is == nil {
-		delete(s.sets, was.Name)
-		return
-	}
-	s.sets[is.Name] = is
-}
-
-func (s *sight) setCheck(was, is *remediationv1alpha1.NodeHealthCheck) {
-	if is == nil {
-		delete(s.checks, was.Name)
-		return
-	}
-	s.checks[is.Name] = is
+// object is one as a watch brings it, nil if there was or is none.
+type object interface {
+	comparable
+	metav1.Object
 }
 
 func (s *sight) setRemediation(was, is *metav1.PartialObjectMetadata) {
@@ -273,10 +257,7 @@ func conditionChanges(was, is *corev1.Node) (changes []string) {
 }
 
 // policyChange tells what somebody has done to a policy.
-func policyChange[T interface {
-	comparable
-	metav1.Object
-}](noun string, was, is T) string {
+func policyChange[T object](noun string, was, is T) string {
 	var none T
 	switch {
 	case was == none:

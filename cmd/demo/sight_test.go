@@ -87,7 +87,7 @@ func TestTaintChanges(t *testing.T) {
 
 func TestMovesAreToldWhenAllPodsHaveArrived(t *testing.T) {
 	s := newSight()
-	s.setDeployment(nil, webDeployment(2))
+	update(s.deployments, nil, webDeployment(2))
 	first, second := podOn("first", "worker-0001", corev1.PodRunning), podOn("second", "worker-0002", corev1.PodRunning)
 	s.setPod(nil, first)
 	if moves := s.takeMoves(); moves != "" {
@@ -176,12 +176,12 @@ func TestAwaitSaysEverythingThatIsMissing(t *testing.T) {
 // Every look must be able to miss what it looks for.
 func TestEveryLookCanMiss(t *testing.T) {
 	full := newSight()
-	full.setNode(nil, taintedNode("worker-0001", kernelTaint(noExecute)))
-	full.setNode(nil, taintedNode("worker-0002", kernelTaint(noSchedule)))
-	full.setDeployment(nil, webDeployment(1))
+	update(full.nodes, nil, taintedNode("worker-0001", kernelTaint(noExecute)))
+	update(full.nodes, nil, taintedNode("worker-0002", kernelTaint(noSchedule)))
+	update(full.deployments, nil, webDeployment(1))
 	full.setPod(nil, podOn("pod", "worker-0002", corev1.PodRunning))
 	full.words[word{"worker-0001", "Tainted"}]++
-	full.setSet(nil, kernelPolicy(v1alpha1.ConditionSetStatus{
+	update(full.sets, nil, kernelPolicy(v1alpha1.ConditionSetStatus{
 		Matched: 2, Tainted: 1, HeldBack: 1,
 		Nodes: []v1alpha1.MatchedNode{{Name: "worker-0001", Reason: "Tainted"}},
 		Conditions: []metav1.Condition{
@@ -192,29 +192,29 @@ func TestEveryLookCanMiss(t *testing.T) {
 	had := map[string][]types.UID{"worker-0002": {"pod"}}
 	full.nodes["worker-0001"].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}, {Type: "KernelDeadlock", Status: corev1.ConditionTrue}}
 	full.setRemediation(nil, remediationOf("worker-0001"))
-	full.setCheck(nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
+	update(full.checks, nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
 		ObservedNodes: new(3), HealthyNodes: new(1), InTreatment: new(1), Phase: remediationv1alpha1.PhaseRemediating,
 		UnhealthyNodes: []remediationv1alpha1.UnhealthyNode{{Name: "worker-0002", Reason: "GateClosed"}},
 	}))
 
-	full.setNode(nil, poolNode("shop-1", shopPool, corev1.ConditionTrue))
-	full.setClaim(nil, poolClaim("shop-1", shopPool))
-	full.setNode(nil, poolNode("batch-1", batchPool, corev1.ConditionFalse))
-	full.setClaim(nil, poolClaim("batch-1", batchPool))
-	full.setPolicy(nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 1}))
+	update(full.nodes, nil, poolNode("shop-1", shopPool, corev1.ConditionTrue))
+	update(full.claims, nil, poolClaim("shop-1", shopPool))
+	update(full.nodes, nil, poolNode("batch-1", batchPool, corev1.ConditionFalse))
+	update(full.claims, nil, poolClaim("batch-1", batchPool))
+	update(full.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 1}))
 
 	other := newSight()
-	other.setNode(nil, poolNode("shop-1", shopPool, corev1.ConditionFalse))
-	other.setClaim(nil, poolClaim("shop-1", shopPool))
-	other.setNode(nil, poolNode("batch-1", batchPool, corev1.ConditionTrue))
-	other.setClaim(nil, poolClaim("batch-1", batchPool))
-	other.setPolicy(nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2}))
-	other.setNode(nil, taintedNode("worker-0003", kernelTaint(noExecute)))
+	update(other.nodes, nil, poolNode("shop-1", shopPool, corev1.ConditionFalse))
+	update(other.claims, nil, poolClaim("shop-1", shopPool))
+	update(other.nodes, nil, poolNode("batch-1", batchPool, corev1.ConditionTrue))
+	update(other.claims, nil, poolClaim("batch-1", batchPool))
+	update(other.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2}))
+	update(other.nodes, nil, taintedNode("worker-0003", kernelTaint(noExecute)))
 	other.nodes["worker-0003"].Annotations = map[string]string{record.Annotation: "{}"}
 	other.nodes["worker-0003"].Status.Conditions = full.nodes["worker-0001"].Status.Conditions
 	other.setRemediation(nil, remediationOf("worker-0002"))
 	other.setRemediation(nil, remediationOf("worker-0003"))
-	other.setCheck(nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
+	update(other.checks, nil, kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
 		ObservedNodes: new(3), HealthyNodes: new(1), InTreatment: new(1), Phase: remediationv1alpha1.PhasePaused,
 		UnhealthyNodes: []remediationv1alpha1.UnhealthyNode{{Name: "worker-0002", Reason: "Pending"}},
 	}))

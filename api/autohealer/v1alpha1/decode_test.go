@@ -16,7 +16,7 @@ import (
 )
 
 // decode reads a list as a client does.
-func decode(tb rapid.TB, data []byte) *v1alpha1.ConditionSetList {
+func decode[L runtime.Object](tb rapid.TB, data []byte) L {
 	tb.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -26,21 +26,31 @@ func decode(tb rapid.TB, data []byte) *v1alpha1.ConditionSetList {
 	if err != nil {
 		tb.Fatalf("the list cannot be read: %v\n%s", err, data)
 	}
-	list, ok := object.(*v1alpha1.ConditionSetList)
+	list, ok := object.(L)
 	if !ok {
 		tb.Fatalf("read as %T", object)
 	}
 	return list
 }
 
-// listOf is what the API server would answer.
-func listOf(tb rapid.TB, items ...any) []byte {
+func decodeSets(tb rapid.TB, data []byte) []v1alpha1.ConditionSet {
 	tb.Helper()
-	data, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "ConditionSetList", "items": items})
+	return decode[*v1alpha1.ConditionSetList](tb, data).Items
+}
+
+// listOf is what the API server would answer.
+func listOf(tb rapid.TB, kind string, items ...any) []byte {
+	tb.Helper()
+	data, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind + "List", "items": items})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return data
+}
+
+func listOfSets(tb rapid.TB, items ...any) []byte {
+	tb.Helper()
+	return listOf(tb, "ConditionSet", items...)
 }
 
 // full has every field.
@@ -69,31 +79,31 @@ func full() v1alpha1.ConditionSet {
 func TestDecode(t *testing.T) {
 	t.Run("reads back what was written", func(t *testing.T) {
 		want := full()
-		got := decode(t, listOf(t, want)).Items[0]
+		got := decodeSets(t, listOfSets(t, want))[0]
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-written +read)\n%s", diff)
 		}
 	})
 
 	t.Run("tells what is wrong with a spec that does not fit", func(t *testing.T) {
-		list := decode(t, []byte(strings.ReplaceAll(string(listOf(t, full())), `"maxUnhealthy":3`, `"maxUnhealthy":3000000000`)))
-		if got := list.Items[0].Spec.Unreadable; !strings.Contains(got, "3000000000") || !strings.Contains(got, "maxUnhealthy") {
+		set := decodeSets(t, []byte(strings.ReplaceAll(string(listOfSets(t, full())), `"maxUnhealthy":3`, `"maxUnhealthy":3000000000`)))[0]
+		if got := set.Spec.Unreadable; !strings.Contains(got, "3000000000") || !strings.Contains(got, "maxUnhealthy") {
 			t.Errorf("it says %q", got)
 		}
-		if list.Items[0].Spec.TaintKey != "" {
+		if set.Spec.TaintKey != "" {
 			t.Error("half of the spec was read")
 		}
-		if list.Items[0].Status.Matched != 4 {
+		if set.Status.Matched != 4 {
 			t.Error("the status was not read")
 		}
 	})
 
 	t.Run("takes a status that does not fit for none", func(t *testing.T) {
-		list := decode(t, []byte(strings.ReplaceAll(string(listOf(t, full())), `"matched":4`, `"matched":-1e30`)))
-		if diff := cmp.Diff(v1alpha1.ConditionSetStatus{}, list.Items[0].Status); diff != "" {
+		set := decodeSets(t, []byte(strings.ReplaceAll(string(listOfSets(t, full())), `"matched":4`, `"matched":-1e30`)))[0]
+		if diff := cmp.Diff(v1alpha1.ConditionSetStatus{}, set.Status); diff != "" {
 			t.Errorf("(-none +read)\n%s", diff)
 		}
-		if list.Items[0].Spec.TaintKey != "example.com/full" {
+		if set.Spec.TaintKey != "example.com/full" {
 			t.Error("the spec was not read")
 		}
 	})
@@ -101,6 +111,13 @@ func TestDecode(t *testing.T) {
 
 // One bad set must not hide the others, whatever stands in any of its fields.
 func TestAnyBadSetLeavesTheOthersReadable(t *testing.T) {
+	leavesTheOthersReadable(t, full, func(t *rapid.T, items ...any) []v1alpha1.ConditionSet { return decodeSets(t, listOfSets(t, items...)) },
+		func(set v1alpha1.ConditionSet) bool { return set.Spec.Unreadable == "" })
+}
+
+// leavesTheOthersReadable reads lists with one object in the middle that was spoiled.
+func leavesTheOthersReadable[T any](t *testing.T, full func() T, read func(*rapid.T, ...any) []T, isReadable func(T) bool) {
+	t.Helper()
 	var unreadable, readable int
 	rapid.Check(t, func(t *rapid.T) {
 		var bad map[string]any
@@ -113,21 +130,21 @@ func TestAnyBadSetLeavesTheOthersReadable(t *testing.T) {
 		}
 		part := rapid.SampledFrom([]string{"spec", "status"}).Draw(t, "part")
 		bad[part] = spoil(t, bad[part], 0)
-		list := decode(t, listOf(t, full(), bad, full()))
-		for i, item := range list.Items {
-			if i != 1 && cmp.Diff(full(), item) != "" {
-				t.Fatalf("set %d suffered:\n%s", i, cmp.Diff(full(), item))
+		list := read(t, full(), bad, full())
+		for _, i := range []int{0, 2} {
+			if diff := cmp.Diff(full(), list[i]); diff != "" {
+				t.Fatalf("number %d suffered:\n%s", i, diff)
 			}
 		}
-		if list.Items[1].Spec.Unreadable != "" {
-			unreadable++
-		} else {
+		if isReadable(list[1]) {
 			readable++
+		} else {
+			unreadable++
 		}
 	})
 	t.Logf("saw %d specs that do not fit and %d that do", unreadable, readable)
 	if unreadable == 0 || readable == 0 {
-		t.Error("one kind of sets was never tried")
+		t.Error("one kind was never tried")
 	}
 }
 

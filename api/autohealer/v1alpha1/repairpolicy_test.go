@@ -1,42 +1,26 @@
 package v1alpha1_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// decodePolicies reads a list as a client does.
 func decodePolicies(tb rapid.TB, data []byte) []v1alpha1.RepairPolicy {
 	tb.Helper()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		tb.Fatal(err)
-	}
-	object, err := runtime.Decode(serializer.NewCodecFactory(scheme).UniversalDeserializer(), data)
-	if err != nil {
-		tb.Fatalf("the list cannot be read: %v\n%s", err, data)
-	}
-	list, ok := object.(*v1alpha1.RepairPolicyList)
-	if !ok {
-		tb.Fatalf("read as %T", object)
-	}
-	return list.Items
+	return decode[*v1alpha1.RepairPolicyList](tb, data).Items
 }
 
 func listOfPolicies(tb rapid.TB, items ...any) []byte {
 	tb.Helper()
-	return []byte(strings.ReplaceAll(string(listOf(tb, items...)), "ConditionSetList", "RepairPolicyList"))
+	return listOf(tb, "RepairPolicy", items...)
 }
 
 // fullPolicy has every field.
@@ -110,32 +94,8 @@ func TestDecodeRepairPolicy(t *testing.T) {
 
 // One bad policy must not hide the others, whatever stands in any of its fields.
 func TestAnyBadPolicyLeavesTheOthersReadable(t *testing.T) {
-	var unreadable, readable int
-	rapid.Check(t, func(t *rapid.T) {
-		var bad map[string]any
-		data, err := json.Marshal(fullPolicy())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(data, &bad); err != nil {
-			t.Fatal(err)
-		}
-		part := rapid.SampledFrom([]string{"spec", "status"}).Draw(t, "part")
-		bad[part] = spoil(t, bad[part], 0)
-		list := decodePolicies(t, listOfPolicies(t, fullPolicy(), bad, fullPolicy()))
-		for i, item := range list {
-			if i != 1 && cmp.Diff(fullPolicy(), item) != "" {
-				t.Fatalf("policy %d suffered:\n%s", i, cmp.Diff(fullPolicy(), item))
-			}
-		}
-		if list[1].Spec.Repair.Unreadable != "" {
-			unreadable++
-		} else {
-			readable++
-		}
-	})
-	t.Logf("saw %d specs that do not fit and %d that do", unreadable, readable)
-	if unreadable == 0 || readable == 0 {
-		t.Error("one kind of policies was never tried")
-	}
+	leavesTheOthersReadable(t, fullPolicy, func(t *rapid.T, items ...any) []v1alpha1.RepairPolicy {
+		return decodePolicies(t, listOfPolicies(t, items...))
+	},
+		func(policy v1alpha1.RepairPolicy) bool { return policy.Spec.Repair.Unreadable == "" })
 }
