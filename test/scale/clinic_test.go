@@ -1,7 +1,6 @@
 package scale
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -13,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,7 +78,7 @@ func clinicIn(b *testing.B, d *bed) *clinic {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return &clinic{bed: d, objects: lookOn(b, d), server: server}
+	return &clinic{bed: d, objects: watchRemedies(b, d), server: server}
 }
 
 // start runs a controller until the benchmark is over, and returns when it follows
@@ -114,14 +111,7 @@ type asked struct {
 // the controller thinks that it does would be no proof.
 func (c *clinic) asked(b *testing.B) asked {
 	b.Helper()
-	text, err := c.server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	page, err := parse(bytes.NewReader(text))
-	if err != nil {
-		b.Fatal(err)
-	}
+	page := metricsOf(b, c.server)
 	count := func(verb, resource string) int {
 		return page.sum("apiserver_request_total", `verb="`+verb+`"`, `resource="`+resource+`"`)
 	}
@@ -275,13 +265,9 @@ type onlooker struct {
 	there int
 }
 
-// lookOn looks on until the benchmark is over.
-func lookOn(b *testing.B, d *bed) *onlooker {
+// watchRemedies looks on until the benchmark is over.
+func watchRemedies(b *testing.B, d *bed) *onlooker {
 	b.Helper()
-	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
 	o := &onlooker{since: map[string]time.Time{}}
 	note := func(object any, by int) {
 		now := time.Now()
@@ -293,46 +279,20 @@ func lookOn(b *testing.B, d *bed) *onlooker {
 		o.since[object.(*metav1.PartialObjectMetadata).Name] = now
 		o.there += by
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(api, remediator.GroupVersion.WithResource(resource), metav1.NamespaceAll, 0, nil, nil).Informer()
-	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	lookOn(b, d, remediator.GroupVersion.WithResource(resource), cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { note(object, 1) },
 		DeleteFunc: func(object any) { note(object, -1) },
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	var looking sync.WaitGroup
-	looking.Go(func() { informer.RunWithContext(ctx) })
-	b.Cleanup(func() {
-		cancel()
-		looking.Wait()
-	})
-	if !cache.WaitForCacheSync(b.Context().Done(), handler.HasSynced) {
-		b.Fatal(b.Context().Err())
-	}
 	return o
 }
 
 // count waits until exactly so many objects are there.
 func (o *onlooker) count(ctx context.Context, want int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	ticker := time.NewTicker(glance)
-	defer ticker.Stop()
-	for {
+	return awaitCount(ctx, fmt.Sprintf("%d remediation objects", want), func() int {
 		o.mu.Lock()
-		there := o.there
-		o.mu.Unlock()
-		if there == want {
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d remediation objects: %w; there are %d", want, ctx.Err(), there)
-		}
-	}
+		defer o.mu.Unlock()
+		return o.there
+	}, func(there int) bool { return there == want })
 }
 
 // seen returns when the object for a node came, or went.

@@ -1,7 +1,6 @@
 package scale
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/deploy"
@@ -151,14 +148,7 @@ type repairing struct {
 
 func (p *poolBed) asked(b *testing.B) repairing {
 	b.Helper()
-	text, err := p.server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	page, err := parse(bytes.NewReader(text))
-	if err != nil {
-		b.Fatal(err)
-	}
+	page := metricsOf(b, p.server)
 	count := func(verb, resource string) int {
 		return page.sum("apiserver_request_total", `verb="`+verb+`"`, `resource="`+resource+`"`, `subresource=""`)
 	}
@@ -243,10 +233,6 @@ type goings struct {
 
 func watchGoings(b *testing.B, d *bed) *goings {
 	b.Helper()
-	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
 	g := &goings{at: map[string]time.Time{}}
 	note := func(object any) {
 		claim := object.(*metav1.PartialObjectMetadata)
@@ -256,21 +242,7 @@ func watchGoings(b *testing.B, d *bed) *goings {
 			g.at[claim.Name] = time.Now()
 		}
 	}
-	informer := metadatainformer.NewFilteredMetadataInformer(api, karpenter.ClaimsResource, metav1.NamespaceAll, 0, nil, nil).Informer()
-	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }})
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
-	var looking sync.WaitGroup
-	looking.Go(func() { informer.RunWithContext(ctx) })
-	b.Cleanup(func() {
-		cancel()
-		looking.Wait()
-	})
-	if !cache.WaitForCacheSync(b.Context().Done(), handler.HasSynced) {
-		b.Fatal(b.Context().Err())
-	}
+	lookOn(b, d, karpenter.ClaimsResource, cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, object any) { note(object) }})
 	return g
 }
 
@@ -288,16 +260,5 @@ func (g *goings) seen(name string) time.Time {
 
 // wait waits until so many claims are being deleted.
 func (g *goings) wait(ctx context.Context, want int) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	ticker := time.NewTicker(glance)
-	defer ticker.Stop()
-	for g.count() < want {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %d claims to be deleted: %w; %d are", want, ctx.Err(), g.count())
-		}
-	}
-	return nil
+	return awaitCount(ctx, fmt.Sprintf("%d claims being deleted", want), g.count, func(going int) bool { return going >= want })
 }

@@ -1,0 +1,72 @@
+package scale
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// lookOn shows what there is of a resource and how it changes, as any informer sees it,
+// until the benchmark is over. What there is already it has shown when it returns.
+func lookOn(b *testing.B, d *bed, resource schema.GroupVersionResource, show cache.ResourceEventHandlerFuncs) {
+	b.Helper()
+	api, err := metadata.NewForConfig(d.cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	informer := metadatainformer.NewFilteredMetadataInformer(api, resource, metav1.NamespaceAll, 0, nil, nil).Informer()
+	handler, err := informer.AddEventHandler(show)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	var looking sync.WaitGroup
+	looking.Go(func() { informer.RunWithContext(ctx) })
+	b.Cleanup(func() {
+		cancel()
+		looking.Wait()
+	})
+	if !cache.WaitForCacheSync(b.Context().Done(), handler.HasSynced) {
+		b.Fatal(b.Context().Err())
+	}
+}
+
+// awaitCount waits until a count is right.
+func awaitCount(ctx context.Context, what string, count func() int, isRight func(int) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for !isRight(count()) {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w; there are %d", what, ctx.Err(), count())
+		}
+	}
+	return nil
+}
+
+// metricsOf returns what the API server tells of itself.
+func metricsOf(b *testing.B, server kubernetes.Interface) measured {
+	b.Helper()
+	text, err := server.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := parse(bytes.NewReader(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return page
+}
