@@ -50,13 +50,13 @@ func testRecreated(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.want("set", evict(almostHalf))
 	box := p.keep(placesNoExecute, 20)
-	w.start(rig.Options{Args: p.args(alone)})
+	w.start(rig.Options{Args: p.Args(alone)})
 	// Those whose taint is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 20)
 	for i, l := range kept {
-		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.node()}}))
+		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: addressee(l)}}))
 		var number int
-		if _, err := fmt.Sscanf(l.node(), w.name+"-%d", &number); err != nil {
+		if _, err := fmt.Sscanf(addressee(l), w.name+"-%d", &number); err != nil {
 			w.t.Fatal(err)
 		}
 		again := sickFromBirth(1)
@@ -68,7 +68,7 @@ func testRecreated(w *ward) {
 			w.admit(again)
 		}
 	}
-	box.empty()
+	box.Empty()
 	// 4 are gone, 8 are well, of 56 are 27 evicted.
 	w.counts(w.key("set"), 27, count-12-27)
 	w.recover(w.evicted(w.key("set"))[:5])

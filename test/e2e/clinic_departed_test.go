@@ -46,7 +46,7 @@ func testDepartedKilled(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 8})
 	w.check("check", atMost("1"))
 	w.vacate()
-	controller := w.start(rig.Options{Args: p.args(alone)})
+	controller := w.start(rig.Options{Args: p.Args(alone)})
 	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}
 	replacements := 0
 	for _, point := range []string{"before the page", "before the page, which arrives late", "after the page", "after the object is deleted"} {
@@ -58,7 +58,7 @@ func testDepartedKilled(w *ward) {
 		w.replies(object, "PermanentNodeDeletionExpected", metav1.ConditionTrue)
 		isNamed := w.namesInLedger()
 		box := p.keep(func(l *letter) bool {
-			return strings.HasPrefix(point, "before") && isNamed(l) && strings.Contains(string(l.body), taken)
+			return strings.HasPrefix(point, "before") && isNamed(l) && strings.Contains(string(l.Body), taken)
 		}, 0)
 		w.removeNode(taken)
 		var slow []*letter
@@ -76,7 +76,7 @@ func testDepartedKilled(w *ward) {
 			w.tries(taken)
 		}
 		w.kill(controller)
-		box.close()
+		box.Close()
 		if there, err := w.objects(w.t.Context(), taken); err != nil || slow != nil && len(there) == 0 {
 			w.t.Fatalf("nothing tells of %s any more: %v", taken, errors.Join(err, w.triesNow(taken, "quick")))
 		}
@@ -84,7 +84,7 @@ func testDepartedKilled(w *ward) {
 		w.says(next, "Sick", corev1.ConditionTrue)
 		w.waitsForReplacement(next)
 		for _, l := range slow {
-			_, err := l.deliver(w.t.Context()) // it has been succeeded, whatever the answer is
+			_, err := l.Deliver(w.t.Context()) // it has been succeeded, whatever the answer is
 			w.must(err)
 		}
 		if there, err := w.objects(w.t.Context(), taken); err == nil && len(there) > 0 {

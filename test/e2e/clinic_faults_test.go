@@ -128,7 +128,7 @@ func (w *world) befallClinic(t *testing.T, faults []fault) {
 func (w *ward) sends(method, resource string) func(*letter) bool {
 	is := about(method, resource)
 	return func(l *letter) bool {
-		return is(l) && (strings.Contains(l.path, w.name+"-") || bytes.Contains(l.body, []byte(w.name+"-")))
+		return is(l) && (strings.Contains(l.Path, w.name+"-") || bytes.Contains(l.Body, []byte(w.name+"-")))
 	}
 }
 
@@ -138,11 +138,11 @@ func (w *ward) makes() func(*letter) bool { return w.sends(http.MethodPost, "exa
 // made, the next one waits for minutes.
 func (w *ward) makesForWorker() func(*letter) bool {
 	makes := w.makes()
-	return func(l *letter) bool { return makes(l) && !bytes.Contains(l.body, []byte("isControlPlaneNode")) }
+	return func(l *letter) bool { return makes(l) && !bytes.Contains(l.Body, []byte("isControlPlaneNode")) }
 }
 
 func (w *ward) namesInLedger() func(*letter) bool {
-	return func(l *letter) bool { return names(l) && bytes.Contains(l.body, []byte(w.name+"-")) }
+	return func(l *letter) bool { return names(l) && bytes.Contains(l.Body, []byte(w.name+"-")) }
 }
 
 // ---- the controller is killed
@@ -189,7 +189,7 @@ func testClinicKilled(w *ward) {
 	var controller *rig.Controller
 	launch := func() {
 		if controller == nil {
-			controller = w.start(rig.Options{Args: p.args(alone)})
+			controller = w.start(rig.Options{Args: p.Args(alone)})
 		} else {
 			w.restart(controller.Part)
 		}
@@ -202,7 +202,7 @@ func testClinicKilled(w *ward) {
 			box := p.keep(blow.match, 0)
 			launch()
 			for range looks(w.t.Context()) {
-				if len(box.all()) > 0 {
+				if len(box.All()) > 0 {
 					break
 				}
 				turnOver()
@@ -211,13 +211,13 @@ func testClinicKilled(w *ward) {
 			w.arrives(slow, 0)
 			slow = nil
 			if fate == after {
-				w.arrives(box.all(), 0)
+				w.arrives(box.All(), 0)
 			}
 			w.kill(controller)
 			kills++
-			box.close()
+			box.Close()
 			if fate == late {
-				slow = box.all()
+				slow = box.All()
 			}
 			turnOver()
 		}
@@ -243,7 +243,7 @@ func planeInFlight(w *ward) (controller *rig.Controller, kept []*letter) {
 	w.check("check", atMost("100%"))
 	w.vacate()
 	box := p.keep(w.makes(), 1)
-	controller = w.start(rig.Options{Args: p.args(alone)})
+	controller = w.start(rig.Options{Args: p.Args(alone)})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	return controller, box.wait(w, 1)
 }
@@ -316,7 +316,7 @@ func testPlaneOwner(w *ward) {
 	w.says(w.node(1), "Sick", corev1.ConditionFalse)
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
 	w.queues()
-	kept[0].lose() // the controller hears that nobody answers
+	kept[0].Lose() // the controller hears that nobody answers
 	w.says(w.node(3), "Sick", corev1.ConditionTrue)
 	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
@@ -353,7 +353,7 @@ func testPlaneGoneOwner(w *ward) {
 	w.removeNode(w.node(1))
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
 	w.remainsOf()
-	kept[0].lose()
+	kept[0].Lose()
 	w.remainsOf()
 	w.letsGo(kept)
 }
@@ -429,12 +429,12 @@ func testCalledOff(w *ward) {
 	w.check("check", atMost("1"))
 	takes := p.keep(w.sends(http.MethodPost, "leases"), 1)
 	made := p.count(w.makes())
-	w.start(rig.Options{Args: p.args(alone)})
+	w.start(rig.Options{Args: p.Args(alone)})
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	takes.wait(w, 1)
 	w.fallSick(nodes[1:4])
 	w.checkTold("check", row(nodes[1], "GateClosed", "4 of 6"))
-	takes.all()[0].lose() // nothing was made
+	takes.All()[0].Lose() // nothing was made
 	w.checkTold("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
 	if got := made.Load(); got > 0 {
 		w.t.Errorf("%d were asked for after the gate had closed", got)
@@ -460,12 +460,12 @@ func testClinicLeaderKilled(w *ward) {
 		return passed > 8 && makes(l)
 	}, 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: p.args(short...)})
+	leader := w.start(rig.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
 	w.start(rig.Options{Args: short})
 	w.arrives(kept[:5], http.StatusCreated)
 	w.kill(leader)
-	box.close()
+	box.Close()
 	w.checkTold("check", counted(count, 0, count))
 	w.arrives(kept[5:], http.StatusConflict)
 	w.judgeCare(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Remediations: count})
@@ -483,14 +483,14 @@ func testClinicLeaderPaused(w *ward) {
 	w.check("check", atMost("100%"))
 	box := p.keep(w.makes(), 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: p.args(short...)})
+	leader := w.start(rig.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
 	w.must(leader.Pause())
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
 	w.start(rig.Options{Args: short})
 	w.checkTold("check", counted(2*count, count, count))
 	w.arrives(kept[:5], http.StatusCreated)
-	box.empty()
+	box.Empty()
 	leader.Expect()
 	w.must(leader.Resume())
 	w.ended(leader)
@@ -688,12 +688,12 @@ func testClinicRecreated(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.check("check", atMost("100%"))
 	box := p.keep(w.makes(), 10)
-	w.start(rig.Options{Args: p.args(alone)})
+	w.start(rig.Options{Args: p.Args(alone)})
 	// Those whose remediation is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 10)
 	for i, l := range kept {
 		var object unstructured.Unstructured
-		w.must(object.UnmarshalJSON(l.body))
+		w.must(object.UnmarshalJSON(l.Body))
 		w.removeNode(object.GetName())
 		var number int
 		_, err := fmt.Sscanf(object.GetName(), w.name+"-%d", &number)
@@ -708,7 +708,7 @@ func testClinicRecreated(w *ward) {
 		}
 	}
 	w.arrives(kept[:5], http.StatusCreated) // whoever sent them is not told
-	box.empty()
+	box.Empty()
 	w.checkTold("check", counted(18, 4, 14)) // 2 are gone, 4 are well
 	w.eventually("remediations of nodes that are there", func() error {
 		nodes, err := w.all(w.t.Context())

@@ -180,7 +180,7 @@ func testClinicRefused(w *ward) {
 	})
 	w.check("check", atMost("100%"))
 	tries, since := p.count(func(l *letter) bool { return w.makes()(l) && isAbout(l, nodes[0]) }), time.Now()
-	w.start(rig.Options{Args: p.args(alone)})
+	w.start(rig.Options{Args: p.Args(alone)})
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	w.heard("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
 	w.fallSick(nodes[1:])
@@ -196,7 +196,7 @@ func testClinicRefused(w *ward) {
 // isAbout says whether a letter that makes an object makes it for a node.
 func isAbout(l *letter, node string) bool {
 	var object unstructured.Unstructured
-	return object.UnmarshalJSON(l.body) == nil && object.GetAnnotations()[nodeNameAnnotation] == node
+	return object.UnmarshalJSON(l.Body) == nil && object.GetAnnotations()[nodeNameAnnotation] == node
 }
 
 // ---- somebody else

@@ -62,7 +62,7 @@ func testKilled(w *ward) {
 	var controller *rig.Controller
 	launch := func() {
 		if controller == nil {
-			controller = w.start(rig.Options{Args: p.args(alone)})
+			controller = w.start(rig.Options{Args: p.Args(alone)})
 		} else {
 			w.restart(controller.Part)
 		}
@@ -78,13 +78,13 @@ func testKilled(w *ward) {
 			w.arrives(slow, 0)
 			slow = nil
 			if fate == after {
-				w.arrives(box.all(), 0)
+				w.arrives(box.All(), 0)
 			}
 			w.kill(controller)
 			kills++
-			box.close()
+			box.Close()
 			if fate == late {
-				slow = box.all()
+				slow = box.All()
 			}
 			turnOver()
 		}
@@ -116,15 +116,15 @@ func testKilledOverLease(w *ward) {
 	for i, match := range []func(*letter) bool{claimsLease, renewsLease} {
 		box := p.keep(match, 0)
 		if i == 0 {
-			controller = w.start(rig.Options{Args: p.args(short...)})
+			controller = w.start(rig.Options{Args: p.Args(short...)})
 		} else {
 			w.restart(controller.Part)
 			w.arrives(slow, 0)
 		}
 		box.wait(w, 1)
 		w.kill(controller)
-		box.close()
-		slow = box.all()
+		box.Close()
+		slow = box.All()
 	}
 	w.restart(controller.Part)
 	w.counts(w.key("set"), 9, 11)

@@ -23,9 +23,9 @@ import (
 )
 
 // count counts the letters that match, and keeps none of them.
-func (p *post) count(match func(*letter) bool) *atomic.Int64 {
+func (o office) count(match func(*letter) bool) *atomic.Int64 {
 	var seen atomic.Int64
-	p.keep(func(l *letter) bool {
+	o.keep(func(l *letter) bool {
 		if match(l) {
 			seen.Add(1)
 		}
@@ -113,7 +113,7 @@ func testForbidden(w *ward) {
 	p := w.newPost(w.name)
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.want("set", evict(intstr.FromInt32(1)))
-	controller := w.start(rig.Options{Args: p.args(alone)})
+	controller := w.start(rig.Options{Args: p.Args(alone)})
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	giveBack := w.withdrawPatch()
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
@@ -190,7 +190,7 @@ func testRefusedEviction(w *ward) {
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 3})
 	w.want("set", evict(intstr.FromInt32(1)))
-	controller := w.start(rig.Options{Args: p.args(alone)})
+	controller := w.start(rig.Options{Args: p.Args(alone)})
 	allow := w.refuse(w.node(1), noEviction, metav1.StatusReasonInvalid)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -220,7 +220,7 @@ func testFrozen(w *ward) {
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 3})
 	w.want("set", evict(intstr.FromInt32(1)))
-	w.start(rig.Options{Args: p.args(alone)})
+	w.start(rig.Options{Args: p.Args(alone)})
 	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)

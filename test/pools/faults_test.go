@@ -120,7 +120,7 @@ func testKilled(p *pool) {
 	launch := func() {
 		p.t.Helper()
 		if controller == nil {
-			controller = p.run(rig.Options{Args: c.args(alone)})
+			controller = p.run(rig.Options{Args: c.Args(alone)})
 		} else {
 			p.must(controller.Restart(p.t.Context()))
 		}
@@ -138,7 +138,7 @@ func testKilled(p *pool) {
 			p.arrive(box.wait(p), 0)
 		}
 		p.must(controller.Kill())
-		if kept := box.close(); is == late {
+		if kept := box.Close(); is == late {
 			slow = kept
 		}
 		return first
@@ -159,7 +159,7 @@ func testKilled(p *pool) {
 		p.fallSick(spared[i])
 		over := killed(func(l *letter) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
 		p.says("BadDisk", corev1.ConditionFalse, spared[i])
-		killed(func(l *letter) bool { return spares(l) && l.path == over.path }, "sparing it", is)
+		killed(func(l *letter) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
 	}
 	launch()
 	p.arrive(slow, 0)
@@ -177,7 +177,7 @@ func testKilled(p *pool) {
 
 // isAbout says whether a letter is about the claim of a node.
 func isAbout(p *pool, l *letter, node string) bool {
-	return strings.HasSuffix(l.path, "/"+p.claimOf(node).GetName())
+	return strings.HasSuffix(l.Path, "/"+p.claimOf(node).GetName())
 }
 
 // testLateDeletion keeps a deletion until its node has recovered and was spared by an
@@ -185,16 +185,16 @@ func isAbout(p *pool, l *letter, node string) bool {
 func testLateDeletion(p *pool) {
 	c := p.newCourier()
 	box := c.keep(deletes)
-	first := p.run(rig.Options{Args: c.args(alone)})
+	first := p.run(rig.Options{Args: c.Args(alone)})
 	sick := p.names()[0]
 	claim := p.claimOf(sick)
 	p.fallSick(sick)
 	kept := box.wait(p)
 	var options metav1.DeleteOptions
-	p.must(json.Unmarshal(kept[0].body, &options))
+	p.must(json.Unmarshal(kept[0].Body, &options))
 	marked := p.claimOf(sick)
 	if only := options.Preconditions; only == nil || only.UID == nil || *only.UID != claim.GetUID() || only.ResourceVersion == nil || *only.ResourceVersion != marked.GetResourceVersion() {
-		p.t.Errorf("the deletion is not of this very version of the claim, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].body)
+		p.t.Errorf("the deletion is not of this very version of the claim, %s of %s: %s", marked.GetResourceVersion(), claim.GetUID(), kept[0].Body)
 	}
 	if on := marked.GetAnnotations(); on[markAnnotation] == "" || on[deadlineAnnotation] == "" {
 		p.t.Errorf("the claim has %v when its deletion is sent", on)
@@ -215,7 +215,7 @@ func testLateDeletion(p *pool) {
 func testLateMark(p *pool) {
 	c := p.newCourier()
 	box := c.keep(marks)
-	first := p.run(rig.Options{Args: c.args(alone)})
+	first := p.run(rig.Options{Args: c.Args(alone)})
 	nodes := p.names()
 	p.fallSick(nodes[0])
 	kept := box.wait(p)
@@ -236,7 +236,7 @@ var short = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-d
 func testPaused(p *pool) {
 	c := p.newCourier()
 	box := c.keep(func(l *letter) bool { return marks(l) || deletes(l) })
-	leader := p.run(rig.Options{Args: c.args(short...)})
+	leader := p.run(rig.Options{Args: c.Args(short...)})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	box.wait(p)
@@ -248,7 +248,7 @@ func testPaused(p *pool) {
 		}
 		return nil
 	})
-	box.empty()
+	box.Empty()
 	leader.Expect()
 	p.must(leader.Resume())
 	select {
