@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -53,16 +54,25 @@ func called(node string) string { return machineName.ReplaceAllString(node, "$1"
 
 // deadline tells how long the pods of a machine have that is being deleted.
 func deadline(claim *karpenter.NodeClaim) string {
-	if at := claim.Annotations[karpenter.TerminationTimestampAnnotation]; at != "" {
-		return ", its pods have time until " + at
+	text := claim.Annotations[karpenter.TerminationTimestampAnnotation]
+	at, err := time.Parse(time.RFC3339, text)
+	switch {
+	case err != nil: // there is none
+		return ""
+	case at.After(claim.DeletionTimestamp.Time):
+		return ", its pods have time until " + text
 	}
-	return ""
+	return ", its pods have no time left"
 }
 
 // tally tells what has come of a repair policy, as its status has it.
 func tally(policy *v1alpha1.RepairPolicy) string {
 	status := policy.Status
-	return fmt.Sprintf("%d nodes, %d sick, %d in repair, %d held", status.Nodes, status.Sick, status.Repairing, status.Held)
+	noun := "nodes"
+	if status.Nodes == 1 {
+		noun = "node"
+	}
+	return fmt.Sprintf("%d %s, %d sick, %d in repair, %d held", status.Nodes, noun, status.Sick, status.Repairing, status.Held)
 }
 
 // staffed looks for a pool with so many nodes, all of them Ready, and a claim for each.
@@ -110,6 +120,16 @@ func toldOf(reason string, want int) look {
 		}
 		if slices.Sort(about); len(about) < want {
 			return fmt.Sprintf("Events have said %s of [%s], want it of %d at least", reason, strings.Join(about, ", "), want)
+		}
+		return ""
+	}
+}
+
+// calm looks for a repair policy that has nothing to do.
+func calm(name string) look {
+	return func(s *sight) string {
+		if policy := s.policies[name]; policy == nil || policy.Status.Sick+policy.Status.Repairing > 0 {
+			return "RepairPolicy " + name + " has nodes that are sick or in repair"
 		}
 		return ""
 	}

@@ -154,6 +154,7 @@ func (o *onlooker) seeNode(was, is *corev1.Node) {
 	for _, change := range taintChanges(was.Spec.Taints, is.Spec.Taints) {
 		switch {
 		case strings.Contains(change, karpenter.UnregisteredTaint): // every node of Karpenter begins like that
+		case strings.Contains(change, kubernetesTaint) && is.Labels[karpenter.NodePoolLabel] != "": // and like that; its Ready tells it
 		case strings.Contains(change, kubernetesTaint):
 			o.tell.once(is.Name, change)
 		default:

@@ -119,7 +119,7 @@ func (s *stage) lateMachine(ctx context.Context) error {
 	if err := s.show(ctx, "get", "repairpolicies"); err != nil {
 		return err
 	}
-	if err := s.await(ctx, told("NodeReadyTimeoutRecovery", late), away(late), staffed(batchPool, batchNodes), governed(batchPolicy, batchNodes),
+	if err := s.await(ctx, told("NodeReadyTimeoutRecovery", late), away(late), staffed(batchPool, batchNodes), governed(batchPolicy, batchNodes), calm(batchPolicy),
 		podsRun(pods+(shopNodes+batchNodes)*karpenter.PodsPerNode)); err != nil {
 		return err
 	}

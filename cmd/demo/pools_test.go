@@ -56,7 +56,7 @@ func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
 		"kwok and Karpenter", "24 pods run after", "6 started on shop-",
 		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
 		"NodeRepairPending: Repair/NodePool/shop: ReadonlyFilesystem=True since", "eligible at",
-		"is being deleted, its pods have time until", "is deleted, by force", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
+		"is being deleted, its pods have no time left", "is being deleted by force", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
 		"batch-nodes batch 1 1 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
 		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
 		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
@@ -154,13 +154,23 @@ func TestTheLifeOfAClaimIsTold(t *testing.T) {
 	claim := poolClaim("shop-49gmp", shopPool)
 	o.seeClaim(nil, claim)
 	ending := claim.DeepCopy()
-	ending.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	ending.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: "2026-11-15T06:01:36Z"}
+	ending.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 11, 15, 6, 1, 36, 0, time.UTC)}
 	o.seeClaim(claim, ending)
 	o.seeClaim(ending, ending)
 	o.seeClaim(ending, nil)
-	read(t, out.String(), "shop NodeClaim shop-49gmp is there", "is being deleted, its pods have time until 2026-11-15T06:01:36Z", "NodeClaim shop-49gmp is gone")
+	read(t, out.String(), "shop NodeClaim shop-49gmp is there", "NodeClaim shop-49gmp is being deleted", "NodeClaim shop-49gmp is gone")
 	if got := strings.Count(out.String(), "NodeClaim"); got != 3 || len(o.sight.claims) != 0 {
 		t.Errorf("%d lines, and %d claims are left:\n%s", got, len(o.sight.claims), out.String())
+	}
+	for at, want := range map[string]string{
+		"":                     "",
+		"2026-11-15T06:01:35Z": ", its pods have no time left",
+		"2026-11-15T06:01:36Z": ", its pods have no time left",
+		"2026-11-15T07:01:36Z": ", its pods have time until 2026-11-15T07:01:36Z",
+	} {
+		ending.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: at}
+		if got := deadline(ending); got != want {
+			t.Errorf("with the deadline %s it is told%s, want%s", at, got, want)
+		}
 	}
 }

@@ -208,7 +208,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 	update(other.claims, nil, poolClaim("shop-1", shopPool))
 	update(other.nodes, nil, poolNode("batch-1", batchPool, corev1.ConditionTrue))
 	update(other.claims, nil, poolClaim("batch-1", batchPool))
-	update(other.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2}))
+	update(other.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2, Repairing: 1}))
 	update(other.nodes, nil, taintedNode("worker-0003", kernelTaint(noExecute)))
 	other.nodes["worker-0003"].Annotations = map[string]string{record.Annotation: "{}"}
 	other.nodes["worker-0003"].Status.Conditions = full.nodes["worker-0001"].Status.Conditions
@@ -245,6 +245,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 		"away":       away("worker-0003"),
 		"toldOf":     toldOf("Tainted", 1),
 		"governed":   governed(batchPolicy, 1),
+		"calm":       calm(batchPolicy),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if missing := l(&full); missing != "" {

@@ -63,7 +63,7 @@ func (l *loop) terminated(now time.Time, r *errandReport) {
 		l.cfg.Metrics.begunAfter(e.rule, now.Sub(b.wanted))
 		b.wanted = time.Time{}
 	}
-	what, words := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is deleted, %s", e.claim.Name, modeWords[mode])
+	what, words := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", e.claim.Name, modeWords[mode])
 	if e.rule.Kind == triage.ReadyTimeout {
 		l.cfg.Metrics.timedOut(pool, e.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery
@@ -74,8 +74,8 @@ func (l *loop) terminated(now time.Time, r *errandReport) {
 }
 
 var modeWords = map[v1alpha1.Termination]string{
-	v1alpha1.Forceful: "by force: nobody waits for its pods",
-	v1alpha1.Graceful: "gracefully: its pods are drained first",
+	v1alpha1.Forceful: "by force, nobody waits for its pods",
+	v1alpha1.Graceful: "gracefully, its pods are drained first",
 }
 
 // timeoutFor returns how long a node has under a ready timeout.
