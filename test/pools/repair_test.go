@@ -74,6 +74,7 @@ func TestPools(t *testing.T) {
 	t.Run("all was lawful", func(t *testing.T) {
 		w.judge(t, timeouts, history.Counts{Marks: 40, Terminations: 40, PolicyStatuses: 10, Remediations: 2, Releases: 2})
 	})
+	t.Run("no right was missing", func(t *testing.T) { testRights(t, w) })
 	t.Run("the schema is lost", func(t *testing.T) { testSchemaLost(t, w, c) })
 	t.Run("all was lawful also then", func(t *testing.T) {
 		timeouts.SchemaLost, timeouts.MayRestore = true, true
