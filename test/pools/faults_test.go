@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,27 +28,39 @@ func TestFaults(t *testing.T) {
 	// Nobody in this cluster has switched on the ready timeout.
 	never := w.found(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
-	for _, fault := range []struct {
+	faults := []struct {
 		name, pool string
+		startup    karpenter.Startup
 		test       func(*pool)
 		nodes      int
 		bound      any
 	}{
-		{"the controller is killed over every write", "killed", testKilled, 6, 2},
-		{"a deletion on its way does not take a node that was spared", "spared", testLateDeletion, 2, 1},
-		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", testLateMark, 2, 1},
-		{"the leader is paused with a request on its way", "paused", testPaused, 6, 2},
-		{"requests and answers are lost and refused", "weather", testWeather, 10, 3},
-		{"the API server is killed and restarted", "outage", testOutage, 6, 2},
-	} {
+		{"the controller is killed over every write", "killed", karpenter.StartsTainted, testKilled, 6, 2},
+		{"a deletion on its way does not take a node that was spared", "spared", karpenter.StartsReady, testLateDeletion, 2, 1},
+		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", karpenter.StartsReady, testLateMark, 2, 1},
+		{"the leader is paused with a request on its way", "paused", karpenter.StartsReady, testPaused, 6, 2},
+		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testWeather, 10, 3},
+		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2},
+	}
+	// All pools are made at once: the later ones fill while the first faults are tried.
+	pools := make([]*pool, len(faults))
+	for i, fault := range faults {
+		pools[i] = w.found(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: object{
+			"repair": repair("1s", object{"maxUnhealthy": fault.bound}), "disruption": budgets("100%"),
+		}}, fault.nodes)
+	}
+	for i, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
-			fault.test(w.founded(t, karpenter.Pool{Name: fault.pool, Spec: object{
-				"repair": repair("1s", object{"maxUnhealthy": fault.bound}), "disruption": budgets("100%"),
-			}}, fault.nodes))
+			p := pools[i].of(t)
+			if fault.startup == karpenter.StartsTainted {
+				p.startAll(func(*corev1.Node) bool { return !p.isHeldUp.Load() })
+			}
+			p.fills(fault.nodes)
+			fault.test(p)
 		})
 	}
 	t.Run("without the gate no node is replaced that is not ready", func(t *testing.T) {
-		p := &pool{world: w, t: t, name: never.name}
+		p := never.of(t)
 		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
 			t.Errorf("the nodes are %v, and not %s", nodes, bad.Name)
 		}
@@ -143,6 +156,9 @@ func testKilled(p *pool) {
 		}
 		return first
 	}
+	// No replacement gets ready while nobody is at work: an heir does not count one that
+	// was before it came, and keeps its place for a quarter of an hour.
+	p.isHeldUp.Store(true)
 	p.fallSick(nodes[:4]...)
 	for _, is := range []fate{never, after, late} {
 		killed(namesClaim, "naming it in the ledger", is)
@@ -153,6 +169,22 @@ func testKilled(p *pool) {
 	for _, is := range []fate{never, late, after} {
 		killed(deletes, "deleting it", is)
 	}
+	loads := func() int {
+		text, err := controller.Log()
+		p.must(err)
+		return strings.Count(text, " msg=loaded ")
+	}
+	before := loads()
+	launch()
+	p.eventually("an heir that has read everything", func(context.Context) error {
+		if loads() == before {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	p.isHeldUp.Store(false)
+	p.repaired(nodes[:4]...)
+	p.must(controller.Kill())
 	// The last two recover in the moment in which they are to go.
 	spared := nodes[4:]
 	for i, is := range []fate{after, late} {
@@ -253,7 +285,8 @@ func testPaused(p *pool) {
 	p.must(leader.Resume())
 	select {
 	case <-leader.Ended():
-	case <-p.t.Context().Done():
+	case <-time.After(patience):
+		p.t.Fatalf("it goes on, though another leads\n%s", p.lastWords())
 	}
 	p.settled(2, nodes...)
 }

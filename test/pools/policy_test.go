@@ -169,8 +169,10 @@ func (p *pool) isInTable(table string, lines ...string) {
 func testSelected(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
 	const label = "example.com/team"
-	first := w.founded(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
-	second := w.founded(t, karpenter.Pool{Name: "selected-b", Labels: map[string]string{label: "red"}}, 2)
+	first := w.found(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
+	second := w.found(t, karpenter.Pool{Name: "selected-b", Labels: map[string]string{label: "red"}}, 2)
+	first.fills(2)
+	second.fills(2)
 	first.policy("selected", "1s", selecting(label, "red"))
 	first.told("selected", counted(4, 0, 0, 0), condition(v1alpha1.Conflict, metav1.ConditionFalse))
 	sick := [2][]string{first.names(), second.names()}

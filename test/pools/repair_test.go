@@ -43,6 +43,7 @@ func TestPools(t *testing.T) {
 			"vetoes are heard":                                        testVetoes,
 			"a veto on the pool is heard":                             testVetoedPool,
 			"a claim that is being deleted is left alone":             testAlreadyGoing,
+			"we repair a node, and Karpenter does not":                testBeforeKarpenter,
 			"a policy names a pool":                                   testPolicy,
 			"a policy selects nodes of two pools":                     testSelected,
 			"a policy selects plain nodes":                            testPlainNodes,
@@ -55,11 +56,12 @@ func TestPools(t *testing.T) {
 			})
 		}
 	})
-	// For these there must be no pool that waits for its nodes.
-	t.Run("beside Karpenter's own repair", func(t *testing.T) {
+	// For these there must be no pool that waits for its nodes, and none that counts them:
+	// Karpenter launches whatever any pending pod needs along with its own replacements.
+	t.Run("beside Karpenter's own disruptions", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *world, *rig.Controller){
 			"Karpenter repairs a node, and nobody else does": testKarpentersRepair,
-			"we repair a node, and Karpenter does not":       testBeforeKarpenter,
+			"the block survives drift":                       testDrift,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -67,8 +69,7 @@ func TestPools(t *testing.T) {
 			})
 		}
 	})
-	// And these are not good company.
-	t.Run("the block survives drift and a restart", func(t *testing.T) { testDrift(t, w) })
+	t.Run("the block survives a restart of Karpenter", func(t *testing.T) { testRestart(t, w) })
 	t.Run("blocks survive what Karpenter writes", func(t *testing.T) { testBlocksKept(t, w) })
 	timeouts := history.Repairs{ReadyTimeout: 10 * time.Minute}
 	t.Run("all was lawful", func(t *testing.T) {

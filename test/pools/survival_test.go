@@ -15,15 +15,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// testDrift has Karpenter replace all nodes of a pool for a reason of its own, and then
-// be killed and come back. The block is in force all the while.
-func testDrift(t *testing.T, w *world) {
+// testDrift has Karpenter replace all nodes of a pool for a reason of its own. The block
+// is in force all the while.
+func testDrift(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "drift", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	before := p.names()
 	p.patch(object{"template": object{"metadata": object{"labels": object{"example.com/drift": "true"}}}})
 	p.gone(before...)
 	p.whole()
+}
+
+// testRestart goes on with that pool when Karpenter has been killed and has come back.
+func testRestart(t *testing.T, w *world) {
+	t.Helper()
+	p := &pool{world: w, t: t, name: "drift"}
 	p.must(w.karpenter.Kill())
 	p.must(w.karpenter.Restart(t.Context()))
 	sick := p.names()[0]

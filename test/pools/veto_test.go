@@ -2,6 +2,7 @@ package pools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -78,10 +79,15 @@ func testVetoes(t *testing.T, w *world, _ *rig.Controller) {
 	for _, node := range by {
 		p.untouched(a, node)
 	}
+	// One after the other, each without any help from the next.
 	for name, node := range by {
 		p.must(vetoes[name].lift(p, node))
-		p.gone(node)
-		t.Logf("%s: lifted, and the node is gone", name)
+		p.eventually(name+" lifted, and the claim deleted", func(context.Context) error {
+			if e := p.account().of(node); e == nil || e.deleted.IsZero() {
+				return errors.New("it is not")
+			}
+			return nil
+		})
 	}
 	if a = p.repaired(names...); len(a.endings) != len(names) || len(a.others) > 0 {
 		t.Errorf("%d terminations, and %d by others, of %d nodes", len(a.endings), len(a.others), len(names))
@@ -90,9 +96,14 @@ func testVetoes(t *testing.T, w *world, _ *rig.Controller) {
 
 func testVetoedPool(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
-	for number, annotation := range []string{karpentersVeto + "=true", ourVeto + "=true"} {
-		p := w.founded(t, karpenter.Pool{Name: fmt.Sprintf("vetoed-pool-%d", number), Spec: object{"repair": repair("1s")}}, 1)
-		veto := doNotRepair("nodepool", annotation, itsPool, "NodePool "+p.name+" is annotated ")
+	annotations := []string{karpentersVeto + "=true", ourVeto + "=true"}
+	pools := make([]*pool, len(annotations))
+	for i := range annotations {
+		pools[i] = w.found(t, karpenter.Pool{Name: fmt.Sprintf("vetoed-pool-%d", i), Spec: object{"repair": repair("1s")}}, 1)
+	}
+	for i, p := range pools {
+		p.fills(1)
+		veto := doNotRepair("nodepool", annotations[i], itsPool, "NodePool "+p.name+" is annotated ")
 		sick := p.names()[0]
 		p.must(veto.put(p, sick))
 		p.fallSick(sick)
@@ -161,24 +172,38 @@ func testAlreadyGoing(t *testing.T, w *world, _ *rig.Controller) {
 	}
 }
 
-// testKarpentersRepair has Karpenter repair a node by itself. Its drain lasts until after
-// the node is due here, too. Karpenter launches whatever any pending pod needs along with
-// the replacement, and gives up if one of those does not become ready: there must be no
-// such pool.
+// testKarpentersRepair has Karpenter repair a node by itself, and wait for its replacement
+// until the node is due here, too. Karpenter launches whatever any pending pod needs along
+// with the replacement, and gives up if one of those does not become ready: there must be
+// no such pool.
 func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
-	const toleration = 42 * time.Second // Karpenter's is 30, and it looks every ten
-	p := w.founded(t, karpenter.Pool{Name: "both-repair", Spec: object{
-		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": toleration.String()}}, "maxUnhealthy": "100%"},
-		"disruption": budgets("100%"),
-	}}, 2, stubborn(20*time.Second))
+	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second
+	tolerating := func(toleration string) object {
+		return object{"policies": list{object{"conditionType": condition, "conditionStatus": "True", "toleration": toleration}}, "maxUnhealthy": "100%"}
+	}
+	p := w.found(t, karpenter.Pool{Name: "both-repair", Startup: karpenter.StartsTainted, Spec: object{"repair": tolerating("1h"), "disruption": budgets("100%")}}, 2)
+	p.startAll(func(*corev1.Node) bool { return !p.isHeldUp.Load() })
+	p.fills(2)
+	p.isHeldUp.Store(true)
 	sick := p.names()[0]
 	claim := p.claimOf(sick)
-	p.says("KWOKUnhealthy", corev1.ConditionTrue, sick)
-	p.heard("Node", sick, "NodeRepairBlocked", "left alone")
+	p.must(p.SetCondition(t.Context(), sick, corev1.NodeCondition{
+		Type: condition, Status: corev1.ConditionTrue, Reason: "TestSaysSo", LastTransitionTime: metav1.NewTime(time.Now().Add(-toleratedByKarpenter)),
+	}))
+	p.eventually("Karpenter's choice", func(context.Context) error {
+		if karpenter.Condition(p.claimOf(sick), "DisruptionReason").Status != metav1.ConditionTrue {
+			return errors.New("it has not been made")
+		}
+		return nil
+	})
+	p.patch(object{"repair": tolerating("1s")})
+	p.heard("Node", sick, "NodeRepairBlocked", "left alone", claim.GetName()+" is about to be deleted by Karpenter: Unhealthy")
+	p.isHeldUp.Store(false)
 	p.gone(sick)
+	p.whole()
 	a := p.account()
-	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.endings) > 0 {
+	if e := a.of(sick); e == nil || !e.marked.IsZero() || len(a.endings) > 0 || len(a.others) != 1 {
 		t.Errorf("Karpenter has deleted the claim of %s, and somebody else has touched it: %+v", sick, e)
 	}
 	p.eventually("who deleted it", func(ctx context.Context) error {
@@ -200,7 +225,7 @@ func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
 func testBeforeKarpenter(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "first-repair", Spec: object{
-		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "5s"}}, "maxUnhealthy": "100%"},
+		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxUnhealthy": "100%"},
 		"disruption": budgets("100%"),
 	}}, 2)
 	sick := p.names()[0]

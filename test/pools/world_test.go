@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,6 +174,8 @@ type pool struct {
 	t        *testing.T
 	name     string
 	restores bool // we have been asked to put back what its NodePool has lost
+	// isHeldUp is for a pool that starts Tainted: no node of it gets ready for now.
+	isHeldUp *atomic.Bool
 }
 
 // object is a part of a manifest, and list one of its lists.
@@ -204,7 +207,7 @@ func budgets(nodes string) object { return object{"budgets": list{object{"nodes"
 // found makes a NodePool, and has a Deployment fill so many nodes of it.
 func (w *world) found(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
-	is := &pool{world: w, t: t, name: p.Name}
+	is := &pool{world: w, t: t, name: p.Name, isHeldUp: new(atomic.Bool)}
 	is.must(w.karpenter.CreatePool(t.Context(), p))
 	d := karpenter.Deployment{Name: p.Name, Pool: p.Name, Replicas: nodes * karpenter.PodsPerNode}
 	for _, change := range changes {
@@ -218,11 +221,24 @@ func (w *world) found(t *testing.T, p karpenter.Pool, nodes int, changes ...func
 func (w *world) founded(t *testing.T, p karpenter.Pool, nodes int, changes ...func(*karpenter.Deployment)) *pool {
 	t.Helper()
 	is := w.found(t, p, nodes, changes...)
-	is.whole()
-	if got := len(is.nodes()); got != nodes {
-		t.Fatalf("the pods of %s run on %d nodes, not on %d", is.name, got, nodes)
-	}
+	is.fills(nodes)
 	return is
+}
+
+// fills waits until all of the pods run, on so many nodes.
+func (p *pool) fills(nodes int) {
+	p.t.Helper()
+	p.whole()
+	if got := len(p.nodes()); got != nodes {
+		p.t.Fatalf("the pods of %s run on %d nodes, not on %d", p.name, got, nodes)
+	}
+}
+
+// of returns the pool as a part of the test has it.
+func (p *pool) of(t *testing.T) *pool {
+	part := *p
+	part.t = t
+	return &part
 }
 
 func (p *pool) must(err error) {
