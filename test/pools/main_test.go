@@ -13,7 +13,7 @@ import (
 
 // pools is how many tests are at work at a time: they wait more than they compute, and
 // too many would wait for each other.
-const pools = "8"
+const pools = "14"
 
 func TestMain(m *testing.M) {
 	// The command line is read later, and wins.

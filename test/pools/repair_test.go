@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
-// TestPools has one cluster for all: each part has a NodePool for itself.
+// TestPools has one cluster for many: each part has a NodePool for itself.
 func TestPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
@@ -56,9 +56,24 @@ func TestPools(t *testing.T) {
 			})
 		}
 	})
-	// For these there must be no pool that waits for its nodes, and none that counts them:
-	// Karpenter launches whatever any pending pod needs along with its own replacements.
-	t.Run("beside Karpenter's own disruptions", func(t *testing.T) {
+	t.Run("blocks survive what Karpenter writes", func(t *testing.T) { testBlocksKept(t, w) })
+	t.Run("all was lawful", func(t *testing.T) {
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 40, Terminations: 40, PolicyStatuses: 10, Remediations: 2, Releases: 2})
+	})
+	t.Run("no right was missing", func(t *testing.T) { testRights(t, w) })
+}
+
+// TestBesideKarpenter has a cluster in which there is no pool that waits for its nodes,
+// and none that counts them: Karpenter launches whatever any pending pod needs along with
+// the replacements of its own disruptions, and gives up if one of those does not become
+// ready. And here it may be killed, and its CRDs applied again.
+func TestBesideKarpenter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
+	c := w.start(t, rig.Options{Args: []string{readyTimeouts}})
+	lost := w.found(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
+	lost.fills(2)
+	t.Run("together", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *world, *rig.Controller){
 			"Karpenter repairs a node, and nobody else does": testKarpentersRepair,
 			"the block survives drift":                       testDrift,
@@ -71,17 +86,19 @@ func TestPools(t *testing.T) {
 	})
 	t.Run("the block survives a restart of Karpenter", func(t *testing.T) { testRestart(t, w) })
 	t.Run("blocks survive what Karpenter writes", func(t *testing.T) { testBlocksKept(t, w) })
-	timeouts := history.Repairs{ReadyTimeout: 10 * time.Minute}
-	t.Run("all was lawful", func(t *testing.T) {
-		w.judge(t, timeouts, history.Counts{Marks: 40, Terminations: 40, PolicyStatuses: 10, Remediations: 2, Releases: 2})
-	})
+	t.Run("all was lawful", func(t *testing.T) { w.judge(t, readyTimeoutsOn, history.Counts{Marks: 1, Terminations: 1}) })
 	t.Run("no right was missing", func(t *testing.T) { testRights(t, w) })
-	t.Run("the schema is lost", func(t *testing.T) { testSchemaLost(t, w, c) })
+	t.Run("the schema is lost", func(t *testing.T) { testSchemaLost(lost.of(t), c) })
 	t.Run("all was lawful also then", func(t *testing.T) {
-		timeouts.SchemaLost, timeouts.MayRestore = true, true
-		w.judge(t, timeouts, history.Counts{Terminations: 42, Restores: 1})
+		repairs := readyTimeoutsOn
+		repairs.SchemaLost, repairs.MayRestore = true, true
+		w.judge(t, repairs, history.Counts{Terminations: 3, Restores: 1})
 	})
 }
+
+// readyTimeoutsOn is what the judge is told where nodes are replaced that do not become
+// ready.
+var readyTimeoutsOn = history.Repairs{ReadyTimeout: 10 * time.Minute}
 
 // slow is how late a busy machine may be.
 const slow = 20 * time.Second

@@ -88,11 +88,11 @@ func (p *pool) hides(is bool) {
 
 // testSchemaLost applies Karpenter's own CRD again, as an upgrade of its chart does. The
 // last good policy stays in force, and comes back onto the pool where that is asked for.
-func testSchemaLost(t *testing.T, w *world, c *rig.Controller) {
+func testSchemaLost(p *pool, c *rig.Controller) {
+	t := p.t
 	t.Helper()
-	p := w.founded(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	p.measures(c, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
-	p.must(w.karpenter.InstallCRDs(t.Context()))
+	p.must(p.karpenter.InstallCRDs(t.Context()))
 	p.hides(true)
 	p.heard("NodePool", p.name, "RepairSchemaLost")
 	// Somebody's write prunes what is stored.
@@ -105,9 +105,9 @@ func testSchemaLost(t *testing.T, w *world, c *rig.Controller) {
 
 	p.restores = true
 	p.must(c.Kill())
-	_, err := w.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
+	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
 	p.must(err)
-	heir := w.start(t, rig.Options{Args: []string{alone, "--restore-nodepool-schema"}})
+	heir := p.start(t, rig.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
 	p.must(err)

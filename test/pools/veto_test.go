@@ -173,9 +173,7 @@ func testAlreadyGoing(t *testing.T, w *world, _ *rig.Controller) {
 }
 
 // testKarpentersRepair has Karpenter repair a node by itself, and wait for its replacement
-// until the node is due here, too. Karpenter launches whatever any pending pod needs along
-// with the replacement, and gives up if one of those does not become ready: there must be
-// no such pool.
+// until the node is due here, too.
 func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
 	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second

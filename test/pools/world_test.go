@@ -236,6 +236,7 @@ func (p *pool) fills(nodes int) {
 
 // of returns the pool as a part of the test has it.
 func (p *pool) of(t *testing.T) *pool {
+	t.Helper()
 	part := *p
 	part.t = t
 	return &part
@@ -372,13 +373,17 @@ func (p *pool) gone(nodes ...string) {
 func (p *pool) heard(kind, name, reason string, words ...string) {
 	p.t.Helper()
 	p.eventually(reason+" about "+kind+" "+name, func(ctx context.Context) error {
+		begins, isPart := strings.CutSuffix(name, "*")
+		about := client.MatchingFields{"regarding.kind": kind} // Karpenter tells much, and much of it of pods
+		if !isPart {
+			about["regarding.name"] = name
+		}
 		var list eventsv1.EventList
-		if err := p.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		if err := p.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), about); err != nil {
 			return err
 		}
 		var others []string
 		for _, e := range list.Items {
-			begins, isPart := strings.CutSuffix(name, "*")
 			if e.Regarding.Kind != kind || e.Regarding.Name != name && (!isPart || !strings.HasPrefix(e.Regarding.Name, begins)) {
 				continue
 			}

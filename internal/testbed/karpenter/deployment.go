@@ -92,7 +92,7 @@ func (k *Karpenter) Whole(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("looking at the pods of deployment %s: %w", name, err)
 	}
-	nodes, err := k.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: testbed.PoolLabel})
+	nodes, err := k.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: testbed.PoolLabel + "=" + d.Spec.Template.Spec.NodeSelector[testbed.PoolLabel]})
 	if err != nil {
 		return fmt.Errorf("looking at the nodes of deployment %s: %w", name, err)
 	}
