@@ -77,6 +77,14 @@ func (p *pool) run(o rig.Options) *rig.Controller {
 	return p.start(p.t, o)
 }
 
+// times returns how often a controller has said something in its log.
+func (p *pool) times(c *rig.Controller, message string) int {
+	p.t.Helper()
+	text, err := c.Log()
+	p.must(err)
+	return strings.Count(text, " msg="+message+" ")
+}
+
 // settled waits until all of these nodes are replaced, and says that nothing is left
 // half done, that nobody was replaced twice, and that no more than so many were at once.
 func (p *pool) settled(bound int, nodes ...string) *account {
@@ -169,15 +177,10 @@ func testKilled(p *pool) {
 	for _, is := range []fate{never, late, after} {
 		killed(deletes, "deleting it", is)
 	}
-	loads := func() int {
-		text, err := controller.Log()
-		p.must(err)
-		return strings.Count(text, " msg=loaded ")
-	}
-	before := loads()
+	before := p.times(controller, "loaded")
 	launch()
 	p.eventually("an heir that has read everything", func(context.Context) error {
-		if loads() == before {
+		if p.times(controller, "loaded") == before {
 			return errors.New("it has not")
 		}
 		return nil
@@ -269,11 +272,20 @@ func testPaused(p *pool) {
 	c := p.newCourier()
 	box := c.keep(func(l *letter) bool { return marks(l) || deletes(l) })
 	leader := p.run(rig.Options{Args: c.Args(short...)})
+	p.eventually("a leader", func(context.Context) error {
+		if p.times(leader, "leading") == 0 {
+			return errors.New("it does not lead")
+		}
+		return nil
+	})
+	next := p.run(rig.Options{Args: short})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	box.wait(p)
+	if p.times(next, "leading") > 0 {
+		p.t.Errorf("two lead\n%s", p.lastWords())
+	}
 	p.must(leader.Pause())
-	p.run(rig.Options{Args: short})
 	p.eventually("a termination by the next leader", func(context.Context) error {
 		if a := p.account(); len(a.endings) == 0 {
 			return errors.New("there is none")
