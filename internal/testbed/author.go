@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,9 +115,18 @@ func newLedger(requests []*request) *ledger {
 // It is to be asked about all changes in their order.
 func (l *ledger) author(change Change, before *unstructured.Unstructured) Author {
 	if told := l.exact[change.ResourceVersion]; len(told) > 0 {
-		return l.authorByAnswer(change, told)
+		return l.authorByAnswer(change, ableTo(change, before, told))
 	}
 	return l.authorByEffect(change, effectsOf(change, before))
+}
+
+// ableTo leaves out who cannot have made a change: a write to the status that changes
+// nothing is told the version of whoever was faster, and no such write changes a spec.
+func ableTo(change Change, before *unstructured.Unstructured, told []*request) []*request {
+	if before == nil || equality.Semantic.DeepEqual(before.Object["spec"], change.Object.Object["spec"]) {
+		return told
+	}
+	return slices.DeleteFunc(slices.Clone(told), func(r *request) bool { return r.author.Subresource == "status" })
 }
 
 // authorByAnswer judges those who were told of the change.

@@ -248,3 +248,27 @@ func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
 		t.Errorf("evicted by %s", got)
 	}
 }
+
+func TestLedgerKnowsThatAStatusWriteChangesNoSpec(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	asked := func(user, subresource string) *request {
+		r := &request{
+			author:   Author{User: user, Verb: "patch", Subresource: subresource},
+			resource: NodesResource.GroupResource(), name: "n",
+			received: at(0), ended: at(3), answered: true, code: 200,
+		}
+		r.answer.Metadata.ResourceVersion = "7"
+		return r
+	}
+	node := func(unschedulable bool) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"unschedulable": unschedulable}}}
+	}
+	book := newLedger([]*request{asked("alice", ""), asked("bob", "status")})
+	change := Change{Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "7", Object: node(true), Time: at(10)}
+	if got := book.author(change, node(false)); got.User != "alice" {
+		t.Errorf("the spec was changed by %s", got)
+	}
+	if got := book.author(change, node(true)); got.Known() {
+		t.Errorf("something else was changed by %s, and nobody can tell", got)
+	}
+}
