@@ -223,6 +223,9 @@ func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *he
 
 // budgeted says the same by the budgets of the pool alone.
 func (l *loop) budgeted(now time.Time, id triage.RuleID, name string, count *headcount) (*triage.Allowance, time.Time) {
+	if name == "" { // a claim that somebody has made without a pool has no budgets, and nor have nodes without a claim
+		return nil, time.Time{}
+	}
 	pool := l.repairs.pools[name]
 	if pool == nil {
 		return &triage.Allowance{Words: "NodePool " + name + " is gone"}, time.Time{}

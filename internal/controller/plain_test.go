@@ -128,6 +128,21 @@ func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
 	})
 }
 
+// A NodeClaim can be made by hand, and is of no NodePool then. It has nothing to say
+// about nodes that are of none either.
+func TestAClaimWithoutAPoolIsNoneOfAPlainNodesBusiness(t *testing.T) {
+	openPlainHall(t, func(h *hall) {
+		h.remediates("quick")
+		h.launches("", "by-hand")
+		h.breaks(corev1.ConditionTrue, "a")
+		h.passes(10 * time.Minute)
+		if is := h.finding(triage.Repair, "a"); is.Code == triage.NotAllowed {
+			t.Errorf("what is said of it: %v", is)
+		}
+		h.wants("a", begin)
+	})
+}
+
 // Whether anything can be done about a plain node depends on its policy, and it does not
 // take news of the node for that to be noticed.
 func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
