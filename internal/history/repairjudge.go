@@ -291,10 +291,10 @@ func (r *replay) takePlace(n *node, c *claim, asked []*block, wrong func(Kind, s
 	r.fleet.places = append(r.fleet.places, p)
 	taken, gone := r.taken(c.pool)
 	r.report.Peak["NodePool/"+c.pool] = max(r.report.Peak["NodePool/"+c.pool], taken)
-	largest := 0
+	largest, beside := 0, r.beside(c.pool)
 	for _, b := range asked {
 		for _, nodes := range r.head(c.mark.Rule).recent(r.horizon()) {
-			largest = max(largest, b.bound(nodes+gone))
+			largest = max(largest, b.bound(nodes+gone-beside))
 		}
 	}
 	if taken > largest {
@@ -318,6 +318,32 @@ func (r *replay) taken(pool string) (taken, gone int) {
 		}
 	}
 	return taken, gone
+}
+
+// beside counts the nodes of a pool that are ready beside those that they are to replace:
+// the pool has no more for them than it had when the first of those began to go.
+func (r *replay) beside(pool string) int {
+	var first time.Time
+	there, gone := 0, 0
+	for _, p := range r.fleet.places {
+		if p.pool == pool && p.gone.IsZero() && (first.IsZero() || p.marked.Before(first)) {
+			first = p.marked
+		}
+	}
+	if first.IsZero() {
+		return 0
+	}
+	for _, n := range r.nodes {
+		if n.labels[poolLabel] == pool && n.isReady() && n.came.After(first.Add(r.cfg.Lag+time.Second)) {
+			there++
+		}
+	}
+	for _, p := range r.fleet.places {
+		if p.pool == pool && !p.gone.IsZero() && p.gone.After(first.Add(-r.cfg.Lag)) {
+			gone++
+		}
+	}
+	return max(0, there-gone)
 }
 
 // findSuccessor gives a node that is gone a successor, and the one that had it before

@@ -478,6 +478,18 @@ func TestPlantedInBounds(t *testing.T) {
 			s.pass(time.Minute)
 			s.ends("n3", onPool)
 		}},
+		"where replacements are there already": {CapExceeded, "4 nodes of the pool are in repair: at most 3", func(s *depot) {
+			s.pool("blue", with2(unbudgeted, `"maxUnhealthy":"60%"`))
+			s.breaks("n1", "n2", "n3", "n4")
+			s.ends("n1", onPool)
+			s.ends("n2", onPool)
+			s.ends("n3", onPool)
+			s.pass(time.Minute)
+			s.machine("blue", "n6")
+			s.machine("blue", "n7")
+			s.pass(time.Minute)
+			s.ends("n4", onPool)
+		}},
 		"where the new node is of another pool": {CapExceeded, "at most 1", func(s *depot) {
 			s.pool("red", badDisk)
 			s.breaks("n1", "n2")

@@ -339,17 +339,28 @@ func (s *workshop) against(node, rule string, isUnderWay bool) (why []string) {
 	return why
 }
 
+// members are the nodes of a pool, without those that are younger than the first of those
+// that are in repair.
 func (s *workshop) members(pool string) (count int) {
-	for _, n := range s.nodes {
-		count += one(n.Labels[poolLabel] == pool)
+	first := s.now
+	for _, p := range s.spots {
+		if p.pool == pool && !s.isFree(p) && p.since.Before(first) {
+			first = p.since
+		}
+	}
+	for name, n := range s.nodes {
+		count += one(n.Labels[poolLabel] == pool && s.born[name].Before(first))
 	}
 	return count
 }
 
+func (s *workshop) isFree(p *spotInRepair) bool {
+	return !p.gone.IsZero() && (p.isReplaced || !s.now.Before(p.gone.Add(15*time.Minute)))
+}
+
 func (s *workshop) inRepair(pool string) (count int) {
 	for _, p := range s.spots {
-		isFree := !p.gone.IsZero() && (p.isReplaced || !s.now.Before(p.gone.Add(15*time.Minute)))
-		count += one(p.pool == pool && !isFree)
+		count += one(p.pool == pool && !s.isFree(p))
 	}
 	return count
 }
@@ -392,16 +403,19 @@ func (s *workshop) isSure(node string) bool {
 	switch s.rash {
 	case "held": // for as long as a node has to become ready, at least
 		return s.tried[pool].Add(9 * time.Minute).After(s.now)
-	case "soon": // stamps are whole seconds, and one is forgiven
-		return s.sick[node].Truncate(time.Second).Add(s.terms[pool].wait - time.Second).After(s.now)
+	case "soon": // stamps are whole seconds, may be of the one before, and one is forgiven
+		return s.sick[node].Truncate(time.Second).Add(s.terms[pool].wait - 2*time.Second).After(s.now)
 	case "young":
-		return s.born[node].Truncate(time.Second).Add(10*time.Minute - time.Second).After(s.now)
+		return s.born[node].Truncate(time.Second).Add(10*time.Minute - 2*time.Second).After(s.now)
 	}
-	there := 0
+	there, most := 0, len(s.spots)
 	for _, p := range s.spots {
 		there += one(p.pool == pool && p.gone.IsZero())
 	}
-	return s.rash != "bound" || there+1 > s.bound(pool, s.members(pool)+len(s.spots))
+	for _, n := range s.nodes {
+		most += one(n.Labels[poolLabel] == pool)
+	}
+	return s.rash != "bound" || there+1 > s.bound(pool, most)
 }
 
 func drawnRepairs(t *testing.T, rash []string, judge func(t *rapid.T, s *workshop), saw map[string]int, should ...string) {

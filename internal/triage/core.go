@@ -237,7 +237,9 @@ func (c *Core) Resume(now time.Time, g Grant) {
 			c.wake(n)
 		}
 		if ep.departure != nil {
-			ep.departure.replaced = g.Replaced
+			if ep.departure.replaced = g.Replaced; !g.Replaced {
+				ep.departure.by = nil
+			}
 		}
 	}
 	c.retire(r)
@@ -348,7 +350,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 		p.Gate = r.spec.Bound.Gate.Of(r.total.Meant())
 	}
 	if r.spec.Bound.Cap != nil {
-		p.Cap = r.spec.Bound.Cap.Of(r.total.Selected)
+		p.Cap = r.spec.Bound.Cap.Of(c.basis(r))
 	}
 	p.Storm, p.CalmSince, p.CalmUntil = r.storm, instant(r.calmSince), instant(r.calmUntil())
 	return p, true

@@ -17,6 +17,7 @@ type rule struct {
 	barred     queue // who waits for somebody's word
 	unseen     queue // whose first step was decided and never seen
 	departures []*departure
+	standing   standing
 	episodes   int
 	isTouched  bool
 	pool       *pool      // with whom it shares its cap, nil for nobody

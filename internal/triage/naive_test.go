@@ -44,6 +44,7 @@ type patient struct {
 	ready       bool      // once
 	initialized bool      // once
 	started     bool      // it was ready once while its startup taints were there
+	standsIn    bool      // it replaces one that has gone
 	changed     map[string]time.Time
 	stale       map[string]bool
 	flapped     map[string]bool // between the last two observations, while that is looked at
@@ -83,6 +84,7 @@ type response struct {
 	since     time.Time
 	failed    bool
 	replaced  bool
+	by        *patient // what replaces it, if that was seen
 	// terminates is kept when the rule goes, since nobody else could tell what
 	// its steps were.
 	terminates bool
@@ -318,7 +320,9 @@ func (t *twin) Resume(now time.Time, g triage.Grant) {
 		}
 		terminates := ladder && rule.Response.Ladder[min(c.step, len(rule.Response.Ladder)-1)].Action == triage.Terminate
 		if terminates || deletes(p.facts, g.Rule) {
-			c.replaced = g.Replaced
+			if c.replaced = g.Replaced; !c.replaced {
+				c.by = nil
+			}
 		}
 	}
 	t.decide()
@@ -682,7 +686,9 @@ func (c *chart) note(rule triage.Rule) {
 		}
 		c.terminates, c.noted = terminates, c.step+1
 	}
-	c.replaced = c.replaced && c.departs()
+	if c.replaced = c.replaced && c.departs(); !c.replaced {
+		c.by = nil
+	}
 }
 
 func (t *twin) forget(name string) {
@@ -691,6 +697,9 @@ func (t *twin) forget(name string) {
 		return
 	}
 	for id, c := range p.charts {
+		if c.departs() && c.by != nil {
+			c.by.standsIn = true
+		}
 		if c.departs() && !c.replaced {
 			t.vacancy = append(t.vacancy, triage.Grant{
 				Rule: id, Node: name, UID: p.facts.UID, Step: c.step, Since: c.since, Gone: t.now, ControlPlane: p.facts.ControlPlane,
@@ -720,12 +729,14 @@ func (t *twin) replace(p *patient) {
 		}
 		for id, c := range other.charts {
 			if c.departs() && !c.replaced {
-				open = append(open, termination{c.since, name, id, func() { c.replaced = true }})
+				open = append(open, termination{c.since, name, id, func() { c.replaced, c.by = true, p }})
 			}
 		}
 	}
 	for i, v := range t.vacancy {
-		open = append(open, termination{v.Since, v.Node, v.Rule, func() { t.vacancy = slices.Delete(t.vacancy, i, i+1) }})
+		open = append(open, termination{v.Since, v.Node, v.Rule, func() {
+			t.vacancy, p.standsIn = slices.Delete(t.vacancy, i, i+1), true
+		}})
 	}
 	open = slices.DeleteFunc(open, func(o termination) bool {
 		rule, known := t.rules[o.rule]
@@ -815,7 +826,7 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		}
 	}
 	taken := t.pooled(rule.ID)
-	if limit := allows(rule.Bound.Cap, counts.Selected); limit >= 0 && taken >= limit {
+	if limit := allows(rule.Bound.Cap, t.basis(rule)); limit >= 0 && taken >= limit {
 		if counts.Treated < limit {
 			t.saw["held: by another rule of the pool"]++
 		}
@@ -823,12 +834,42 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		for _, mate := range t.mates(rule.ID) {
 			gone += t.unreplaced(mate)
 		}
-		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: counts.Selected, Pool: rule.Bound.Pool, Departed: gone}, true
+		return triage.Reason{Code: triage.CapFull, Have: taken, Limit: limit, Of: t.basis(rule), Pool: rule.Bound.Pool, Departed: gone}, true
 	}
 	if word, told := t.allowances[rule.ID]; told && word.Places <= 0 && len(rule.Response.Ladder) > 0 {
 		return triage.Reason{Code: triage.NotAllowed, Other: word.Words}, true
 	}
 	return triage.Reason{}, false
+}
+
+// basis is of how many nodes the cap is a share: of all, without those that were made
+// since the first began to go of those that are to be replaced, unless they replace one
+// that has gone.
+func (t *twin) basis(rule triage.Rule) (nodes int) {
+	var going []time.Time
+	for _, mate := range t.mates(rule.ID) {
+		for _, p := range t.nodes {
+			if c := p.chart(mate); c.departs() {
+				going = append(going, c.since)
+			}
+		}
+		for _, v := range t.vacancy {
+			if v.Rule == mate {
+				going = append(going, v.Since)
+			}
+		}
+	}
+	isShare := rule.Bound.Cap != nil && rule.Bound.Cap.Percent
+	for _, p := range t.nodes {
+		switch {
+		case !selects(rule, p.facts):
+		case isShare && len(going) > 0 && !p.standsIn && !p.created.Before(slices.MinFunc(going, time.Time.Compare).Truncate(time.Second)):
+			t.saw["newcomers that make no room"]++
+		default:
+			nodes++
+		}
+	}
+	return nodes
 }
 
 // mates are all rules that share a pool with this one, itself among them.
@@ -981,7 +1022,7 @@ func (t *twin) Population(id triage.RuleID) (triage.Population, bool) {
 		Counts: n,
 		Zones:  t.zones(rule),
 		Gate:   allows(rule.Bound.Gate, n.Selected+n.Departed),
-		Cap:    allows(rule.Bound.Cap, n.Selected),
+		Cap:    allows(rule.Bound.Cap, t.basis(rule)),
 		Pooled: t.pooled(id),
 	}
 	population.CalmSince, population.Storm = t.storms[id]

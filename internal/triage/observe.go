@@ -17,6 +17,7 @@ type node struct {
 	starting     bool
 	confirmed    bool
 	wasReady     bool
+	standsIn     bool // for one that has gone
 	isWoken      bool
 	forgotten    bool
 

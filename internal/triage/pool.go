@@ -97,6 +97,52 @@ func (r *rule) inTreatment() (taken int) {
 	return taken
 }
 
+// standing is how many of a rule's nodes are older than the first of those that are going,
+// or stand in for one. It is counted when somebody asks, and kept until nodes come or
+// leave.
+type standing struct {
+	before int64 // when the first was decided, zero if nothing is kept
+	nodes  int
+}
+
+// basis is of how many nodes a cap is a share: of those that are selected. While nodes are
+// being replaced their replacements are there beside them, and so would let more go, and
+// then more: a half would come to be nearly all. So of those that were made since the first
+// of them began to go, only those count that replace one that has gone.
+func (c *Core) basis(r *rule) int {
+	limit, first := r.spec.Bound.Cap, r.firstToGo()
+	if limit == nil || !limit.Percent || first == 0 {
+		return r.total.Selected
+	}
+	if r.standing.before != first {
+		r.standing = standing{before: first}
+		for _, n := range c.everybody {
+			if (n.created < first || n.standsIn) && n.selectedBy(r) {
+				r.standing.nodes++
+			}
+		}
+	}
+	return r.standing.nodes
+}
+
+// firstToGo is when the first was decided of those that are to be replaced and those that
+// have gone and are not yet, under all rules of the pool; zero if there are none. Creation
+// times are whole seconds, so it is one, too.
+func (r *rule) firstToGo() (first int64) {
+	members := []*rule{r}
+	if r.pool != nil {
+		members = r.pool.members
+	}
+	for _, member := range members {
+		for _, d := range member.departures {
+			if at := nanos(instant(d.decided()).Truncate(time.Second)); first == 0 || at < first {
+				first = at
+			}
+		}
+	}
+	return first
+}
+
 // departed is how many of those are gone and not replaced yet.
 func (r *rule) departed() (gone int) {
 	if r.pool == nil {

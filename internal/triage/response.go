@@ -14,6 +14,7 @@ type departure struct {
 	step     int
 	episode  *episode // nil once the node has gone
 	replaced bool     // a replacement has been counted for it
+	by       *node    // that, if it was counted here
 
 	since, gone  int64
 	controlPlane bool
@@ -77,8 +78,9 @@ func (c *Core) takeUpResponse(ep *episode) {
 		ep.seen = step
 		if step == ep.step {
 			ep.failed = latest.Failed
-			if since := nanos(latest.Since); since != 0 {
+			if since := nanos(latest.Since); since != 0 && since != ep.stepSince {
 				ep.stepSince = since
+				c.touchGoing(ep)
 			}
 		}
 	case ep.placed:
@@ -91,7 +93,7 @@ func (c *Core) takeUpResponse(ep *episode) {
 		ep.notBefore = c.now
 	}
 	if ep.active {
-		ep.fitDeparture()
+		c.fitDeparture(ep)
 	}
 }
 
@@ -165,7 +167,7 @@ func (c *Core) deactivate(ep *episode) {
 	ep.rule.zone(ep.node.zone).Treated--
 	c.setRecovering(ep, false)
 	c.touchPool(ep.rule)
-	ep.dropDeparture()
+	c.dropDeparture(ep)
 	if !ep.rule.treats() {
 		return
 	}
@@ -188,14 +190,23 @@ func (c *Core) setStep(ep *episode, step int, since int64) {
 	if !ep.rule.gone {
 		ep.terminates = ep.rule.terminates(step)
 	}
-	ep.fitDeparture()
+	c.touchGoing(ep)
+	c.fitDeparture(ep)
+}
+
+// touchGoing notes that another may be the first to go now, after which nodes must not be
+// made to count.
+func (c *Core) touchGoing(ep *episode) {
+	if ep.departure != nil {
+		c.touchPool(ep.rule)
+	}
 }
 
 // fitDeparture notes whether the node is to be replaced if it goes.
-func (ep *episode) fitDeparture() {
+func (c *Core) fitDeparture(ep *episode) {
 	switch r := ep.rule; {
 	case !ep.terminates && !ep.deletes:
-		ep.dropDeparture()
+		c.dropDeparture(ep)
 	case ep.departure == nil:
 		ep.departure = &departure{rule: r, node: ep.node.name, uid: ep.node.uid, step: ep.step, episode: ep}
 		r.departures = append(r.departures, ep.departure)
@@ -204,10 +215,12 @@ func (ep *episode) fitDeparture() {
 	}
 }
 
-func (ep *episode) dropDeparture() {
+// dropDeparture notes that it is not. With that another may be the first to go.
+func (c *Core) dropDeparture(ep *episode) {
 	if d := ep.departure; d != nil {
 		ep.rule.departures = slices.DeleteFunc(ep.rule.departures, func(other *departure) bool { return other == d })
 		ep.departure = nil
+		c.touchPool(ep.rule)
 	}
 }
 
@@ -218,6 +231,7 @@ func (c *Core) depart(d *departure, gone int64) {
 	}
 	d.episode, d.gone = nil, gone
 	if d.replaced {
+		c.standIn(d.by)
 		d.forget()
 		return
 	}
@@ -286,7 +300,21 @@ func (c *Core) countReplacement(n *node) {
 	case oldest == nil:
 	case oldest.episode == nil:
 		c.fill(oldest)
+		c.standIn(n)
 	default:
-		oldest.replaced = true
+		oldest.replaced, oldest.by = true, n
+	}
+}
+
+// standIn has a new node count for the one that has gone, which it replaces; nil is one of
+// which nobody knows.
+func (c *Core) standIn(n *node) {
+	if n == nil {
+		return
+	}
+	n.standsIn = true
+	for _, r := range n.rules {
+		r.standing.before = 0
+		c.touch(r)
 	}
 }

@@ -156,6 +156,7 @@ func (c *Core) selectNode(n *node, r *rule, was, is bool) {
 	}
 	r.total.Selected += by
 	r.zone(n.zone).Selected += by
+	r.standing.before = 0
 	c.touch(r)
 }
 
