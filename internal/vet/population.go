@@ -121,7 +121,10 @@ func them(n int) string {
 func (s *healthStudy) hits() string { return surveyed(s.found) }
 
 // surveyed tells how many nodes match, and which.
-func surveyed(found *triage.Survey) string {
+func surveyed(found *triage.Survey) string { return surveyedOf(found, nodes(found.Selected)) }
+
+// surveyedOf does so of nodes that are told of in other words.
+func surveyedOf(found *triage.Survey, selected string) string {
 	told := make([]string, len(found.First))
 	for i, name := range found.First {
 		told[i] = brief(name)
@@ -134,7 +137,7 @@ func surveyed(found *triage.Survey) string {
 	if found.Selected == 1 {
 		verb = "matches"
 	}
-	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, nodes(found.Selected), 100*found.Matching/found.Selected, verb, names)
+	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, selected, 100*found.Matching/found.Selected, verb, names)
 }
 
 // waits tells how long a sign must have stood.

@@ -63,6 +63,8 @@ type repairStudy struct {
 	rule      triage.Rule // of the nodes that are asked for, whoever governs them
 	wrong     *triage.FieldError
 	found     *triage.Survey // what the rule would find now; nil if nobody knows
+	governed  *triage.Survey // what of that is left to it by those that go before; nil if nobody knows
+	crowds    []int          // how many of those belong to each NodePool, and how many to none: a bound is one of each
 	rivals    []rival        // in the order of what found has in common with each
 	hasPool   bool           // the nodes are those of one NodePool
 	poolField string         // where the nodes are chosen
@@ -201,7 +203,8 @@ func (s *repairStudy) judge() Verdict {
 	return v
 }
 
-// survey looks at the nodes, once.
+// survey looks at the nodes: at those that are asked for, and, if others go before, at
+// those that they leave.
 func (s *repairStudy) survey() {
 	s.rivals = s.findRivals()
 	if s.Survey == nil {
@@ -211,9 +214,15 @@ func (s *repairStudy) survey() {
 	for i, r := range s.rivals {
 		others[i] = r.who
 	}
-	if found, err := s.Survey(s.rule, others...); err == nil { // a compiled rule is valid
-		s.found = &found
+	pools := s.poolSelectors()
+	found, err := s.Survey(s.rule, slices.Concat(others, pools)...)
+	if err != nil { // a compiled rule is valid
+		return
 	}
+	inPools := found.Shared[len(others):]
+	found.Shared = found.Shared[:len(others)]
+	s.found = &found
+	s.surveyGoverned(pools, inPools)
 }
 
 func switchesOff(spec *v1alpha1.RepairSpec) bool {

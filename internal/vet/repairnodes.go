@@ -179,30 +179,28 @@ func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
 // impactLine tells what a block will do, in one line, unless a problem tells it. That
 // many are sick is no reason to refuse: the bound holds by itself.
 func (s *repairStudy) impactLine(v Verdict) string {
-	if s.found == nil || s.found.Matching == 0 || slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Reason == HealthyStatus }) {
+	if s.governed == nil || s.governed.Matching == 0 || slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Reason == HealthyStatus }) {
 		return ""
 	}
-	hits := surveyed(s.found)
+	hits := surveyed(s.governed)
+	if s.governed.Selected < s.found.Selected {
+		hits = surveyedOf(s.governed, "the "+nodes(s.governed.Selected)+" that nobody else governs")
+	}
 	if switchesOff(s.spec) {
 		return hits + ": nothing is repaired while enabled is false"
 	}
-	limit := s.rule.Bound.Cap.Of(s.found.Selected)
-	if limit == 0 {
+	if s.rule.Bound.Cap.Of(s.governed.Selected) == 0 {
 		return "" // which is told already
 	}
 	verb := "will"
 	if len(v.Problems) > 0 {
 		verb = "would"
 	}
-	pace := ""
-	if s.found.Matching > limit {
-		pace = fmt.Sprintf(", no more than %d at once", limit)
-	}
 	what := "policy"
 	if s.policy == nil {
 		what = "block"
 	}
-	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, them(s.found.Matching), pace, waits(s.rule))
+	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, them(s.governed.Matching), s.pace(), waits(s.rule))
 }
 
 // leavesPool warns of a pool that is repaired no longer.

@@ -157,7 +157,9 @@ func oddRepairBound(s *repairStudy) (_ []Problem, warnings []string) {
 	case limit.Number == 0:
 		return nil, []string{fmt.Sprintf("%s.maxUnhealthy: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, written)}
 	case limit.Percent && limit.Number == 100:
-	case s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
+	case len(s.crowds) > 1 && limit.Of(slices.Max(s.crowds)) >= slices.Max(s.crowds): // it is one of each
+		written += fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", slices.Max(s.crowds))
+	case len(s.crowds) < 2 && s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
 		written += " for " + nodes(s.found.Selected)
 	default:
 		return nil, nil

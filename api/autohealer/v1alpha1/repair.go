@@ -32,7 +32,10 @@ type RepairSpec struct {
 
 	// MaxUnhealthy is how many of the nodes may be in repair at once, as a
 	// number or a percentage, which is rounded down, but to no less than 1. 0
-	// means that nothing is ever repaired. 20% if nothing is said.
+	// means that nothing is ever repaired. 20% if nothing is said. In a
+	// RepairPolicy with a selector it holds for every NodePool by itself, and
+	// once for the nodes without one: with 40 pools, 2 are up to 80 nodes. It
+	// is no breaker: if all are sick, all are replaced, so many at a time.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
