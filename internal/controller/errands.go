@@ -300,7 +300,7 @@ func (l *loop) beginning(now time.Time, b *bed, p *patient, t *triage.PlannedTre
 	}
 	b.want(now, p)
 	return &errand{
-		task: begin, rule: t.Rule, reason: t.Reason, node: p.node, create: object, step: t.Step,
+		task: begin, rule: t.Rule, reason: byObject(t.Reason), node: p.node, create: object, step: t.Step,
 		lease: nodelease.Take(b.lease, p.node, holder(c.owner), leaseDuration, now),
 	}
 }
@@ -319,6 +319,16 @@ func (l *loop) isByObject(b *bed, p *patient, rule triage.RuleID) bool {
 	r := l.repairs.followed[rule]
 	c, _ := l.machines.claimOf(p.node)
 	return r != nil && len(r.ladder) > 0 && c == nil
+}
+
+// byObject is the reason of what is done by a remediation object, in these words. To the
+// core every repair is a termination, because it keeps the node's place until it is
+// replaced.
+func byObject(is triage.Reason) triage.Reason {
+	if is.Action == triage.Terminate {
+		is.Action = triage.Remediate
+	}
+	return is
 }
 
 // notesFor returns what is to be written on an object of a treatment: that its time

@@ -15,6 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -115,6 +116,14 @@ func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
 		h.rests("b")
 		if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
 			t.Errorf("what is said of the next: %v", is)
+		}
+		// Nothing is terminated, and nobody says so.
+		const words = ", remediation is under way"
+		if row := h.statusOf("p").SickNodes[0]; row.Name != "a" || !strings.HasSuffix(row.Message, words) {
+			t.Errorf("what the status says of it: %+v", row)
+		}
+		if told := h.events[len(h.events)-1]; told.What != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
+			t.Errorf("what is told of it: %v", told.Reason)
 		}
 		if is := h.statusOf("p"); is.Nodes != 3 || is.Sick != 2 || is.Repairing != 1 || is.Held != 1 {
 			t.Errorf("the status of the policy: %+v", is)

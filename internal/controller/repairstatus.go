@@ -193,6 +193,9 @@ func (l *loop) policyStatusOf(pol *repairPolicy, sum *tallied) v1alpha1.RepairPo
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := l.today(row.node, row.reason)
+		if b, p := l.beds[row.node], l.patients[row.node]; b != nil && p != nil && l.isByObject(b, p, reason.Rule) {
+			reason = byObject(reason)
+		}
 		told := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.bedWords(row.node, reason.String())}
 		if at := l.eligible(row); !at.IsZero() {
 			told.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
