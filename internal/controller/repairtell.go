@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -64,6 +65,10 @@ func (l *loop) terminated(now time.Time, r *errandReport) {
 		b.wanted = time.Time{}
 	}
 	what, words := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", e.claim.Name, modeWords[mode])
+	// One that was on the claim before, and earlier, stays.
+	if deadline := cmp.Or(e.mark.Deadline, e.claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && mode == v1alpha1.Graceful {
+		words += ", and those that are left at " + deadline + " are ended by force"
+	}
 	if e.rule.Kind == triage.ReadyTimeout {
 		l.cfg.Metrics.timedOut(pool, e.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery

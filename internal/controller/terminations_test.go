@@ -395,6 +395,34 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 	}
 }
 
+// People are told until when a drain may take, and of one that nothing ends no time.
+func TestTheDeadlineOfADrainIsTold(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode   v1alpha1.Termination
+		grace  string
+		ending string
+	}{
+		"by force":                {"", "", "by force, nobody waits for its pods"},
+		"gracefully":              {v1alpha1.Graceful, "", "gracefully, its pods are drained first"},
+		"gracefully, for a while": {v1alpha1.Graceful, "5m", "gracefully, its pods are drained first, and those that are left at 2000-01-01T00:15:00Z are ended by force"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				spec := ofAtMost("1")
+				spec.Termination, spec.TerminationGracePeriod = test.mode, test.grace
+				h.pool("default", spec)
+				h.launches("default", "a", "b")
+				h.breaks(corev1.ConditionTrue, "a")
+				h.passes(10 * time.Minute)
+				h.terminates("a")
+				if told := h.events[len(h.events)-1]; told.What != treat.NodeRepaired || told.Words != "NodeClaim claim-a is being deleted "+test.ending {
+					t.Errorf("what is told: %s", told.Words)
+				}
+			})
+		})
+	}
+}
+
 // An heir that reads of a claim, and finds neither that nor its node, would have to wait
 // for a replacement that has been there for long.
 func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {

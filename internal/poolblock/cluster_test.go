@@ -44,7 +44,7 @@ const bad = "13m"
 
 func judge(pool string, block *v1alpha1.RepairSpec) error {
 	if block.DefaultTolerationDuration == bad {
-		return fmt.Errorf("spec.repair.defaultTolerationDuration: %s brings NodePool %s bad luck", bad, pool)
+		return fmt.Errorf("spec.repair.defaultTolerationDuration: %s brings NodePool %s bad luck.", bad, pool) //nolint:revive // what a verdict says may end in a whole sentence
 	}
 	return nil
 }

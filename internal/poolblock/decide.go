@@ -2,6 +2,7 @@ package poolblock
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
@@ -98,11 +99,11 @@ func problem(is state, fault error, last *good, lastFault error) string {
 	case last == nil:
 		goesOn = "no block is in force, for none before it is known" + leftAlone
 	case lastFault != nil:
-		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%v)", lastFault) + leftAlone
+		goesOn = fmt.Sprintf("no block is in force, for the last one cannot be followed any more (%s)", inSentence(lastFault)) + leftAlone
 	}
 	switch is {
 	case refused:
-		return fmt.Sprintf("the block cannot be followed: %v; %s", fault, goesOn)
+		return fmt.Sprintf("the block cannot be followed: %s; %s", inSentence(fault), goesOn)
 	case lost:
 		return "the schema of " + definitionName + " has lost spec.repair; " + goesOn
 	case vanished:
@@ -115,5 +116,8 @@ func problem(is state, fault error, last *good, lastFault error) string {
 	}
 	return ""
 }
+
+// inSentence are the words of a fault, of which the last may be a sentence by itself.
+func inSentence(fault error) string { return strings.TrimSuffix(fault.Error(), ".") }
 
 func sameBlock(a, b *v1alpha1.RepairSpec) bool { return equality.Semantic.DeepEqual(a, b) }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
 )
 
 func TestNewKeeperSaysWhatIsMissing(t *testing.T) {
@@ -219,6 +220,12 @@ func (w *world) survivesLoss(t *testing.T) {
 	w.awaitServed(t, false)
 	k.awaits(t, "plain", "none")
 	k.tells(t, "default", "lost")
+	var word treat.Announcement
+	k.do(func() { word = k.words[0] })
+	if !strings.Contains(word.Words, "to stop repairs: kubectl annotate nodepool default autohealer.resourcestack.com/do-not-repair=true.") ||
+		!strings.Contains(word.Words, "else until the schema is back: kubectl delete controllerrevisions -n "+w.namespace+" -l ") {
+		t.Errorf("nobody says what works until the schema is back: %s", word.Words)
+	}
 	k.tells(t, "plain")
 	k.counts(t, poolblock.Tally{InForce: 1, Lost: 1})
 	if k.logs("schema of repair blocks lost") != 1 {

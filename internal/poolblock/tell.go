@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -51,13 +52,20 @@ func (k *Keeper) tell(inForce map[string]*Pool) {
 	}
 }
 
-// wayBack says how to get the schema back.
+// wayBack says how to get the schema back, and what can be done until then. A write to
+// the block is none of that: it is not stored.
 func (k *Keeper) wayBack(is *Pool) string {
+	words := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
 	if k.cfg.Restore {
-		return " The controller puts the schema back."
+		words = " The controller puts the schema back."
 	}
-	return " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml." +
-		k.wayOut(is, " To drop the block for good:")
+	if is.Block != nil {
+		words += fmt.Sprintf(" Until it is back, what is written to spec.repair is lost; to stop repairs: kubectl annotate nodepool %s %s=true.", is.Name, karpenter.OurDoNotRepairAnnotation)
+	}
+	if k.cfg.Restore {
+		return words
+	}
+	return words + k.wayOut(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
 }
 
 // wayOut says, after a few words, how to have no block any more.
