@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,13 +164,25 @@ func (c cluster) refusesBadRepairPolicies(t *testing.T) {
 	template := func(words string) string {
 		return "nodePool: default\n  remediationTemplate: {" + words + "}"
 	}
+	// The page quotes these.
+	for _, test := range []struct{ old, new, says string }{
+		{"toleration: 10m", "toleration: -5m", `spec.repair.policies[1].toleration: Invalid value: "-5m": want a duration with its unit, such as 90s, 5m or 1h30m, that is not negative`},
+		{"nodePool: default\n  repair", "repair", `spec.nodePool: Invalid value: want either nodePool or selector: one of them, and not both`},
+		{"repair:", "repair:\n    termination: Gentle", `spec.repair.termination: Unsupported value: "Gentle": supported values: "Forceful", "Graceful"`},
+	} {
+		_, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Replace(string(manifest), test.old, test.new, 1)))
+		_, answer, _ := strings.Cut(fmt.Sprint(err), `The RepairPolicy "default" is invalid: `)
+		// Where the schema cannot go on, it says so on a line of its own.
+		if answer, _, _ = strings.Cut(strings.TrimPrefix(strings.TrimSpace(answer), "* "), "\n"); answer != test.says {
+			t.Errorf("%s: it says %v, want %s", test.new, err, test.says)
+		}
+	}
 	for _, test := range []struct {
 		name     string
 		old, new string
 		says     string
 	}{
 		{"a negative toleration", "toleration: 45m", "toleration: -45m", "spec.repair.policies[0].toleration: Invalid value: \"-45m\": " + wantDuration},
-		{"a condition twice", "NetworkUnavailable", "Ready", "spec.repair.policies: Invalid value"},
 		{"neither pool nor selector", "nodePool: default\n  repair", "repair", "spec.nodePool: Invalid value"},
 		{"neither in words", "nodePool: default\n  repair", "repair", "want either nodePool or selector: one of them, and not both"},
 		{"both pool and selector", "nodePool: default", "nodePool: default\n  selector: {}", "want either nodePool or selector: one of them, and not both"},

@@ -13,12 +13,12 @@ type RepairSpec struct {
 	Enabled *bool `json:"enabled,omitempty"`
 
 	// Policies are how long single conditions are tolerated. They go before
-	// defaultTolerationDuration.
+	// defaultTolerationDuration. There is one for each condition, or with each
+	// conditionStatus and reason one.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(one, self.exists_one(other, other.conditionType == one.conditionType && has(other.conditionStatus) == has(one.conditionStatus) && (!has(one.conditionStatus) || other.conditionStatus.lowerAscii() == one.conditionStatus.lowerAscii()) && has(other.reason) == has(one.reason) && (!has(one.reason) || other.reason == one.reason)))",message="two of them are for the same condition: want every conditionType once, or with another conditionStatus or reason"
 	Policies []ConditionRepair `json:"policies,omitempty"`
 
 	// DefaultTolerationDuration is how long every other condition is tolerated
