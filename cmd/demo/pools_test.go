@@ -57,7 +57,7 @@ func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
 		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
 		"NodeRepairPending: Repair/NodePool/shop: ReadonlyFilesystem=True since", "eligible at",
 		"is being deleted, its pods have no time left", "is being deleted by force", "2 left shop-", "shop 6/6 6 6", "Warning NodeRepair NodePool/shop",
-		"batch-nodes batch 1 1 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
+		"batch-nodes batch 1 0 0 0 True", "NodeReadyTimeoutRecovery: Node failed to become ready within 10s, triggering recovery", "2 started on batch-",
 		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
 		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
 		"NodeRepairBlocked: ReadyTimeout/render: Ready=False on a node created at", "8 started on render-",
