@@ -56,8 +56,9 @@ type headcount struct {
 // tries are the nodes of a pool that were replaced because they had not become ready,
 // since one has.
 type tries struct {
-	failed int
-	last   time.Time
+	failed   int
+	last     time.Time
+	template string // a hash of what they were made of, empty if nobody knows
 }
 
 // next is when the next one may be replaced, where a node may take so long to become
@@ -98,12 +99,37 @@ func (l *loop) weigh(c *claim) {
 	}
 }
 
-// endHold has the nodes of a pool tried as if none had failed.
+// endHold has the nodes of a pool tried as if none had failed. An heir that reads of
+// them would hold the pool once more, so the page is written again.
 func (l *loop) endHold(pool string, count *headcount, words string) {
 	if count.isHeld() {
 		l.tellOfRelease(pool, words)
 	}
 	count.tries, count.dirty = tries{}, true
+	l.pages.isOutdated = true
+}
+
+// heedTemplate ends the hold of a pool whose nodes are made of something else now than
+// those that have failed.
+func (l *loop) heedTemplate(name string) {
+	count := l.repairs.countOf(name)
+	now := l.templateOf(name)
+	switch {
+	case count.tries.failed == 0 || now == "" || now == count.tries.template:
+	case count.tries.template == "": // nobody knew when they failed
+		count.tries.template = now
+		l.pages.isOutdated = true
+	default:
+		l.endHold(name, count, "what its nodes are made of has changed")
+	}
+}
+
+// templateOf is a hash of what a pool's nodes are made of, empty if nobody knows.
+func (l *loop) templateOf(name string) string {
+	if pool := l.repairs.pools[name]; pool != nil {
+		return pool.Annotations[karpenter.HashAnnotation]
+	}
+	return ""
 }
 
 func (l *loop) unweigh(c *claim) {
@@ -190,6 +216,7 @@ func (l *loop) tellAllowance(now time.Time, name string, count *headcount) (due 
 	for tell := true; tell; tell = count.dirty {
 		count.dirty, count.alarm = false, time.Time{}
 		if count.share == (share{}) && l.repairs.pools[name] == nil {
+			l.pages.isOutdated = l.pages.isOutdated || count.tries.failed > 0
 			delete(l.repairs.counts, name)
 			l.cfg.Metrics.forgetPool(name)
 			return time.Time{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -163,6 +164,200 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		h.lapse("bad", "d")
 		h.wants("d", terminate)
 	}, timed)
+}
+
+// madeOf has the nodes of a pool be made of something.
+func madeOf(hash string) func(*poolblock.Pool) {
+	return func(p *poolblock.Pool) {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.HashAnnotation, hash)
+	}
+}
+
+// holds has a pool be held.
+func (h *hall) holds(pool string) {
+	h.t.Helper()
+	h.pool(pool, ofAtMost("5"), madeOf("1"))
+	for i := range triesInARow {
+		name := fmt.Sprintf("a%d", i)
+		h.lapse(pool, name)
+		h.terminates(name)
+		h.goes(name)
+		h.turns()
+	}
+	if !h.repairs.counts[pool].isHeld() {
+		h.t.Fatalf("the pool is not held: %+v", h.repairs.counts[pool].tries)
+	}
+}
+
+// lapsed is how a machine is launched whose time to become ready is over.
+func lapsed(n *corev1.Node, c *karpenter.NodeClaim) {
+	unready(n, c)
+	n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+}
+
+// releases returns the words with which it is told that a pool is held no more.
+func (h *hall) releases() (words []string) {
+	for _, word := range h.events {
+		if word.What == treat.PoolReleased {
+			words = append(words, word.Words)
+		}
+	}
+	return words
+}
+
+// A hold that has ended stays so, whoever leads, and however long after: what has ended
+// it may be gone by then.
+func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *hall)
+		words   string
+	}{
+		"a node becomes ready": {func(h *hall) {
+			h.launches("bad", "good")
+			h.turns()
+			h.goes("good")
+		}, "NodePool bad is held no more: NodeClaim claim-good has become ready"},
+		"the template changes": {func(h *hall) {
+			h.pool("bad", ofAtMost("5"), madeOf("2"))
+		}, "NodePool bad is held no more: what its nodes are made of has changed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.holds("bad")
+				h.passes(2 * triage.ReplacementWait) // nobody keeps a place any more
+				h.turns()
+				test.happens(h)
+				if got := h.releases(); !slices.Equal(got, []string{test.words}) {
+					t.Errorf("it is told: %q", got)
+				}
+				h.turns()
+				if entries, due := h.nextPage(time.Now()); entries != nil || !due.IsZero() {
+					t.Errorf("another page is to be written: %v, due %s", entries, due)
+				}
+				heir := h.heir(timed)
+				h.world.launch("z", "bad", lapsed)
+				for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
+					h.hears()
+					if is := h.repairs.counts["bad"]; is.tries.failed != 0 {
+						t.Errorf("%s counts %+v", who, is.tries)
+					}
+					h.wants("z", terminate)
+				}
+				if got := heir.releases(); len(got) > 0 {
+					t.Errorf("an heir tells it once more: %q", got)
+				}
+			}, timed)
+		})
+	}
+}
+
+// What ends a hold is noticed by an heir that did not see it happen.
+func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens   func(h *hall) // while nobody leads
+		afterward func(heir *hall)
+		released  string
+	}{
+		"nothing": {},
+		"a node becomes ready": {happens: func(h *hall) { h.world.launch("good", "bad") },
+			released: "NodePool bad is held no more: NodeClaim claim-good has become ready"},
+		"the template changes": {happens: func(h *hall) { h.remake("bad", madeOf("2")) },
+			released: "NodePool bad is held no more: what its nodes are made of has changed"},
+		"the template changes, and the pool is known later": {
+			happens:   func(h *hall) { delete(h.repairs.pools, "bad") },
+			afterward: func(heir *hall) { heir.pool("bad", ofAtMost("5"), madeOf("2")) },
+			released:  "NodePool bad is held no more: what its nodes are made of has changed",
+		},
+		"something else of the pool changes": {happens: func(h *hall) {
+			h.remake("bad", budgets(karpenter.Budget{Nodes: "5"}))
+		}},
+		"nobody has said what its nodes are made of": {
+			happens:   func(h *hall) { h.remake("bad", madeOf("")) },
+			afterward: func(heir *hall) { heir.pool("bad", ofAtMost("5"), madeOf("1")) },
+		},
+		"the page is one of before templates were named": {happens: func(h *hall) {
+			for i := range h.world.page {
+				h.world.page[i].Template = ""
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.t = t
+				h.holds("bad")
+				h.world.launch("z", "bad", lapsed)
+				h.hears()
+				h.rests("z")
+				if test.happens != nil {
+					test.happens(h)
+				}
+				heir := h.heir(timed)
+				if test.afterward != nil {
+					test.afterward(heir)
+				}
+				var want []string
+				if test.released != "" {
+					want = append(want, test.released)
+				}
+				if got := heir.releases(); !slices.Equal(got, want) {
+					t.Errorf("it is told: %q, want %q", got, want)
+				}
+				if is := heir.repairs.counts["bad"]; is.isHeld() != (want == nil) {
+					t.Errorf("the heir counts %+v", is.tries)
+				}
+				heir.turns()
+				if want != nil {
+					heir.wants("z", terminate)
+					return
+				}
+				heir.rests("z")
+				for _, e := range heir.world.page {
+					if e.Tries > 0 && e.Template != "1" {
+						t.Errorf("the page says %+v", e)
+					}
+				}
+			}, timed)
+		})
+	}
+}
+
+// remake changes a pool behind the back of the hall.
+func (h *hall) remake(name string, change func(*poolblock.Pool)) {
+	is := *h.repairs.pools[name]
+	is.NodePool = is.NodePool.DeepCopy()
+	change(&is)
+	h.repairs.pools[name] = &is
+}
+
+// A page that could not be written is written later, with what has ended meanwhile.
+func TestTheEndOfAHoldOutlastsAPageThatFails(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.holds("bad")
+		h.passes(2 * triage.ReplacementWait)
+		h.turns()
+		h.pool("bad", ofAtMost("5"), madeOf("2"))
+		h.turnsNot()
+		if !slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+			t.Fatal("the page has been written")
+		}
+		h.passes(time.Minute)
+		h.turns()
+		if slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+			t.Errorf("the page is %+v", h.world.page)
+		}
+	}, timed)
+}
+
+// turnsNot has the next page fail.
+func (h *hall) turnsNot() {
+	h.t.Helper()
+	if entries, _ := h.nextPage(time.Now()); entries == nil {
+		h.t.Fatal("no page is to be written")
+	}
+	h.pages.busy = true
+	must(h.t, h.turnPage(errBroken))
+	h.goesOn()
 }
 
 // A claim that changes before it is marked is asked for again, and a refusal is no try.

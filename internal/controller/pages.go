@@ -36,6 +36,7 @@ type pages struct {
 	departed            departures
 	claims              []ledger.Entry // that are to be deleted, by the page as it is
 	next                []ledger.Entry // the page as it is being written
+	isOutdated          bool           // the page names tries that count no more
 	busy                bool
 	done                chan error
 
@@ -134,7 +135,7 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	pg := &l.pages
 	hasEnded := l.hasEnded()
-	isStale := l.hasDepartures(now) || hasEnded
+	isStale := l.hasDepartures(now) || hasEnded || pg.isOutdated
 	switch {
 	case pg.busy || len(pg.entering)+len(pg.beginning) == 0 && !isStale:
 		return nil, time.Time{}
@@ -147,7 +148,8 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	})
 	waiting := pg.entering
 	pg.entering, pg.asked = nil, nil
-	isStale = l.nameDepartures(now) || hasEnded
+	isStale = l.nameDepartures(now) || hasEnded || pg.isOutdated
+	pg.isOutdated = false
 	for i, p := range waiting {
 		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) >= maxNamed {
 			pg.entering = append(pg.entering, waiting[i:]...)
@@ -331,6 +333,7 @@ func (l *loop) turnPage(err error) error {
 			b.asks = ledger.Entry{}
 			l.restateBed(time.Now(), b)
 		}
+		pg.isOutdated = true // which page is there nobody knows
 		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
 		pg.beginning, pg.starting = append(pg.starting, pg.beginning...), nil
 		return nil // departures ask again by themselves

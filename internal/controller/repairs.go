@@ -176,15 +176,13 @@ func (l *loop) takeRepairs(now time.Time) {
 func (l *loop) meetPool(now time.Time, name string, pool *poolblock.Pool) {
 	r := &l.repairs
 	before := r.pools[name]
-	if before != nil && pool != nil && before.Annotations[karpenter.HashAnnotation] != pool.Annotations[karpenter.HashAnnotation] {
-		l.endHold(name, r.countOf(name), "what its nodes are made of has changed")
-	}
 	if pool == nil {
 		delete(r.pools, name)
 		l.retire(now, timeoutRule(name)) // with all that was counted of the pool
 	} else {
 		r.pools[name] = pool
 		delete(l.retired, timeoutRule(name))
+		l.heedTemplate(name)
 	}
 	if (before == nil) != (pool == nil) || pool != nil && vetoOf(before) != vetoOf(pool) {
 		r.stirred[name] = true

@@ -263,7 +263,7 @@ func (l *loop) countTry(now time.Time, c *claim, was *record.Mark) {
 		count.tries.failed = max(0, count.tries.failed-1)
 		return
 	}
-	count.tries = tries{count.tries.failed + 1, now.UTC().Truncate(time.Second)}
+	count.tries = tries{count.tries.failed + 1, now.UTC().Truncate(time.Second), l.templateOf(c.pool())}
 	if count.isHeld() {
 		l.tellOfHold(c.pool(), count)
 	}
@@ -285,7 +285,8 @@ func (l *loop) inheritTries(e ledger.Entry) {
 		}
 	}
 	count := l.repairs.countOf(pool)
-	count.tries, count.dirty = tries{e.Tries, e.Since}, true
+	count.tries, count.dirty = tries{e.Tries, e.Since, e.Template}, true
+	l.heedTemplate(pool) // which may have been changed since
 	for _, c := range l.machines.known {
 		if c.pool() == pool {
 			l.weigh(c) // one may have become ready since
@@ -305,10 +306,10 @@ func (l *loop) nameTries(now time.Time, begun []ledger.Entry) (entries []ledger.
 	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
 		t := l.repairs.counts[name].tries
 		if before[name] > 0 {
-			t = tries{t.failed + before[name], now.UTC().Truncate(time.Second)}
+			t = tries{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
 		}
 		if t.failed > 0 {
-			entries = append(entries, ledger.Entry{Rule: record.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last})
+			entries = append(entries, ledger.Entry{Rule: record.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last, Template: t.template})
 		}
 	}
 	return entries

@@ -19,12 +19,12 @@ func TestTriesWaitTwiceAsLongAsANodeMayTakeAndThenTwiceThat(t *testing.T) {
 		{5, time.Second, 8 * time.Second},
 		{4, 24 * time.Hour, 48 * time.Hour}, // nobody knows earlier whether the node has failed
 	} {
-		if got := (tries{test.failed, last}).next(test.timeout).Sub(last); got != test.want {
+		if got := (tries{failed: test.failed, last: last}).next(test.timeout).Sub(last); got != test.want {
 			t.Errorf("after %d of %s each: %s, want %s", test.failed, test.timeout, got, test.want)
 		}
 	}
 	for failed := range 3 {
-		if next := (tries{failed, last}).next(time.Minute); !next.IsZero() {
+		if next := (tries{failed: failed, last: last}).next(time.Minute); !next.IsZero() {
 			t.Errorf("after %d tries the next one is at %s, and not when it is due", failed, next)
 		}
 	}

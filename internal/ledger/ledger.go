@@ -67,6 +67,9 @@ type Entry struct {
 	// was replaced because it had not become ready, and Since when the last one was. Such
 	// an entry names no node.
 	Tries int `json:"tries,omitempty"`
+	// Template is what the nodes of that pool were made of then, as a hash. With another
+	// one the tries count no more.
+	Template string `json:"template,omitempty"`
 	// Replaced says that it keeps its place no more, and is named only because what
 	// took it away is still there.
 	Replaced bool `json:"replaced,omitempty"`
