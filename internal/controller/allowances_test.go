@@ -325,7 +325,7 @@ func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
 // remake changes a pool behind the back of the hall.
 func (h *hall) remake(name string, change func(*poolblock.Pool)) {
 	is := *h.repairs.pools[name]
-	is.NodePool = is.NodePool.DeepCopy()
+	is.NodePool = is.DeepCopy()
 	change(&is)
 	h.repairs.pools[name] = &is
 }

@@ -314,7 +314,9 @@ func (l *loop) addMachine(now time.Time, p *patient, facts *triage.Node) {
 
 // addStart adds whether a node is ready for work. What is to go before it is, its claim
 // says: while a node of a pool has none that is known, nobody can tell. Who was called
-// ready once stays so for good.
+// ready once stays so for good, so the claim is waited for even where the pool is not
+// known: the watch of nodes may be ahead of both. Where no NodeClaims are kept, a label
+// promises none.
 func (l *loop) addStart(p *patient, c *claim, facts *triage.Node) {
 	var of *karpenter.NodeClaim
 	if c != nil {
@@ -322,12 +324,18 @@ func (l *loop) addStart(p *patient, c *claim, facts *triage.Node) {
 		facts.Initialized = facts.Initialized || c.Is(karpenter.Initialized)
 	}
 	taints := karpenter.StartupTaints(p.node, of)
-	facts.Starting = len(taints) > 0 || c == nil && l.repairs.pools[p.node.Labels[karpenter.NodePoolLabel]] != nil
+	facts.Starting = len(taints) > 0 || c == nil && l.awaitsClaim(p.node)
 	if len(taints) > 0 {
 		facts.Conditions = append(facts.Conditions, triage.Condition{
 			Type: triage.StartupTaints, Status: triage.True, Reason: taints[0].Key, Transition: facts.Created,
 		})
 	}
+}
+
+// awaitsClaim says whether a node that no claim is known of is to have one.
+func (l *loop) awaitsClaim(node *corev1.Node) bool {
+	pool := node.Labels[karpenter.NodePoolLabel]
+	return pool != "" && (l.repairs.pools[pool] != nil || l.machines.mail.hasSynced())
 }
 
 // addMark adds the termination of a node that is under way.

@@ -11,8 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -725,29 +727,67 @@ func TestANodeThatWasReadyIsRemembered(t *testing.T) {
 	}
 }
 
-// A node whose startup taints stay is timed, whichever of the two watches is ahead.
+// A node whose startup taints stay is timed, whichever of the watches is ahead.
 func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
-	for _, first := range []string{"nodes", "claims"} {
+	for name, tell := range map[string]func(h *hall){
+		"nodes, then claims":             func(h *hall) { h.pool("default", nil); h.hears("nodes"); h.hears("claims") },
+		"claims, then nodes":             func(h *hall) { h.pool("default", nil); h.hears("claims"); h.hears("nodes") },
+		"nodes, then claims, then pools": func(h *hall) { h.hears("nodes"); h.hears("claims"); h.pool("default", nil) },
+		"nodes, then pools, then claims": func(h *hall) { h.hears("nodes"); h.pool("default", nil); h.hears("claims") },
+	} {
 		openHall(t, func(h *hall) {
-			h.pool("default", nil)
 			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
 				n.Status.Conditions[0].Status = corev1.ConditionTrue
 				c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
 				n.Spec.Taints = c.Spec.StartupTaints
 			})
-			h.hears(first)
-			h.hears()
+			tell(h)
+			if plan, _ := h.core.Plan("a"); plan.Initialized {
+				t.Errorf("%s: it is taken for initialised", name)
+			}
 			h.passes(10*time.Minute - time.Second)
 			h.rests("a")
 			h.passes(time.Second)
 			h.terminates("a")
 			at := slices.IndexFunc(h.events, func(word treat.Announcement) bool { return word.What == treat.ReadyTimeoutRecovery })
 			if at < 0 || !strings.HasPrefix(h.events[at].Words, "Node failed to become ready within 10m0s, triggering recovery") || len(h.events[at].Also) != 2 {
-				t.Errorf("told: %+v", h.events)
+				t.Errorf("%s: told: %+v", name, h.events)
 			}
 			if n := testutil.ToFloat64(h.cfg.Metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
-				t.Errorf("%v are counted", n)
+				t.Errorf("%s: %v are counted", name, n)
 			}
 		}, timed)
+	}
+}
+
+// The label of a pool is not enough to wait for a claim: where there are no NodeClaims at
+// all, none will come, and whoever waits for a replacement is to see it arrive.
+func TestALabelledNodeIsReadyWhereThereAreNoClaims(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "")
+	for name, test := range map[string]struct {
+		happens func(h *hall)
+		is      bool
+	}{
+		"there are none":                  {func(h *hall) { h.machines.mail.hear(gone) }, true},
+		"there are others":                {func(*hall) {}, false},
+		"they cannot be read for a while": {func(h *hall) { h.machines.mail.hear(errBroken) }, false},
+		"none, and its pool is known": {func(h *hall) {
+			h.machines.mail.hear(gone)
+			h.pool("default", nil)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				test.happens(h)
+				n := named("plain", "1")
+				n.Labels = map[string]string{karpenter.NodePoolLabel: "default"}
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+				h.world.storeNode(n)
+				h.hears()
+				if plan, _ := h.core.Plan("plain"); plan.Initialized != test.is {
+					t.Errorf("it counts as ready for work: %t", plan.Initialized)
+				}
+			}, timed)
+		})
 	}
 }
