@@ -82,6 +82,13 @@ func look(now time.Time, budget karpenter.Budget, total int) verdict {
 	return verdict{allowed: allowed, changes: changes}
 }
 
+// IsReadable says whether a budget can be read, in its time or not.
+func IsReadable(budget karpenter.Budget) bool {
+	_, broken := readWindow(budget)
+	_, odd := scaled(budget.Nodes, 0)
+	return budget.Unreadable == "" && broken == nil && odd == nil
+}
+
 // scaled reads a number of nodes, or a share of all, which is rounded up.
 func scaled(nodes string, total int) (int, error) {
 	if n, err := strconv.Atoi(nodes); err == nil {

@@ -276,11 +276,12 @@ func (l *loop) budgeted(now time.Time, id triage.RuleID, name string, count *hea
 }
 
 // absolute leaves the shares out: where nothing is in service there is nothing for them
-// to be of, and nothing to protect. One of 0% says that nobody is to go.
+// to be of, and nothing to protect. One of 0% says that nobody is to go, and one that
+// cannot be read lets nothing through.
 func absolute(budgets []karpenter.Budget) []karpenter.Budget {
 	kept := []karpenter.Budget{}
 	for _, b := range budgets {
-		if share, is := strings.CutSuffix(b.Nodes, "%"); !is || strings.Trim(share, "0") == "" {
+		if share, is := strings.CutSuffix(b.Nodes, "%"); !is || strings.Trim(share, "0") == "" || !budget.IsReadable(b) {
 			kept = append(kept, b)
 		}
 	}

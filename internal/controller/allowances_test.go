@@ -651,6 +651,10 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 		"nobody":                       {[]karpenter.Budget{{Nodes: "0"}}, false},
 		"a share of nothing":           {[]karpenter.Budget{{Nodes: "0%"}}, false},
 		"one that nobody can read":     {[]karpenter.Budget{{Unreadable: "odd"}}, false},
+		"a share at odd times":         {[]karpenter.Budget{{Nodes: "10%", Schedule: new("at noon"), Duration: "1h"}}, false},
+		"a share for an odd time":      {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "long"}}, false},
+		"a share at another time":      {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "1h"}}, true},
+		"a share of what":              {[]karpenter.Budget{{Nodes: "ten%"}}, false},
 		"a number beside a share":      {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "1"}}, true},
 		"a share beside nobody at all": {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "0"}}, false},
 	} {
