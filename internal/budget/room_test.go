@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/budget"
@@ -240,47 +238,4 @@ func FuzzRoom(f *testing.F) {
 			t.Errorf("changes at %s, and it is %s", changes, now)
 		}
 	})
-}
-
-func TestCount(t *testing.T) {
-	initialized := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{karpenter.InitializedLabel: "true"}}}
-	fresh := &corev1.Node{}
-	sick := initialized.DeepCopy()
-	sick.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
-	with := func(kind string) *karpenter.NodeClaim {
-		return &karpenter.NodeClaim{Status: karpenter.NodeClaimStatus{Conditions: []metav1.Condition{{Type: kind, Status: "True"}}}}
-	}
-	deleting := with("Ready")
-	deleting.DeletionTimestamp = new(metav1.Now())
-	gone := with(karpenter.InstanceTerminating)
-	gone.DeletionTimestamp = deleting.DeletionTimestamp
-	type counted struct{ counts, disrupting bool }
-	tests := []struct {
-		name            string
-		node            *corev1.Node
-		claim           *karpenter.NodeClaim
-		asNode, asClaim counted
-	}{
-		{"a node at work", initialized, with("Ready"), counted{true, false}, counted{true, false}},
-		{"a sick node does not block itself", sick, with("Ready"), counted{true, false}, counted{true, false}},
-		{"a node that never was ready", fresh, with("Launched"), counted{}, counted{true, false}},
-		{"a node that never was ready, and goes", fresh, deleting, counted{}, counted{true, true}},
-		{"a node whose claim is deleted", initialized, deleting, counted{true, true}, counted{true, true}},
-		{"a node that Karpenter has chosen", initialized, with(karpenter.DisruptionReason), counted{true, true}, counted{true, true}},
-		{"a node that restarts", fresh, with(karpenter.Rebooting), counted{true, true}, counted{true, true}},
-		{"a node whose machine is going", initialized, gone, counted{}, counted{}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			var asNode, asClaim counted
-			asNode.counts, asNode.disrupting = budget.CountNode(test.node, test.claim)
-			asClaim.counts, asClaim.disrupting = budget.CountClaim(test.claim)
-			if asNode != test.asNode || asClaim != test.asClaim {
-				t.Errorf("counts %+v by its node, %+v by its claim; want %+v, %+v", asNode, asClaim, test.asNode, test.asClaim)
-			}
-		})
-	}
-	if counts, _ := budget.CountNode(initialized, nil); counts {
-		t.Error("a node without a claim counts")
-	}
 }

@@ -139,8 +139,10 @@ func (l *loop) unweigh(c *claim) {
 }
 
 // shareOf says what a claim adds. Karpenter's own repair counts the nodes that once were
-// initialised; those that never were are counted by whoever replaces them. One that is
-// decided here counts as taken out of service before it is.
+// initialised, and one that it restarts, which is not meanwhile; those that never were are
+// counted by whoever replaces them. One that is not ready is not for that reason taken out
+// of service: a sick node must not block its own repair. A claim whose machine is going has
+// been paid for. One that is decided here counts as taken out of service before it is.
 func (l *loop) shareOf(c *claim) (s share) {
 	if c.Is(karpenter.InstanceTerminating) {
 		return s

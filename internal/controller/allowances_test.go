@@ -444,7 +444,7 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 				anyClaim := func() string {
 					return some(rt, h.world.claims, func(*karpenter.NodeClaim) bool { return true })
 				}
-				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "sicken", "sicken", "pool", "id", "disrupt", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
+				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "sicken", "sicken", "pool", "id", "disrupt", "reboot", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
 				case "launch":
 					h.world.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"))
 				case "unready":
@@ -468,6 +468,10 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 				case "disrupt":
 					if name := anyClaim(); name != "" {
 						h.world.changeClaim(name, sets(karpenter.DisruptionReason, "Drifted", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
+					}
+				case "reboot":
+					if name := anyClaim(); name != "" {
+						h.world.changeClaim(name, sets(karpenter.Rebooting, "", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
 					}
 				case "deleting":
 					if name := anyClaim(); name != "" {
@@ -526,9 +530,11 @@ func (s *history) recount() (going int) {
 		is := share{claims: 1}
 		isGoing := c.DeletionTimestamp != nil || c.ended || c.Annotations["autohealer.resourcestack.com/repair"] != ""
 		for _, row := range c.Status.Conditions {
-			isGoing = isGoing || row.Type == "DisruptionReason" && row.Status == "True"
+			isGoing = isGoing || (row.Type == "DisruptionReason" || row.Type == "Rebooting") && row.Status == "True"
 		}
-		isInitialised := false
+		isInitialised := slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
+			return row.Type == "Rebooting" && row.Status == "True"
+		})
 		for _, p := range s.patients {
 			if c.Status.ProviderID == "" || p.node.Spec.ProviderID != c.Status.ProviderID {
 				continue
@@ -567,6 +573,82 @@ func (s *history) recount() (going int) {
 		s.fails("counted: %+v, a recount says %+v", got, want)
 	}
 	return going
+}
+
+// What a machine adds to the counts of its pool, as Karpenter 1.15 counts for the reason
+// Unhealthy, and as the ready timeout does.
+func TestWhatAMachineAddsToItsPool(t *testing.T) {
+	is := func(kind string) func(*corev1.Node, *karpenter.NodeClaim) {
+		return func(_ *corev1.Node, c *karpenter.NodeClaim) { sets(kind, "", metav1.ConditionTrue)(c) }
+	}
+	deleted := func(_ *corev1.Node, c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) }
+	sick := func(n *corev1.Node, _ *karpenter.NodeClaim) {
+		n.Status.Conditions[0].Status = corev1.ConditionFalse
+	}
+	nodeless := func(_ *corev1.Node, c *karpenter.NodeClaim) { c.Status.ProviderID = "kwok://elsewhere" }
+	type machine []func(*corev1.Node, *karpenter.NodeClaim)
+	for name, test := range map[string]struct {
+		machine machine
+		want    share
+	}{
+		"at work":                             {nil, share{initialised: 1, claims: 1}},
+		"sick, and does not block itself":     {machine{sick}, share{initialised: 1, claims: 1}},
+		"never ready":                         {machine{unready}, share{claims: 1, starting: 1}},
+		"never ready, and deleted":            {machine{unready, deleted}, share{claims: 1, going: 1, starting: 1}},
+		"without a node":                      {machine{nodeless}, share{claims: 1}},
+		"deleted":                             {machine{deleted}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1, starting: 1}},
+		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"its machine is going":                {machine{deleted, is(karpenter.InstanceTerminating)}, share{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.pool("default", nil)
+				h.world.launch("a", "default", test.machine...)
+				h.hears()
+				if got := h.repairs.counts["default"].share; got != test.want {
+					t.Errorf("it adds %+v, want %+v", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// Karpenter's budgets are of the nodes that were in service once. Of nodes that never were
+// there would be none among them, so the ready timeout counts all claims.
+func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
+	for _, test := range []struct {
+		budget string
+		// how many of 10 claims, 5 of which are in service, may be repaired, and how many
+		// replaced that do not become ready, where one of the latter goes already
+		repairs, timeouts int
+	}{
+		{"1", 1, 0},
+		{"2", 2, 1},
+		{"20%", 1, 1},
+		{"10%", 1, 0},
+		{"40%", 2, 3},
+		{"100%", 5, 9},
+	} {
+		t.Run(test.budget, func(t *testing.T) {
+			openHall(t, func(h *hall) {
+				h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: test.budget}))
+				h.launches("default", "a", "b", "c", "d", "e")
+				for _, name := range []string{"v", "w", "x", "y", "z"} {
+					h.world.launch(name, "default", unready)
+				}
+				h.world.changeClaim("claim-v", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+				h.hears()
+				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
+					allowed, _ := h.budgeted(time.Now(), rule, "default", h.repairs.counts["default"])
+					if allowed == nil || allowed.Places != want {
+						t.Errorf("%s may begin %+v, want %d", rule, allowed, want)
+					}
+				}
+			}, timed)
+		})
+	}
 }
 
 // A round that brings nothing new leaves nothing to be done at once.
