@@ -441,6 +441,48 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 	})
 }
 
+// Every policy says that blocks are hidden, for as long as they are: whoever looks for one
+// may look there.
+func TestPoliciesSayThatTheSchemaIsLost(t *testing.T) {
+	openHall(t, func(h *hall) {
+		isLost := func(p *poolblock.Pool) { p.Lost = true }
+		h.policy("p", forPool("other"))
+		h.policy("q", selecting("zone", "here"))
+		h.pool("first", ofAtMost("1"))
+		h.pool("second", ofAtMost("1"))
+		h.pool("plain", nil)
+		condition := func(policy string) *metav1.Condition {
+			status := h.statusOf(policy)
+			h.repairs.policies[policy].status.stored = status // as if it were written
+			return meta.FindStatusCondition(status.Conditions, v1alpha1.SchemaLost)
+		}
+		for _, test := range []struct {
+			happens func()
+			names   string // of the pools that are told of
+		}{
+			{func() {}, ""},
+			{func() { h.pool("second", ofAtMost("1"), isLost) }, "second"},
+			{func() { h.pool("first", ofAtMost("1"), isLost) }, "first, second"},
+			{func() { h.pool("second", ofAtMost("1")) }, "first"},
+			{func() { h.noPool("first") }, ""},
+		} {
+			for _, pol := range h.repairs.policies {
+				pol.stale = false
+			}
+			test.happens()
+			for _, policy := range []string{"p", "q"} {
+				if is := condition(policy); (is != nil) != (test.names != "") || is != nil && (is.Status != metav1.ConditionTrue || is.Reason != "BlocksHidden" ||
+					is.Message != "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+test.names) {
+					t.Errorf("%s says %+v, want %q", policy, is, test.names)
+				}
+				if isStale := h.repairs.policies[policy].stale; test.names != "" && !isStale {
+					t.Errorf("the status of %s is not to be written", policy)
+				}
+			}
+		}
+	})
+}
+
 // statusOf returns what would be the status of a policy now, by all of its rules, and what
 // the metrics say of one of these.
 func (h *hall) statusOf(policy string) v1alpha1.RepairPolicyStatus {

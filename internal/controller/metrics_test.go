@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -44,6 +46,23 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m.forgetSet("set")
 	if n := testutil.CollectAndCount(m.nodes) + testutil.CollectAndCount(m.accepted); n != 0 {
 		t.Errorf("%d lines are left of a set that is gone", n)
+	}
+}
+
+func TestMetricsTellWhatIsTheMatterWithRepairBlocks(t *testing.T) {
+	m := NewMetrics()
+	m.blocks(poolblock.Tally{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, Unkept: 1})
+	m.blocks(poolblock.Tally{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, Unkept: 2})
+	if err := testutil.CollectAndCompare(m, strings.NewReader(`
+# HELP autohealer_nodepool_repair_blocks NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).
+# TYPE autohealer_nodepool_repair_blocks gauge
+autohealer_nodepool_repair_blocks{state="in_force"} 6
+autohealer_nodepool_repair_blocks{state="lost"} 4
+autohealer_nodepool_repair_blocks{state="refused"} 5
+autohealer_nodepool_repair_blocks{state="unkept"} 2
+autohealer_nodepool_repair_blocks{state="vanished"} 3
+`), "autohealer_nodepool_repair_blocks"); err != nil {
+		t.Error(err)
 	}
 }
 
