@@ -267,6 +267,32 @@ conditionSets:
 			}
 		}
 	})
+	t.Run("tells of repairs in the words that programs look for", func(t *testing.T) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-8", UID: "node-uid"}}
+		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "workers", UID: "pool-uid"})
+		want := map[treat.Happening]string{
+			treat.RepairPending: "Normal NodeRepairPending Judge", treat.RepairBlocked: "Warning NodeRepairBlocked DeleteNodeClaim",
+			treat.NodeRepaired: "Warning NodeRepair DeleteNodeClaim", treat.NodeSpared: "Normal NodeRepairCalledOff SpareNodeClaim",
+			treat.ReadyTimeoutRecovery: "Warning NodeReadyTimeoutRecovery DeleteNodeClaim",
+			treat.PoolHeld:             "Warning NodePoolHeld Judge", treat.PoolReleased: "Normal NodePoolReleased Judge",
+		}
+		announce(t, c, "written", 2*len(want), func(a *treat.Announcer) {
+			for what, words := range want {
+				a.Announce(treat.Announcement{Node: node, Also: []*corev1.ObjectReference{pool}, What: what, Words: words})
+			}
+		})
+		for kind, name := range map[string]string{"Node": "worker-8", "NodePool": "workers"} {
+			found := about(t, kind, name)
+			if len(found) != len(want) {
+				t.Errorf("there are %d Events on the %s", len(found), kind)
+			}
+			for _, e := range found {
+				if is := e.Type + " " + e.Reason + " " + e.Action; !strings.Contains(e.Note, is) {
+					t.Errorf("the %s's Event is %q, and says %q", kind, is, e.Note)
+				}
+			}
+		}
+	})
 	t.Run("tells of a remediation to those who look at the node and at the check", func(t *testing.T) {
 		treated := treat.Announcement{
 			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-7", UID: "node-uid"}},
