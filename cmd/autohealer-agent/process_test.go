@@ -166,7 +166,7 @@ func eventually(tb testing.TB, what string, done func() bool) {
 	tb.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(20 * time.Second); ; {
+	for limit := time.After(time.Minute); ; {
 		if done() {
 			return
 		}
