@@ -130,13 +130,16 @@ func (c *Controller) Start(ctx context.Context) error {
 	watches.Go(func() { healthChecks.ask(ctx) })
 	repairPolicies := newInquiry(signal, &v1alpha1.RepairPolicy{}, from(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
 	watches.Go(func() { repairPolicies.ask(ctx) })
-	claims := newInquiry(signal, &karpenter.NodeClaim{}, from(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }))
-	watches.Go(func() { claims.ask(ctx) })
 	blocks, err := c.keepBlocks(signal)
 	if err != nil {
 		return err
 	}
 	watches.Go(func() { blocks.Run(ctx) })
+	claims := newInquiry(signal, &karpenter.NodeClaim{}, &companion{
+		source: from(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
+		isLost: func() bool { known, isThere, _ := blocks.Answer(); return known && !isThere },
+	})
+	watches.Go(func() { claims.ask(ctx) })
 	l := &loop{
 		cfg:      c.cfg,
 		core:     triage.New(),

@@ -73,7 +73,7 @@ func (q *inquiry[T]) hear(err error) {
 	switch {
 	case err == nil:
 		is = isThere
-	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+	case isNoKind(err):
 		is = isAbsent
 	case apierrors.IsForbidden(err):
 		is = isBarred
@@ -109,6 +109,51 @@ func (q *inquiry[T]) WatchWithContext(ctx context.Context, options metav1.ListOp
 	}
 	return w, err
 }
+
+// aloneAgain is how long a companion that is absent is not asked for, while its other is.
+const aloneAgain = 5 * time.Minute
+
+// companion is the source of a kind that is installed together with another, which
+// somebody watches already. Where both are absent nobody asks the API server for this one
+// but now and then: until the other comes, it is not to be expected either.
+type companion struct {
+	source cache.ListerWatcherWithContext
+	isLost func() bool // the other is known to be absent
+
+	mu     sync.Mutex
+	absent error // the answer by which this one is absent, nil if it is not
+	asked  time.Time
+}
+
+// ask has the API server asked, unless the answer is to be expected.
+func (c *companion) ask(request func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.absent != nil && time.Since(c.asked) < aloneAgain && c.isLost() {
+		return c.absent
+	}
+	err := request()
+	c.absent, c.asked = nil, time.Now()
+	if isNoKind(err) {
+		c.absent = err
+	}
+	return err
+}
+
+// ListWithContext lists.
+func (c *companion) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
+	err = c.ask(func() (err error) { list, err = c.source.ListWithContext(ctx, options); return err })
+	return list, err
+}
+
+// WatchWithContext watches.
+func (c *companion) WatchWithContext(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
+	err = c.ask(func() (err error) { w, err = c.source.WatchWithContext(ctx, options); return err })
+	return w, err
+}
+
+// isNoKind says whether an error means that there is no such kind.
+func isNoKind(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
 // kinds are the kinds of templates and remediation objects that health checks speak
 // of. Which those are is found out at run time, so each is watched from when it is
