@@ -69,6 +69,35 @@ func TestFaults(t *testing.T) {
 	t.Run("all was lawful", func(t *testing.T) {
 		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Spares: 4})
 	})
+	t.Run("the controller is killed over a ready timeout, and while a pool is held", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
+	t.Run("all was lawful also then", func(t *testing.T) {
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Spares: 4})
+	})
+}
+
+// testKilledOverTimeout has a pool of which no node becomes ready, and kills the controller
+// over every write that replaces the first, and again when the pool is held: the heir
+// holds it for as long.
+func testKilledOverTimeout(p *pool) {
+	const timeout = 6 * time.Second
+	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}})
+	c := p.newCourier()
+	controller := p.run(rig.Options{Args: c.Args(alone, readyTimeouts)})
+	p.must(controller.Kill())
+	for _, match := range []func(*letter) bool{namesClaim, marks, deletes} {
+		box := c.keep(match)
+		p.must(controller.Restart(p.t.Context()))
+		box.wait(p)
+		p.must(controller.Kill())
+		box.Close()
+	}
+	p.must(controller.Restart(p.t.Context()))
+	p.heard("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
+	p.must(controller.Kill())
+	p.must(controller.Restart(p.t.Context()))
+	p.measures(controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
+	p.triesOnce(timeout)
+	p.must(controller.Kill())
 }
 
 // run starts a controller for this part of the test alone.
