@@ -72,10 +72,23 @@ func (l *loop) terminated(now time.Time, r *errandReport) {
 	if e.rule.Kind == triage.ReadyTimeout {
 		l.cfg.Metrics.timedOut(pool, e.claim.Labels[karpenter.CapacityTypeLabel])
 		what = treat.ReadyTimeoutRecovery
-		words = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s", l.timeoutFor(e.rule), words)
+		words = fmt.Sprintf("Node failed to become ready within %v, triggering recovery: %s%s", l.timeoutFor(e.rule), words, taintWords(karpenter.StartupTaints(e.node, e.claim)))
 	}
 	l.cfg.Logger.Info("node terminated", "node", b.node, "nodeClaim", e.claim.Name, "nodePool", pool, "mode", string(mode), "reason", e.reason.String())
 	l.announceRepair(e.rule, e.node, e.claim, what, e.reason, words)
+}
+
+// taintWords names startup taints that are left: when the node is gone, nobody can look
+// any more whose daemon has not done its part.
+func taintWords(taints []corev1.Taint) string {
+	if len(taints) == 0 {
+		return ""
+	}
+	var keys []string
+	for _, taint := range taints {
+		keys = append(keys, taint.Key)
+	}
+	return "; still on it: " + strings.Join(keys, ", ")
 }
 
 var modeWords = map[v1alpha1.Termination]string{

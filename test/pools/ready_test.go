@@ -47,7 +47,11 @@ func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T
 			t.Errorf("it went by %s", e.rule)
 		}
 		for kind, object := range map[string]string{"Node": bad.Name, "NodeClaim": claim.GetName(), "NodePool": name} {
-			p.heard(kind, object, "NodeReadyTimeoutRecovery", "Node failed to become ready within 12s, triggering recovery")
+			words := []string{"Node failed to become ready within 12s, triggering recovery"}
+			if startup == karpenter.StartsTainted {
+				words = append(words, "; still on it: "+karpenter.StartupTaint.Key)
+			}
+			p.heard(kind, object, "NodeReadyTimeoutRecovery", words...)
 		}
 		p.measures(c, fmt.Sprintf(`autohealer_nodeclaims_ready_timeout_recovered_total{capacity_type="on-demand",nodepool=%q}`, name), "1")
 	}
