@@ -287,7 +287,8 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", seedPolicy); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T12:00:00Z"}, {"name": "n2"}], "conditions": [
+	if err := c.patchPolicyStatus(t, `{"status": {"nodes": 10, "sick": 3, "repairing": 1, "held": 0, "sickNodes": [{"name": "n1", "eligibleAt": "2026-03-01T11:00:00Z", "reason": "Treating"}, {"name": "n2"},
+		{"name": "n3", "eligibleAt": "2026-03-01T12:00:00Z", "reason": "Pending"}, {"name": "n4", "eligibleAt": "2026-03-01T13:00:00Z", "reason": "Pending"}], "conditions": [
 		{"type": "Conflict", "status": "False", "reason": "Alone", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"},
 		{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-03-01T12:00:00Z"}]}}`); err != nil {
 		t.Fatal(err)
@@ -297,8 +298,8 @@ func (c cluster) printsRepairPolicyColumns(t *testing.T) {
 		"default default 10 3 1 0 True",
 	}, "get", "repairpolicies")
 	c.prints(t, []string{
-		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED NEXT AGE",
-		"default default 10 3 1 0 True 2026-03-01T12:00:00Z",
+		"NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE",
+		"default default 10 3 1 0 True False 2026-03-01T12:00:00Z",
 	}, "get", "rp", "-o", "wide")
 	if _, err := c.Kubectl(t.Context(), "delete", "-f", seedPolicy); err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func testPolicy(t *testing.T, w *world, _ *rig.Controller) {
 	table, err := p.Kubectl(t.Context(), "get", "repairpolicies", "-o", "wide")
 	p.must(err)
 	t.Log("\n" + table)
-	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED NEXT AGE", "named named 4 2 0 0 True "+due.UTC().Format(time.RFC3339))
+	p.isInTable(table, "NAME POOL NODES SICK REPAIRING HELD ACCEPTED CONFLICT NEXT AGE", "named named 4 2 0 0 True False "+due.UTC().Format(time.RFC3339))
 	p.edit("named", `{"spec":{"repair":{"policies":[{"conditionType":"BadDisk","conditionStatus":"True","toleration":"2s"}]}}}`)
 	p.told("named", func(s v1alpha1.RepairPolicyStatus) error { // its nodes are one more when the replacement is there
 		if s.Repairing != 1 || s.Held != 1 {
