@@ -13,9 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
 	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -25,6 +28,9 @@ import (
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, karpenter.Config{})
+	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
+		t.Fatal(err)
+	}
 	// Nobody in this cluster has switched on the ready timeout.
 	never := w.found(t, karpenter.Pool{Name: "gate-off", Startup: karpenter.StartsUnready, Spec: object{"repair": object{"readyTimeout": "1s"}}}, 1)
 	bad := never.first()
@@ -33,21 +39,27 @@ func TestFaults(t *testing.T) {
 		startup    karpenter.Startup
 		test       func(*pool)
 		nodes      int
-		bound      any
+		bound      int
+		policy     bool // its rules stand in a RepairPolicy, and not on the pool
 	}{
-		{"the controller is killed over every write", "killed", karpenter.StartsTainted, testKilled, 6, 2},
-		{"a deletion on its way does not take a node that was spared", "spared", karpenter.StartsReady, testLateDeletion, 2, 1},
-		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", karpenter.StartsReady, testLateMark, 2, 1},
-		{"the leader is paused with a request on its way", "paused", karpenter.StartsReady, testPaused, 6, 2},
-		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testWeather, 10, 3},
-		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2},
+		{"the controller is killed over every write", "killed", karpenter.StartsTainted, testKilled, 6, 2, false},
+		{"a deletion on its way does not take a node that was spared", "spared", karpenter.StartsReady, testLateDeletion, 2, 1, false},
+		{"a mark on its way keeps its place for the heir, and is taken off", "late-mark", karpenter.StartsReady, testLateMark, 2, 1, true},
+		{"the leader is paused with a request on its way", "paused", karpenter.StartsReady, testPaused, 6, 2, true},
+		{"requests and answers are lost and refused", "weather", karpenter.StartsReady, testWeather, 10, 3, true},
+		{"the API server is killed and restarted", "outage", karpenter.StartsReady, testOutage, 6, 2, false},
 	}
 	// All pools are made at once: the later ones fill while the first faults are tried.
 	pools := make([]*pool, len(faults))
 	for i, fault := range faults {
-		pools[i] = w.found(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: object{
-			"repair": repair("1s", object{"maxUnhealthy": fault.bound}), "disruption": budgets("100%"),
-		}}, fault.nodes)
+		spec := object{"disruption": budgets("100%")}
+		if !fault.policy {
+			spec["repair"] = repair("1s", object{"maxUnhealthy": fault.bound})
+		}
+		pools[i] = w.found(t, karpenter.Pool{Name: fault.pool, Startup: fault.startup, Spec: spec}, fault.nodes)
+		if fault.policy {
+			pools[i].policy(fault.pool, "1s", func(s *v1alpha1.RepairPolicySpec) { s.Repair.MaxUnhealthy = new(intstr.FromInt(fault.bound)) })
+		}
 	}
 	for i, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -59,6 +71,7 @@ func TestFaults(t *testing.T) {
 			fault.test(p)
 		})
 	}
+	t.Run("the controller is killed over a node without a machine", func(t *testing.T) { testPlainKilled(t, w) })
 	t.Run("without the gate no node is replaced that is not ready", func(t *testing.T) {
 		p := never.of(t)
 		if nodes := p.names(); len(nodes) != 1 || nodes[0] != bad.Name {
@@ -67,11 +80,11 @@ func TestFaults(t *testing.T) {
 		p.untouched(p.account(), bad.Name)
 	})
 	t.Run("all was lawful", func(t *testing.T) {
-		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Spares: 4})
+		w.judge(t, history.Repairs{}, history.Counts{Marks: 30, Terminations: 27, Spares: 4, Remediations: 4, Releases: 4})
 	})
 	t.Run("the controller is killed over a ready timeout, and while a pool is held", func(t *testing.T) { testKilledOverTimeout(never.of(t)) })
 	t.Run("all was lawful also then", func(t *testing.T) {
-		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Spares: 4})
+		w.judge(t, readyTimeoutsOn, history.Counts{Marks: 34, Terminations: 31, Spares: 4, Remediations: 4, Releases: 4})
 	})
 }
 
@@ -81,23 +94,17 @@ func TestFaults(t *testing.T) {
 func testKilledOverTimeout(p *pool) {
 	const timeout = 6 * time.Second
 	p.patch(object{"repair": object{"readyTimeout": timeout.String(), "maxUnhealthy": 10}})
-	c := p.newCourier()
-	controller := p.run(rig.Options{Args: c.Args(alone, readyTimeouts)})
-	p.must(controller.Kill())
-	for _, match := range []func(*letter) bool{namesClaim, marks, deletes} {
-		box := c.keep(match)
-		p.must(controller.Restart(p.t.Context()))
-		box.wait(p)
-		p.must(controller.Kill())
-		box.Close()
-	}
-	p.must(controller.Restart(p.t.Context()))
+	k := p.newKiller(readyTimeouts)
+	k.over(namesClaim, "naming it in the ledger", never)
+	k.over(marks, "marking it", never)
+	k.over(deletes, "deleting it", never)
+	k.launch()
 	p.heard("NodePool", p.name, "NodePoolHeld", "3 nodes in a row have not become ready")
-	p.must(controller.Kill())
-	p.must(controller.Restart(p.t.Context()))
-	p.measures(controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
+	p.must(k.controller.Kill())
+	k.launch()
+	p.measures(k.controller, `autohealer_nodepool_held{nodepool="`+p.name+`"}`, "1")
 	p.triesOnce(timeout)
-	p.must(controller.Kill())
+	p.must(k.controller.Kill())
 }
 
 // run starts a controller for this part of the test alone.
@@ -161,72 +168,94 @@ const (
 	after fate = "has been made, and nobody was told"
 )
 
+// killer kills one controller after the other, each over a write of its own.
+type killer struct {
+	p          *pool
+	post       courier
+	args       []string
+	controller *rig.Controller
+	slow       []*letter // to be delivered when the next heir is at work
+}
+
+func (p *pool) newKiller(args ...string) *killer {
+	p.t.Helper()
+	return &killer{p: p, post: p.newCourier(), args: append(args, alone)}
+}
+
+// launch starts the next heir.
+func (k *killer) launch() {
+	k.p.t.Helper()
+	if k.controller == nil {
+		k.controller = k.p.run(rig.Options{Args: k.post.Args(k.args...)})
+	} else {
+		k.p.must(k.controller.Restart(k.p.t.Context()))
+	}
+}
+
+// deliver delivers what has come late.
+func (k *killer) deliver() {
+	k.p.t.Helper()
+	k.p.arrive(k.slow, 0)
+	k.slow = nil
+}
+
+// over starts an heir, and kills it over a write. It returns that write.
+func (k *killer) over(match func(*letter) bool, what string, is fate) *letter {
+	k.p.t.Helper()
+	k.p.t.Logf("killed over %s, which %s", what, is)
+	box := k.post.keep(match)
+	k.launch()
+	first := box.wait(k.p)[0]
+	k.deliver()
+	if is == after {
+		k.p.arrive(box.wait(k.p), 0)
+	}
+	k.p.must(k.controller.Kill())
+	if kept := box.Close(); is == late {
+		k.slow = kept
+	}
+	return first
+}
+
 // testKilled goes through one long story. Each heir finds what the one before has left,
 // and is killed over its own write.
 func testKilled(p *pool) {
-	c := p.newCourier()
+	k := p.newKiller()
 	nodes := p.names()
-	var controller *rig.Controller
-	launch := func() {
-		p.t.Helper()
-		if controller == nil {
-			controller = p.run(rig.Options{Args: c.Args(alone)})
-		} else {
-			p.must(controller.Restart(p.t.Context()))
-		}
-	}
-	var slow []*letter // to be delivered when the next heir is at work
-	killed := func(match func(*letter) bool, what string, is fate) *letter {
-		p.t.Helper()
-		p.t.Logf("killed over %s, which %s", what, is)
-		box := c.keep(match)
-		launch()
-		first := box.wait(p)[0]
-		p.arrive(slow, 0)
-		slow = nil
-		if is == after {
-			p.arrive(box.wait(p), 0)
-		}
-		p.must(controller.Kill())
-		if kept := box.Close(); is == late {
-			slow = kept
-		}
-		return first
-	}
 	// No replacement gets ready while nobody is at work: an heir does not count one that
 	// was before it came, and keeps its place for a quarter of an hour.
 	p.isHeldUp.Store(true)
 	p.fallSick(nodes[:4]...)
 	for _, is := range []fate{never, after, late} {
-		killed(namesClaim, "naming it in the ledger", is)
+		k.over(namesClaim, "naming it in the ledger", is)
 	}
 	for _, is := range []fate{never, late, after} {
-		killed(marks, "marking it", is)
+		k.over(marks, "marking it", is)
 	}
 	for _, is := range []fate{never, late, after} {
-		killed(deletes, "deleting it", is)
+		k.over(deletes, "deleting it", is)
 	}
-	before := p.times(controller, "loaded")
-	launch()
+	before := p.times(k.controller, "loaded")
+	k.launch()
 	p.eventually("an heir that has read everything", func(context.Context) error {
-		if p.times(controller, "loaded") == before {
+		if p.times(k.controller, "loaded") == before {
 			return errors.New("it has not")
 		}
 		return nil
 	})
 	p.isHeldUp.Store(false)
 	p.repaired(nodes[:4]...)
-	p.must(controller.Kill())
+	p.must(k.controller.Kill())
 	// The last two recover in the moment in which they are to go.
 	spared := nodes[4:]
 	for i, is := range []fate{after, late} {
 		p.fallSick(spared[i])
-		over := killed(func(l *letter) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
+		over := k.over(func(l *letter) bool { return deletes(l) && isAbout(p, l, spared[i]) }, "deleting one that recovers", never)
 		p.says("BadDisk", corev1.ConditionFalse, spared[i])
-		killed(func(l *letter) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
+		k.over(func(l *letter) bool { return spares(l) && l.Path == over.Path }, "sparing it", is)
 	}
-	launch()
-	p.arrive(slow, 0)
+	k.launch()
+	k.deliver()
 	a := p.settled(2, nodes[:4]...)
 	there := p.names()
 	for _, node := range spared {

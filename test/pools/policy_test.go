@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -193,54 +191,6 @@ func testSelected(t *testing.T, w *world, _ *rig.Controller) {
 		}
 	}
 	first.told("selected", counted(4, 0, 0, 0))
-}
-
-// testPlainNodes has nodes that no Karpenter has made, for which a remediation is made.
-func testPlainNodes(t *testing.T, w *world, _ *rig.Controller) {
-	t.Helper()
-	const label = "example.com/plain"
-	p := &pool{world: w, t: t, name: "plain"}
-	template := &unstructured.Unstructured{Object: object{"spec": object{"template": object{"spec": object{"strategy": "reboot"}}}}}
-	template.SetGroupVersionKind(remediator.TemplateKind)
-	template.SetNamespace(metav1.NamespaceDefault)
-	template.SetName("plain")
-	p.must(p.api.Create(t.Context(), template))
-	nodes, err := p.CreateNodes(t.Context(), testbed.Nodes{Prefix: "plain", Count: 10, Labels: map[string]string{label: "true"}})
-	p.must(err)
-	p.policy("plain", "1s", selecting(label, "true"), func(s *v1alpha1.RepairPolicySpec) {
-		s.RemediationTemplate = &corev1.ObjectReference{APIVersion: remediator.GroupVersion.String(), Kind: remediator.TemplateKind.Kind, Namespace: metav1.NamespaceDefault, Name: "plain"}
-	})
-	p.told("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))
-	for _, node := range nodes[:4] {
-		p.fallSick(node.Name)
-	}
-	p.told("plain", counted(10, 4, 2, 2)) // a fifth
-	made := func(want ...string) {
-		t.Helper()
-		p.eventually("remediations", func(ctx context.Context) error {
-			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(remediator.Kind)
-			if err := p.api.List(ctx, list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
-				return err
-			}
-			var names []string
-			for _, o := range list.Items {
-				if owner := o.GetOwnerReferences(); len(owner) == 1 && owner[0].Kind == "RepairPolicy" && owner[0].Name == "plain" {
-					names = append(names, o.GetName())
-				}
-			}
-			if !slices.Equal(names, want) {
-				return fmt.Errorf("they are there for %v, want %v", names, want)
-			}
-			return nil
-		})
-	}
-	made(nodes[0].Name, nodes[1].Name)
-	for _, node := range nodes[:4] { // the remediator has done its work
-		p.says("BadDisk", corev1.ConditionFalse, node.Name)
-	}
-	p.told("plain", counted(10, 0, 0, 0))
-	made()
 }
 
 // testBadInput tries what the API server and the webhook refuse, and what they warn of.
