@@ -107,7 +107,8 @@
 // is left of them when so many are to be healthy, counts those that are gone and not
 // replaced yet as selected, so that going away changes nothing about it. That of a
 // cap does not count nodes that are younger than the first of those that are to be
-// replaced, unless they stand in for one that has gone: a replacement makes no room.
+// replaced, unless they stand in for one that has gone: a replacement makes no room. A
+// cap of 100% is of all of them, those that are gone and not replaced included.
 //
 // Pools: rules of one pool share their caps. What any of them has in treatment, those
 // who are gone and not replaced among them, counts under the cap of each, which is

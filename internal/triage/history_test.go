@@ -1594,15 +1594,19 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 			treated[name+"/"+node.UID] = true
 		}
 	}
+	gone := 0
 	for _, other := range grants {
 		if other.Rule == g.Rule {
 			treated[other.Node+"/"+other.UID] = true
+			if !other.Gone.IsZero() {
+				gone++
+			}
 			if node, there := h.heard[other.Node]; there && node.UID == other.UID && other.Gone.IsZero() && selects(rule, node) {
 				unwell[other.Node] = true
 			}
 		}
 	}
-	if limit := allows(rule.Bound.Cap, selected); limit >= 0 {
+	if limit := allows(rule.Bound.Cap, selected); limit >= 0 && !isAll(rule.Bound.Cap) {
 		saw["capped"]++
 		if len(treated) > limit {
 			h.tell("%d are in treatment, %d may be", len(treated), limit)
@@ -1627,12 +1631,6 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 	}
 
 	saw["treatments"]++
-	gone := 0
-	for _, other := range grants {
-		if other.Rule == g.Rule && !other.Gone.IsZero() {
-			gone++
-		}
-	}
 	if limit := allows(rule.Bound.Gate, selected+gone); limit >= 0 {
 		saw["gated"]++
 		if gone > 0 {

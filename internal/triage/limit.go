@@ -46,6 +46,9 @@ func (l Limit) String() string {
 	return s
 }
 
+// isAll says that nothing is limited, however many there are.
+func (l Limit) isAll() bool { return l.Percent && l.Number == 100 && !l.Healthy }
+
 // Of says how many of so many selected nodes the limit allows to be sick or in
 // treatment.
 func (l Limit) Of(selected int) int {

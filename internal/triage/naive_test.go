@@ -786,7 +786,9 @@ func (t *twin) grant() {
 	})
 	for _, next := range queue {
 		if _, stopped := t.blocked(next.p, next.rule); !stopped {
-			next.p.chart(next.rule.ID).response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
+			c := next.p.chart(next.rule.ID)
+			c.response = response{active: true, treatment: len(next.rule.Response.Ladder) > 0, since: t.now}
+			c.note(next.rule) // who goes counts at once for those who come after it
 			t.saw["grants"]++
 			if len(next.rule.Response.Ladder) > 0 {
 				t.spend(next.rule.ID)
@@ -844,9 +846,10 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 
 // basis is of how many nodes the cap is a share: of all, without those that were made
 // since the first began to go of those that are to be replaced, unless they replace one
-// that has gone.
+// that has gone. 100% is of everybody, and of those that are gone.
 func (t *twin) basis(rule triage.Rule) (nodes int) {
 	var going []time.Time
+	gone := 0
 	for _, mate := range t.mates(rule.ID) {
 		for _, p := range t.nodes {
 			if c := p.chart(mate); c.departs() {
@@ -856,10 +859,17 @@ func (t *twin) basis(rule triage.Rule) (nodes int) {
 		for _, v := range t.vacancy {
 			if v.Rule == mate {
 				going = append(going, v.Since)
+				gone++
 			}
 		}
 	}
 	isShare := rule.Bound.Cap != nil && rule.Bound.Cap.Percent
+	if isAll(rule.Bound.Cap) {
+		if gone > 0 {
+			t.saw["gone ones among all"]++
+		}
+		nodes, isShare = gone, false
+	}
 	for _, p := range t.nodes {
 		switch {
 		case !selects(rule, p.facts):
@@ -870,6 +880,10 @@ func (t *twin) basis(rule triage.Rule) (nodes int) {
 		}
 	}
 	return nodes
+}
+
+func isAll(limit *triage.Limit) bool {
+	return limit != nil && *limit == triage.Limit{Number: 100, Percent: true, RoundUp: limit.RoundUp}
 }
 
 // mates are all rules that share a pool with this one, itself among them.

@@ -108,11 +108,16 @@ type standing struct {
 // basis is of how many nodes a cap is a share: of those that are selected. While nodes are
 // being replaced their replacements are there beside them, and so would let more go, and
 // then more: a half would come to be nearly all. So of those that were made since the first
-// of them began to go, only those count that replace one that has gone.
+// of them began to go, only those count that replace one that has gone. All of them are
+// all, also of those that are gone: nobody who says so wants the second half to wait until
+// the first one is replaced.
 func (c *Core) basis(r *rule) int {
 	limit, first := r.spec.Bound.Cap, r.firstToGo()
 	if limit == nil || !limit.Percent || first == 0 {
 		return r.total.Selected
+	}
+	if limit.isAll() {
+		return r.total.Selected + r.departed()
 	}
 	if r.standing.before != first {
 		r.standing = standing{before: first}

@@ -14,7 +14,7 @@ import (
 // somebody else allows, and to nodes that are starting.
 var poolsAndAllowances = []string{
 	"held: by another rule of the pool", "pools changed with something under way", "places of a pool taken by a rule that is gone",
-	"pools of rules that are gone, found after a restart", "newcomers that make no room", "replacements of one, where two rules of a pool miss one",
+	"pools of rules that are gone, found after a restart", "newcomers that make no room", "gone ones among all", "replacements of one, where two rules of a pool miss one",
 	"allowances taken", "allowances taken by another rule of the pool", "allowances told before the rule", "begun by an allowance", "rules allowed while they were gone",
 	"ready before the startup taints are gone", "startup taints gone from a ready node", "eligible for startup taints on a ready node",
 }
@@ -293,7 +293,11 @@ func (h *history) shares(begun, grants []triage.Grant) {
 	}
 }
 
+// capOf is how many a rule may have, negative for any number.
 func (h *history) capOf(id triage.RuleID) int {
+	if isAll(h.rules[id].Bound.Cap) {
+		return -1
+	}
 	selected := 0
 	for _, node := range h.heard {
 		if selects(h.rules[id], node) {
