@@ -302,8 +302,8 @@ func statusCondition(object *unstructured.Unstructured, kind string) string {
 // authorOf says whether a change of something else than a node is ours, and whether
 // that is proved. Where the audit log cannot tell, the fields may.
 func (r *replay) authorOf(change testbed.Change, before *unstructured.Unstructured) (ours, proved bool) {
-	if change.Author.Known() {
-		return r.cfg.Us(change.Author), true
+	if ours, proved := r.authorByLog(change); proved {
+		return ours, true
 	}
 	r.report.Unproved++
 	if r.cfg.FieldManager == "" || isDeleted(change) {

@@ -31,7 +31,7 @@
 //     sets ask for, room under a bound is left unused while a node waits, or a
 //     record has leftovers.
 //   - [UnknownAuthor]: taints or the record of a node were changed, or a node was
-//     deleted, and nobody can be proved to have done it.
+//     deleted, and nobody can prove who did it, or that it was not us.
 //
 // Of health checks:
 //

@@ -7,6 +7,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 const (
@@ -250,6 +252,10 @@ func TestLawful(t *testing.T) {
 			s.set("never", `{"type":"N","effect":"NoExecute","taintKey":"example.com/never","maxUnhealthy":"0%","conditions":{"Other":{"status":true}}}`)
 			s.condition("n1", "Other=True")
 			s.we("n1", s.place("never", "example.com/never:NoSchedule"))
+		},
+		"taints changed by one of two others": func(s *story) {
+			s.foreign("n1", "example.com/theirs:NoSchedule")
+			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = nobody, []testbed.Author{admin, kubelet}
 		},
 		"a share that is rounded up to one": func(s *story) {
 			s.set("few", `{"type":"F","effect":"NoExecute","taintKey":"example.com/few","maxUnhealthy":"1%","conditions":{"Other":{"status":true}}}`)

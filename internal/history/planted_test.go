@@ -524,6 +524,10 @@ func TestPlanted(t *testing.T) {
 			sick(s, twoOut, "n1")
 			s.made[len(s.made)-1].Author = nobody
 		}},
+		"taints changed by somebody or us": {UnknownAuthor, "the audit log ends here", func(s *story) {
+			s.foreign("n1", "example.com/theirs:NoSchedule")
+			s.made[len(s.made)-1].Author, s.made[len(s.made)-1].Suspects = nobody, []testbed.Author{admin, us}
+		}},
 		"a node deleted by nobody": {UnknownAuthor, "deleted", func(s *story) { s.deleteNode(nobody, "n1") }},
 	} {
 		t.Run(string(test.kind)+"/"+name, func(t *testing.T) {

@@ -152,7 +152,7 @@ func (r *replay) nodeChanged(change testbed.Change) {
 	}
 	after := readFacts(change.Object)
 	ours, proved := r.author(change, n, after)
-	if !change.Author.Known() {
+	if _, proved := r.authorByLog(change); !proved {
 		r.report.Unproved++
 	}
 	switch {
@@ -197,10 +197,19 @@ func (r *replay) nodeChanged(change testbed.Change) {
 	}
 }
 
-// author says whether a change is ours, and whether that is proved.
-func (r *replay) author(change testbed.Change, n *node, after facts) (ours, proved bool) {
+// authorByLog says whether a change is ours, and whether the audit log proves that. Which
+// of several others has made it is all the same.
+func (r *replay) authorByLog(change testbed.Change) (ours, proved bool) {
 	if change.Author.Known() {
 		return r.cfg.Us(change.Author), true
+	}
+	return false, len(change.Suspects) > 0 && !slices.ContainsFunc(change.Suspects, r.cfg.Us)
+}
+
+// author says whether a change is ours, and whether that is proved.
+func (r *replay) author(change testbed.Change, n *node, after facts) (ours, proved bool) {
+	if ours, proved := r.authorByLog(change); proved {
+		return ours, true
 	}
 	if r.cfg.FieldManager != "" && n != nil && !isDeleted(change) {
 		if manager, proved := authorByFields(n.object, after.object); proved {

@@ -69,6 +69,10 @@ type ledger struct {
 	born     map[types.UID]time.Time
 	about    map[*request]types.UID
 	finished map[deed]bool
+
+	// suspects are those of whom one has made the change that was asked about last, if
+	// nobody can tell which of them.
+	suspects []Author
 }
 
 type objectName struct {
@@ -114,6 +118,7 @@ func newLedger(requests []*request) *ledger {
 // author returns who made a change; before is the object as it was, if known.
 // It is to be asked about all changes in their order.
 func (l *ledger) author(change Change, before *unstructured.Unstructured) Author {
+	l.suspects = nil
 	if told := l.exact[change.ResourceVersion]; len(told) > 0 {
 		return l.authorByAnswer(change, ableTo(change, before, told))
 	}
@@ -171,6 +176,9 @@ func (l *ledger) judge(change Change, suspects []*request) Author {
 	}
 	for _, other := range suspects[1:] {
 		if other.author != suspects[0].author {
+			for _, r := range suspects {
+				l.suspects = append(l.suspects, r.author)
+			}
 			return unknown("%s and %s may both have made it", suspects[0], other)
 		}
 	}

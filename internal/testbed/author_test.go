@@ -162,12 +162,16 @@ func TestLedger(t *testing.T) {
 			if test.kind != "" {
 				change.Type = test.kind
 			}
-			got := newLedger(test.requests).author(change, nil)
+			book := newLedger(test.requests)
+			got := book.author(change, nil)
 			if got.User != test.want || !strings.Contains(got.Reason, test.reason) {
 				t.Errorf("author %q because %q, want %q because of %q", got.User, got.Reason, test.want, test.reason)
 			}
 			if got.Known() != (got.Reason == "") {
 				t.Errorf("author %q with the reason %q", got.User, got.Reason)
+			}
+			if isOpen := strings.Contains(got.Reason, "may both"); isOpen != (len(book.suspects) > 1) {
+				t.Errorf("%q, and the suspects are %v", got.Reason, book.suspects)
 			}
 		})
 	}

@@ -36,8 +36,10 @@ type Change struct {
 	// what it was before, with the resourceVersion of the deletion.
 	Object *unstructured.Unstructured
 
-	// Author is who made the change.
-	Author Author
+	// Author is who made the change. Where the log leaves open which of several it was,
+	// he is not known, and Suspects are those several.
+	Author   Author
+	Suspects []Author
 
 	// Time is when the recorder saw the change, a few milliseconds after it
 	// was made.
@@ -254,6 +256,7 @@ func attribute(writes []write, requests []*request) (Recording, error) {
 			Time:            w.time,
 		}
 		change.Author = book.author(change, before[change.UID])
+		change.Suspects = book.suspects
 		before[change.UID] = object
 		recording = append(recording, change)
 	}
