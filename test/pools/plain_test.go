@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,6 +69,23 @@ func (p *pool) remediated(nodes ...string) {
 	})
 }
 
+// unlocked waits until nobody has the Lease of a node.
+func (p *pool) unlocked(nodes ...string) {
+	p.t.Helper()
+	p.eventually("Leases given back", func(ctx context.Context) error {
+		var leases coordinationv1.LeaseList
+		if err := p.api.List(ctx, &leases, client.InNamespace(leaseNamespace)); err != nil {
+			return err
+		}
+		for _, lease := range leases.Items {
+			if node := strings.TrimPrefix(lease.Name, "node-"); slices.Contains(nodes, node) && lease.Spec.HolderIdentity != nil {
+				return fmt.Errorf("%s is held by %s", lease.Name, *lease.Spec.HolderIdentity)
+			}
+		}
+		return nil
+	})
+}
+
 // testPlainNodes has nodes fall sick that no Karpenter has made.
 func testPlainNodes(t *testing.T, w *world, _ *rig.Controller) {
 	t.Helper()
@@ -79,6 +97,7 @@ func testPlainNodes(t *testing.T, w *world, _ *rig.Controller) {
 	p.says("BadDisk", corev1.ConditionFalse, nodes[:4]...) // the remediator has done its work
 	p.told("plain", counted(10, 0, 0, 0))
 	p.remediated()
+	p.unlocked(nodes...)
 }
 
 // testPlainKilled kills the controller over the page that names a node without a machine,
@@ -116,5 +135,6 @@ func testPlainKilled(t *testing.T, w *world) {
 	p.told(p.name, counted(10, 2, 2, 0))
 	p.says("BadDisk", corev1.ConditionFalse, nodes[2:4]...)
 	p.remediated()
+	p.unlocked(nodes...)
 	p.must(k.controller.Kill())
 }
