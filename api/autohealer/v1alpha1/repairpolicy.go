@@ -127,7 +127,7 @@ type RepairPolicyStatus struct {
 type SickNode struct {
 	// Name of the node.
 	Name string `json:"name"`
-	// Reason in a word: Pending, Treating, Blocked and so on.
+	// Reason in a word: Pending, Treating, CapFull and so on.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
