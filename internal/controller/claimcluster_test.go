@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -40,12 +39,7 @@ func TestClaimsInACluster(t *testing.T) {
 	scheme := runtime.NewScheme()
 	must(t, clientgoscheme.AddToScheme(scheme))
 	must(t, karpenter.AddToScheme(scheme))
-	text, err := os.ReadFile(claimCRD(t))
-	must(t, err)
-	_, err = cluster.KubectlApply(t.Context(), string(text))
-	must(t, err)
-	_, err = cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodeclaims.karpenter.sh")
-	must(t, err)
+	must(t, installed.InstallCRDs(t.Context(), cluster))
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})
 	must(t, err)
 	for name, test := range map[string]func(*yard){
@@ -58,18 +52,6 @@ func TestClaimsInACluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { test(&yard{T: t, api: api, name: name}) })
 	}
-}
-
-// claimCRD is the CRD of NodeClaims as Karpenter publishes it.
-func claimCRD(t *testing.T) string {
-	t.Helper()
-	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../../bin/testbed"} {
-		if found, _ := filepath.Glob(filepath.Join(folder, ".sources/karpenter-*/pkg/apis/crds/karpenter.sh_nodeclaims.yaml")); folder != "" && len(found) == 1 {
-			return found[0]
-		}
-	}
-	t.Fatal("Karpenter's CRDs are not in bin/testbed/.sources, run make testbed-karpenter")
-	return ""
 }
 
 // claim stores a claim, which stays for Karpenter to see when it is deleted.

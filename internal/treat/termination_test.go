@@ -1,8 +1,6 @@
 package treat_test
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -47,18 +46,17 @@ func TestWriterForTerminations(t *testing.T) {
 			t.Errorf("the fate is %d: %v", got, err)
 		}
 	})
-	text, err := os.ReadFile(claimCRD(t))
-	if err != nil {
+	if err := installed.InstallCRDs(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 	policies, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_repairpolicies.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cluster.KubectlApply(t.Context(), string(text)+"\n---\n"+string(policies)); err != nil {
+	if _, err := cluster.KubectlApply(t.Context(), string(policies)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodeclaims.karpenter.sh", "crd/repairpolicies.autohealer.resourcestack.com"); err != nil {
+	if _, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/repairpolicies.autohealer.resourcestack.com"); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("marks a claim, and nothing else of it", h.marks)
@@ -66,18 +64,6 @@ func TestWriterForTerminations(t *testing.T) {
 	t.Run("deletes a claim in the version that is known", h.deletesAsKnown)
 	t.Run("spares a claim without a trace", h.spares)
 	t.Run("writes the status of a repair policy", h.writesStatus)
-}
-
-// claimCRD is the CRD of NodeClaims as Karpenter publishes it.
-func claimCRD(t *testing.T) string {
-	t.Helper()
-	for _, folder := range []string{os.Getenv("KUBEBUILDER_ASSETS"), "../../bin/testbed"} {
-		if found, _ := filepath.Glob(filepath.Join(folder, ".sources/karpenter-*/pkg/apis/crds/karpenter.sh_nodeclaims.yaml")); folder != "" && len(found) == 1 {
-			return found[0]
-		}
-	}
-	t.Fatal("Karpenter's CRDs are not in bin/testbed/.sources, run make testbed-karpenter")
-	return ""
 }
 
 // claims stores a claim with all that Karpenter's schema asks for, and more than is
