@@ -71,7 +71,7 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 	unstamped := family("unstamped_lines_total", metrictext.Counter, "Lines of interest that had no stamp in the format of their log, and did not count.")
 	lost := family("lost_records_total", metrictext.Counter, "Records that were overwritten before they could be read.")
 	cut := family("cut_lines_total", metrictext.Counter, "Lines that were too long to be read in full.")
-	gaps := family("log_gaps_total", metrictext.Counter, "Times that lines were lost and nobody knows how many.")
+	gaps := family("log_gaps_total", metrictext.Counter, "Times that an unknown number of lines was lost: a file was truncated without a copy, or disappeared before it was read.")
 	for _, h := range a.supervisor.Health() {
 		up.Add(number(h.Dead == ""), h.Monitor)
 		waits.Add(number(h.Waits != ""), h.Monitor)

@@ -188,20 +188,24 @@ func rank(s sighting, path string, p place) likelihood {
 	}
 }
 
-// successor sees the file that was begun after the one that a place is in: the oldest
-// that has lines, else the one at the path.
-func successor(path string, p place) (sighting, error) {
-	_, path, err := trail(path)
+// successors sees the files that were begun after the one that a place is in, from the
+// oldest on: those that have lines, and the one at the path. There is at least one if
+// there is no error. It also says whether the file of the place has a name there. Of some
+// names the kernel has told that their files are later: two rotations may fall into one
+// tick of the disk's clock.
+func successors(path string, p place, later map[string]bool) (next []sighting, there bool, err error) {
+	_, path, err = trail(path)
 	if err != nil {
-		return sighting{}, err
+		return nil, false, err
 	}
 	all, err := settled(neighbours, path)
 	if err != nil {
-		return sighting{}, err
+		return nil, false, err
 	}
 	var current sighting
 	var older []sighting
 	for _, s := range all {
+		there = there || s.is(p)
 		switch {
 		case s.path == path:
 			current = s
@@ -211,25 +215,32 @@ func successor(path string, p place) (sighting, error) {
 	}
 	older = slices.DeleteFunc(older, func(s sighting) bool { return s.inode == current.inode && s.device == current.device })
 	inOrder(path, older)
-	after := func(s sighting) bool { return s.written > p.Written && !wasRead(s, p) }
+	old := func(s sighting) bool {
+		_, isLater := later[filepath.Base(s.path)]
+		return !isLater && s.written <= p.Written || wasRead(s, p)
+	}
 	if i := slices.IndexFunc(older, func(s sighting) bool { return s.is(p) && has(s, p) }); i >= 0 {
+		read := older[:i+1]
 		older = older[i+1:]
-		after = func(sighting) bool { return true }
+		old = func(s sighting) bool {
+			return slices.ContainsFunc(read, func(r sighting) bool { return partOf(s, r) })
+		}
 	}
 	for _, s := range older {
-		if s.size > 0 && after(s) && !partOf(s, current) {
-			return s, nil
+		if s.size > 0 && !old(s) && !p.isCopyOfEarlier(s) && !partOf(s, current) {
+			next = append(next, s)
 		}
 	}
-	if current.path == "" {
+	switch {
+	case current.path != "":
+		next = append(next, current)
+	case len(next) == 0:
 		// Whatever has come since is told of; and if it is no file, that is said.
-		_, err := lookAt(path)
-		if err == nil {
+		if _, err = lookAt(path); err == nil {
 			err = fs.ErrNotExist
 		}
-		return sighting{}, err
 	}
-	return current, nil
+	return next, there, err
 }
 
 // settled is what is seen when nobody renames: a file that is renamed while its folder
@@ -304,6 +315,16 @@ func wasRead(s sighting, p place) bool {
 		same, err = p.in(file)
 	}
 	return err == nil && same
+}
+
+// isCopyOfEarlier says whether the file that was seen is a copy of one that was read
+// before the file of the place.
+func (p place) isCopyOfEarlier(s sighting) bool {
+	same := func(e fingerprint) bool {
+		earlier := place{Offset: e.Size, Head: e.Head, Tail: e.Tail}
+		return e.Size > 0 && e.Size == s.size && has(s, earlier)
+	}
+	return slices.ContainsFunc(p.Earlier, same)
 }
 
 // neighbours sees all regular files in the folder of a path without links. A folder

@@ -30,6 +30,10 @@ type home struct{ gone bool }
 type written struct {
 	text string
 	home *home
+	// uncounted says that it may be lost without a gap: its file was gone when it was
+	// written, or the reader has read it, forgotten it by a crash, and found the file that
+	// came before. Packers take the oldest file first; the model does not.
+	uncounted bool
 }
 
 // is says whether a line that was told is this one. Half of it may have been read
@@ -62,6 +66,7 @@ type world struct {
 	told     []string
 	position logs.Position
 	earlier  []point // where the reader was, from the last chunk back
+	gaps     uint64  // that readers have counted which are closed
 }
 
 // point is a position, and how much had been told there.
@@ -117,7 +122,7 @@ func (w *world) finish() {
 
 func (w *world) line(text string) {
 	text = text[:min(len(text), modelLongest)]
-	w.lines = append(w.lines, written{text, w.current})
+	w.lines = append(w.lines, written{text, w.current, w.current.gone})
 }
 
 func (w *world) put(text string) {
@@ -265,6 +270,40 @@ func (w *world) pack() {
 	w.steps["pack"]++
 }
 
+// duplicate copies a rotated file under a name that another rotation could give, as an
+// archiver does, and perhaps removes the original. The writer has left it.
+func (w *world) duplicate() {
+	if len(w.rotated) == 0 || !w.named || w.copying != "" || !w.dated {
+		w.t.Skip("nothing to copy")
+	}
+	original := w.rotated[0]
+	removed := rapid.Bool().Draw(w.t, "original removed")
+	if removed {
+		w.tell(1 << 20) // that a file is copied and gone before it was read looks like a loss
+	}
+	text, err := os.ReadFile(original)
+	w.must(err)
+	name := original + ".1"
+	if _, err := os.Stat(name); err == nil {
+		w.t.Skip("copied already")
+	}
+	to, err := os.Create(name)
+	w.must(err)
+	_, err = to.Write(text)
+	w.must(err)
+	w.tick(to)
+	w.must(to.Close())
+	w.steps["copy of a rotated file"]++
+	if removed {
+		w.must(os.Remove(original))
+		w.homes[name] = w.homes[original]
+		w.rotated[0] = name
+	} else {
+		w.homes[name] = &home{}
+		w.rotated = slices.Insert(w.rotated, 0, name)
+	}
+}
+
 // read lets the reader tell some chunks.
 func (w *world) read() {
 	w.tell(rapid.IntRange(1, 6).Draw(w.t, "chunks"))
@@ -274,6 +313,7 @@ func (w *world) read() {
 // tell takes at most so many chunks.
 func (w *world) tell(most int) {
 	for range most {
+		w.reader.watch.follow(w.reader.file)
 		chunk, _, err := w.reader.look(time.Now())
 		if errors.Is(err, logs.ErrAway) {
 			w.steps["away"]++
@@ -294,8 +334,7 @@ func (w *world) tell(most int) {
 }
 
 func (w *world) restart() {
-	w.must(w.reader.Close())
-	w.open()
+	w.reopenReader()
 	w.steps["restart"]++
 }
 
@@ -306,9 +345,19 @@ func (w *world) crash() {
 	last := w.earlier[len(w.earlier)-1]
 	w.position = last.position
 	w.told = w.told[:last.told]
+	for i := range w.lines {
+		w.lines[i].uncounted = w.lines[i].uncounted || w.lines[i].home.gone
+	}
+	w.reopenReader()
+	w.steps["crash"]++
+}
+
+// reopenReader opens another reader, which has looked before anything happens.
+func (w *world) reopenReader() {
+	w.gaps += w.reader.Counts().Gaps
 	w.must(w.reader.Close())
 	w.open()
-	w.steps["crash"]++
+	w.tell(1)
 }
 
 func (w *world) open() {
@@ -320,24 +369,41 @@ func (w *world) open() {
 	w.reader = r
 }
 
-// check compares what was told with what was written.
+// check compares what was told with what was written. Lines that are lost are in a gap
+// that was counted, and there is none where nothing can be lost.
 func (w *world) check() {
-	next := 0
+	next, lost := 0, 0
+	skip := func() {
+		if !w.lines[next].uncounted {
+			lost++
+		}
+		next++
+		w.steps["lost with its file"]++
+	}
 	for i, text := range w.told {
 		for next < len(w.lines) && !w.lines[next].is(text) && w.lines[next].home.gone {
-			next++
-			w.steps["lost with its file"]++
+			skip()
 		}
 		if next == len(w.lines) || !w.lines[next].is(text) {
 			w.t.Fatalf("line %d that was told is %q\nwritten were %s", i, text, w.around(next))
 		}
 		next++
 	}
-	for ; next < len(w.lines); next++ {
+	for next < len(w.lines) {
 		if !w.lines[next].home.gone {
 			w.t.Fatalf("was not told at the end: %q", w.lines[next].text)
 		}
-		w.steps["lost with its file"]++
+		skip()
+	}
+	gaps := w.gaps + w.reader.Counts().Gaps
+	if lost > 0 && gaps == 0 {
+		w.t.Fatalf("%d lines are lost, and no gap was counted", lost)
+	}
+	if w.keeps && gaps > 0 {
+		w.t.Fatalf("%d gaps were counted, and nothing can be lost", gaps)
+	}
+	if lost > 0 {
+		w.steps["lost and counted"]++
 	}
 }
 
@@ -374,7 +440,8 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 			"rename": func(*rapid.T) { w.rename() }, "copy": func(*rapid.T) { w.copyAndTruncate() },
 			"begin copy": func(*rapid.T) { w.beginCopy() },
 			"remove":     func(*rapid.T) { w.remove() }, "reopen": func(*rapid.T) { w.reopen() },
-			"pack": func(*rapid.T) { w.pack() }, "read": func(*rapid.T) { w.read() },
+			"duplicate": func(*rapid.T) { w.duplicate() },
+			"pack":      func(*rapid.T) { w.pack() }, "read": func(*rapid.T) { w.read() },
 			"restart": func(*rapid.T) { w.restart() }, "crash": func(*rapid.T) { w.crash() },
 		})
 		if w.copying != "" {
@@ -393,7 +460,7 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 	t.Logf("%d lines told, %d of them where all must be; steps: %v", told, kept, steps)
 	for _, step := range []string{
 		"write", "half line", "half line left", "long line", "rename", "begin of a copy", "copy and truncate", "remove", "reopen",
-		"pack", "read", "restart", "crash", "away", "lost with its file",
+		"pack", "read", "restart", "crash", "away", "lost with its file", "lost and counted", "copy of a rotated file",
 	} {
 		if steps[step] == 0 {
 			t.Errorf("the model never did this: %s", step)

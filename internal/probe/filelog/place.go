@@ -8,11 +8,12 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// span is how many bytes a fingerprint takes, at the beginning of a file and before a
+// span is how many bytes a fingerfingerprint takes, at the beginning of a file and before a
 // place in it.
 const span = 256
 
@@ -31,6 +32,25 @@ type place struct {
 	Tail uint64 `json:"tail"`
 	// Written is when the file was last written to as far as was seen, in nanoseconds.
 	Written int64 `json:"written"`
+	// Earlier are the files that were read to their ends before, up to the last of them:
+	// a copy that was made of one must not be read again.
+	Earlier []fingerprint `json:"earlier,omitempty"`
+}
+
+// mostEarlier is how many files are known that were read before. Copies are made soon.
+const mostEarlier = 8
+
+// fingerprint tells a file that was read from others.
+type fingerprint struct {
+	Size int64  `json:"size"`
+	Head uint64 `json:"head"`
+	Tail uint64 `json:"tail"`
+}
+
+// followed are the files that were read when the one of the place was read to its end.
+func (p place) followed() []fingerprint {
+	all := append(slices.Clone(p.Earlier), fingerprint{p.Offset, p.Head, p.Tail})
+	return all[max(0, len(all)-mostEarlier):]
 }
 
 func parsePlace(position logs.Position) (place, error) {
@@ -62,7 +82,7 @@ func (r *Reader) placeAt(at int) place {
 	return place{
 		Device: r.stat.Dev, Inode: r.stat.Ino, Offset: offset, InLine: r.inLine,
 		Head: hash(r.head[:known]), Tail: hash(r.buf[at-known : at]),
-		Written: r.stat.Mtim.Nano(),
+		Written: r.stat.Mtim.Nano(), Earlier: r.earlier,
 	}
 }
 

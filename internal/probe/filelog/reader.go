@@ -45,8 +45,9 @@ func (c Config) Validate() error {
 type Counts struct {
 	// LongLines were cut, since they were longer than 64 KiB.
 	LongLines uint64
-	// Gaps are the times when the reader could not go on where it had been, so that
-	// nobody knows how many lines were lost.
+	// Gaps are the times when the reader could not go on where it had been, and the
+	// rotated files that disappeared before they were read. Each has lost an unknown
+	// number of lines.
 	Gaps uint64
 }
 
@@ -84,12 +85,14 @@ type Reader struct {
 	head       [span]byte // the file's first bytes, as far as they were read
 	line       []byte     // one that gets a newline which the file does not have
 
-	from   *place    // where to go on when there is no file
-	after  *place    // on which the beginning of file follows, until something of it was read
-	done   bool      // all that there was at from was read
-	absent time.Time // since when there is nothing at the path
-	said   string    // the last trouble that was told
-	handed time.Time // when the last chunk was
+	from  *place // where to go on when there is no file
+	after *place // on which the beginning of file follows, until something of it was read
+	done  bool   // all that there was at from was read
+	// earlier are the files that were read to their ends before the one that is read.
+	earlier []fingerprint
+	absent  time.Time // since when there is nothing at the path
+	said    string    // the last trouble that was told
+	handed  time.Time // when the last chunk was
 
 	longLines, gaps atomic.Uint64
 }
@@ -184,6 +187,9 @@ func rest(ctx context.Context, d time.Duration) error {
 // look returns the next lines that are there. If there are none it says for how long
 // to wait for a sign; zero is for ever.
 func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
+	r.watch.drain()
+	r.watch.noticed = false
+	defer r.countLost()
 	for {
 		if r.file == nil {
 			if err := r.resume(now); err != nil || r.file == nil {
@@ -202,6 +208,37 @@ func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
 			return chunk, wait, err
 		}
 	}
+}
+
+// countLost counts the files that disappeared before they were read.
+func (r *Reader) countLost() {
+	if lost := r.watch.unread.take(); lost > 0 {
+		r.log.Warn("rotated files disappeared before they were read, their lines are lost; rotate less often, or keep more files", "files", lost)
+		r.gaps.Add(uint64(lost))
+	}
+}
+
+// next sees the files that follow on a place, and whether the file of the place has a
+// name. It looks until nothing has happened meanwhile, so that what it has seen and what
+// the kernel has told are of one moment.
+func (r *Reader) next(p place) ([]sighting, bool, error) {
+	for look := 0; ; look++ {
+		next, there, err := successors(r.path, p, r.watch.unread.files)
+		if !r.watch.drain() || look == mostLooks {
+			r.watch.unread.expect(next)
+			return next, there, err
+		}
+	}
+}
+
+// countUnknown counts a gap if the file that was read last has no name and nothing tells
+// whether others came and went since.
+func (r *Reader) countUnknown(there bool) {
+	if !there && r.watch.isBlind() {
+		r.log.Warn("the file that was read last is gone, and others may have come and gone since: lines may be lost")
+		r.gaps.Add(1)
+	}
+	r.watch.missed = false
 }
 
 // again, as a time to wait, says to look once more at once.
@@ -244,11 +281,11 @@ func (r *Reader) follows() (bool, error) {
 	if r.after == nil {
 		return true, nil
 	}
-	next, err := successor(r.path, *r.after)
+	next, _, err := r.next(*r.after)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil // it has lost its name since
 	}
-	return !next.rotated || next.is(r.place()), err
+	return err == nil && (!next[0].rotated || next[0].is(r.place())), err
 }
 
 // take returns those of the pending bytes that are whole lines.
@@ -380,21 +417,32 @@ func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
 		return err
 	}
 	r.inLine = at.InLine
+	r.earlier = at.Earlier
 	if here := r.place(); here.Head != at.Head || here.Tail != at.Tail {
 		r.from, r.done = &at, false
 		return r.release()
+	}
+	if !r.isLast() {
+		_, _, err := r.next(r.place()) // to know of them when they disappear
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
 
 // begin makes a file the one that is read, from its beginning. It follows on a place, if
-// there is one, in another file.
-func (r *Reader) begin(file *os.File, after *place, now time.Time) error {
+// there is one, in another file, and is followed by others.
+func (r *Reader) begin(file *os.File, after *place, others []sighting, now time.Time) error {
 	err := r.adopt(file, 0, now)
-	if err == nil {
-		r.after = after
+	if err != nil {
+		return err
 	}
-	return err
+	r.watch.unread.expect(others)
+	if r.after = after; after != nil {
+		r.earlier = after.followed()
+	}
+	return nil
 }
 
 // adopt goes to an offset of another file. If it cannot, the reader stays where it was.
@@ -445,6 +493,10 @@ func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
 	}
 	if file != nil {
 		r.log.Info("the file was truncated, going on in its copy", "copy", file.Name(), "offset", r.offset)
+		if _, there, _ := r.next(r.place()); !there && r.hasLines() {
+			r.log.Warn("the truncated file is gone, its lines are lost")
+			r.gaps.Add(1)
+		}
 		return logs.Chunk{}, r.goOn(file, r.place(), now)
 	}
 	r.log.Warn("the file was truncated and there is no copy of it, going on at its beginning", "offset", r.offset)
@@ -452,6 +504,12 @@ func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
 	chunk := r.flush()
 	r.leave(true)
 	return chunk, nil
+}
+
+// hasLines says whether the open file is not empty.
+func (r *Reader) hasLines() bool {
+	info, err := r.file.Stat()
+	return err == nil && info.Size() > 0
 }
 
 // resume opens the file that is to be read next, at the place where to go on. There is
@@ -462,7 +520,7 @@ func (r *Reader) resume(now time.Time) error {
 		if err != nil {
 			return r.away(now, err)
 		}
-		return r.begin(file, nil, now)
+		return r.begin(file, nil, nil, now)
 	}
 	if !r.done {
 		file, err := find(r.path, *r.from)
@@ -473,10 +531,11 @@ func (r *Reader) resume(now time.Time) error {
 			return r.goOn(file, *r.from, now)
 		}
 	}
-	next, err := successor(r.path, *r.from)
+	followers, there, err := r.next(*r.from)
 	if err != nil {
 		return r.away(now, err)
 	}
+	next := followers[0]
 	r.absent, r.said = time.Time{}, ""
 	if next.size == 0 {
 		return nil // until it has lines, what was read last is the better place to know
@@ -488,11 +547,13 @@ func (r *Reader) resume(now time.Time) error {
 	if err != nil {
 		return r.away(now, err)
 	}
-	if !r.done {
+	if r.done {
+		r.countUnknown(there)
+	} else {
 		r.log.Warn("what was read last is gone, lines may be lost", "next", next.path)
 		r.gaps.Add(1)
 	}
-	return r.begin(file, r.from, now)
+	return r.begin(file, r.from, followers[1:], now)
 }
 
 // away turns the absence of the file into what is said of it.
@@ -514,6 +575,8 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	switch {
 	case err == nil && current.is(here):
 		r.absent, r.said = time.Time{}, ""
+		r.watch.unread.expect(nil)
+		r.watch.missed = false
 		return none, 0, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return none, 0, err
@@ -526,12 +589,12 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	if r.after != nil {
 		here = *r.after // nothing was read since
 	}
-	next, err := successor(r.path, here)
+	followers, there, err := r.next(here)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return none, 0, err
 	}
-	if missing || next.size == 0 {
+	if missing || followers[0].size == 0 {
 		return r.hold(now, missing)
 	}
 	if still := r.quietFor(now); still < r.pace.quiet {
@@ -548,15 +611,16 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	if chunk := r.flush(); len(chunk.Text) > 0 {
 		return chunk, 0, nil
 	}
-	file, err := next.open()
+	file, err := followers[0].open()
 	if errors.Is(err, errOther) || errors.Is(err, fs.ErrNotExist) {
 		return none, again, nil // rotated once more just now
 	}
 	if err != nil {
 		return none, 0, err
 	}
-	r.log.Info("the file was rotated, going on with the next", "next", next.path)
-	return none, again, r.begin(file, &here, now)
+	r.countUnknown(there)
+	r.log.Info("the file was rotated, going on with the next", "next", file.Name())
+	return none, again, r.begin(file, &here, followers[1:], now)
 }
 
 // hold waits for the next file to have lines, and holds the last one meanwhile, for

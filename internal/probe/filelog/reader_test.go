@@ -70,23 +70,23 @@ func appendTo(t *testing.T, path, text string) {
 	}
 }
 
-// read returns all that can be read now.
+// read returns all that can be read now, however long that takes.
 func (g *rig) read() string {
 	g.t.Helper()
 	var all strings.Builder
 	for {
-		chunk, err := g.now()
-		if errors.Is(err, logs.ErrAway) {
-			continue
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			return all.String()
-		}
-		if err != nil {
+		g.reader.watch.follow(g.reader.file)
+		chunk, _, err := g.reader.look(time.Now())
+		if err != nil && !errors.Is(err, logs.ErrAway) {
 			g.t.Fatal(err)
 		}
-		all.Write(chunk.Text)
-		g.next = chunk.Next
+		switch {
+		case len(chunk.Text) > 0:
+			all.Write(chunk.Text)
+			g.next = chunk.Next
+		case !g.reader.watch.stale && g.reader.watch.held == g.reader.file:
+			return all.String()
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -46,6 +47,10 @@ type watch struct {
 	stale   bool               // the way may lead elsewhere now
 	slow    bool               // changes are not told of
 	told    bool               // that it is slow
+	folder  int32              // the watch of the folder in which the path ends
+	unread  unread             // what comes after the file that is read
+	missed  bool               // there were more events than the kernel keeps
+	noticed bool               // something has happened that wait has not told of
 	events  [16 << 10]byte
 }
 
@@ -59,6 +64,7 @@ func newWatch(path string, log *slog.Logger) *watch {
 	}
 	w.fd = fd
 	w.inotify = os.NewFile(uintptr(fd), "inotify")
+	w.follow(nil)
 	return w
 }
 
@@ -88,29 +94,39 @@ func (w *watch) follow(held *os.File) {
 	if w.inotify == nil {
 		return
 	}
+	w.drain() // while it is known which file an event is about
 	w.stale, w.slow = false, false
 	// Between a look at the way and the watching of it, it may have changed.
-	steps, _, _ := trail(w.path) // what is wrong with the way, who reads the file says
+	steps, end, _ := trail(w.path) // what is wrong with the way, who reads the file says
 	for range 5 {
-		w.arm(steps)
-		now, _, _ := trail(w.path)
+		w.arm(steps, end)
+		now, nowEnd, _ := trail(w.path)
 		if slices.Equal(now, steps) {
 			return
 		}
-		steps = now
+		steps, end = now, nowEnd
 	}
 	w.stale = true
 }
 
 // arm puts watches on all steps and files, and removes all others.
-func (w *watch) arm(steps []step) {
+func (w *watch) arm(steps []step, end string) {
 	old := w.names
 	oldFiles := w.files
 	w.names, w.files = map[int32][]string{}, map[int32]struct{}{}
+	var folder int32
 	for _, s := range steps {
-		if id, ok := w.add(s.folder, ofNames); ok {
-			w.names[id] = append(w.names[id], s.name)
+		id, ok := w.add(s.folder, ofNames)
+		if !ok {
+			continue
 		}
+		w.names[id] = append(w.names[id], s.name)
+		if filepath.Join(s.folder, s.name) == end {
+			folder = id
+		}
+	}
+	if base := filepath.Base(end); folder != w.folder || base != w.unread.base {
+		w.folder, w.unread = folder, unread{base: base, lost: w.unread.lost}
 	}
 	if id, ok := w.add(w.path, ofFiles); ok {
 		w.files[id] = struct{}{}
@@ -154,9 +170,37 @@ func (w *watch) add(path string, mask uint32) (int32, bool) {
 	return int32(id), true
 }
 
-// wait returns when something has happened since it returned last, or the time is up;
+// isBlind says that nothing tells of files which come and go between two looks.
+func (w *watch) isBlind() bool { return w.inotify == nil || w.slow || w.missed }
+
+// drain takes in what has happened so far, without waiting. It says whether any of it
+// was about the file or the way to it.
+func (w *watch) drain() bool {
+	if w.inotify == nil {
+		return false
+	}
+	concerned := false
+	for {
+		n, err := unix.Read(w.fd, w.events[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n <= 0 {
+			break // there is no more, or wait will tell what is wrong
+		}
+		concerned = w.concerned(w.events[:n]) || concerned
+	}
+	w.unread.settle()
+	w.noticed = w.noticed || concerned
+	return concerned
+}
+
+// wait returns when something has happened since the last look began, or the time is up;
 // zero is for ever.
 func (w *watch) wait(ctx context.Context, limit time.Duration) error {
+	if w.noticed {
+		return ctx.Err()
+	}
 	if w.slow && (limit == 0 || limit > slowLook) {
 		limit = slowLook
 	}
@@ -193,6 +237,7 @@ func (w *watch) concerned(events []byte) bool {
 	for len(events) >= unix.SizeofInotifyEvent {
 		id := int32(binary.NativeEndian.Uint32(events[0:]))
 		mask := binary.NativeEndian.Uint32(events[4:])
+		cookie := binary.NativeEndian.Uint32(events[8:])
 		size := int(binary.NativeEndian.Uint32(events[12:]))
 		events = events[unix.SizeofInotifyEvent:]
 		name, _, _ := bytes.Cut(events[:min(size, len(events))], []byte{0})
@@ -202,12 +247,34 @@ func (w *watch) concerned(events []byte) bool {
 		_, ofFile := w.files[id]
 		switch {
 		case mask&unix.IN_Q_OVERFLOW != 0:
+			concerned, w.stale, w.missed = true, true, true
+		case ofName && (slices.Contains(names, string(name)) || mask&(unix.IN_IGNORED|unix.IN_UNMOUNT) != 0):
 			concerned, w.stale = true, true
-		case ofName && (slices.ContainsFunc(names, func(n string) bool { return n == string(name) }) || mask&(unix.IN_IGNORED|unix.IN_UNMOUNT) != 0):
-			concerned, w.stale = true, true
+		case ofName && id == w.folder && w.unread.isOurs(string(name)):
+			concerned = true
 		case ofFile:
 			concerned = true
+			if mask&unix.IN_MODIFY != 0 {
+				w.unread.written()
+			}
+		}
+		if ofName && id == w.folder {
+			w.tell(string(name), mask, cookie)
 		}
 	}
 	return concerned
+}
+
+// tell takes in what has happened to a name in the folder of the file.
+func (w *watch) tell(name string, mask, cookie uint32) {
+	switch {
+	case mask&unix.IN_CREATE != 0:
+		w.unread.created(name)
+	case mask&unix.IN_DELETE != 0:
+		w.unread.deleted(name)
+	case mask&unix.IN_MOVED_FROM != 0:
+		w.unread.movedFrom(name, cookie)
+	case mask&unix.IN_MOVED_TO != 0:
+		w.unread.movedTo(name, cookie)
+	}
 }

@@ -1,0 +1,249 @@
+package filelog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rotate renames the file as often as given, has a line in each new one, and keeps two.
+func (g *rig) rotate(times int) {
+	g.t.Helper()
+	for i := range times {
+		g.rename()
+		if err := os.Remove(g.path + ".3"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			g.t.Fatal(err)
+		}
+		g.append(fmt.Sprintf("line %d\n", i))
+	}
+}
+
+func (g *rig) wantsGaps(want uint64) {
+	g.t.Helper()
+	if n := g.reader.Counts().Gaps; n != want {
+		g.t.Errorf("%d gaps, want %d", n, want)
+	}
+}
+
+func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
+	for times, c := range map[int]struct {
+		read string
+		gaps uint64
+	}{
+		2:  {"line 0\nline 1\n", 0},
+		3:  {"line 0\nline 1\nline 2\n", 0}, // the file that was read has been removed
+		4:  {"line 1\nline 2\nline 3\n", 1},
+		12: {"line 9\nline 10\nline 11\n", 9},
+	} {
+		t.Run(fmt.Sprintf("%d rotations", times), func(t *testing.T) {
+			g := newRig(t)
+			g.append("begin\n")
+			g.wants("begin\n")
+			g.rotate(times)
+			g.wants(c.read)
+			g.wantsGaps(c.gaps)
+		})
+	}
+}
+
+// The kernel keeps a number of events, and then says only that there were more.
+func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
+	g := newRig(t)
+	g.append("begin\n")
+	g.wants("begin\n")
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var most int
+	if _, err := fmt.Sscan(string(text), &most); err != nil || most > 1<<20 {
+		t.Fatalf("the kernel keeps %q events: this test needs a number that it can exceed", text)
+	}
+	other := g.path + ".new"
+	for range most/2 + 1 {
+		if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Remove(other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.rotate(4)
+	g.wants("line 1\nline 2\nline 3\n")
+	g.wantsGaps(1)
+	// And the next rotation is seen again.
+	g.rotate(1)
+	g.wants("line 0\n")
+	g.wantsGaps(1)
+}
+
+func TestWithoutInotifyAFileThatIsGoneIsAGap(t *testing.T) {
+	for times, c := range map[int]struct {
+		read string
+		gaps uint64
+	}{
+		2: {"line 0\nline 1\n", 0},
+		4: {"line 1\nline 2\nline 3\n", 1},
+	} {
+		g := newRig(t)
+		g.reader.watch.close()
+		g.reader.watch.inotify = nil
+		g.append("begin\n")
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(g.path, old, old); err != nil {
+			t.Fatal(err)
+		}
+		g.wants("begin\n")
+		g.rotate(times)
+		g.wants(c.read)
+		g.wantsGaps(c.gaps)
+	}
+}
+
+func TestEmptyFilesThatDisappearAreNoGap(t *testing.T) {
+	g := newRig(t)
+	g.append("begin\n")
+	g.wants("begin\n")
+	for range 5 {
+		g.rename()
+		if err := os.Remove(g.path + ".3"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		g.append("")
+		g.wants("")
+	}
+	g.remove()
+	g.wants("")
+	g.wantsGaps(0)
+}
+
+func TestATruncatedFileThatIsRemovedIsAGap(t *testing.T) {
+	g := newRig(t)
+	g.append("one\n")
+	g.wants("one\n")
+	g.append("two\n")
+	g.copyAndTruncate(g.path + ".1")
+	g.append("three\n")
+	g.remove()
+	g.append("four\n")
+	g.wants("two\nfour\n")
+	if n := g.reader.Counts().Gaps; n == 0 {
+		t.Error("no gap was counted")
+	}
+}
+
+// Archivers copy what was rotated, under a name of their own and with a new inode.
+func TestACopyOfARotatedFileIsNotReadAgain(t *testing.T) {
+	lines := strings.Repeat("a line of the first file\n", 100)
+	for _, c := range []struct {
+		name    string
+		copied  int  // so many bytes of it, if it is being made still
+		between bool // the next file was begun before
+		removed bool // the original is
+		restart bool
+	}{
+		{name: "at once"},
+		{name: "half", copied: 700},
+		{name: "at once, and the original is removed", removed: true},
+		{name: "later", between: true},
+		{name: "later, and the original is removed", between: true, removed: true},
+		{name: "later, and the original is removed, and the reader was restarted", between: true, removed: true, restart: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newRig(t)
+			g.append(lines)
+			g.wants(lines)
+			g.rename()
+			if c.between {
+				g.append("next\n")
+				g.wants("next\n")
+			}
+			text, err := os.ReadFile(g.path + ".1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.copied > 0 {
+				text = text[:c.copied]
+			}
+			if err := os.WriteFile(g.path+"-20260131", text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if c.removed {
+				if err := os.Remove(g.path + ".1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.restart {
+				g.open()
+			}
+			want := "last\n"
+			if c.between {
+				g.rename()
+			} else {
+				g.append("next\n")
+				want = "next\n" + want
+			}
+			g.append("last\n")
+			g.wants(want)
+			g.wantsGaps(0)
+		})
+	}
+}
+
+func TestWhatTheKernelTellsOfUnreadFiles(t *testing.T) {
+	create := func(name string) func(*unread) { return func(u *unread) { u.created(name) } }
+	remove := func(name string) func(*unread) { return func(u *unread) { u.deleted(name) } }
+	move := func(from, to string) func(*unread) {
+		return func(u *unread) {
+			if from != "" {
+				u.movedFrom(from, 7)
+			}
+			if to != "" {
+				u.movedTo(to, 7)
+			}
+			u.settle()
+			u.settle()
+		}
+	}
+	for _, c := range []struct {
+		name string
+		told []func(*unread)
+		lost int
+	}{
+		{"the file that was read is rotated away and removed", []func(*unread){move("log", "log.1"), create("log"), remove("log.1")}, 0},
+		{"the next is removed", []func(*unread){move("log", "log.1"), create("log"), remove("log")}, 1},
+		{"the next is rotated and removed", []func(*unread){move("log", "log.1"), create("log"), move("log", "log.2"), remove("log.2")}, 1},
+		{"the next is overwritten", []func(*unread){move("log", "log.1"), create("log"), move("log", "log.1"), create("log"), move("log", "log.1")}, 1},
+		{"the next is moved to another folder", []func(*unread){move("log", ""), create("log"), move("log", "")}, 1},
+		{"the next is moved to a name that is not looked at", []func(*unread){move("log", "log.1"), create("log"), move("log", "backup")}, 1},
+		{"the next comes under another name", []func(*unread){move("log", "log.1"), create("new"), move("new", "log"), remove("log")}, 1},
+		{"the next comes from another folder", []func(*unread){move("log", "log.1"), move("", "log"), remove("log")}, 1},
+		{"the file that was read is truncated, and then removed", []func(*unread){create("log.1"), remove("log")}, 1},
+		{"files of others", []func(*unread){create("mail"), remove("mail"), create("log.1.gz"), move("mail.1", "mail.2")}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			u := unread{base: "log"}
+			for _, tell := range c.told {
+				tell(&u)
+			}
+			if got := u.take(); got != c.lost {
+				t.Errorf("%d are lost, want %d", got, c.lost)
+			}
+		})
+	}
+}
+
+// A writer that comes to a file after it was seen empty has put lines into it.
+func TestAFileThatWasSeenEmptyIsAGapIfItHasGrown(t *testing.T) {
+	g := newRig(t)
+	g.append("begin\n")
+	g.wants("begin\n")
+	g.rename()
+	g.append("")
+	g.wants("")
+	g.append("lost\n")
+	g.remove()
+	g.append("next\n")
+	g.wants("next\n")
+	g.wantsGaps(1)
+}
