@@ -32,7 +32,7 @@ type share struct {
 	claims      int // it has a machine, or will have
 	going       int // and it is being taken out of service
 	starting    int // its node was never ready for work
-	trying      int // it is decided that its node does not become ready, and not yet marked
+	trying      int // it is decided that its node does not become ready, and not yet marked; see isTry
 }
 
 func (s *share) add(other share, sign int) {
@@ -93,9 +93,18 @@ func (l *loop) weigh(c *claim) {
 		count.add(now, 1)
 		c.share, count.dirty = now, true
 	}
-	if ready := c.Condition(karpenter.Initialized); count.tries.failed > 0 && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.tries.last.Truncate(time.Second)) {
+	if ready := c.Condition(karpenter.Initialized); count.tries.failed > 0 && l.isTry(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.tries.last.Truncate(time.Second)) {
 		l.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.tries.failed)
 		l.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
+	}
+}
+
+// weighPool counts all claims of a pool as they are now.
+func (l *loop) weighPool(name string) {
+	for _, c := range l.machines.known {
+		if c.pool() == name {
+			l.weigh(c)
+		}
 	}
 }
 
@@ -120,8 +129,19 @@ func (l *loop) heedTemplate(name string) {
 		count.tries.template = now
 		l.pages.isOutdated = true
 	default:
-		l.endHold(name, count, "what its nodes are made of has changed")
+		l.endHold(name, count, "its template has changed")
 	}
+}
+
+// isTry says whether what becomes of a claim's node tells something about the pool's
+// present template. A claim that Karpenter made before the template changed does not:
+// neither does its failure count towards the next hold, nor does its success end one.
+// It is replaced like all others, because its replacement is made from the new template.
+// Karpenter makes no further claim from the old one, so this cannot go on for long.
+// Where one of the two hashes is unknown the claim counts.
+func (l *loop) isTry(c *claim) bool {
+	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
+	return made == "" || now == "" || made == now
 }
 
 // templateOf is a hash of what a pool's nodes are made of, empty if nobody knows.
@@ -162,7 +182,7 @@ func (l *loop) shareOf(c *claim) (s share) {
 		isInitialised = isInitialised || p.node.Labels[karpenter.InitializedLabel] == "true"
 		if isRepair(p.terminatedBy) {
 			isGoing = true
-			if p.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil {
+			if p.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.isTry(c) {
 				s.trying = 1
 			}
 		}
@@ -296,7 +316,7 @@ func (t tries) left(now time.Time, pool string, timeout time.Duration, trying in
 		return max(0, triesInARow-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", triesInARow, pool), time.Time{}
 	}
 	next := t.next(timeout)
-	words = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. Whoever has mended the pool can delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
+	words = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
 	if now.Before(next) {
 		return 0, words, next
 	}

@@ -219,7 +219,7 @@ func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
 		}, "NodePool bad is held no more: NodeClaim claim-good has become ready"},
 		"the template changes": {func(h *hall) {
 			h.pool("bad", ofAtMost("5"), madeOf("2"))
-		}, "NodePool bad is held no more: what its nodes are made of has changed"},
+		}, "NodePool bad is held no more: its template has changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			openHall(t, func(h *hall) {
@@ -263,11 +263,11 @@ func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
 		"a node becomes ready": {happens: func(h *hall) { h.world.launch("good", "bad") },
 			released: "NodePool bad is held no more: NodeClaim claim-good has become ready"},
 		"the template changes": {happens: func(h *hall) { h.remake("bad", madeOf("2")) },
-			released: "NodePool bad is held no more: what its nodes are made of has changed"},
+			released: "NodePool bad is held no more: its template has changed"},
 		"the template changes, and the pool is known later": {
 			happens:   func(h *hall) { delete(h.repairs.pools, "bad") },
 			afterward: func(heir *hall) { heir.pool("bad", ofAtMost("5"), madeOf("2")) },
-			released:  "NodePool bad is held no more: what its nodes are made of has changed",
+			released:  "NodePool bad is held no more: its template has changed",
 		},
 		"something else of the pool changes": {happens: func(h *hall) {
 			h.remake("bad", budgets(karpenter.Budget{Nodes: "5"}))

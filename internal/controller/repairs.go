@@ -180,9 +180,13 @@ func (l *loop) meetPool(now time.Time, name string, pool *poolblock.Pool) {
 		delete(r.pools, name)
 		l.retire(now, timeoutRule(name)) // with all that was counted of the pool
 	} else {
+		was := l.templateOf(name)
 		r.pools[name] = pool
 		delete(l.retired, timeoutRule(name))
 		l.heedTemplate(name)
+		if l.templateOf(name) != was {
+			l.weighPool(name)
+		}
 	}
 	if (before == nil) != (pool == nil) || pool != nil && vetoOf(before) != vetoOf(pool) {
 		r.stirred[name] = true

@@ -246,20 +246,21 @@ func (l *loop) inheritTermination(now time.Time, p *patient, b *bed, name string
 	l.cfg.Logger.Info("termination inherited", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
 }
 
-// A node whose claim is marked because it has not become ready is a try. One that is
+// A node whose claim is marked because it has not become ready is a try, if it was made
+// from the pool's present template. One that is
 // about to be is on the page as one already: whoever comes next knows of it, whether it
 // gets there or not.
 
 // countTry counts a node that is replaced because it has not become ready, or no longer
 // is.
 func (l *loop) countTry(now time.Time, c *claim, was *record.Mark) {
-	isTry := func(mark *record.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !l.loaded || isTry(was) == isTry(c.mark) { // what was there before has been counted
+	isTimeout := func(mark *record.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
+	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isTry(c) { // what was there before has been counted
 		return
 	}
 	count := l.repairs.countOf(c.pool())
 	count.dirty = true
-	if isTry(was) {
+	if isTimeout(was) {
 		count.tries.failed = max(0, count.tries.failed-1)
 		return
 	}
@@ -273,7 +274,7 @@ func (l *loop) countTry(now time.Time, c *claim, was *record.Mark) {
 func (l *loop) isBefore(e ledger.Entry) bool {
 	name, is := claimNamed(e.Object)
 	c := l.machines.known[name]
-	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil
+	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isTry(c)
 }
 
 // inheritTries takes up how often in a row nodes of a pool had not become ready.
@@ -287,11 +288,7 @@ func (l *loop) inheritTries(e ledger.Entry) {
 	count := l.repairs.countOf(pool)
 	count.tries, count.dirty = tries{e.Tries, e.Since, e.Template}, true
 	l.heedTemplate(pool) // which may have been changed since
-	for _, c := range l.machines.known {
-		if c.pool() == pool {
-			l.weigh(c) // one may have become ready since
-		}
-	}
+	l.weighPool(pool)    // one may have become ready since
 }
 
 // nameTries returns what the next page is to say of pools whose nodes do not become

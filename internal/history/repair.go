@@ -70,10 +70,19 @@ type pool struct {
 	before  []allowance // what they were before the last edit
 	edited  time.Time
 
-	tries tries
+	template string    // a hash of what its nodes are made from, empty if that is unknown
+	remade   time.Time // when that changed last
+	tries    tries
 }
 
-// tries are the nodes that were replaced since one became ready.
+// makes says whether a claim was made from the pool's present template. What becomes of
+// any other claim tells nothing about the nodes to come.
+func (of *pool) makes(c *claim) bool {
+	return c.template == "" || of.template == "" || c.template == of.template
+}
+
+// tries are the nodes that were replaced since one became ready, of those that were made
+// from the pool's present template.
 type tries struct {
 	failed int
 	last   time.Time
@@ -289,17 +298,19 @@ func (r *replay) attendMachine(n *node) {
 		rules[i] = g.rule
 	}
 	r.countNode(n, rules)
-	was := n.wasReady
+	was, of := n.wasReady, r.fleet.pools[n.labels[poolLabel]]
+	isTry := of != nil
 	if id := n.providerID(); id != "" {
 		r.fleet.nodes[id] = n.name
 		for _, m := range r.fleet.byID[id] {
 			n.wasReady = n.wasReady || m.initialized
+			isTry = isTry && of.makes(&m.claim)
 			r.weigh(m)
 		}
 	}
 	isReady := n.isReady() && !r.isStarting(n)
 	n.wasReady = n.wasReady || n.labels[initializedLabel] == "true" || !isReady && settled(n.readySince, r.horizon())
-	if of := r.fleet.pools[n.labels[poolLabel]]; of != nil && (isReady && n.readySince.IsZero() || n.wasReady && !was) {
+	if isTry && (isReady && n.readySince.IsZero() || n.wasReady && !was) {
 		of.tries = tries{}
 	}
 	since(&n.readySince, isReady, r.at.Time)
@@ -495,6 +506,12 @@ func (r *replay) poolChanged(change testbed.Change) {
 	of := r.poolNamed(change.Name)
 	if ours, proved := r.authorOf(change, of.object); ours && proved {
 		r.judgePoolWrite(of, change)
+	}
+	if is := change.Object.GetAnnotations()[templateAnnotation]; is != "" && is != of.template && !isDeleted(change) {
+		if of.template != "" {
+			of.tries, of.remade = tries{}, r.at.Time
+		}
+		of.template = is
 	}
 	if of.object != nil && !isDeleted(change) && reflect.DeepEqual(of.object.Object["spec"], change.Object.Object["spec"]) &&
 		vetoIn(of.object.GetAnnotations()) == vetoIn(change.Object.GetAnnotations()) {

@@ -259,7 +259,8 @@ func (r *replay) judgeTries(c *claim, asked []*block, wrong func(Kind, string, .
 	if !isTimeout {
 		return
 	}
-	t := &r.poolNamed(pool).tries
+	of := r.poolNamed(pool)
+	t := &of.tries
 	if over := t.failed - triesInARow; over >= 0 {
 		wait := r.cfg.Repairs.HeldFor
 		if wait == 0 {
@@ -270,7 +271,9 @@ func (r *replay) judgeTries(c *claim, asked []*block, wrong func(Kind, string, .
 			wrong(TooSoon, "although %d nodes of the pool in a row have not become ready: the next may be tried at %s", t.failed, next.UTC().Format(time.TimeOnly))
 		}
 	}
-	*t = tries{t.failed + 1, r.at.Time}
+	if of.makes(c) && !r.recent(of.remade) { // the controller may not know the new template yet
+		*t = tries{t.failed + 1, r.at.Time}
+	}
 }
 
 const (

@@ -263,6 +263,23 @@ func TestLawfulRepairs(t *testing.T) {
 				}
 			}
 		},
+		"timeouts of nodes from an old template, which do not count as tries of the new one": func(s *depot) {
+			s.pool("blue", with2(badDisk, `"maxUnhealthy":10`))
+			s.remake("blue", "1")
+			s.begin("blue", "n6", "n7", "n8", "n9", "n10")
+			s.pass(time.Hour)
+			for _, name := range []string{"n6", "n7", "n8"} {
+				s.ends(name, timedOut)
+				s.leaves(name)
+			}
+			s.remake("blue", "2") // the pool is held no more
+			s.begin("blue", "n11", "n12", "n13")
+			s.pass(10 * time.Minute)
+			for _, name := range []string{"n9", "n10", "n11", "n12", "n13"} {
+				s.ends(name, timedOut)
+				s.leaves(name)
+			}
+		},
 		"a fourth timeout after the wait": func(s *depot) {
 			s.begin("blue", "n6", "n7", "n8", "n9")
 			s.pass(time.Hour)

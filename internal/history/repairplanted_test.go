@@ -394,6 +394,36 @@ func TestPlantedInTimeouts(t *testing.T) {
 				s.condition("new-"+name, "Ready=True") // though it keeps its taint
 			}
 		}},
+		"a fourth in a row from a new template": {TooSoon, "3 nodes of the pool in a row", func(s *depot) {
+			s.remake("blue", "1")
+			s.begin("blue", "n6")
+			s.remake("blue", "2")
+			s.begin("blue", "n7", "n8", "n9", "n10")
+			s.pass(time.Hour)
+			for _, name := range []string{"n6", "n7", "n8", "n9", "n10"} { // the first was made from the old one
+				s.ends(name, timedOut)
+				s.leaves(name)
+				s.begin("blue", "new-"+name)
+				s.condition("new-"+name, "Ready=True") // though it keeps its taint
+			}
+		}},
+		"a node from an old template while the new one is held": {TooSoon, "3 nodes of the pool in a row", func(s *depot) {
+			s.remake("blue", "1")
+			s.begin("blue", "n6", "n7")
+			s.remake("blue", "2")
+			s.begin("blue", "n8", "n9", "n10")
+			s.pass(time.Hour)
+			for _, name := range []string{"n8", "n9", "n10"} {
+				s.ends(name, timedOut)
+				s.leaves(name)
+				s.begin("blue", "new-"+name)
+				s.condition("new-"+name, "Ready=True")
+			}
+			s.edit(karpenter, "n6", func(n *corev1.Node) { n.Spec.Taints = nil })
+			s.condition("n6", "Ready=True") // which ends no hold of the new template
+			s.pass(time.Minute)
+			s.ends("n7", timedOut)
+		}},
 		"a fifth in a row, too soon after the fourth": {TooSoon, "4 nodes of the pool in a row", func(s *depot) {
 			names := []string{"n6", "n7", "n8", "n9", "n10"}
 			s.begin("blue", names...)

@@ -43,20 +43,21 @@ func (d terms) spec() string {
 // the rules in its own words: those of the checker are what is tested.
 type workshop struct {
 	*depot
-	t      *rapid.T
-	terms  map[string]terms
-	sick   map[string]time.Time // since when, by node
-	born   map[string]time.Time
-	ready  map[string]bool
-	vetoed map[string]bool // nodes and claims
-	taken  map[string]bool // claims that others take away
-	marked map[string]string
-	ended  map[string]bool
-	spots  []*spotInRepair
-	tries  map[string]int
-	tried  map[string]time.Time // the last one
-	serial int
-	saw    map[string]int
+	t         *rapid.T
+	terms     map[string]terms
+	sick      map[string]time.Time // since when, by node
+	born      map[string]time.Time
+	ready     map[string]bool
+	vetoed    map[string]bool // nodes and claims
+	taken     map[string]bool // claims that others take away
+	marked    map[string]string
+	ended     map[string]bool
+	spots     []*spotInRepair
+	tries     map[string]int       // by pool, of its present template
+	templates map[string]string    // the template of a pool, and the one that a node was made from
+	tried     map[string]time.Time // the last one
+	serial    int
+	saw       map[string]int
 
 	rash  string // the one thing that it does not look at, once
 	wrong string // for which node that was
@@ -72,13 +73,14 @@ func newWorkshop(tb testing.TB, t *rapid.T, saw map[string]int, rash string) *wo
 	tb.Helper()
 	return &workshop{
 		depot: newDepot(tb), t: t, terms: map[string]terms{}, sick: map[string]time.Time{}, born: map[string]time.Time{}, ready: map[string]bool{},
-		vetoed: map[string]bool{}, taken: map[string]bool{}, marked: map[string]string{}, ended: map[string]bool{}, tries: map[string]int{}, tried: map[string]time.Time{}, saw: saw, rash: rash,
+		vetoed: map[string]bool{}, taken: map[string]bool{}, marked: map[string]string{}, ended: map[string]bool{}, tries: map[string]int{}, templates: map[string]string{}, tried: map[string]time.Time{}, saw: saw, rash: rash,
 	}
 }
 
 func (s *workshop) live() {
 	for _, pool := range []string{"blue", "red"} {
 		s.draw(pool)
+		s.repairTemplate(pool) // before that it is unknown
 		for range pick(s.t, 4, 6, 3, 1) {
 			s.come(pool, true)
 		}
@@ -119,10 +121,12 @@ func (s *workshop) draw(pool string) {
 		d = terms{wait: d.wait, most: "100%", budget: "100%"}
 	}
 	d.vetoed = d.vetoed && s.pools[pool] != nil
-	if d.vetoed {
-		s.pools[pool].SetAnnotations(map[string]string{theirVeto: "true"})
-	} else if s.pools[pool] != nil {
-		s.pools[pool].SetAnnotations(nil)
+	if s.pools[pool] != nil {
+		word := ""
+		if d.vetoed {
+			word = "true"
+		}
+		annotated(map[string]string{theirVeto: word})(s.pools[pool])
 	}
 	s.pool(pool, d.spec())
 	s.terms[pool] = d
@@ -131,7 +135,7 @@ func (s *workshop) draw(pool string) {
 func (s *workshop) come(pool string, isReady bool) {
 	s.serial++
 	name := fmt.Sprintf("%s-%d", pool, s.serial)
-	s.born[name] = s.now
+	s.born[name], s.templates[name] = s.now, s.templates[pool]
 	s.begin(pool, name)
 	if isReady {
 		s.becomesReady(name)
@@ -146,7 +150,9 @@ func (s *workshop) becomesReady(name string) {
 		n.Labels = maps.Clone(n.Labels)
 		n.Labels[initializedLabel] = "true"
 	})
-	s.ready[name], s.tries[pool] = true, 0
+	if s.ready[name] = true; s.isTry(name) {
+		s.tries[pool] = 0
+	}
 	for _, p := range s.spots {
 		if p.pool == pool && !p.isReplaced && p.since.Before(s.born[name]) {
 			p.isReplaced = true
@@ -163,7 +169,7 @@ func (s *workshop) happen() {
 		s.come(pool, true)
 	}
 	node := pick(s.t, slices.Sorted(maps.Keys(s.nodes))...)
-	switch pick(s.t, "sick", "sick", "sick", "sick", "sick", "well", "unclear", "new", "new", "new", "slow", "slow", "ready", "ready", "leave", "leave", "leave", "veto", "other", "terms", "bad image") {
+	switch pick(s.t, "sick", "sick", "sick", "sick", "sick", "well", "unclear", "new", "new", "new", "slow", "slow", "ready", "ready", "leave", "leave", "leave", "veto", "other", "terms", "bad image", "template") {
 	case "sick":
 		s.condition(node, "Disk=True")
 		if s.sick[node].IsZero() {
@@ -185,6 +191,9 @@ func (s *workshop) happen() {
 	case "bad image":
 		for range 4 {
 			s.come(pool, false)
+		}
+		if pick(s.t, true, false) {
+			s.repairTemplate(pool)
 		}
 		s.pass(11 * time.Minute)
 	case "ready":
@@ -215,7 +224,23 @@ func (s *workshop) happen() {
 		}
 	case "terms":
 		s.draw(pool)
+	case "template":
+		s.repairTemplate(pool)
 	}
+}
+
+// repairTemplate changes what the coming nodes of a pool are made from.
+func (s *workshop) repairTemplate(pool string) {
+	s.serial++
+	s.templates[pool], s.tries[pool] = strconv.Itoa(s.serial), 0
+	s.remake(pool, s.templates[pool])
+	s.pass(3 * DefaultLag) // so that everybody knows
+}
+
+// isTry says whether a node tells something about its pool's present template.
+func (s *workshop) isTry(node string) bool {
+	pool := s.nodes[node].Labels[poolLabel]
+	return s.templates[node] == "" || s.templates[node] == s.templates[pool]
 }
 
 func (s *workshop) goes(name string) {
@@ -296,9 +321,13 @@ func (s *workshop) begins(node, rule string) bool {
 	s.marked[node] = rule
 	s.spots = append(s.spots, &spotInRepair{pool: pool, node: node, since: s.now})
 	if strings.HasPrefix(rule, timeoutKind) {
-		s.tries[pool]++
-		s.tried[pool] = s.now
 		s.saw["timed out"]++
+		if s.isTry(node) {
+			s.tries[pool]++
+			s.tried[pool] = s.now
+		} else {
+			s.saw["of an old template"]++
+		}
 	}
 	if isRash && s.rash == "budget" {
 		s.deletes(us, node)
@@ -452,7 +481,7 @@ func TestRandomLawfulRepairsHaveNoViolation(t *testing.T) {
 		saw["marked"] += report.Marks
 		saw["deleted"] += report.Terminations
 		saw["called off"] += report.Spares
-	}, saw, "marked", "deleted", "called off", "timed out", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "bound", "budget")
+	}, saw, "marked", "deleted", "called off", "timed out", "of an old template", "replaced", "veto", "off", "ready", "young", "held", "well", "soon", "bound", "budget")
 }
 
 // A controller that is lawful otherwise does not look at one thing, once.

@@ -21,6 +21,7 @@ const (
 	deadlineAnnotation = "karpenter.sh/nodeclaim-termination-timestamp"
 	theirVeto          = "karpenter.sh/do-not-repair"
 	unregisteredTaint  = "karpenter.sh/unregistered"
+	templateAnnotation = "karpenter.sh/nodepool-hash"
 	unhealthyReason    = "Unhealthy"
 	budgetByDefault    = "10%"
 
@@ -39,6 +40,7 @@ type claim struct {
 	name, pool string
 	providerID string
 	startup    []spot // the taints that its node begins with
+	template   string // a hash of what it was made from, empty if that is unknown
 
 	deleting, initialized, ending bool
 	disrupted                     string // how Karpenter has it in hand, empty if it has not
@@ -57,7 +59,7 @@ type mark struct {
 func readClaim(object *unstructured.Unstructured) claim {
 	c := claim{
 		object: object, uid: object.GetUID(), name: object.GetName(), pool: object.GetLabels()[poolLabel],
-		deleting: object.GetDeletionTimestamp() != nil,
+		template: object.GetAnnotations()[templateAnnotation], deleting: object.GetDeletionTimestamp() != nil,
 	}
 	c.providerID, _, _ = unstructured.NestedString(object.Object, "status", "providerID")
 	for _, row := range rows(object, "spec", "startupTaints") {

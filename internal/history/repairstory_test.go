@@ -80,6 +80,13 @@ func (s *depot) pool(name, spec string) {
 	s.write(admin, s.pools, "NodePool", name, spec)
 }
 
+// remake has Karpenter note that the template of a pool has changed.
+func (s *depot) remake(name, template string) {
+	s.tb.Helper()
+	annotated(map[string]string{templateAnnotation: template})(s.pools[name])
+	s.record(watch.Modified, PoolsResource, karpenter, s.pools[name])
+}
+
 func (s *depot) policy(name, spec string) {
 	s.tb.Helper()
 	s.write(admin, s.policies, policyKind, name, spec)
@@ -102,6 +109,9 @@ func (s *depot) claim(pool, name, node string) {
 	s.tb.Helper()
 	object := s.fresh(ClaimsResource.GroupVersion().WithKind("NodeClaim"), "", name)
 	object.SetLabels(map[string]string{poolLabel: pool})
+	if of := s.pools[pool]; of != nil && of.GetAnnotations()[templateAnnotation] != "" {
+		object.SetAnnotations(map[string]string{templateAnnotation: of.GetAnnotations()[templateAnnotation]})
+	}
 	object.SetFinalizers([]string{"karpenter.sh/termination"})
 	object.Object["spec"] = map[string]any{"startupTaints": []any{map[string]any{"key": "example.com/starting", "effect": "NoSchedule"}}}
 	object.Object["status"] = map[string]any{"providerID": "kwok://" + node}

@@ -34,7 +34,8 @@ const (
 	// TerminationTimestampAnnotation on a NodeClaim is when, in RFC 3339, Karpenter
 	// stops waiting for the node's pods.
 	TerminationTimestampAnnotation = "karpenter.sh/nodeclaim-termination-timestamp"
-	// HashAnnotation on a NodePool changes with what its nodes are made of.
+	// HashAnnotation on a NodePool changes with the template of its nodes. On a NodeClaim
+	// it is the hash of the template that the claim was made from.
 	HashAnnotation = "karpenter.sh/nodepool-hash"
 	// DoNotRepairAnnotation keeps a node from repair if it is "true".
 	DoNotRepairAnnotation = "karpenter.sh/do-not-repair"

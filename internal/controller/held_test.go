@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// TestHeldPools runs the transcripts in testdata/held_pools. Each is about one NodePool,
+// whose nodes have ten minutes to become ready. These are the commands:
+//
+//	template HASH         Karpenter notes what the pool's nodes are made from now
+//	launch NODE...        Karpenter launches nodes that do not become ready; with the
+//	                      argument ready those that do, with from=HASH from another template
+//	wait DURATION         time passes
+//	successor             another controller takes over
+//
+// After every command the controller does all that it may, and Karpenter removes what is
+// deleted. The output is what the controller does and says about holds, and how many
+// failures in a row it counts.
+func TestHeldPools(t *testing.T) {
+	files, err := filepath.Glob("testdata/held_pools/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHall(t, timed)
+				h.pool("default", ofAtMost("100"))
+				datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+					t.Helper()
+					h = h.tell(d)
+					return h.settle()
+				})
+			})
+		})
+	}
+}
+
+// tell carries out one command of a transcript.
+func (h *hall) tell(d *datadriven.TestData) *hall {
+	h.t.Helper()
+	switch d.Cmd {
+	case "template":
+		h.pool("default", ofAtMost("100"), madeOf(d.CmdArgs[0].Key))
+	case "launch":
+		from, becomes := h.templateOf("default"), unready
+		d.MaybeScanArgs(h.t, "from", &from)
+		if d.HasArg("ready") {
+			becomes = func(*corev1.Node, *karpenter.NodeClaim) {}
+		}
+		for _, arg := range d.CmdArgs {
+			if arg.Key != "ready" && arg.Key != "from" {
+				h.world.launch(arg.Key, "default", becomes, func(_ *corev1.Node, c *karpenter.NodeClaim) {
+					metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.HashAnnotation, from)
+				})
+			}
+		}
+		h.hears()
+	case "wait":
+		d, err := time.ParseDuration(d.CmdArgs[0].Key)
+		must(h.t, err)
+		h.passes(d)
+	case "successor":
+		h = h.heir(timed)
+	default:
+		h.t.Fatalf("unknown command %s", d.Cmd)
+	}
+	return h
+}
+
+// settle does all that the controller may do, and returns what that was.
+func (h *hall) settle() string {
+	h.t.Helper()
+	var out strings.Builder
+	for again := true; again; {
+		again = false
+		h.turns()
+		for _, node := range slices.Sorted(maps.Keys(h.sends())) {
+			h.runs(node, how{})
+			if h.world.claims["claim-"+node].DeletionTimestamp != nil {
+				fmt.Fprintf(&out, "%s is terminated\n", node)
+				h.goes(node)
+			}
+			again = true
+		}
+	}
+	for _, event := range h.events {
+		if event.What == treat.PoolHeld || event.What == treat.PoolReleased {
+			fmt.Fprintln(&out, event.Words)
+		}
+	}
+	h.events = nil
+	fmt.Fprintf(&out, "%s failed in a row: %d\n", time.Now().UTC().Format(time.TimeOnly), h.repairs.counts["default"].tries.failed)
+	return out.String()
+}
