@@ -1,12 +1,12 @@
 package record
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -25,6 +25,15 @@ type Mark struct {
 	// Before what stood there: a deletion that is called off leaves no trace.
 	Deadline string `json:"deadline,omitempty"`
 	Before   string `json:"before,omitempty"`
+	// Unknown are fields that this version does not know. A mark is written once and taken
+	// off whole, so they stay as they are.
+	Unknown format.Unknown `json:"-"`
+}
+
+// storedMark is a mark as it stands on the claim.
+type storedMark struct {
+	Version int `json:"version"`
+	Mark
 }
 
 // ReadMark returns the mark of a claim, nil if there is none. One that cannot be read
@@ -34,10 +43,13 @@ func ReadMark(annotations map[string]string) (*Mark, error) {
 	if !ok {
 		return nil, nil
 	}
-	var m Mark
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
+	var s storedMark
+	unknown, err := format.Read([]byte(text), &s)
+	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", MarkAnnotation, err)
 	}
+	m := s.Mark
+	m.Unknown = unknown
 	if kind := m.Rule.Kind; kind != triage.Repair && kind != triage.ReadyTimeout || m.Node == "" || m.NodeUID == "" {
 		return nil, fmt.Errorf("annotation %s: it names no rule of repairs, or no node", MarkAnnotation)
 	}
@@ -46,7 +58,7 @@ func ReadMark(annotations map[string]string) (*Mark, error) {
 
 // Encode returns the mark as the annotation's value.
 func (m Mark) Encode() string {
-	data, err := json.Marshal(m)
+	data, err := format.Write(storedMark{Version, m}, m.Unknown)
 	if err != nil {
 		panic("encoding a mark: " + err.Error()) // plain values of our own always encode
 	}

@@ -43,12 +43,13 @@ type RemovedTaint struct {
 func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 	before, err := record.Read(node.Annotations) // unreadable: nothing on the node counts as ours
 	c := &Change{Node: node}
+	c.record.Kept = before.Kept
 	for _, wanted := range plan.Taints {
 		effect := corev1.TaintEffect(wanted.Effect.String())
 		there, ours := find(node, before, wanted.Key, effect)
 		switch {
 		case ours:
-			c.note(wanted, effect, there.TimeAdded.Time)
+			c.note(before, wanted, effect, there.TimeAdded.Time)
 		case there != nil: // somebody else's
 			continue
 		default:
@@ -56,7 +57,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 			if at := slices.IndexFunc(c.record.Taints, func(t record.Taint) bool { return t.Key == wanted.Key && t.Effect == effect }); at >= 0 {
 				added = c.record.Taints[at].Added // another rule places the same one
 			}
-			c.note(wanted, effect, added)
+			c.note(before, wanted, effect, added)
 			c.Placed = append(c.Placed, wanted)
 		}
 		if wanted.Effect == triage.NoExecute && (!ours || !notes(before, wanted.Rule, *there)) {
@@ -64,9 +65,11 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		}
 	}
 	for _, m := range plan.Remember {
-		c.record.Memories = append(c.record.Memories, record.Memory{
-			Rule: record.Rule(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition,
-		})
+		noted := record.Memory{Rule: record.Rule(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition}
+		if at := slices.IndexFunc(before.Memories, func(was record.Memory) bool { return was.Rule == noted.Rule && was.Condition == noted.Condition }); at >= 0 {
+			noted.Unknown = before.Memories[at].Unknown
+		}
+		c.record.Memories = append(c.record.Memories, noted)
 	}
 	c.record.Initialized = before.Initialized || plan.Initialized
 	c.settle(before, plan)
@@ -105,17 +108,19 @@ func notes(before record.Record, rule triage.RuleID, taint corev1.Taint) bool {
 	return slices.ContainsFunc(before.Taints, func(t record.Taint) bool { return t.Rule == record.Rule(rule) && t.Is(taint) })
 }
 
-func (c *Change) note(wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
-	c.record.Taints = append(c.record.Taints, record.Taint{
-		Rule: record.Rule(wanted.Rule), Key: wanted.Key, Effect: effect, Added: added.UTC(),
-	})
+func (c *Change) note(before record.Record, wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
+	noted := record.Taint{Rule: record.Rule(wanted.Rule), Key: wanted.Key, Effect: effect, Added: added.UTC()}
+	if at := slices.IndexFunc(before.Taints, func(was record.Taint) bool { return was.Rule == noted.Rule && was.Is(noted.Taint()) }); at >= 0 {
+		noted.Unknown = before.Taints[at].Unknown
+	}
+	c.record.Taints = append(c.record.Taints, noted)
 }
 
 // settle makes the list of taints: everybody's, without those of ours that go,
 // with those that come.
 func (c *Change) settle(before record.Record, plan triage.Plan) {
 	for _, taint := range c.Node.Spec.Taints {
-		if before.Owns(taint) && !c.record.Owns(taint) {
+		if before.Owns(taint) && !c.record.Owns(taint) && !before.Keeps(taint) {
 			c.spec = true
 			continue
 		}

@@ -2,6 +2,7 @@ package treat
 
 import (
 	"encoding/json"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -367,5 +368,52 @@ func checkPatch(t *rapid.T, n *corev1.Node, change *Change, after *corev1.Node) 
 	}
 	if diff := cmp.Diff(want, &got); diff != "" {
 		t.Fatalf("the patch makes something else (-said +made):\n%s", diff)
+	}
+}
+
+// A newer version has noted rules of a kind, and fields, that this one does not know. Its
+// taints stay, also where a rule of ours shared one, and so does all that it has noted.
+func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
+	text, err := os.ReadFile("../record/testdata/record-newer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := record.Taint{Key: "machine", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
+	shared := record.Taint{Key: "kernel", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
+	n := node(nil, theirs, shared)
+	n.Annotations[record.Annotation] = string(text)
+	ours := wanted("kernel-deadlock", "kernel", triage.NoExecute)
+	memory := triage.Memory{Rule: rule("kernel-deadlock"), Condition: "KernelDeadlock", Since: before.Add(-9 * time.Minute)}
+
+	if c := Prepare(n, triage.Plan{Taints: []triage.PlannedTaint{ours}, Remember: []triage.Memory{memory}}, now); c != nil {
+		t.Errorf("a node that is as planned is written: %+v", c)
+	}
+	for name, plan := range map[string]triage.Plan{
+		"our rule has nothing to say any more": {},
+		"another rule places a taint":          {Taints: []triage.PlannedTaint{ours, wanted("b", "k", triage.NoSchedule)}, Remember: []triage.Memory{memory}},
+	} {
+		c := Prepare(n, plan, now)
+		if c == nil {
+			t.Errorf("%s: nothing is written", name)
+			continue
+		}
+		after := c.Made("8")
+		note, err := record.Read(after.Annotations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, _ := record.Read(n.Annotations)
+		if diff := cmp.Diff(was.Kept, note.Kept); diff != "" || len(c.Removed) > 0 {
+			t.Errorf("%s: removed %v, kept (-want +got):\n%s", name, c.Removed, diff)
+		}
+		if kept := slices.DeleteFunc(slices.Clone(after.Spec.Taints), func(t corev1.Taint) bool { return !was.Keeps(t) }); len(kept) != 2 {
+			t.Errorf("%s: the taints are %v", name, after.Spec.Taints)
+		}
+		if len(plan.Taints) > 0 && (note.Taints[0].Unknown == "" || note.Memories[0].Unknown == "") {
+			t.Errorf("%s: a field is lost: %+v", name, note)
+		}
+	}
+	if fenced, err := record.Read(Fence(n, "token").Made("8").Annotations); err != nil || fenced.CountUnknown() != 6 {
+		t.Errorf("after a fence the note is %+v (%v)", fenced, err)
 	}
 }

@@ -1,0 +1,91 @@
+// Package format reads and writes the JSON objects that this system stores for itself. It
+// promises that a field that this version does not know is written back as it was read:
+// an older version between two newer ones loses nothing. It refuses to judge what such a
+// field means.
+package format
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Unknown holds the fields of a JSON object that this version does not know, as a JSON
+// object in a canonical form. It is empty if there are none.
+type Unknown string
+
+// Read reads a JSON object into the struct that known points to, and returns its other
+// fields.
+func Read(text []byte, known any) (Unknown, error) {
+	into := reflect.ValueOf(known).Elem()
+	into.SetZero()
+	if readExactly(text, known) == nil {
+		return "", nil
+	}
+	into.SetZero() // what the first try has left there
+	if err := json.Unmarshal(text, known); err != nil {
+		return "", err
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(text, &all); err != nil {
+		return "", err
+	}
+	for name := range all {
+		if isField(into.Type(), name) {
+			delete(all, name)
+		}
+	}
+	if len(all) == 0 {
+		return "", nil
+	}
+	rest, err := json.Marshal(all) // in the order of their names, without white space
+	return Unknown(rest), err
+}
+
+// readExactly is the usual case, in one pass: it fails if there is an unknown field.
+func readExactly(text []byte, known any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(known); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return fmt.Errorf("there is more after the object: %w", err)
+	}
+	return nil
+}
+
+// isField says whether a JSON name is that of a field, as encoding/json compares them.
+func isField(of reflect.Type, name string) bool {
+	return slices.ContainsFunc(reflect.VisibleFields(of), func(field reflect.StructField) bool {
+		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		return tag != "" && tag != "-" && strings.EqualFold(tag, name)
+	})
+}
+
+// Write returns a struct with the fields that were read beside it.
+func Write(known any, unknown Unknown) ([]byte, error) {
+	text, err := json.Marshal(known)
+	if err != nil || unknown == "" {
+		return text, err
+	}
+	text = text[:len(text)-1]
+	if len(text) > 1 {
+		text = append(text, ',')
+	}
+	return append(text, unknown[1:]...), nil
+}
+
+// Len is how many fields there are.
+func (u Unknown) Len() int {
+	if u == "" {
+		return 0
+	}
+	var all map[string]json.RawMessage
+	_ = json.Unmarshal([]byte(u), &all) // which Read has written
+	return len(all)
+}

@@ -1,0 +1,98 @@
+package format_test
+
+import (
+	"encoding/json"
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/format"
+)
+
+type known struct {
+	Version int `json:"version"`
+	Embedded
+}
+
+type Embedded struct {
+	Name   string   `json:"name,omitempty"`
+	List   []string `json:"list,omitempty"`
+	Hidden string   `json:"-"`
+}
+
+// A document is the same after it was read and written, with whatever fields of a newer
+// version, in whatever order.
+func TestWhatIsNotKnownIsWrittenBack(t *testing.T) {
+	kept := 0
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.OneOf(
+			rapid.Just[any](nil), rapid.Map(rapid.Bool(), func(b bool) any { return b }), rapid.Map(rapid.String(), func(s string) any { return s }),
+			rapid.Map(rapid.SliceOf(rapid.Float64Range(-1e6, 1e6)), func(s []float64) any { return s }),
+			rapid.Map(rapid.MapOf(rapid.String(), rapid.Int32()), func(m map[string]int32) any { return m }),
+		)
+		document := rapid.MapOf(rapid.StringMatching(`new[A-Za-z<>"]{0,8}|hidden`), value).Draw(t, "unknown")
+		unknown := len(document)
+		maps.Copy(document, map[string]any{"version": rapid.IntRange(0, 9).Draw(t, "version")})
+		if rapid.Bool().Draw(t, "named") {
+			document["name"], document["list"] = "n", []string{"x"}
+		}
+		text, err := json.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var read known
+		rest, err := format.Read(text, &read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rest.Len() != unknown {
+			t.Fatalf("%d fields are unknown, want %d: %s", rest.Len(), unknown, rest)
+		}
+		kept += unknown
+		written, err := format.Write(read, rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(normal(t, text), normal(t, written)); diff != "" {
+			t.Fatalf("written back (-was +is):\n%s", diff)
+		}
+	})
+	if kept == 0 {
+		t.Error("no document had an unknown field")
+	}
+}
+
+func normal(t *rapid.T, text []byte) (value any) {
+	if err := json.Unmarshal(text, &value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
+}
+
+func TestReadRefusesWhatIsNoSuchObject(t *testing.T) {
+	for _, text := range []string{``, `{`, `[]`, `"text"`, `{} {}`, `{"version":"one"}`, `{"version":"one","new":1}`, `{"list":[1]}`} {
+		if rest, err := format.Read([]byte(text), &known{}); err == nil {
+			t.Errorf("%s was read, with %q", text, rest)
+		}
+	}
+}
+
+// What the struct holds beforehand is no part of the document.
+func TestReadBeginsAnew(t *testing.T) {
+	read := known{Embedded: Embedded{Name: "before", List: []string{"a", "b"}}}
+	if _, err := format.Read([]byte(`{"version":1,"list":["c"],"new":true}`), &read); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(known{Version: 1, Embedded: Embedded{List: []string{"c"}}}, read); diff != "" {
+		t.Errorf("read (-want +got):\n%s", diff)
+	}
+}
+
+func TestAnEmptyStructIsWrittenWithWhatIsNotKnown(t *testing.T) {
+	text, err := format.Write(struct{}{}, `{"new":1}`)
+	if err != nil || string(text) != `{"new":1}` {
+		t.Errorf("%s, %v", text, err)
+	}
+}
