@@ -21,9 +21,10 @@ import (
 // the claim is deleted.
 type claim struct {
 	*karpenter.NodeClaim
-	mark  *record.Mark // nil if it is not ours, or cannot be read
-	ended bool         // somebody here has deleted it, whatever the watch says
-	share share        // what it adds to the counts of its pool
+	mark    *record.Mark // nil if it is not ours, or cannot be read
+	unknown int          // what of the mark this version does not know
+	ended   bool         // somebody here has deleted it, whatever the watch says
+	share   share        // what it adds to the counts of its pool
 }
 
 // isEnding says whether the machine is on its way out.
@@ -176,6 +177,15 @@ func (l *loop) readMark(before *claim, object *karpenter.NodeClaim) *record.Mark
 	if err != nil && (before.NodeClaim == nil || before.Annotations[record.MarkAnnotation] != object.Annotations[record.MarkAnnotation]) {
 		l.cfg.Logger.Error("mark unreadable", "nodeClaim", object.Name, "err", err)
 	}
+	unknown := 0
+	switch {
+	case err != nil:
+		unknown = 1
+	case mark != nil:
+		unknown = mark.Unknown.Len()
+	}
+	l.cfg.Metrics.keptMore("mark", unknown-before.unknown)
+	before.unknown = unknown
 	return mark
 }
 
@@ -223,6 +233,7 @@ func (l *loop) loseClaim(now time.Time, c *claim) {
 			l.outlive(now, markOf(b.granted))
 		}
 	}
+	l.cfg.Metrics.keptMore("mark", -c.unknown)
 	l.unweigh(c)
 	l.takeOut(c)
 }
@@ -379,6 +390,9 @@ func (*loop) vetoAll(facts *triage.Node, words string) {
 func (l *loop) addClaim(p *patient, c *claim, facts *triage.Node, veto func(words string)) {
 	if by, is := karpenter.DoNotRepair(c.Annotations); is {
 		veto("NodeClaim " + c.Name + " is annotated " + by)
+	}
+	if _, is := c.Annotations[record.MarkAnnotation]; is && c.mark == nil { // it may be a newer version's
+		veto("NodeClaim " + c.Name + " has annotation " + record.MarkAnnotation + ", which this version cannot read; remove it to have the node repaired")
 	}
 	how, is := c.Disrupted()
 	switch {

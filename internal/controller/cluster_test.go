@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,8 +74,10 @@ func TestInACluster(t *testing.T) {
 	for name, test := range map[string]func(*site){
 		"a treatment that takes a place is named first": (*site).asksForAPage,
 		"a page that fails is written again":            (*site).pageFails,
+		"a page that is too large is told of":           (*site).pageIsTooLarge,
 		"who takes over waits for what was named":       (*site).inherits,
 		"who takes over finds what was named":           (*site).inheritsWhatArrived,
+		"who takes over is not told of what has ended":  (*site).inheritsNothingEnded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
@@ -364,6 +367,26 @@ func (s *site) pageFails() {
 	}
 }
 
+// Somebody has filled the ConfigMap, so that the API server takes no page that names
+// anything.
+func (s *site) pageIsTooLarge() {
+	t, api, namespace := s.T, s.api, s.name
+	w := reigns(t, api, namespace, "first")
+	page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
+	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(page), page))
+	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
+	must(t, api.Update(t.Context(), page))
+	w.asks()
+	w.writePage(t.Context(), time.Now())
+	must(t, w.turnPage(<-w.pages.done))
+	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
+		t.Errorf("the row says %q", message)
+	}
+	if got := testutil.ToFloat64(w.cfg.Metrics.writes.WithLabelValues("ledger", "refused")); got != 1 {
+		t.Errorf("%v pages are counted as refused", got)
+	}
+}
+
 // The one before has named a treatment of node a, and died.
 func (s *site) inherits() {
 	t, api, namespace := s.T, s.api, s.name
@@ -415,6 +438,30 @@ func (s *site) inheritsWhatArrived() {
 	if len(again.pages.begun) != 1 {
 		t.Error("what may still be made for an earlier node of that name is not waited for")
 	}
+}
+
+// The one before has treated node a to the end, and died.
+func (s *site) inheritsNothingEnded() {
+	t, api, namespace := s.T, s.api, s.name
+	w := reigns(t, api, namespace, "first")
+	w.asks()
+	w.writePage(t.Context(), time.Now())
+	must(t, w.turnPage(<-w.pages.done))
+	object := w.made("a", "quick")
+	w.runs(w.wants("a", begin), "a", treat.Made, w.makes(object))
+	if w.writePage(t.Context(), time.Now()); !w.pages.busy {
+		t.Fatal("the page names still what has arrived")
+	}
+	must(t, w.turnPage(<-w.pages.done))
+	w.node("a", corev1.ConditionFalse, inControl)
+	w.runs(w.wants("a", end), "a", treat.Made)
+	w.loses(object)
+
+	heir := reigns(t, api, namespace, "second")
+	heir.node("a", corev1.ConditionFalse, inControl)
+	heir.takeInheritance(time.Now())
+	heir.node("b", corev1.ConditionTrue, inControl)
+	heir.wants("b", begin)
 }
 
 // said waits until an inquiry is answered like that.

@@ -175,7 +175,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		checkStatuses:  make(chan checkStatusOutcome, statusWriters),
 		policyStatuses: make(chan policyStatusOutcome, statusWriters),
 		pulse:          &c.pulse,
-		pages:          pages{book: book, inherited: inherited, done: make(chan error, 1)},
+		pages:          pages{book: book, inherited: inherited, kept: book.Kept(), done: make(chan error, 1)},
 		startedAt:      time.Now(),
 	}
 	return l.run(ctx)

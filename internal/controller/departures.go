@@ -162,13 +162,21 @@ func (l *loop) hasDepartures(now time.Time) bool {
 
 // hasReplaced says whether an heir would keep a place that is free.
 func (ds *departures) hasReplaced(now time.Time, kept []triage.Grant) bool {
+	isKept := keptOf(kept)
 	for d, e := range ds.named {
-		isKept := slices.ContainsFunc(kept, func(g triage.Grant) bool { return d == departure{g.Rule, g.Node, g.UID} })
-		if !isKept && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
+		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
 			return true
 		}
 	}
 	return false
+}
+
+func keptOf(grants []triage.Grant) map[departure]bool {
+	kept := make(map[departure]bool, len(grants))
+	for _, g := range grants {
+		kept[departure{g.Rule, g.Node, g.UID}] = true
+	}
+	return kept
 }
 
 // isUnnamed says whether an object is all that tells of a node that is gone.
@@ -205,7 +213,7 @@ func (l *loop) isUnnamedGrant(e ledger.Entry) bool {
 // nameDepartures puts the nodes that are gone on the next page, and says whether that is
 // news. If there are more than there is room for, those stay that are there, since their
 // objects may be gone; the objects of the others stay.
-func (l *loop) nameDepartures(now time.Time) (isNews bool) {
+func (l *loop) nameDepartures(now time.Time, page *ledger.Room) (isNews bool) {
 	pg := &l.pages
 	kept := l.core.Departures()
 	isNews = pg.departed.hasReplaced(now, kept)
@@ -222,17 +230,22 @@ func (l *loop) nameDepartures(now time.Time) (isNews bool) {
 	pg.departed.asked = nil
 	for _, g := range kept[:min(len(kept), room)] {
 		e, isNamed := pg.departed.named[departure{g.Rule, g.Node, g.UID}]
-		if !isNamed {
-			isNews = true
+		if isNamed {
+			page.Add(e)
+		} else {
 			e = ledger.Entry{
 				Rule: record.Rule(g.Rule), Node: g.Node, UID: g.UID, Step: g.Step,
 				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
 			}
+			if !page.Take(e) {
+				break
+			}
+			isNews = true
 		}
 		pg.departed.asked = append(pg.departed.asked, e)
 	}
 	for _, e := range slices.SortedFunc(maps.Values(pg.departed.named), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
-		if len(pg.departed.asked) < room && l.isLeft(e) && !slices.Contains(pg.departed.asked, e) {
+		if len(pg.departed.asked) < room && l.isLeft(e) && !slices.Contains(pg.departed.asked, e) && page.Take(e) {
 			e.Replaced = true
 			pg.departed.asked = append(pg.departed.asked, e)
 		}

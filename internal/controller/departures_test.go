@@ -249,7 +249,7 @@ func TestAnHeirKnowsWhoIsGone(t *testing.T) {
 			w.updates(object, succeeds)
 			w.runs(w.wants("a", end), "a", treat.Made)
 			w.loses(object)
-			w.nameDepartures(time.Now()) // as every page does
+			w.nameDepartures(time.Now(), w.pages.book.Room()) // as every page does
 			return w.pages.entries(), nil
 		},
 		"twice": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
@@ -259,7 +259,7 @@ func TestAnHeirKnowsWhoIsGone(t *testing.T) {
 			if heir.turns() != nil {
 				w.t.Error("what the page names is named again")
 			}
-			heir.nameDepartures(time.Now())
+			heir.nameDepartures(time.Now(), w.pages.book.Room())
 			return heir.pages.entries(), []*unstructured.Unstructured{object}
 		},
 	} {
@@ -456,7 +456,7 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 		w.pages.named = w.pages.named[:maxNamed-maxDeparted]
 		w.passes(time.Minute)
 		goes(maxNamed, maxNamed+10)
-		w.nameDepartures(time.Now())
+		w.nameDepartures(time.Now(), w.pages.book.Room())
 		page := w.pages.entries()
 		if len(page) > maxNamed {
 			t.Errorf("%d are named, at most %d may be", len(page), maxNamed)

@@ -14,6 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -81,6 +82,7 @@ func (l *loop) run(ctx context.Context) error {
 	defer l.requests.Wait()
 	defer l.cfg.Metrics.leading.Set(0)
 	defer l.cfg.Metrics.sheetsRead.Set(0)
+	defer l.cfg.Metrics.unknown.Reset()
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
 	l.pulse.rests(time.Now())
@@ -250,6 +252,11 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	before := p.node
 	l.machines.tie(before, node)
 	p.know(node, at)
+	if before == nil || before.Annotations[record.Annotation] != node.Annotations[record.Annotation] {
+		note, _ := record.Read(node.Annotations) // unreadable: that is told below
+		l.cfg.Metrics.keptMore("record", note.CountUnknown()-p.unknown)
+		p.unknown = note.CountUnknown()
+	}
 	if before != nil { // which may have had another machine
 		l.weighNode(before)
 	}
@@ -287,6 +294,7 @@ func (l *loop) forget(now time.Time, p *patient) {
 		l.repairs.shadow(policy, name, false)
 	}
 	l.machines.untie(p.node)
+	l.cfg.Metrics.keptMore("record", -p.unknown)
 	p.terminatedBy = triage.RuleID{}
 	l.weighNode(p.node)
 	p.gone = true

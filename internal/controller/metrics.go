@@ -22,6 +22,7 @@ type Metrics struct {
 	events   *prometheus.CounterVec
 	leading  prometheus.Gauge
 	behind   *prometheus.GaugeVec
+	unknown  *prometheus.GaugeVec
 
 	checkNodes    *prometheus.GaugeVec
 	checkWaiting  *prometheus.GaugeVec
@@ -90,6 +91,10 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_configmap_not_in_force",
 			Help: "Whether the present version of a ConfigMap with ConditionSets is not in force (1), because it is not accepted, not kept yet, or one of its sets is no longer followed, or is (0).",
 		}, []string{"configmap"}),
+		unknown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "autohealer_unknown_stored",
+			Help: "Entries and fields that a newer version has stored and this one does not know, by where: ledger, record (annotations of nodes), mark (annotations of NodeClaims). They are kept as they are.",
+		}, []string{"format"}),
 		checkNodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_nodes",
 			Help: "Nodes of a NodeHealthCheck: selected by it, healthy, sick, recovering (not sick, but with a remediation still), in treatment.",
@@ -174,7 +179,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead,
+	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead, m.unknown,
 		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents,
 		m.repairNodes, m.repairFrom, m.repairs, m.repairAfter, m.readyTimeout, m.poolHeld, m.poolBlocks}
 }
@@ -185,6 +190,14 @@ var fateNames = map[treat.Fate]string{
 
 func (m *Metrics) wrote(resource string, fate treat.Fate) {
 	m.writes.WithLabelValues(resource, fateNames[fate]).Inc()
+}
+
+// kept tells how much there is in a format that this version does not know.
+func (m *Metrics) kept(format string, n int) { m.unknown.WithLabelValues(format).Set(float64(n)) }
+
+// keptMore tells that there is more of it, or less.
+func (m *Metrics) keptMore(format string, n int) {
+	m.unknown.WithLabelValues(format).Add(float64(n))
 }
 
 // population tells the counts of a set.

@@ -14,15 +14,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// maxNamed bounds how many nodes a page of the ledger names. It is far more than
-// are under way at a time, and far less than an object may hold.
-const maxNamed = 500
+const (
+	// maxNamed bounds how many nodes a page of the ledger names. It is far more than
+	// are under way at a time. What a page can hold bounds it as well.
+	maxNamed = 500
+	// tidyAfter is how long a page may name what has ended and misleads no successor.
+	tidyAfter = 10 * time.Second
+)
 
 // pages is how the loop keeps the ledger. All who ask while one page is being
 // written are on the next one together.
 type pages struct {
 	book      *ledger.Ledger
 	inherited []ledger.Entry // of the one before
+	kept      []ledger.Entry // likewise, of kinds that this version does not know
 
 	entering []*patient // on the next page
 	named    []*patient // on the page as it is, or as it is being written
@@ -34,9 +39,10 @@ type pages struct {
 	beginning, starting []*bed
 	begun               []*bed
 	departed            departures
-	claims              []ledger.Entry // that are to be deleted, by the page as it is
+	stored              []ledger.Entry // the page as it is
 	next                []ledger.Entry // the page as it is being written
 	isOutdated          bool           // the page names tries that count no more
+	tidyAt              time.Time      // when the next page is due because of tidyAfter, zero for never
 	busy                bool
 	done                chan error
 
@@ -69,7 +75,7 @@ func (l *loop) takeInheritance(now time.Time) {
 		}
 		rule := triage.RuleID(e.Rule)
 		p.onItsWay, p.lost = e.ResourceVersion, e.ResourceVersion
-		p.granted.version = e.ResourceVersion
+		p.granted.version, p.granted.unknown = e.ResourceVersion, e.Unknown
 		p.granted.rules = append(p.granted.rules, rule)
 		if !p.named {
 			p.named = true
@@ -78,10 +84,25 @@ func (l *loop) takeInheritance(now time.Time) {
 		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
 	}
-	l.pages.turnClaims(l.pages.inherited)
-	l.pages.inherited = nil
+	l.pages.stored, l.pages.inherited = l.pages.inherited, nil
+	l.inheritKept(now)
 	for _, node := range slices.Sorted(maps.Keys(l.beds)) {
 		l.findDepartures(now, l.beds[node])
+	}
+}
+
+// inheritKept heeds what a newer version has named that this one does not know. It stays
+// on the page. Of nodes of the control plane one is treated at a time, whatever the
+// treatment: so what may be made yet is waited for.
+func (l *loop) inheritKept(now time.Time) {
+	pg := &l.pages
+	l.cfg.Metrics.kept("ledger", pg.book.CountUnknown(pg.stored))
+	for _, e := range pg.kept {
+		l.cfg.Logger.Warn("ledger names what this version does not know; it is kept", "node", e.Node, "rule", e.Rule.Name)
+		if e.ControlPlane {
+			l.remains.keptUntil = now.Add(longestWay)
+			l.bedAlarm = earliest(l.bedAlarm, l.remains.keptUntil)
+		}
 	}
 }
 
@@ -134,11 +155,15 @@ func (l *loop) writePage(ctx context.Context, now time.Time) (due time.Time) {
 // when it may be if that must wait.
 func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	pg := &l.pages
-	hasEnded := l.hasEnded()
-	isStale := l.hasDepartures(now) || hasEnded || pg.isOutdated
-	switch {
-	case pg.busy || len(pg.entering)+len(pg.beginning) == 0 && !isStale:
+	hasDepartures := l.hasDepartures(now)
+	if pg.busy {
 		return nil, time.Time{}
+	}
+	hasEnded, due := l.hasEnded(now)
+	isStale := hasDepartures || hasEnded || pg.isOutdated
+	switch {
+	case len(pg.entering)+len(pg.beginning) == 0 && !isStale:
+		return nil, due
 	case now.Before(pg.notBefore):
 		return nil, pg.notBefore
 	}
@@ -146,39 +171,17 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 		p.named = !p.gone && p.granted.version != ""
 		return !p.named
 	})
-	waiting := pg.entering
-	pg.entering, pg.asked = nil, nil
-	isStale = l.nameDepartures(now) || hasEnded || pg.isOutdated
-	pg.isOutdated = false
-	for i, p := range waiting {
-		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) >= maxNamed {
-			pg.entering = append(pg.entering, waiting[i:]...)
-			break
-		}
-		if p.asks = l.asks(p, now); len(p.asks.rules) > 0 {
-			pg.asked = append(pg.asked, p)
-		} else { // it no longer takes a place
-			p.stage = queued
-			l.queue.push(p)
-		}
-	}
 	pg.begun = slices.DeleteFunc(pg.begun, func(b *bed) bool { return b.granted.Object == "" })
-	beginning := pg.beginning
-	pg.starting, pg.beginning = nil, nil
-	for i, b := range beginning {
-		if len(pg.named)+len(pg.asked)+len(pg.departed.asked)+len(pg.begun)+len(pg.starting) >= maxNamed {
-			pg.beginning = append(pg.beginning, beginning[i:]...)
-			break
-		}
-		if b.asks = l.asksToBegin(now, b); b.asks.Object != "" {
-			pg.starting = append(pg.starting, b)
-		} else { // it no longer takes a place
-			b.stage = queued
-			l.errands.push(b)
-		}
-	}
+	pg.asked, pg.starting, pg.departed.asked = nil, nil, nil
+	held := pg.entries()
+	room := pg.book.Room()
+	room.Add(append(held, l.nameTries(now, held)...)...)
+	isStale = l.nameDepartures(now, room) || hasEnded || pg.isOutdated
+	pg.isOutdated = false
+	l.enter(now, room)
+	l.start(now, room)
 	if len(pg.asked)+len(pg.starting) == 0 && !isStale {
-		return nil, time.Time{} // the page is full, or nobody needs it any more
+		return nil, due // the page is full, or nobody needs it any more
 	}
 	entries = pg.entries()
 	entries = append(entries, l.nameTries(now, entries)...)
@@ -186,24 +189,94 @@ func (l *loop) nextPage(now time.Time) (entries []ledger.Entry, due time.Time) {
 	return pg.next, time.Time{}
 }
 
-// hasEnded says whether the page names a claim that is over and done with. An heir that
-// finds neither the claim nor its node would have to keep the place once more, for as
-// long as a replacement is waited for.
-func (l *loop) hasEnded() bool {
-	return slices.ContainsFunc(l.pages.claims, func(e ledger.Entry) bool {
-		b := l.beds[e.Node]
-		return b == nil || b.granted != e
-	})
+// enter puts nodes that wait for the page on the next one, as far as there is room. The
+// first is put on a page that names no other write whether there is room or not: nothing
+// would ever make any, and what the API server says of that page is told.
+func (l *loop) enter(now time.Time, room *ledger.Room) {
+	pg := &l.pages
+	waiting := pg.entering
+	pg.entering = nil
+	for i, p := range waiting {
+		p.asks = grant{}
+		if len(pg.named)+len(pg.asked)+len(pg.departed.asked) < maxNamed {
+			p.asks = l.asks(p, now)
+			if len(p.asks.rules) == 0 { // it no longer takes a place
+				p.stage = queued
+				l.queue.push(p)
+				continue
+			}
+			if room.Take(p.asks.entries(nil, p)...) || pg.isBare() {
+				pg.asked = append(pg.asked, p)
+				continue
+			}
+			p.asks = grant{}
+		}
+		pg.entering = append(pg.entering, waiting[i:]...)
+		return
+	}
 }
 
-// turnClaims notes which claims the page names that has been written.
-func (pg *pages) turnClaims(entries []ledger.Entry) {
-	pg.claims, pg.next = nil, nil
-	for _, e := range entries {
-		if _, is := claimNamed(e.Object); is {
-			pg.claims = append(pg.claims, e)
+// start does so with treatments.
+func (l *loop) start(now time.Time, room *ledger.Room) {
+	pg := &l.pages
+	beginning := pg.beginning
+	pg.beginning = nil
+	for i, b := range beginning {
+		b.asks = ledger.Entry{}
+		if len(pg.named)+len(pg.asked)+len(pg.departed.asked)+len(pg.begun)+len(pg.starting) < maxNamed {
+			b.asks = l.asksToBegin(now, b)
+			if b.asks.Object == "" { // it no longer takes a place
+				b.stage = queued
+				l.errands.push(b)
+				continue
+			}
+			if room.Take(l.withTry(now, b.asks)...) || pg.isBare() {
+				pg.starting = append(pg.starting, b)
+				continue
+			}
+			b.asks = ledger.Entry{}
+		}
+		pg.beginning = append(pg.beginning, beginning[i:]...)
+		return
+	}
+}
+
+// isBare says whether the next page names no write.
+func (pg *pages) isBare() bool {
+	return len(pg.named)+len(pg.asked)+len(pg.begun)+len(pg.starting) == 0
+}
+
+// hasEnded says whether the page is to be written again because it names something that
+// has ended, or when it is. What would have a successor keep a place that is free goes at
+// once, the rest together after a while: a storm of taints is not to cost twice the pages.
+func (l *loop) hasEnded(now time.Time) (isDue bool, due time.Time) {
+	pg := &l.pages
+	before, kept := l.triesBefore(pg.stored), keptOf(l.core.Departures())
+	isTidy := true
+	for _, e := range pg.stored {
+		switch {
+		case !e.Gone.IsZero(): // where a successor would keep the place, hasReplaced says so
+			isTidy = isTidy && (kept[departureOf(e)] || l.isLeft(e))
+		case e.Tries > 0:
+			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Tries > count.tries.failed+before[e.Rule.Name] {
+				return true, time.Time{}
+			}
+		case e.Object != "":
+			if b := l.beds[e.Node]; b == nil || b.granted != e {
+				return true, time.Time{}
+			}
+		default: // a successor sees by the node's version that nothing can arrive
+			p := l.patients[e.Node]
+			isTidy = isTidy && p != nil && string(p.node.UID) == e.UID && p.granted.version == e.ResourceVersion
 		}
 	}
+	switch {
+	case isTidy:
+		pg.tidyAt = time.Time{}
+	case pg.tidyAt.IsZero():
+		pg.tidyAt = now.Add(tidyAfter)
+	}
+	return !isTidy && !now.Before(pg.tidyAt), pg.tidyAt
 }
 
 // entries returns what the page is to say of nodes.
@@ -253,6 +326,9 @@ func (l *loop) asks(p *patient, now time.Time) grant {
 		return grant{}
 	}
 	g := grant{version: p.node.ResourceVersion, rules: change.Takes}
+	if p.granted.version == g.version {
+		g.unknown = p.granted.unknown
+	}
 	for _, rule := range p.granted.rules {
 		if !slices.Contains(g.rules, rule) {
 			g.rules = append(g.rules, rule)
@@ -301,7 +377,7 @@ func (e *errand) entry() ledger.Entry {
 
 func (g grant) entries(to []ledger.Entry, p *patient) []ledger.Entry {
 	for _, rule := range g.rules {
-		to = append(to, ledger.Entry{Rule: record.Rule(rule), Node: p.node.Name, UID: string(p.node.UID), ResourceVersion: g.version})
+		to = append(to, ledger.Entry{Rule: record.Rule(rule), Node: p.node.Name, UID: string(p.node.UID), ResourceVersion: g.version, Unknown: g.unknown})
 	}
 	return to
 }
@@ -334,8 +410,10 @@ func (l *loop) turnPage(err error) error {
 			l.restateBed(time.Now(), b)
 		}
 		pg.isOutdated = true // which page is there nobody knows
-		pg.entering, pg.asked = append(pg.asked, pg.entering...), nil
-		pg.beginning, pg.starting = append(pg.starting, pg.beginning...), nil
+		// Should it be one of these that the API server refuses the page for, the others
+		// are not to wait for it.
+		pg.entering, pg.asked = append(pg.entering, pg.asked...), nil
+		pg.beginning, pg.starting = append(pg.beginning, pg.starting...), nil
 		return nil // departures ask again by themselves
 	}
 	if pg.trouble.tries > 0 {
@@ -368,7 +446,8 @@ func (l *loop) turnPage(err error) error {
 	}
 	pg.starting = nil
 	pg.departed.turn()
-	pg.turnClaims(pg.next)
+	pg.stored, pg.next, pg.tidyAt = pg.next, nil, time.Time{}
+	l.cfg.Metrics.kept("ledger", pg.book.CountUnknown(pg.stored))
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -76,6 +77,7 @@ type patient struct {
 	outlives     *parting      // its claim, nil if that is there or was never marked
 
 	unreadable bool
+	unknown    int // entries and fields of its record that this version does not know
 	gone       bool
 }
 
@@ -83,6 +85,7 @@ type patient struct {
 type grant struct {
 	version string // of the node
 	rules   []triage.RuleID
+	unknown format.Unknown // what a newer version has named beside that
 }
 
 func (g grant) covers(version string, rules []triage.RuleID) bool {

@@ -16,6 +16,9 @@ import (
 type remains struct {
 	beds  map[string]bool // that have, or had, something of a control-plane node
 	words string          // what is left, empty for nothing
+	// keptUntil is until when something may be made that the ledger names and this
+	// version does not know.
+	keptUntil time.Time
 }
 
 // note has a bed looked at for as long as there is something in it.
@@ -30,6 +33,9 @@ func (r *remains) note(node string) {
 // before anything is sent.
 func (l *loop) lookAtRemains(now time.Time) {
 	var left []string
+	if now.Before(l.remains.keptUntil) {
+		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know, which is waited for until "+l.remains.keptUntil.UTC().Format(time.RFC3339))
+	}
 	for _, node := range slices.Sorted(maps.Keys(l.remains.beds)) {
 		b := l.beds[node]
 		if b == nil || !b.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), treatment.takesTurn) {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -277,6 +278,27 @@ func (l *loop) isBefore(e ledger.Entry) bool {
 	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isTry(c)
 }
 
+// triesBefore counts, by pools, the tries among entries of the page that have not been
+// made.
+func (l *loop) triesBefore(entries []ledger.Entry) map[string]int {
+	before := map[string]int{}
+	for _, e := range entries {
+		if l.isBefore(e) {
+			before[e.Rule.Name]++
+		}
+	}
+	return before
+}
+
+// withTry returns an entry of the page, and the one that counts it among the tries of its
+// pool if it is one.
+func (l *loop) withTry(now time.Time, e ledger.Entry) []ledger.Entry {
+	if !l.isBefore(e) {
+		return []ledger.Entry{e}
+	}
+	return []ledger.Entry{e, {Rule: e.Rule, Tries: math.MaxInt32, Since: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
+}
+
 // inheritTries takes up how often in a row nodes of a pool had not become ready.
 func (l *loop) inheritTries(e ledger.Entry) {
 	pool := e.Rule.Name
@@ -294,12 +316,7 @@ func (l *loop) inheritTries(e ledger.Entry) {
 // nameTries returns what the next page is to say of pools whose nodes do not become
 // ready, with those that it lets go.
 func (l *loop) nameTries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
-	before := map[string]int{}
-	for _, e := range begun {
-		if l.isBefore(e) {
-			before[e.Rule.Name]++
-		}
-	}
+	before := l.triesBefore(begun)
 	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
 		t := l.repairs.counts[name].tries
 		if before[name] > 0 {

@@ -156,7 +156,7 @@ func readNote(object *unstructured.Unstructured) note {
 func restOf(written string) string {
 	var all map[string]any
 	_ = json.Unmarshal([]byte(written), &all) // which was read before
-	for _, known := range []string{"taints", "memories", "fence"} {
+	for _, known := range []string{"version", "taints", "memories", "fence"} {
 		delete(all, known)
 	}
 	if len(all) == 0 {
@@ -215,11 +215,36 @@ type grant struct {
 	Object          string `json:"object,omitempty"` // empty if it is the node itself
 }
 
+// readPage reads a page of any version: an entry names its rule, or the places of its
+// rules in a list of the page's.
 func readPage(object *unstructured.Unstructured) (page, error) {
-	var p page
+	var stored struct {
+		Rules  []string `json:"rules"`
+		Grants []struct {
+			Rule any `json:"rule"`
+			grant
+		} `json:"grants"`
+	}
 	written, _, _ := unstructured.NestedString(object.Object, "data", "ledger")
-	if err := json.Unmarshal([]byte(written), &p); err != nil {
+	if err := json.Unmarshal([]byte(written), &stored); err != nil {
 		return page{}, fmt.Errorf("reading the ledger: %w", err)
+	}
+	var p page
+	for _, g := range stored.Grants {
+		if name, isName := g.Rule.(string); isName {
+			g.grant.Rule = name
+			p.Grants = append(p.Grants, g.grant)
+			continue
+		}
+		places, _ := g.Rule.([]any)
+		for _, place := range places {
+			at, isNumber := place.(float64)
+			if !isNumber || at < 0 || int(at) >= len(stored.Rules) {
+				return page{}, fmt.Errorf("reading the ledger: %v is no rule of the page", place)
+			}
+			g.grant.Rule = stored.Rules[int(at)]
+			p.Grants = append(p.Grants, g.grant)
+		}
 	}
 	return p, nil
 }

@@ -10,7 +10,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/record"
 )
 
@@ -73,12 +73,8 @@ type Entry struct {
 	// Replaced says that it keeps its place no more, and is named only because what
 	// took it away is still there.
 	Replaced bool `json:"replaced,omitempty"`
-}
-
-// page is what the ConfigMap holds.
-type page struct {
-	Holder string  `json:"holder"`
-	Grants []Entry `json:"grants"`
+	// Unknown are fields that this version does not know.
+	Unknown format.Unknown `json:"-"`
 }
 
 // Ledger is the page, held by this process.
@@ -86,6 +82,9 @@ type Ledger struct {
 	client client.Client
 	holder string
 	stored *corev1.ConfigMap
+	// kept and unknown are what a newer version has left on the page.
+	kept    []Entry
+	unknown format.Unknown
 }
 
 // Claim takes the ledger over for a holder, whose name must be unique to this
@@ -119,9 +118,27 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; stop every controller (kubectl scale --replicas=0), wait a minute for what they have sent, delete the ConfigMap and start them again", err)
 	}
-	l.put(found, before.Grants)
+	l.kept, l.unknown = before.kept, before.unknown
+	l.put(found, before.grants)
 	l.stored = found
-	return before.Grants, l.client.Update(ctx, found)
+	return before.grants, l.client.Update(ctx, found)
+}
+
+// Kept returns the entries of the page that this version does not know the kind of. They
+// stay there.
+func (l *Ledger) Kept() []Entry { return l.kept }
+
+// CountUnknown returns how many entries and fields this version does not know, of a page
+// with these entries.
+func (l *Ledger) CountUnknown(entries []Entry) int {
+	n := 0
+	if l != nil { // as in tests of what is written there
+		n = len(l.kept) + l.unknown.Len()
+	}
+	for _, e := range entries {
+		n += e.Unknown.Len()
+	}
+	return n
 }
 
 // Write makes these the entries of the page; they must name all that may be on
@@ -171,8 +188,8 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w; delete the ConfigMap %s/%s, and the controller makes it again with all that it has named there", err, l.stored.Namespace, Name)
 	}
-	if now.Holder != l.holder {
-		return fmt.Errorf("%w: %s does", ErrDeposed, now.Holder)
+	if now.holder != l.holder {
+		return fmt.Errorf("%w: %s does", ErrDeposed, now.holder)
 	}
 	l.stored = found
 	return nil
@@ -185,19 +202,14 @@ func blank(namespace string) *corev1.ConfigMap {
 }
 
 func (l *Ledger) put(m *corev1.ConfigMap, entries []Entry) {
-	text, err := json.Marshal(page{Holder: l.holder, Grants: entries})
-	if err != nil {
-		panic("encoding the ledger: " + err.Error()) // plain values of our own always encode
+	if m.Data == nil {
+		m.Data = map[string]string{}
 	}
-	m.Data = map[string]string{pageKey: string(text)}
+	m.Data[pageKey] = string(page{l.holder, entries, l.kept, l.unknown}.text())
 }
 
 func read(m *corev1.ConfigMap) (page, error) {
-	var p page
-	err := json.Unmarshal([]byte(m.Data[pageKey]), &p)
-	if err == nil && p.Holder == "" {
-		err = errors.New("it names no holder")
-	}
+	p, err := parse([]byte(m.Data[pageKey]))
 	if err != nil {
 		return page{}, fmt.Errorf("%w: key %s: %w", ErrUnreadable, pageKey, err)
 	}

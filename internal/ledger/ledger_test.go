@@ -2,6 +2,9 @@ package ledger_test
 
 import (
 	"errors"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -174,6 +177,57 @@ func TestLedger(t *testing.T) {
 		erase(t, ns)
 		write(t, first, entry("b"))
 		claim(t, direct, ns, "second", entry("b"))
+	})
+
+	t.Run("takes the largest page", func(t *testing.T) {
+		ns := room(t)
+		first := claim(t, direct, ns, "first")
+		var entries []ledger.Entry
+		for left := first.Room(); ; {
+			e := entry(strings.Repeat("n", 247) + strconv.Itoa(100_000+len(entries)))
+			e.UID = "0c7f0f9e-1111-4a6e-9d52-000000000001"
+			if !left.Take(e) {
+				break
+			}
+			entries = append(entries, e)
+		}
+		if len(entries) < 2000 {
+			t.Errorf("it has room for no more than %d nodes", len(entries))
+		}
+		write(t, first, entries...)
+		claim(t, direct, ns, "second", entries...)
+	})
+
+	t.Run("keeps what a newer version has left", func(t *testing.T) {
+		ns := room(t)
+		text, err := os.ReadFile("testdata/page-newer.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: ledger.Name},
+			Data:       map[string]string{"ledger": string(text), "more": "of it"},
+		}
+		if err := direct.Create(t.Context(), page); err != nil {
+			t.Fatal(err)
+		}
+		l, _, err := ledger.Claim(t.Context(), direct, ns, "first")
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, l, entry("a"))
+		write(t, l)
+		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(page), page); err != nil || page.Data["more"] != "of it" {
+			t.Errorf("it is %v now (%v)", page.Data, err)
+		}
+		for _, want := range []string{"MachineHealthCheck/machines", `"drain":"2026-11-15T12:00:00Z"`, `"epoch":{"of":"etcd"}`} {
+			if !strings.Contains(page.Data["ledger"], want) {
+				t.Errorf("%s is gone: %s", want, page.Data["ledger"])
+			}
+		}
+		if again, _, err := ledger.Claim(t.Context(), direct, ns, "second"); err != nil || len(again.Kept()) != 3 {
+			t.Errorf("the next one finds %+v (%v)", again, err)
+		}
 	})
 
 	t.Run("two who claim at once both get it, one after the other", func(t *testing.T) {

@@ -1,0 +1,259 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// limit is what the API server takes of a ConfigMap.
+const limit = 1 << 20
+
+func golden(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.TrimSpace(text)
+}
+
+func at(text string) time.Time {
+	when, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		panic(err)
+	}
+	return when
+}
+
+// The pages of all versions that were ever written are read. Those files never change;
+// a new version adds its own.
+func TestPagesOfAllVersionsAreRead(t *testing.T) {
+	rule := func(kind triage.Kind, name string) record.Rule { return record.Rule{Kind: kind, Name: name} }
+	uid := func(n int) string { return fmt.Sprintf("0c7f0f9e-1111-4a6e-9d52-%012d", n) }
+	want := []Entry{
+		{Rule: rule(triage.ConditionSet, "kernel-deadlock"), Node: "worker-1", UID: uid(1), ResourceVersion: "4711"},
+		{Rule: rule(triage.ConditionSet, "disk-broken"), Node: "worker-1", UID: uid(1), ResourceVersion: "4711"},
+		{Rule: rule(triage.NodeHealthCheck, "masters"), Node: "master-1", UID: uid(2), Object: "Reboot.example.com ns/master-1", Step: 1, ControlPlane: true},
+		{Rule: rule(triage.Repair, "NodePool/default"), Node: "worker-2", UID: uid(3), ResourceVersion: "4712", Object: "NodeClaim.karpenter.sh /default-x7f2", Since: at("2026-11-15T11:58:00Z"), Pool: "default"},
+		{Rule: rule(triage.NodeHealthCheck, "workers"), Node: "worker-3", UID: uid(4), Gone: at("2026-11-15T12:00:00.123456789Z"), Since: at("2026-11-15T11:50:00Z")},
+		{Rule: rule(triage.Repair, "RepairPolicy/plain"), Node: "worker-4", UID: uid(5), Gone: at("2026-11-15T12:01:00Z"), Since: at("2026-11-15T11:51:00Z"), Pool: "plain", Replaced: true},
+		{Rule: rule(triage.ReadyTimeout, "default"), Since: at("2026-11-15T12:02:00Z"), Tries: 3, Template: "8013434817"},
+	}
+	for _, name := range []string{"page-v0.json", "page-v1.json"} {
+		got, err := parse(golden(t, name))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got.grants); diff != "" || got.holder != "autohealer-controller-7d4b_2c1e" || len(got.kept) > 0 || got.unknown != "" {
+			t.Errorf("%s: holder %q, unknown %q, grants (-want +got):\n%s", name, got.holder, got.unknown, diff)
+		}
+	}
+	if got := (page{holder: "autohealer-controller-7d4b_2c1e", grants: want}).text(); !bytes.Equal(got, golden(t, "page-v1.json")) {
+		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+	}
+}
+
+func TestWhatANewerVersionHasNamedIsKept(t *testing.T) {
+	text := golden(t, "page-newer.json")
+	p, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, Node: "worker-1", UID: "u1", ResourceVersion: "4711", Unknown: `{"zone":"a"}`}
+	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
+		t.Errorf("known are (-want +got):\n%s", diff)
+	}
+	if len(p.kept) != 3 || !p.kept[1].ControlPlane || p.kept[1].Rule.IsKnown() {
+		t.Errorf("kept are %+v", p.kept)
+	}
+	l := &Ledger{holder: "second", kept: p.kept, unknown: p.unknown}
+	if n := l.CountUnknown(p.grants); n != 5 {
+		t.Errorf("%d entries and fields are unknown", n)
+	}
+	was, is := decode(t, text), decode(t, p.text())
+	was["version"] = float64(Version)
+	if diff := cmp.Diff(byNode(was), byNode(is)); diff != "" {
+		t.Errorf("written back (-was +is):\n%s", diff)
+	}
+	if is["epoch"] == nil || is["holder"] != "autohealer-controller-7d4b_2c1e" {
+		t.Errorf("the page is %v", is)
+	}
+}
+
+func decode(t *testing.T, text []byte) (all map[string]any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// byNode returns the entries of a page by their nodes, with the rules' names.
+func byNode(page map[string]any) map[string][]string {
+	all := map[string][]string{}
+	for _, e := range page["grants"].([]any) {
+		entry := e.(map[string]any)
+		for _, place := range entry["rule"].([]any) {
+			entry["rule"] = page["rules"].([]any)[int(place.(float64))]
+			text, _ := json.Marshal(entry) // it was JSON
+			all[entry["node"].(string)] = append(all[entry["node"].(string)], string(text))
+		}
+	}
+	for _, list := range all {
+		slices.Sort(list)
+	}
+	return all
+}
+
+func TestAPageIsReadAsItWasWritten(t *testing.T) {
+	name := rapid.StringMatching(`[ab]`)
+	entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
+		e := Entry{
+			Rule: record.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.ConditionSet, triage.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
+		}
+		if rapid.Bool().Draw(t, "newer") {
+			e.Unknown = format.Unknown(fmt.Sprintf(`{"new":%q}`, name.Draw(t, "new")))
+		}
+		if rapid.IntRange(0, 3).Draw(t, "other") == 0 {
+			e.Rule = record.Rule{Name: "Other/" + name.Draw(t, "rule")}
+		}
+		return e
+	}), 0, 20)
+	merged := 0
+	rapid.Check(t, func(t *rapid.T) {
+		all := entries.Draw(t, "entries")
+		seen := map[Entry]bool{}
+		all = slices.DeleteFunc(all, func(e Entry) bool { // a page names each once
+			is := seen[e]
+			seen[e] = true
+			return is
+		})
+		written := page{holder: "h", unknown: `{"new":1}`}
+		for _, e := range all {
+			if e.isKnown() {
+				written.grants = append(written.grants, e)
+			} else {
+				written.kept = append(written.kept, e)
+			}
+		}
+		text := written.text()
+		merged += len(all) - bytes.Count(text, []byte(`"uid"`))
+		got, err := parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := map[Entry]bool{}
+		for _, e := range append(got.grants, got.kept...) {
+			back[e] = true
+		}
+		if diff := cmp.Diff(seen, back); diff != "" || got.holder != "h" || got.unknown != written.unknown || len(got.kept) != len(written.kept) {
+			t.Fatalf("read (-want +got):\n%s\n%s", diff, text)
+		}
+		l := &Ledger{holder: "h", kept: written.kept, unknown: written.unknown, stored: blank("ns")}
+		room := l.Room()
+		room.Add(written.grants...)
+		if needs, counted := len(text), maxBytes-room.left; counted < needs {
+			t.Fatalf("%d bytes are counted for a page of %d", counted, needs)
+		}
+	})
+	if merged == 0 {
+		t.Error("no node had two rules")
+	}
+}
+
+func TestAPageThatIsDamagedIsNotRead(t *testing.T) {
+	for _, text := range []string{
+		``, `scribble`, `{}`, `{"holder":""}`, `{"holder":"h","grants":[{"rule":7}]}`, `{"holder":"h","grants":[{"rule":[0]}]}`,
+		`{"version":1,"holder":"h","rules":["ConditionSet/a"],"grants":[{"rule":[-1]}]}`, `{"holder":"h","grants":[{"rule":"ConditionSet/a","step":"one"}]}`,
+	} {
+		if p, err := parse([]byte(text)); err == nil {
+			t.Errorf("%s is read as %+v", text, p)
+		}
+	}
+}
+
+// The longest names that there are.
+func longest(prefix string, i int) string {
+	return strings.Repeat("n", 253-len(prefix)-6) + prefix + fmt.Sprintf("%06d", i)
+}
+
+// 10,000 nodes under 100 sets, with the longest names, fit on few pages of which the API
+// server takes each.
+func TestTheWorstCaseFitsOnPages(t *testing.T) {
+	const nodes, sets, nodesPerPage = 10_000, 100, 500
+	l := &Ledger{holder: longest("holder", 0), stored: blank("ns")}
+	names := make([]string, sets)
+	for set := range names {
+		names[set] = longest("set", set)
+	}
+	pages, served := 0, 0
+	for served < nodes {
+		room, p := l.Room(), page{holder: l.holder}
+		onPage := 0
+		for ; onPage < nodesPerPage && served+onPage < nodes; onPage++ {
+			entries, node := make([]Entry, sets), longest("node", served+onPage)
+			for set := range entries {
+				entries[set] = Entry{
+					Rule: record.Rule{Kind: triage.ConditionSet, Name: names[set]}, Node: node,
+					UID: "0c7f0f9e-1111-4a6e-9d52-000000000001", ResourceVersion: "18446744073709551615",
+				}
+			}
+			if !room.Take(entries...) {
+				break
+			}
+			p.grants = append(p.grants, entries...)
+		}
+		if onPage == 0 {
+			t.Fatalf("after %d nodes no other has room", served)
+		}
+		if pages%10 == 0 { // they are all alike
+			if size := len(p.text()); size > maxBytes || maxBytes > limit {
+				t.Fatalf("a page with %d nodes has %d bytes", onPage, size)
+			}
+		}
+		served += onPage
+		pages++
+	}
+	t.Logf("%d pages", pages)
+	if pages > 40 {
+		t.Errorf("%d pages are written for %d nodes", pages, nodes)
+	}
+}
+
+// What has no room takes none.
+func TestRoomIsTakenWholeOrNotAtAll(t *testing.T) {
+	room := (*Ledger)(nil).Room()
+	taken := 0
+	for i := range 100_000 { // each with rules of its own
+		a := Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i), ResourceVersion: "1"}
+		b := a
+		b.Rule.Name = longest("b", i)
+		before := *room
+		rules := len(room.rules)
+		if !room.Take(a, b) {
+			if room.left != before.left || len(room.rules) != rules {
+				t.Errorf("%d bytes and %d rules were taken of %d and %d", before.left-room.left, len(room.rules)-rules, before.left, rules)
+			}
+			break
+		}
+		taken++
+	}
+	if taken < 1000 || room.left < 0 {
+		t.Errorf("%d nodes were taken, and %d bytes are left", taken, room.left)
+	}
+}
