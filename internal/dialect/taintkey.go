@@ -1,8 +1,9 @@
 package dialect
 
 import (
-	"slices"
 	"strings"
+
+	"github.com/resourcestack/autohealer/internal/taintkey"
 )
 
 const (
@@ -10,52 +11,12 @@ const (
 	longestPrefix = 253 // of the part before it
 )
 
-// owners are those who place and remove taints by rules of their own, by the
-// domain of their keys. Two who keep one taint undo each other's work. The CRD
-// refuses the same domains in CEL.
-//
-// Whoever only gives taints to nodes when they are made, as users do with
-// nvidia.com/gpu, is not here. Nor is the domain of Autohealer: copies of the
-// default sets have it.
-var owners = []struct{ domain, name string }{
-	{"kubernetes.io", "Kubernetes"},
-	{"k8s.io", "Kubernetes"},
-	{"x-k8s.io", "Kubernetes"}, // the projects of its special interest groups, Cluster API among them
-	{"karpenter.sh", "Karpenter"},
-	{"k8s.aws", "Amazon EKS"}, // Karpenter's provider among others
-	{"eks.amazonaws.com", "Amazon EKS"},
-	{"cloud.google.com", "Google Cloud"},
-	{"kubernetes.azure.com", "Azure"},
-	{"medik8s.io", "Medik8s"}, // whose remediators fence nodes by taints
-	{"cilium.io", "Cilium"},   // which keeps pods away until its agent runs
-}
-
-// autoscalerKeys are the keys of the one who has no domain, and who removes them
-// from all nodes when it starts.
-var autoscalerKeys = []string{"ToBeDeletedByClusterAutoscaler", "DeletionCandidateOfClusterAutoscaler"}
-
-// TaintKeyOwner returns who keeps taints of that key, and whether somebody does.
-// A key without a domain belongs to the users of a cluster, as everywhere in
-// Kubernetes.
-func TaintKeyOwner(key string) (name string, reserved bool) {
-	if slices.Contains(autoscalerKeys, key) {
-		return "the Cluster Autoscaler", true
-	}
-	prefix, _, prefixed := strings.Cut(key, "/")
-	for _, owner := range owners {
-		if prefixed && within(prefix, owner.domain) {
-			return owner.name, true
-		}
-	}
-	return "", false
-}
-
 // taintKey reads the key of a taint: a qualified name as the API server demands
 // it, so that what compiles can be written to a node, and one that nobody else
 // keeps.
 func (f *fields) taintKey(path, key string) string {
 	const example = "such as example.com/KernelDeadlock"
-	owner, reserved := TaintKeyOwner(key)
+	owner, reserved := taintkey.Owner(key)
 	prefix, name, prefixed := strings.Cut(key, "/")
 	if !prefixed {
 		prefix, name = "", key
@@ -110,8 +71,3 @@ func isWord(s string, longest int, letter func(byte) bool, marks string) bool {
 }
 
 func isSmallOrDigit(b byte) bool { return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' }
-
-// within says whether a domain is the other or below it.
-func within(domain, other string) bool {
-	return domain == other || strings.HasSuffix(domain, "."+other)
-}

@@ -36,7 +36,7 @@ type law struct {
 var laws = []law{
 	{"internal/triage", outside("internal/triage"),
 		"triage decides and does nothing else: with the standard library alone it has no clock of a cluster, no network and no logger to be led astray by"},
-	{"internal/dialect", outside("internal/triage", "internal/dialect"),
+	{"internal/dialect", outside("internal/triage", "internal/taintkey", "internal/dialect"),
 		"a dialect is a compiler from a user's words to a rule: nothing but the rule may come of it"},
 	{"problem", outside("problem"),
 		"third-party daemons import problem: it must not bring them our dependencies"},

@@ -1,9 +1,10 @@
 // Package record is the note that Autohealer leaves on a node about what it has
 // put there. It promises that what is on the note and on the node was put there
 // by this system: a taint counts as its own only if key, effect and the second
-// in which it was added agree. What a newer version has noted beside that is kept, and
-// counts as somebody else's. It refuses to guess: a note that cannot be read is an error,
-// and nothing on that node counts as its own.
+// in which it was added agree, and never if its key is reserved for another component.
+// What a newer version has noted beside that is kept, and counts as somebody else's. It
+// refuses to guess: a note that cannot be read is an error, and nothing on that node
+// counts as its own.
 package record
 
 import (
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/taintkey"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -194,8 +196,12 @@ func (r Record) Keeps(taint corev1.Taint) bool {
 	return slices.ContainsFunc(r.Kept.Taints, func(t Taint) bool { return t.Is(taint) })
 }
 
-// Is says whether this is the taint that was placed.
+// Is says whether this is the taint that was placed. A taint with a reserved key never
+// is: the controller places none, so a record that names one was written by another.
 func (t Taint) Is(taint corev1.Taint) bool {
+	if _, reserved := taintkey.Owner(taint.Key); reserved {
+		return false
+	}
 	return t.Key == taint.Key && t.Effect == taint.Effect && taint.Value == "" &&
 		taint.TimeAdded != nil && taint.TimeAdded.Time.Equal(t.Added)
 }

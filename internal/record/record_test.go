@@ -77,6 +77,13 @@ func TestReadRefusesWhatItDidNotWrite(t *testing.T) {
 
 func TestOwns(t *testing.T) {
 	note := record.Record{Taints: []record.Taint{{Rule: set("a"), Key: "k", Effect: corev1.TaintEffectNoExecute, Added: second}}}
+	reserved := []string{
+		"node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service", "node-role.kubernetes.io/control-plane",
+		"node.cloudprovider.kubernetes.io/shutdown", "example.k8s.io/a", "karpenter.sh/disrupted", "medik8s.io/remediation", "ToBeDeletedByClusterAutoscaler",
+	}
+	for _, key := range reserved {
+		note.Taints = append(note.Taints, record.Taint{Rule: set("a"), Key: key, Effect: corev1.TaintEffectNoExecute, Added: second})
+	}
 	at := func(when time.Time) *metav1.Time { whole := metav1.NewTime(when); return &whole }
 	for _, test := range []struct {
 		name  string
@@ -94,6 +101,13 @@ func TestOwns(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			if got := note.Owns(test.taint); got != test.ours {
 				t.Errorf("ours: %v, want %v", got, test.ours)
+			}
+		})
+	}
+	for _, taint := range note.Taints[1:] {
+		t.Run("the reserved key "+taint.Key, func(t *testing.T) {
+			if note.Owns(taint.Taint()) {
+				t.Error("a taint that another component keeps counts as ours")
 			}
 		})
 	}

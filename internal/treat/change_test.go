@@ -98,6 +98,11 @@ func TestPrepare(t *testing.T) {
 			taints: []corev1.Taint{theirs}, removed: []string{"a"},
 		},
 		{
+			name:   "leaves a taint with a reserved key, whatever the record says",
+			node:   node([]record.Taint{noted("a", "k", "NoExecute"), noted("a", "node.kubernetes.io/unreachable", "NoExecute")}),
+			taints: []corev1.Taint{noted("", "node.kubernetes.io/unreachable", "NoExecute").Taint()}, removed: []string{"a"},
+		},
+		{
 			name: "lets somebody else's equal taint serve",
 			node: node(nil, corev1.Taint{Key: "k", Effect: "NoExecute"}),
 			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},

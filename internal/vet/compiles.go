@@ -3,7 +3,7 @@ package vet
 import (
 	"fmt"
 
-	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/taintkey"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -35,6 +35,6 @@ func reservedKey(s *study) (problems []Problem, _ []string) {
 
 // keyIsReserved says whether what is wrong is that the key belongs to somebody.
 func (s *study) keyIsReserved() bool {
-	_, reserved := dialect.TaintKeyOwner(s.Set.Spec.TaintKey)
+	_, reserved := taintkey.Owner(s.Set.Spec.TaintKey)
 	return reserved && s.wrong != nil && s.wrong.Field == taintKeyField
 }
