@@ -1,9 +1,11 @@
 package deploy_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"regexp"
 	"slices"
@@ -16,10 +18,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -37,12 +41,16 @@ func TestAgent(t *testing.T) {
 	if !t.Run("installs by one command", c.installsAgent) {
 		return
 	}
-	t.Run("has policies that the API server understands", c.understandsPolicies)
+	t.Run("has policies that the API server understands", func(t *testing.T) {
+		c.understandsPolicies(t, agent, agentPolicies, "['"+agentAccount+"']")
+	})
 	t.Run("has its pods admitted in its own namespace and in no restricted one", c.admitsAgents)
 	t.Run("gives an agent what it needs and nothing else", c.givesAgentLeastRights)
 	t.Run("leaves an agent with the rights of node-problem-detector all but its Lease", c.takesOldRights)
 	t.Run("binds an agent to its own node", c.guardsNodes)
 	t.Run("lets an agent leave rows to others, and these rows stay", c.yieldsUnderGuard)
+	t.Run("lets an agent say what fits of what it has found", c.staysWithinLimits)
+	t.Run("gives agents a share of the API server of their own", c.sharesAPIServer)
 	t.Run("holds up nobody else", c.guardsNobodyElse)
 }
 
@@ -53,7 +61,7 @@ func (c cluster) installsAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 2 + 1 + 7 + 2*agentPolicies + 2
+	const objects = 2 + 1 + 7 + 2*agentPolicies + 3 + 2
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}
@@ -79,17 +87,18 @@ func (c cluster) installsAgent(t *testing.T) {
 	}
 }
 
-// understandsPolicies asks what the API server thinks of the expressions, and whether
-// they name the conditions that the catalogue gives to Kubernetes.
-func (c cluster) understandsPolicies(t *testing.T) {
+// understandsPolicies asks what the API server thinks of the expressions of a component,
+// and whether they name the clients that they are to bind, and the conditions that the
+// catalogue gives to Kubernetes.
+func (c cluster) understandsPolicies(t *testing.T, component string, count int, clients ...string) {
 	admin := clientFor(t, c.AdminConfig())
 	policies := admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + agent})
+	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != agentPolicies {
-		t.Fatalf("%d policies are there, want %d", len(list.Items), agentPolicies)
+	if len(list.Items) != count {
+		t.Fatalf("%d policies are there, want %d", len(list.Items), count)
 	}
 	for i := range list.Items {
 		policy := &list.Items[i]
@@ -113,14 +122,13 @@ func (c cluster) understandsPolicies(t *testing.T) {
 				t.Errorf("%s: %s is not refused as a matter of rights", policy.Name, validation.Expression)
 			}
 		}
-		if who := policy.Spec.MatchConditions; len(who) != 1 || !strings.Contains(who[0].Expression, "['"+agentAccount+"']") {
+		if who := policy.Spec.MatchConditions; len(who) != 1 || !slices.ContainsFunc(clients, func(client string) bool { return strings.Contains(who[0].Expression, client) }) {
 			t.Errorf("%s holds for %+v", policy.Name, who)
 		}
 		for _, variable := range policy.Spec.Variables {
-			if variable.Name == "native" {
-				if got := quoted(variable.Expression); !slices.Equal(got, nativeConditions()) {
-					t.Errorf("the guard keeps %v, and of Kubernetes are %v", got, nativeConditions())
-				}
+			want, listed := map[string][]string{"native": nativeConditions(), "others": report.OtherComponents()}[variable.Name]
+			if got := quoted(variable.Expression); listed && !slices.Equal(got, want) {
+				t.Errorf("%s: %s are %v, want %v", policy.Name, variable.Name, got, want)
 			}
 		}
 	}
@@ -367,3 +375,63 @@ func (c cluster) givesAgentLeastRights(t *testing.T) {
 		}
 	}
 }
+
+// sharesAPIServer asks the API server which flow the requests of an agent belong to.
+func (c cluster) sharesAPIServer(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	flow := func(name string) types.UID {
+		schema, err := admin.FlowcontrolV1().FlowSchemas().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return schema.UID
+	}
+	level, err := admin.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), "autohealer-agents", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.ServiceAccountConfig(t.Context(), agent, agent, testbed.WithNode(mine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer http.Header
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil {
+				answer = response.Header
+			}
+			return response, err
+		})
+	})
+	client := clientFor(t, config)
+	for name, test := range map[string]struct {
+		do   deed
+		flow string
+	}{
+		"conditions": {apply(mine, row("KernelDeadlock", "False")), "autohealer-agents"},
+		"a Lease":    {renewLease(namespace, "autohealer-agent-"+mine), "autohealer-agents"},
+		"an Event":   {createEvent("flow", nodeRef(mine)), "autohealer-agents-rest"},
+		"a Secret": {func(ctx context.Context, client kubernetes.Interface) error {
+			if _, err := client.CoreV1().Secrets("default").Get(ctx, "s", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("reading a Secret: %w", err)
+			}
+			return nil
+		}, "autohealer-agents-rest"},
+	} {
+		if err := test.do(t.Context(), client); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := answer.Get("X-Kubernetes-Pf-Flowschema-Uid"), string(flow(test.flow)); got != want {
+			t.Errorf("%s: the flow is %s, want %s of %s", name, got, want, test.flow)
+		}
+		if got := answer.Get("X-Kubernetes-Pf-Prioritylevel-Uid"); got != string(level.UID) {
+			t.Errorf("%s: the priority level is %s, want %s", name, got, level.UID)
+		}
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

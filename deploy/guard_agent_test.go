@@ -167,3 +167,34 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 		w.isNeverRefused()
 	})
 }
+
+// staysWithinLimits has an agent find more than it may write: it says what fits, and the
+// guard refuses nothing of it.
+func (c cluster) staysWithinLimits(t *testing.T) {
+	const found = report.MostConditions + 20
+	w := c.wary(t, time.Hour)
+	var r symptom.Report
+	for i := range found {
+		r.Conditions = append(r.Conditions, symptom.Condition{
+			Type: fmt.Sprintf("Row%04d", i), Status: catalog.True, Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000), Since: time.Now(),
+		})
+	}
+	r.Source = "kubelet" // which a monitor may be called, and an Event must not be told by
+	r.Events = []symptom.Event{{ID: "1", Severity: symptom.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
+	w.Take(r)
+	eventually(t, "all that fits being written", func() error {
+		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending {
+			return fmt.Errorf("it has counted %+v", counts)
+		}
+		return nil
+	})
+	w.isNeverRefused()
+	if n := w.Counts().Dropped[report.Drop{Kind: "condition", Why: "too many"}]; n != found-report.MostConditions {
+		t.Errorf("%d conditions were counted as too many", n)
+	}
+	w.becomes("Row0000", strings.Repeat("R", report.LongestReason-len("…"))+"…")
+	events, err := w.admin.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reportingComponent=autohealer-agent/kubelet"})
+	if err != nil || len(events.Items) != 1 || events.Items[0].Source.Component != "autohealer-agent/kubelet" {
+		t.Errorf("the Events that it told are %v, %v", events.Items, err)
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -113,14 +114,25 @@ func renewLease(in, name string) deed {
 	}
 }
 
+func patchLease(body string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		return err
+	}
+}
+
 // createEvent tells of something, in the words of the core group.
-func createEvent(name string, about corev1.ObjectReference) deed {
+func createEvent(name string, about corev1.ObjectReference, changes ...func(*corev1.Event)) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
 		now := metav1.Now()
-		_, err := client.CoreV1().Events("default").Create(ctx, &corev1.Event{
+		event := &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: about, Reason: "TaskHung", Message: "100% of it", Type: "Warning",
 			Source: corev1.EventSource{Component: "kernel-monitor", Host: mine}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		}, metav1.CreateOptions{})
+		}
+		for _, change := range changes {
+			change(event)
+		}
+		_, err := client.CoreV1().Events("default").Create(ctx, event, metav1.CreateOptions{})
 		return err
 	}
 }
@@ -165,6 +177,10 @@ func (c cluster) guardsNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	own, err := admin.CoreV1().Nodes().Get(t.Context(), mine, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the guard", func() error {
 		if err := createLease(namespace, "x")(t.Context(), nobody); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("it is not there yet: %w", err)
@@ -184,7 +200,24 @@ func (c cluster) guardsNodes(t *testing.T) {
 		nameless  = "the token of this agent names no node: use that of its pod"
 		ownLease  = "the agent on node node-0001 may write the Lease autohealer-agent-node-0001, and not "
 		ownEvents = "the agent on node node-0001 may write Events about this node, and not about "
+		tooLarge  = "a condition of an agent has at most 317 characters of type, 16 of status, 128 of reason and 1024 of message"
+		leaseMeta = "an agent may give its Lease the label app.kubernetes.io/name=autohealer-agent and its node as owner, and no other metadata"
+		leaseSpec = "the Lease of an agent has a holderIdentity of at most 253 characters"
+		ownSource = "an Event of the agent on node node-0001 has this node as source.host"
+		eventSize = "an Event of an agent has at most 1024 characters of message and 128 of reason"
+		eventMeta = "an Event of an agent has no labels, annotations"
 	)
+	rows := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, row(fmt.Sprintf("Row%04d", i), "False"))
+		}
+		return list
+	}
+	saying := func(message string) string {
+		return strings.Replace(row("KernelDeadlock", "False"), "100% of it", message, 1)
+	}
+	long := func(n int) string { return strings.Repeat("x", n) }
+	event := func(change func(*corev1.Event)) deed { return createEvent("e7", nodeRef(mine), change) }
 	labels := `"labels": {"node-role.kubernetes.io/control-plane": ""}`
 	steps := []struct {
 		name string
@@ -236,6 +269,16 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"a patch in place of the placeholder's apply", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
 		{"a patch by that name", patchAs("autohealer-agent-yielded", mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+placeholder+`]}}`, "status"), byApply},
 
+		{"as many rows as it may", apply(mine, rows(report.MostConditions)...), ""},
+		{"one row too many", apply(mine, rows(report.MostConditions+1)...), "an agent may write at most 100 conditions"},
+		{"a thousand rows", apply(mine, rows(1000)...), "ValidatingAdmissionPolicy 'autohealer-agent-nodes'"},
+		{"a message as long as it may be", apply(mine, saying(long(report.LongestMessage))), ""},
+		{"a message that is too long", apply(mine, saying(long(report.LongestMessage+1))), tooLarge},
+		{"a reason that is too long", apply(mine, strings.Replace(saying(""), "Tested", long(report.LongestReason+1), 1)), tooLarge},
+		{"a status that is too long", apply(mine, row("KernelDeadlock", long(17))), tooLarge},
+		{"a type that is too long", apply(mine, row(long(report.LongestType+1), "False")), tooLarge},
+		{"says little again", apply(mine, row("KernelDeadlock", "False")), ""},
+
 		{"another node", apply(theirs, row("KernelDeadlock", "True")), others},
 		{"another node, from which nothing is taken", apply(theirs), others},
 		{"labels by an apply", applyBody(mine, "autohealer-agent", `"metadata": {"name": "node-0001", `+labels+`}`), metadata + "labels"},
@@ -266,6 +309,12 @@ func (c cluster) guardsNodes(t *testing.T) {
 
 		{"makes its Lease", createLease(namespace, "autohealer-agent-"+mine), ""},
 		{"renews it", renewLease(namespace, "autohealer-agent-"+mine), ""},
+		{"its Lease with the label and the owner", patchLease(`{"metadata": {"labels": {"app.kubernetes.io/name": "autohealer-agent"}, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0001", "uid": "` + string(own.UID) + `"}]}}`), ""},
+		{"its Lease with an annotation", patchLease(`{"metadata": {"annotations": {"a": "` + long(1000) + `"}}}`), leaseMeta},
+		{"its Lease with another label", patchLease(`{"metadata": {"labels": {"a": "b"}}}`), leaseMeta},
+		{"its Lease with another owner", patchLease(`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0002", "uid": "u"}]}}`), leaseMeta},
+		{"its Lease with a finalizer", patchLease(`{"metadata": {"finalizers": ["example.com/stay"]}}`), leaseMeta},
+		{"its Lease with a long holder", patchLease(`{"spec": {"holderIdentity": "` + long(254) + `"}}`), leaseSpec},
 		{"the Lease of another agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLease + "autohealer-agent-node-0002"},
 		{"the Lease of the leader", renewLease(namespace, "autohealer-controller"), ownLease + "autohealer-controller"},
 		{"the Lease of the kubelet", renewLease("kube-node-lease", mine), ownLease + "node-0001"},
@@ -280,6 +329,21 @@ func (c cluster) guardsNodes(t *testing.T) {
 
 		{"tells of its node", createEvent("mine", nodeRef(mine)), ""},
 		{"tells more of it", patchEvent("mine", `{"count": 2}`), ""},
+		{"tells at length", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage) }), ""},
+		{"tells too much", event(func(e *corev1.Event) { e.Message = long(report.LongestMessage + 1) }), eventSize},
+		{"gives a reason that is too long", event(func(e *corev1.Event) { e.Reason = long(report.LongestReason + 1) }), eventSize},
+		{"invents a type", event(func(e *corev1.Event) { e.Type = long(1000) }), eventSize},
+		{"tells as the controller", event(func(e *corev1.Event) { e.Source.Component = account }), ownSource},
+		{"tells as reported by the controller", event(func(e *corev1.Event) { e.ReportingController = account }), ownSource},
+		{"tells as the kubelet", event(func(e *corev1.Event) { e.Source.Component = "kubelet" }), ownSource},
+		{"tells as nobody", event(func(e *corev1.Event) { e.Source = corev1.EventSource{} }), ownSource},
+		{"tells as another node", event(func(e *corev1.Event) { e.Source.Host = theirs }), ownSource},
+		{"tells as a long instance", event(func(e *corev1.Event) { e.ReportingInstance = long(1000) }), ownSource},
+		{"annotates what it tells", event(func(e *corev1.Event) { e.Annotations = map[string]string{"a": long(1000)} }), eventMeta},
+		{"labels what it tells", event(func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }), eventMeta},
+		{"tells of another object too", event(func(e *corev1.Event) { e.Related = &corev1.ObjectReference{Kind: "Pod", Name: long(1000)} }), eventMeta},
+		{"tells of an action", event(func(e *corev1.Event) { e.Action = long(1000) }), eventMeta},
+		{"tells of a long field", event(func(e *corev1.Event) { e.InvolvedObject.FieldPath = long(1000) }), eventMeta},
 		{"tells of another node", createEvent("e1", nodeRef(theirs)), ownEvents + "Node node-0002"},
 		{"tells of a pod", createEvent("e2", corev1.ObjectReference{Kind: "Pod", Name: mine, Namespace: "default"}), ownEvents + "Pod node-0001"},
 		{"tells of another kind of node", createEvent("e3", corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Node", Name: mine}), ownEvents + "Node node-0001"},

@@ -46,6 +46,10 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 		"\"['" + report.FieldManager + "', '" + report.HandManager + "']\"",
 		"variables.manager != '" + report.HandManager + "'",
 		"variables.lease == '" + strings.TrimSuffix(report.LeaseName("x"), "x") + "' + variables.node",
+		fmt.Sprintf("variables.said.all(f, f.filter(k, k.startsWith('k:')).size() <= %d)", report.MostConditions),
+		fmt.Sprintf("c.type.size() > %d ||", report.LongestType),
+		fmt.Sprintf("c.?reason.orValue('').size() > %d ||", report.LongestReason), fmt.Sprintf("c.?message.orValue('').size() > %d)", report.LongestMessage),
+		fmt.Sprintf("variables.event.?reason.orValue('').size() <= %d &&", report.LongestReason), fmt.Sprintf("variables.event.?message.orValue('').size() <= %d &&", report.LongestMessage),
 	} {
 		if !strings.Contains(string(guard), want) {
 			t.Errorf("the guard does not say %s", want)

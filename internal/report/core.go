@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -45,7 +46,7 @@ type core struct {
 	rows     rows
 	lanes    lanes
 	counts   Counts
-	native   map[string]bool // conditions of which it was said that they are not written
+	refused  map[string]bool // conditions of which the log says that they are not written
 
 	toldRejected bool // that an Event is not taken
 	met          bool // another agent under our name
@@ -63,7 +64,7 @@ type core struct {
 func newCore(cfg Config, random func() float64, now time.Time) *core {
 	c := &core{
 		cfg: cfg, log: cfg.Logger, random: random, began: now, rows: newRows(cfg.TakeOver, cfg.Remembered),
-		native: map[string]bool{}, paces: map[string]*pace{}, leased: now,
+		refused: map[string]bool{}, paces: map[string]*pace{}, leased: now,
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
 	c.lanes = newLanes(&c.counts)
@@ -88,7 +89,15 @@ func (c *core) take(now time.Time, r symptom.Report) {
 		}
 		for _, condition := range r.Conditions {
 			if err := Writable(condition.Type); err != nil {
-				c.refuse(condition.Type, err)
+				why := "native"
+				if len(condition.Type) > LongestType {
+					why = "too long"
+				}
+				c.refuse(condition.Type, why, err)
+				continue
+			}
+			if _, known := c.rows.want[condition.Type]; !known && len(c.rows.want) >= MostConditions {
+				c.refuse(condition.Type, "too many", fmt.Errorf("this agent writes %d conditions already, and no more: remove some from its configuration", MostConditions))
 				continue
 			}
 			c.rows.want[condition.Type] = rowFor(condition, now)
@@ -102,11 +111,11 @@ func (c *core) take(now time.Time, r symptom.Report) {
 	}
 }
 
-func (c *core) refuse(kind string, why error) {
-	c.counts.Dropped[Drop{Kind: "condition", Why: "native"}]++
-	if !c.native[kind] && len(c.native) < mostLanes {
-		c.native[kind] = true
-		c.log.Error("a condition is not written", "condition", kind, "err", why)
+func (c *core) refuse(kind, why string, err error) {
+	c.counts.Dropped[Drop{Kind: "condition", Why: why}]++
+	if !c.refused[kind] && len(c.refused) < mostLanes {
+		c.refused[kind] = true
+		c.log.Error("a condition is not written", "condition", kind, "err", err)
 	}
 }
 

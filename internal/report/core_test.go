@@ -287,7 +287,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			if _, yielded := counts.Yielded[kind]; yielded || kind == "Ready" {
 				continue
 			}
-			if row["status"] != string(c.Status) || row["reason"] != cut(c.Reason, longestReason) || row["message"] != cut(c.Message, longestConditionMessage) {
+			if row["status"] != string(c.Status) || row["reason"] != cut(c.Reason, LongestReason) || row["message"] != cut(c.Message, LongestMessage) {
 				t.Fatalf("%s is %v, want %+v", kind, row, c)
 			}
 		}
@@ -404,10 +404,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
+func TestSourceNameIsNoOtherComponents(t *testing.T) {
+	for monitor, want := range map[string]string{
+		"kernel-monitor": "kernel-monitor", "kubelet": "autohealer-agent/kubelet", "autohealer-controller": "autohealer-agent/autohealer-controller", "": "autohealer-agent",
+	} {
+		if got := sourceName(monitor); got != want {
+			t.Errorf("%q becomes %q, want %q", monitor, got, want)
+		}
+	}
+	if got := sourceName(strings.Repeat("x", 1000)); len(got) != longestName {
+		t.Errorf("a long one has %d bytes", len(got))
+	}
+}
+
 func TestWordsOfAnEventFitWithTheirSum(t *testing.T) {
 	w := waiting{Event: symptom.Event{Message: strings.Repeat("ü", 2000)}, more: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
 	got := w.words()
-	if len(got) > longestEventMessage || !strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") || !utf8.ValidString(got) {
+	if len(got) > LongestMessage || !strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }

@@ -31,7 +31,7 @@ func (w *waiting) words() string {
 	if w.more > 0 {
 		more = fmt.Sprintf(" (and %d more since %s)", w.more, w.since.UTC().Format("15:04:05Z"))
 	}
-	return cut(w.Message, longestEventMessage-len(more)) + more
+	return cut(w.Message, LongestMessage-len(more)) + more
 }
 
 // stands is for how many it stands.
@@ -72,7 +72,7 @@ func newLanes(counts *Counts) lanes {
 
 // post takes an Event in.
 func (l *lanes) post(now time.Time, source string, event symptom.Event) {
-	event.Message, event.Reason = cut(event.Message, longestEventMessage), cut(event.Reason, longestReason)
+	event.Message, event.Reason = cut(event.Message, LongestMessage), cut(event.Reason, LongestReason)
 	event.Time = stamp(event.Time, now)
 	l.counts.EventsTaken++
 	l.queued++

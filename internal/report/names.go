@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,11 +29,40 @@ const (
 	LeaseDuration = 3 * renewEvery
 	renewEvery    = 2 * time.Minute
 
-	longestName             = 253
-	longestEventMessage     = 1024
-	longestConditionMessage = 4096
-	longestReason           = 128
+	longestName = 253
+
+	// These limits are also those of deploy/agent/3-guard.yaml, which refuses what is
+	// larger: names_test.go there compares them.
+
+	// MostConditions is how many conditions an agent writes.
+	MostConditions = 100
+	// LongestType is how long the type of a condition may be: a domain, a slash and a name.
+	LongestType = 253 + 1 + 63
+	// LongestMessage is how long the message of a condition or an Event may be, in bytes.
+	LongestMessage = 1024
+	// LongestReason is how long the reason of either may be, in bytes.
+	LongestReason = 128
 )
+
+// otherComponents tell of nodes too. Their names are not for monitors: an Event would
+// seem to be theirs.
+var otherComponents = []string{
+	"autohealer-controller", "cloud-controller-manager", "cloud-node-controller", "cloud-node-lifecycle-controller",
+	"cluster-autoscaler", "controllermanager", "default-scheduler", "karpenter", "kube-controller-manager", "kube-proxy",
+	"kube-scheduler", "kubelet", "node-controller", "taint-eviction-controller",
+}
+
+// OtherComponents are the names that no Event of an agent has as its source.
+func OtherComponents() []string { return slices.Clone(otherComponents) }
+
+// sourceName is how Events name a monitor: as it is, unless that is the name of another
+// component, or none at all.
+func sourceName(monitor string) string {
+	if monitor == "" || slices.Contains(otherComponents, monitor) {
+		monitor = strings.TrimSuffix(FieldManager+"/"+monitor, "/")
+	}
+	return cut(monitor, longestName)
+}
 
 // LeaseName returns the name of the Lease of a node's agent.
 func LeaseName(node string) string { return shorten("autohealer-agent-" + node) }
@@ -41,6 +71,9 @@ func LeaseName(node string) string { return shorten("autohealer-agent-" + node) 
 func Writable(conditionType string) error {
 	if conditionType == "" {
 		return errors.New("a condition without a type cannot be written")
+	}
+	if len(conditionType) > LongestType {
+		return fmt.Errorf("a condition whose type has %d characters cannot be written: give it a name of at most %d", len(conditionType), LongestType)
 	}
 	if known, ok := catalog.Lookup(conditionType); ok && known.Source == catalog.Kubernetes {
 		return fmt.Errorf("the condition %s is kept by Kubernetes itself and never written by the agent: give yours a name of its own", conditionType)

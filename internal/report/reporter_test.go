@@ -240,6 +240,23 @@ func TestConditions(t *testing.T) {
 			r.Errorf("said %d times:\n%s", n, r.log)
 		}
 	})
+	inBubble(t, "more conditions than it may write are counted, and those that it writes still change", nil, func(r *running) {
+		for i := range MostConditions + 5 {
+			r.Take(conditions(condition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
+		}
+		r.Take(conditions(condition("A000", catalog.True, "Sick", time.Now()), condition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())))
+		r.Complete()
+		synctest.Wait()
+		if len(r.api.rows) != MostConditions || r.api.row("A000")["reason"] != "Sick" {
+			r.Errorf("%d rows are written, and A000 is %v", len(r.api.rows), r.api.row("A000"))
+		}
+		if dropped := r.Counts().Dropped; dropped[Drop{"condition", "too many"}] != 5 || dropped[Drop{"condition", "too long"}] != 1 {
+			r.Errorf("counted: %v", dropped)
+		}
+		if n := r.logged("remove some from its configuration"); n != 5 {
+			r.Errorf("said %d times:\n%s", n, r.log)
+		}
+	})
 	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(r *running) {
 		r.Take(symptom.Report{Conditions: []symptom.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
 		r.Complete()
@@ -250,7 +267,7 @@ func TestConditions(t *testing.T) {
 		if _, err := time.Parse(time.RFC3339, r.api.row("A")["lastTransitionTime"]); err != nil {
 			r.Error(err)
 		}
-		if n := r.api.count(patchStatus); n != 1 || len(r.api.row("A")["message"]) > longestConditionMessage {
+		if n := r.api.count(patchStatus); n != 1 || len(r.api.row("A")["message"]) > LongestMessage {
 			r.Errorf("%d writes: %v", n, r.api.row("A"))
 		}
 	})

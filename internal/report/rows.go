@@ -31,7 +31,7 @@ type row struct {
 
 func rowFor(c symptom.Condition, now time.Time) row {
 	return row{
-		status: c.Status, reason: cut(c.Reason, longestReason), message: cut(c.Message, longestConditionMessage),
+		status: c.Status, reason: cut(c.Reason, LongestReason), message: cut(c.Message, LongestMessage),
 		since: stamp(c.Since, now).Unix(),
 	}
 }

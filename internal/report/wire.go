@@ -128,7 +128,7 @@ func (c *core) createEvent(w *waiting) kubeapi.Request {
 		// A node has no namespace, but the API server wants that of the Event to be its own.
 		about["namespace"] = c.cfg.EventNamespace
 	}
-	first, kind := w.Time, "Normal"
+	first, kind, source := w.Time, "Normal", sourceName(w.source)
 	if w.more > 0 && w.since.Before(first) {
 		first = w.since
 	}
@@ -143,8 +143,8 @@ func (c *core) createEvent(w *waiting) kubeapi.Request {
 			"metadata":       object{"name": eventName(c.cfg.Node, w.ID), "namespace": c.cfg.EventNamespace},
 			"involvedObject": about,
 			"reason":         w.Reason, "message": w.words(), "type": kind,
-			"source":             object{"component": w.source, "host": c.cfg.Node},
-			"reportingComponent": w.source,
+			"source":             object{"component": source, "host": c.cfg.Node},
+			"reportingComponent": source,
 			"firstTimestamp":     first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
 			"count": min(w.stands(), 1<<31-1),
 		}),
