@@ -139,6 +139,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.vetSets(now, true)
 	l.takeSheets(now) // which are held against the sets that are followed
 	l.vetSets(now, true)
+	proving := l.proveSets(now) // before a plan is carried out that the nodes speak against
 	l.takeChecks(now)
 	l.takeObjects(now) // of nodes that are known, and for rules that are not yet
 	l.followChecks(now)
@@ -177,7 +178,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
-	due = earliest(earliest(due, judging), earliest(earliest(waking, l.bedAlarm), l.checks.peer.until()))
+	due = earliest(earliest(due, earliest(judging, proving)), earliest(earliest(waking, l.bedAlarm), l.checks.peer.until()))
 	return earliest(due, earliest(l.sumUp(now), l.forgetRetired(now)))
 }
 
@@ -263,7 +264,7 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	l.weighNode(node)
 	facts, err := observe.Node(node)
 	l.addCare(at, p, &facts)
-	l.vetting.moved, l.sheets.moved = true, true
+	l.vetting.moved, l.vetting.toProve, l.sheets.moved = true, true, true
 	if l.cfg.Census != nil {
 		l.cfg.Census.Observe(facts)
 	}
@@ -284,7 +285,7 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 func (l *loop) forget(now time.Time, p *patient) {
 	name := p.node.Name
 	l.core.Forget(now, name)
-	l.vetting.moved, l.sheets.moved = true, true
+	l.vetting.moved, l.vetting.toProve, l.sheets.moved = true, true, true
 	if l.cfg.Census != nil {
 		l.cfg.Census.Forget(name)
 	}

@@ -45,6 +45,7 @@ type policy struct {
 	problems    []vet.Problem          // why it is not followed
 	err         error                  // the same in words
 	awaitsNodes bool                   // it would be, if nodes reported something else
+	proof       proof                  // what it lacks until it is followed without a hold
 
 	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
 	version string                      // of the object that it was last stored in
@@ -203,7 +204,7 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 	l.statusAt, l.statusLast = time.Time{}, now
 	for name, pol := range l.policies {
 		counts, _ := l.core.Population(setRule(name))
-		l.cfg.Metrics.population(name, counts, l.tally(pol), pol.err == nil)
+		l.cfg.Metrics.population(name, counts, l.tally(pol), pol.err == nil && !pol.withholds())
 		if !pol.isInAPI() {
 			continue
 		}
@@ -387,8 +388,16 @@ func (l *loop) judgeSet(pol *policy, status *v1alpha1.ConditionSetStatus, heldBa
 	if pol.set.Spec.DryRun {
 		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
 	}
-	if pol.err != nil {
+	switch {
+	case pol.err != nil:
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
+	case pol.proof.refused:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.words()
+	case len(pol.proof.types) > 0:
+		accepted.Reason, accepted.Message = reasonAwaitingReports, pol.proof.words()
+		if pol.withholds() {
+			accepted.Status = metav1.ConditionFalse
+		}
 	}
 	meta.SetStatusCondition(&status.Conditions, accepted)
 	bounded := metav1.Condition{

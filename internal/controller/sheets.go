@@ -86,7 +86,7 @@ func (l *loop) showSheet(s *sheet) {
 	if s.inForce != nil {
 		isBehind = isBehind || slices.ContainsFunc(s.inForce.Sets, func(set configmaps.Set) bool {
 			pol := l.policies[set.Name]
-			return pol != nil && pol.isRefused()
+			return pol != nil && (pol.isRefused() || pol.withholds())
 		})
 	}
 	l.cfg.Metrics.sheet(s.Name, isBehind)

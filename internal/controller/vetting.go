@@ -31,6 +31,9 @@ type vetting struct {
 	due   bool      // a set has come, changed or gone, and may have been in another's way
 	moved bool      // nodes have changed since sets that wait for that were judged
 	again time.Time // when they are judged next, if nodes have; zero if there is none
+
+	toProve bool      // nodes have changed since unproven sets were judged
+	proveAt time.Time // when they may be judged next
 }
 
 // vetSets judges every set again, once some set has changed. A webhook has done so
@@ -53,6 +56,11 @@ func (l *loop) vetSets(now time.Time, knowsNodes bool) {
 		}
 	}
 	if knowsNodes {
+		if !l.loaded {
+			for _, name := range names {
+				l.beginProof(now, l.policies[name])
+			}
+		}
 		l.vetting.due = false
 		l.expectNodes(now)
 	}
@@ -178,6 +186,9 @@ func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 // before the set if the two cannot stand together.
 func (l *loop) caseOf(pol *policy) vet.Case {
 	c := vet.Case{Set: pol.set, Before: pol.inForce}
+	if pol.withholds() { // what it would do is not done
+		c.Before = nil
+	}
 	for _, other := range l.policies {
 		if other != pol && other.goesBefore(pol) {
 			c.Others = append(c.Others, other.set)
@@ -215,18 +226,27 @@ func (p *policy) stands() bool {
 // accept has a set followed, if it is not yet.
 func (l *loop) accept(now time.Time, pol *policy) {
 	if pol.isInForce() && pol.err == nil {
+		if pol.unjudged {
+			l.confirmProof(now, pol)
+		}
 		pol.unjudged = false
 		return
 	}
 	rule, err := observe.ConditionSet(pol.set)
+	lacks := proof{}
 	if err == nil {
+		if lacks = pol.resumedProof(); len(lacks.types) == 0 && l.loaded { // else when the nodes are known
+			lacks = l.lacking(pol)
+		}
+		rule.Hold = lacks.hold()
 		err = l.core.SetRule(now, rule)
 	}
 	if err != nil { // which vet has not seen coming
 		l.refuse(now, pol, []vet.Problem{{Field: "spec", Text: err.Error(), Reason: vet.Invalid}})
 		return
 	}
-	pol.rule, pol.inForce = rule, pol.set
+	pol.rule, pol.inForce, pol.proof = rule, pol.set, lacks
+	l.vetting.toProve = l.vetting.toProve || len(lacks.types) > 0
 	pol.problems, pol.err, pol.unjudged, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
 	l.lookAtStatuses(now)
 	l.showSheetOf(pol)
@@ -268,12 +288,14 @@ func (p *policy) isInForce() bool {
 	return p.inForce != nil && p.inForce.UID == p.set.UID && p.inForce.Generation == p.set.Generation
 }
 
-// wasAccepted says whether a status tells that this version of a set is followed.
+// wasAccepted says whether a status tells that this version of a set is followed, if
+// only on hold.
 // Whoever takes over then goes on with it, however many nodes match by now: to drop
 // a policy in the middle of a storm would hurt more than to keep it.
 func wasAccepted(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
 	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
-	return accepted != nil && accepted.Status == "True" && accepted.ObservedGeneration == set.Generation
+	return accepted != nil && accepted.ObservedGeneration == set.Generation &&
+		(accepted.Status == "True" || accepted.Reason == reasonHeld || accepted.Reason == reasonAwaitingReports)
 }
 
 // wasRefusedForImpact says whether a status tells that this version of a set is not

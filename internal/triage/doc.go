@@ -208,7 +208,8 @@
 // Impact: what a rule would find were it followed now is what it would count as sick
 // if it was never heard of before. So a rule that waits for a while counts who has
 // just begun to show the condition, and one that is unclear about a node does not
-// count it, also if the rule is followed already and remembers better.
+// count it, also if the rule is followed already and remembers better. Beside those it
+// counts the nodes that may come to match once they report what they do not report now.
 //
 // In treatment means from the decision until the response is gone. After a
 // termination the place stays taken until a node that was created after the

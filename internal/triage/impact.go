@@ -16,6 +16,9 @@ type Impact struct {
 	Matching     int      // those of them for which it holds now, however long
 	ControlPlane int      // the matching nodes of the control plane
 	First        []string // the first of the matching nodes by name, at most [MostNamed]
+	// Open are those for which it does not hold, and would hold if the conditions that
+	// they do not report, or report as Unknown, had the status that it asks for.
+	Open int
 }
 
 // Impact holds a rule against every node, as if it were new. Where others are given,
@@ -40,8 +43,13 @@ func (c *Core) Impact(spec Rule, beyond ...Rule) (Impact, error) {
 			continue
 		}
 		found.Selected++
-		if c.matches(asked, n) && !slices.ContainsFunc(others, func(other *rule) bool { return other.selects(n) && c.matches(other, n) }) {
-			found.add(n)
+		switch holding, open, missing := c.count(asked, n); {
+		case asked.overall(holding, open) == holds:
+			if !slices.ContainsFunc(others, func(other *rule) bool { return other.selects(n) && c.matches(other, n) }) {
+				found.add(n)
+			}
+		case asked.overall(holding, open+missing) == unclear:
+			found.Open++
 		}
 	}
 	return found, nil
@@ -90,17 +98,25 @@ func (i *Impact) add(n *node) {
 
 // matches says whether a rule that selects the node holds for it.
 func (c *Core) matches(r *rule, n *node) bool {
-	var holding, open int
+	holding, open, _ := c.count(r, n)
+	return r.overall(holding, open) == holds
+}
+
+// count returns how many groups of a rule hold for a node, how many are unclear, and how
+// many do not hold because the node does not report their condition.
+func (c *Core) count(r *rule, n *node) (holding, open, missing int) {
 	for i := range r.groups {
-		switch v, _, _ := c.judgeGroup(&r.groups[i], n); v {
-		case holds:
+		g := &r.groups[i]
+		switch v, _, row := c.judgeGroup(g, n); {
+		case v == holds:
 			holding++
-		case unclear:
+		case v == unclear:
 			open++
-		case no:
+		case row == nil && !g.fromCreation:
+			missing++
 		}
 	}
-	return r.overall(holding, open) == holds
+	return holding, open, missing
 }
 
 // Reported returns the types of all conditions that some node has, sorted, and never
@@ -112,4 +128,13 @@ func (c *Core) Reported() []string {
 	}
 	slices.Sort(types)
 	return types
+}
+
+// Reports returns how many conditions of a type nodes report.
+func (c *Core) Reports(conditionType string) int {
+	kind, known := c.symbols.ids[conditionType]
+	if !known {
+		return 0
+	}
+	return c.reported[kind]
 }

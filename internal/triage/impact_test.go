@@ -40,7 +40,7 @@ func TestImpact(t *testing.T) {
 	wanted := []string{
 		"impacts", "impacts on nobody", "impacts on some", "impacts on all", "impacts on the control plane",
 		"impacts on more than a rule before", "impacts on no more than a rule before", "impacts of what must stand for a while", "impacts through a selector", "impacts of what nobody reports",
-		"impacts of a rule that is followed", "nodes that are unclear", "nodes that were ready once",
+		"impacts of a rule that is followed", "nodes that are unclear", "nodes that may match once they report", "nodes that were ready once",
 	}
 	var totals []string
 	for _, what := range wanted {
@@ -114,7 +114,12 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 			}
 		case unclear:
 			h.saw["nodes that are unclear"]++
+			want.Open++
 		case not:
+			if twin.mayMatch(p, rule) {
+				h.saw["nodes that may match once they report"]++
+				want.Open++
+			}
 		}
 		if p.initialized && slices.ContainsFunc(rule.When.Signals, func(s triage.Signal) bool { return s.FromCreation }) {
 			h.saw["nodes that were ready once"]++
@@ -132,16 +137,38 @@ func (h *history) recount(rule triage.Rule, got triage.Impact) {
 		h.tell("nodes that match %s (-twin +core):\n%s", describeRule(rule), d)
 		h.fail("the matching nodes differ")
 	}
-	reported := map[string]bool{}
+	reported := map[string]int{}
 	for _, p := range twin.nodes {
 		for _, row := range p.facts.Conditions {
-			reported[row.Type] = true
+			reported[row.Type]++
+		}
+	}
+	for _, kind := range append(slices.Collect(maps.Keys(reported)), nobodyReports) {
+		if got := h.core().Reports(kind); got != reported[kind] {
+			h.fail(fmt.Sprintf("the core counts %d reports of %s, want %d", got, kind, reported[kind]))
 		}
 	}
 	if d := diff(h.core().Reported(), slices.Sorted(maps.Keys(reported))); d != "" {
 		h.tell("reported conditions (-twin +core):\n%s", d)
 		h.fail("the reported conditions differ")
 	}
+}
+
+// mayMatch says whether a rule that does not hold for a node could, once the node reports
+// conditions that it does not have.
+func (t *twin) mayMatch(p *patient, rule triage.Rule) bool {
+	absent, denied := 0, 0
+	for _, condition := range groups(rule) {
+		if v, _ := t.group(p, rule, condition); v != not {
+			continue
+		}
+		if _, isThere := rowOf(p.facts, condition); isThere || slices.ContainsFunc(signalsOf(rule, condition), func(s triage.Signal) bool { return s.FromCreation }) {
+			denied++
+		} else {
+			absent++
+		}
+	}
+	return absent > 0 && (denied == 0 || !rule.When.All)
 }
 
 // compare asks what a rule adds to another one, and has the twin count it.

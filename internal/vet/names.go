@@ -68,8 +68,12 @@ func notReported(s *study) (_ []Problem, warnings []string) {
 		}
 	}
 	if len(unknown) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it",
-			field(unknown[0], ""), few(unknown)))
+		then := ""
+		if len(Unproven(s.Set, s.Reported)) > 0 {
+			then = ", and is judged again by the nodes then"
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s",
+			field(unknown[0], ""), few(unknown), then))
 	}
 	return nil, warnings
 }

@@ -598,7 +598,7 @@ func testSheetHurts(c *rig.Controller) func(*ward) {
 		// Two of them get well. That is no reason to follow it: somebody has to look at it.
 		w.says(nodes[1], "Sick", corev1.ConditionFalse)
 		w.says(nodes[2], "Sick", corev1.ConditionFalse)
-		w.write("later", on("Worse"))
+		w.want("later", on("Worse"))
 		w.told("later", isFollowed)
 		w.metric(c, behind+"1")
 		w.hasNow(nodes[0])

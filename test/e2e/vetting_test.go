@@ -35,6 +35,7 @@ func TestVetting(t *testing.T) {
 		{"a set that too many nodes match is let in by an annotation", "meant", testAcceptedImpact},
 		{"a set that too many nodes match stays out when fewer do", "stays", testFallenImpact(controller)},
 		{"a change that hurts is not followed, one that narrows is", "edits", testEditedImpact},
+		{"a set that turns out to match healthy nodes is held", "fans", testHeld(controller)},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			ward := w.ward(t, part.ward)
@@ -78,6 +79,52 @@ func isRefused(reason string, says ...string) func(v1alpha1.ConditionSetStatus) 
 
 var isFollowed = isAccepted(metav1.ConditionTrue, "Followed")
 
+// deny has all nodes report that conditions do not stand.
+func (w *ward) deny(nodes []string, conditions ...string) {
+	w.t.Helper()
+	for _, node := range nodes {
+		for _, condition := range conditions {
+			w.says(node, condition, corev1.ConditionFalse)
+		}
+	}
+}
+
+// testHeld writes two sets before any node reports what they name. One of them turns out
+// to ask for what healthy nodes report.
+func testHeld(controller *rig.Controller) func(*ward) {
+	const awaiting = "AwaitingReports"
+	return func(w *ward) {
+		nodes := w.admit(testbed.Nodes{Count: 13})
+		w.write("trap", evict(almostHalf), func(s *v1alpha1.ConditionSetSpec) {
+			s.Conditions = map[string]v1alpha1.SetCondition{"FanBroken": {Status: "False"}}
+		})
+		w.write("good", evict(almostHalf), on("PumpBroken"))
+		for _, name := range []string{"trap", "good"} {
+			w.told(name, isAccepted(metav1.ConditionTrue, awaiting, "no node reports"))
+		}
+		w.says(nodes[0], "PumpBroken", corev1.ConditionTrue)
+		w.deny(nodes, "FanBroken")
+		w.deny(nodes[1:], "PumpBroken")
+		w.has(nodes[0], noExecute(w.key("good")))
+		w.told("good", isFollowed)
+		isHeld := isRefused("Held", "no node reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
+		w.told("trap", isHeld)
+		w.tellsOf(w.name+"-trap", "Trouble", "held: ", "FanBroken")
+		w.kill(controller)
+		w.restart(controller.Part)
+		// What the controller hears of later shows that it has had its chance.
+		w.says(nodes[1], "PumpBroken", corev1.ConditionTrue)
+		w.has(nodes[1], noExecute(w.key("good")))
+		w.told("trap", isHeld)
+		if report := w.judge(w.refusing("trap"), history.Counts{Evictions: 2}); report.Fallbacks > 0 || report.Evictions > 2 {
+			w.t.Errorf("a set that matches healthy nodes was applied: %+v", report)
+		}
+		w.accept("trap")
+		w.counts(w.key("trap"), 6, 7)
+		w.told("trap", isFollowed)
+	}
+}
+
 func testHurts(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	for _, node := range nodes {
@@ -110,7 +157,7 @@ func testHurts(w *ward) {
 	}
 	// What the controller hears of later shows that it has had its chance.
 	w.says(nodes[0], "Worse", corev1.ConditionTrue)
-	w.write("good", on("Worse"))
+	w.want("good", on("Worse"))
 	w.has(nodes[0], noSchedule(w.key("good")))
 	for _, node := range nodes[1:] {
 		w.hasNow(node)
@@ -119,7 +166,9 @@ func testHurts(w *ward) {
 }
 
 func testDuplicates(w *ward) {
-	node := w.admit(testbed.Nodes{Count: 3})[0]
+	nodes := w.admit(testbed.Nodes{Count: 3})
+	w.deny(nodes, "Sick", "Worse")
+	node := nodes[0]
 	same := func(s *v1alpha1.ConditionSetSpec) { s.Type = "Twice" }
 	older := w.write("z", same)
 	w.told("z", isFollowed)
@@ -171,7 +220,7 @@ func testFallenImpact(controller *rig.Controller) func(*ward) {
 		// Neither who leads nor who takes over lets it in for that. What they hear of
 		// later shows that they have had their chance.
 		for _, witness := range []string{"First", "Second"} {
-			w.write(strings.ToLower(witness), on(witness))
+			w.want(strings.ToLower(witness), on(witness))
 			w.told(strings.ToLower(witness), isFollowed)
 			w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
 			w.counts(w.key("set"), 0, 0)
@@ -195,6 +244,7 @@ func testFallenImpact(controller *rig.Controller) func(*ward) {
 // knows nothing of the version before but what stands on the nodes.
 func testEditedInAbsence(w *ward, controller *rig.Controller) {
 	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
 	w.told("set", isFollowed)
 	w.fallSick(nodes)
@@ -217,6 +267,7 @@ func testEditedInAbsence(w *ward, controller *rig.Controller) {
 
 func testEditedImpact(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 4})
+	w.deny(nodes, "Rare", "Worse")
 	w.write("set", on("Rare"))
 	w.told("set", isFollowed)
 	w.fallSick(nodes)
@@ -239,6 +290,7 @@ func testEditedImpact(w *ward) {
 
 func testStormRestart(w *ward, controller *rig.Controller) {
 	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
 	w.told("set", isFollowed)
 	w.fallSick(nodes)

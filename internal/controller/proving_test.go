@@ -1,0 +1,313 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/vet"
+)
+
+// evicting makes NoExecute of the effect, with the default bound: 6 of 13 nodes.
+func evicting(s *v1alpha1.ConditionSet) { s.Spec.Effect = corev1.TaintEffectNoExecute }
+
+func (c *clinic) begin() {
+	c.t.Helper()
+	c.loaded = true
+	c.core.Loaded(time.Now())
+	for i := range 13 {
+		c.says(i, "Ready", corev1.ConditionTrue)
+	}
+}
+
+// says has a node report one condition, and what it reported before.
+func (c *clinic) says(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus) {
+	c.t.Helper()
+	node := named(fmt.Sprintf("node-%d", i), "1")
+	if p := c.patients[node.Name]; p != nil {
+		node = p.node.DeepCopy()
+	}
+	rows := node.Status.Conditions[:0]
+	for _, row := range node.Status.Conditions {
+		if row.Type != condition {
+			rows = append(rows, row)
+		}
+	}
+	node.Status.Conditions = append(rows, corev1.NodeCondition{Type: condition, Status: status})
+	c.core.Observe(time.Now(), c.learn(node, time.Now()))
+}
+
+// judges does what a round does about sets, and returns when it wants to again.
+func (c *clinic) judges(sets ...*v1alpha1.ConditionSet) time.Time {
+	c.t.Helper()
+	c.vets(sets...)
+	return c.proveSets(time.Now())
+}
+
+// tainted counts the nodes that are to have a taint.
+func (c *clinic) tainted() (n int) {
+	for name := range c.patients {
+		if plan, _ := c.core.Plan(name); len(plan.Taints) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// accepted returns the condition of that name.
+func (c *clinic) accepted(name string) metav1.Condition {
+	counts, _ := c.core.Population(setRule(name))
+	return c.statusOf(c.policies[name], counts).Conditions[0]
+}
+
+func (c *clinic) wants(status metav1.ConditionStatus, reason string, tainted int, says ...string) {
+	c.t.Helper()
+	got := c.accepted("a")
+	if got.Status != status || got.Reason != reason {
+		c.t.Fatalf("accepted: %s (%s: %s), want %s (%s)", got.Status, got.Reason, got.Message, status, reason)
+	}
+	for _, part := range says {
+		if !strings.Contains(got.Message, part) {
+			c.t.Errorf("nothing of %q in %q", part, got.Message)
+		}
+	}
+	if n := c.tainted(); n != tainted {
+		c.t.Errorf("%d nodes are to have a taint, want %d", n, tainted)
+	}
+}
+
+const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
+
+// All nodes come to report what the set asks for: it is the status of healthy nodes.
+func TestASetOfHealthyNodesIsHeld(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"at once": 0, "one by one": proveEvery, "in a slow rollout": reportsSettle - time.Second} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.begin()
+				c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
+				c.wants(yes, reasonAwaitingReports, 0, "no node reports FanBroken")
+				for i := range 13 {
+					c.says(i, "FanBroken", corev1.ConditionFalse)
+					c.judges()
+					if n := c.tainted(); n > 0 {
+						t.Fatalf("%d nodes are to have a taint after %d reports", n, i+1)
+					}
+					pass(pause)
+				}
+				pass(proveEvery)
+				c.judges()
+				c.wants(no, reasonHeld, 0, "no node reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation, "taints on nodes stay")
+				if plan, _ := c.core.Plan("node-3"); !strings.Contains(plan.Reason.String(), "would not be accepted now") {
+					t.Errorf("the node says %s", plan.Reason)
+				}
+				// Fewer that match do not let it in, and neither does time.
+				for i := range 10 {
+					c.says(i, "FanBroken", corev1.ConditionTrue)
+				}
+				pass(2 * reportsSettle)
+				c.judges()
+				c.wants(no, reasonHeld, 0)
+				told := len(c.events)
+				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }))
+				c.wants(yes, "Followed", 3)
+				if len(c.events) != told+1 {
+					t.Errorf("told: %v", c.events)
+				}
+			})
+		})
+	}
+}
+
+// The set asks for a sickness: it is followed as soon as so many nodes report that they
+// do not have it that the others cannot be too many.
+func TestASetOfSickNodesIsProven(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.begin()
+		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
+		c.says(0, "FanBroken", corev1.ConditionTrue)
+		c.judges()
+		c.wants(no, reasonAwaitingReports, 0, "1 of 13 selected nodes", "12 more may match once they report FanBroken", "maxUnhealthy allows 6 (49%)", v1alpha1.AcceptImpactAnnotation)
+		for i := 1; i <= 7; i++ {
+			pass(proveEvery)
+			c.says(i, "FanBroken", corev1.ConditionFalse)
+			c.judges()
+			if n := c.tainted(); n != 0 && i < 7 {
+				t.Errorf("%d nodes are to have a taint when %d report", n, i+1)
+			}
+		}
+		c.wants(yes, "Followed", 1)
+		if len(c.events) != 2 {
+			t.Errorf("told: %v", c.events)
+		}
+		for i := range 13 { // from now on its bound is enough
+			c.says(i, "FanBroken", corev1.ConditionTrue)
+		}
+		c.judges()
+		c.wants(yes, "Followed", 13)
+	})
+}
+
+// The condition is reported of sick nodes alone. They wait until it is plain that there
+// are no more of them, each time that there is another.
+func TestAConditionThatOnlySickNodesReport(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.begin()
+		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
+		c.says(0, "FanBroken", corev1.ConditionTrue)
+		due := c.judges()
+		if wait := time.Until(due); wait <= 0 || wait > reportsSettle {
+			t.Fatalf("the set is judged again in %s", wait)
+		}
+		pass(reportsSettle - time.Second)
+		c.judges()
+		c.wants(no, reasonAwaitingReports, 0)
+		pass(time.Second)
+		if due := c.judges(); !due.IsZero() {
+			t.Errorf("nothing is waited for, until %s", due)
+		}
+		c.wants(yes, reasonAwaitingReports, 1)
+		c.carries(c.patients["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
+		// Then all others report the same at once: what stands stays.
+		for i := 1; i < 13; i++ {
+			c.says(i, "FanBroken", corev1.ConditionTrue)
+		}
+		pass(proveEvery)
+		c.judges()
+		c.wants(no, reasonHeld, 1, "13 of 13 selected nodes")
+		// An edit that only narrows a set in force is let in; this one is not in force.
+		c.judges(setNamed("a", asking("FanBroken", "True"), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
+		c.is("a", vet.Impact)
+	})
+}
+
+// An edit does not prove anything.
+func TestAnEditOfAnUnprovenSetIsUnproven(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.begin()
+		c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
+		c.says(0, "FanBroken", corev1.ConditionFalse)
+		c.judges()
+		pass(proveEvery)
+		c.judges(setNamed("a", asking("FanBroken", "False"), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
+		c.wants(no, reasonAwaitingReports, 0)
+	})
+}
+
+func TestWhatNeedsNoProof(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*v1alpha1.ConditionSet)
+		tainted int
+	}{
+		"the catalogue knows the sickness": {asking("KernelDeadlock", "True"), 1},
+		"a sickness is among the conditions": {func(s *v1alpha1.ConditionSet) {
+			s.Spec.Conditions["KernelDeadlock"] = v1alpha1.SetCondition{Status: "True"}
+		}, 1},
+		"unknown is no healthy status":     {asking("FanBroken", "Unknown"), 0},
+		"the user has accepted the impact": {func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }, 1},
+		"on dry run":                       {func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.begin()
+				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, test.change))
+				if got := c.accepted("a"); got.Status != yes || got.Reason == reasonAwaitingReports {
+					t.Errorf("%s: %s", got.Reason, got.Message)
+				}
+				c.says(0, "FanBroken", corev1.ConditionFalse)
+				c.says(0, "KernelDeadlock", corev1.ConditionTrue)
+				c.judges()
+				if n := c.tainted(); n != test.tainted {
+					t.Errorf("%d nodes are to have a taint, want %d", n, test.tainted)
+				}
+			})
+		})
+	}
+}
+
+// The status tells a controller that takes over what is still to be proven. The nodes
+// have begun to report while no controller led.
+func TestWhoTakesOverGoesOnProving(t *testing.T) {
+	told := func(status metav1.ConditionStatus, reason string) func(*v1alpha1.ConditionSet) {
+		return func(s *v1alpha1.ConditionSet) {
+			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: status, Reason: reason, Message: "as it was told", ObservedGeneration: 1}}
+		}
+	}
+	for name, test := range map[string]struct {
+		status  func(*v1alpha1.ConditionSet)
+		reports int
+		reason  string
+		accepts metav1.ConditionStatus
+		tainted int
+	}{
+		"one report":             {told(yes, reasonAwaitingReports), 1, reasonAwaitingReports, no, 0},
+		"all report":             {told(yes, reasonAwaitingReports), 13, reasonHeld, no, 0},
+		"it was held":            {told(no, reasonHeld), 1, reasonHeld, no, 0},
+		"it was proven":          {told(yes, "Followed"), 13, "Followed", yes, 13},
+		"there are no reports":   {told(yes, "Followed"), 0, reasonAwaitingReports, yes, 0},
+		"the user has confirmed": {func(s *v1alpha1.ConditionSet) { told(no, reasonHeld)(s); s.Annotations = accepting }, 13, "Followed", yes, 13},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.followSet(time.Now(), setNamed("a", asking("FanBroken", "False"), evicting, test.status))
+				c.vetSets(time.Now(), false)
+				c.begin()
+				c.loaded = false
+				for i := range test.reports {
+					c.says(i, "FanBroken", corev1.ConditionFalse)
+				}
+				c.judges()
+				c.loaded = true
+				c.core.Advance(time.Now())
+				c.wants(test.accepts, test.reason, test.tainted)
+			})
+		})
+	}
+}
+
+// A set in a ConfigMap has no status. A controller that takes over holds it if admission
+// would refuse it now, unless it has placed taints before.
+func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
+	for name, test := range map[string]struct {
+		reports int
+		placed  bool
+		reason  string
+		tainted int
+	}{
+		"few report":                 {reports: 6, reason: "Followed", tainted: 6},
+		"all report":                 {reports: 13, reason: reasonHeld},
+		"all report, and it has ran": {reports: 13, placed: true, reason: "Followed", tainted: 13},
+		"none report":                {reason: reasonAwaitingReports},
+	} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.begin()
+				c.loaded = false
+				for i := range test.reports {
+					c.says(i, "FanBroken", corev1.ConditionFalse)
+				}
+				if test.placed {
+					c.carries(c.patients["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
+				}
+				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, acceptedBefore(1), func(s *v1alpha1.ConditionSet) {
+					s.Namespace, s.OwnerReferences = "ns", []metav1.OwnerReference{{Name: "policies"}}
+				}))
+				c.loaded = true
+				c.core.Advance(time.Now())
+				if got := c.accepted("a"); got.Reason != test.reason {
+					t.Errorf("%s: %s", got.Reason, got.Message)
+				}
+				if n := c.tainted(); n != test.tainted {
+					t.Errorf("%d nodes are to have a taint, want %d", n, test.tainted)
+				}
+				if test.reason == reasonHeld && (len(c.events) != 1 || !strings.Contains(c.events[0].Trouble, "annotate the ConfigMap")) {
+					t.Errorf("told: %+v", c.events)
+				}
+			})
+		})
+	}
+}

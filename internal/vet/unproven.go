@@ -1,0 +1,59 @@
+package vet
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// Unproven returns the condition types of a set that no node reports, if the set may
+// match healthy nodes once they do: the catalogue does not know which of their statuses
+// is the healthy one, and no other condition of the set is known to be a sickness. A set
+// on dry run, and a set whose impact the user has accepted, need no proof. Reported is
+// nil if every type that the catalogue does not know is to be proven.
+func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
+	s := &study{Case: Case{Set: set}}
+	if set.Spec.DryRun || s.acceptsImpact() {
+		return nil
+	}
+	for _, name := range s.types() {
+		_, isKnown := catalog.Lookup(name)
+		switch status := s.status(name); {
+		case catalog.Healthy(name, string(status)):
+		case isKnown || status == catalog.Unknown:
+			return nil
+		case !slices.Contains(reported, name):
+			types = append(types, name)
+		}
+	}
+	return types
+}
+
+// Proof is what the nodes say of a set that was accepted before they reported what it
+// names.
+type Proof struct {
+	Problems []Problem // why admission would refuse the set now
+	// Proven says that the set would be accepted whatever the nodes report that do not
+	// report its conditions yet.
+	Proven   bool
+	Matching int
+	Text     string // what is known, and how to proceed; empty if it is proven or refused
+}
+
+// Prove judges a set again by the nodes of now, as if it was written now.
+func Prove(c Case, unproven []string) Proof {
+	s := look(c)
+	switch problems := append(s.run(standing).Problems, s.run(arriving).Problems...); {
+	case len(problems) > 0:
+		return Proof{Problems: problems}
+	case s.reach == nil:
+		return Proof{}
+	case s.reach.Matching+s.reach.Open <= s.reach.limit || s.isPlaced():
+		return Proof{Proven: true, Matching: s.reach.Matching}
+	}
+	return Proof{Matching: s.reach.Matching, Text: fmt.Sprintf(
+		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the set with %s: \"true\"",
+		s.reach.hits(), s.reach.Open, few(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
+}
