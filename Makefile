@@ -105,6 +105,11 @@ test-nodes: nodes ## Run the tests on real nodes, as root; docs/real-nodes.md
 
 .PHONY: test
 test: testbed testbed-karpenter packages ## Run all tests with the race detector, on a real control plane; as root, for they read the kernel log; REAL_NODES=1 adds test-nodes
+	@go -C tools run ./leftover $(MAKE) --no-print-directory -C '$(CURDIR)' run-tests
+	@echo "test: no test has left a process behind"
+
+.PHONY: run-tests
+run-tests:
 	@echo "test: running all tests, and $(LONGEST) beside the others"
 	@log=$$(mktemp); trap 'kill $$longest 2>/dev/null || true; rm -f "$$log"' EXIT; export REAL_NODES=; failed=; \
 		go test $(RACE) -timeout 30m $(LONGEST) >"$$log" 2>&1 & longest=$$!; \
@@ -145,7 +150,7 @@ check: ## Formatting, vet, linters and module files
 	@echo "check: linters (golangci-lint)"
 	@cd tools && go run ./build linter
 	@bin/tools/golangci-lint run
-	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build
+	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build ./leftover
 	@cd tools/images && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 .PHONY: bench

@@ -95,11 +95,14 @@ func isGone(pid int) func() bool {
 	}
 }
 
-// within runs a program that has to come back in time, whatever it does.
+// within runs a program that has to come back in time, whatever it does. The test does
+// not end before it, so that the program is not left behind.
 func within(t *testing.T, c *child.Children, limit time.Duration, s child.Spec) child.Result {
 	t.Helper()
 	done := make(chan child.Result, 1)
-	go func() { done <- c.Run(t.Context(), s) }()
+	var running sync.WaitGroup
+	running.Go(func() { done <- c.Run(t.Context(), s) })
+	t.Cleanup(running.Wait)
 	select {
 	case r := <-done:
 		return r
@@ -254,8 +257,10 @@ func TestAProgramThatNobodyWaitsForIsKilled(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	ctx, cancel := context.WithCancel(t.Context())
 	path := script(t, "echo $$ >"+note+"; exec sleep 1000")
-	done := make(chan child.Result)
-	go func() { done <- child.New().Run(ctx, child.Spec{Path: path, Timeout: time.Hour}) }()
+	done := make(chan child.Result, 1)
+	var running sync.WaitGroup
+	running.Go(func() { done <- child.New().Run(ctx, child.Spec{Path: path, Timeout: time.Hour}) })
+	t.Cleanup(running.Wait)
 	pid := read(t, note)
 	cancel()
 	if r := <-done; r.Fault != child.Cancelled {
