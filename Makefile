@@ -45,17 +45,18 @@ made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	generator=$$PWD/bin/tools/controller-gen; \
 	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds); \
 	go run ./deploy/generate "$$made"; \
-	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"
+	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"; \
+	go -C tools run ./notice .. ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$made/NOTICE"
 endef
 
 .PHONY: generate
-generate: ## Make deepcopy methods, CRDs and the patch of Karpenter's from api, default sets and their docs from catalog
+generate: ## Make deepcopy methods, CRDs and the patch of Karpenter's from api, default sets and their docs from catalog, NOTICE from go.mod
 	@cd tools && go run ./build generator
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
 		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,defaults,karpenter} deploy; \
-		cp "$$made/docs/conditions.md" docs
+		cp "$$made/docs/conditions.md" docs; cp "$$made/NOTICE" NOTICE
 
 .PHONY: testbed
 testbed: ## Build a real Kubernetes control plane into bin/testbed (once, about 10 minutes)
@@ -134,7 +135,8 @@ check: ## Formatting, vet, linters and module files
 	@$(regenerate); \
 		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && \
 		diff -u deploy/karpenter/nodepool-repair.json "$$made/deploy/karpenter/nodepool-repair.json" && \
-		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" || \
+		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" && \
+		diff -u NOTICE "$$made/NOTICE" || \
 		{ echo "generated files are stale, run make generate"; exit 1; }
 	@echo "check: vet"
 	@go vet $(PACKAGES)
@@ -150,7 +152,7 @@ check: ## Formatting, vet, linters and module files
 	@echo "check: linters (golangci-lint)"
 	@cd tools && go run ./build linter
 	@bin/tools/golangci-lint run
-	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build ./leftover
+	@cd tools && ../bin/tools/golangci-lint run --config ../.golangci.yml ./build ./leftover ./notice
 	@cd tools/images && ../../bin/tools/golangci-lint run --config ../../.golangci.yml
 
 .PHONY: bench
@@ -165,6 +167,23 @@ fuzz: ## Fuzz every parser for FUZZTIME each (default 30s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(or $(FUZZTIME),30s) $$package; \
 		done; \
 	done
+
+# What takes too long for every change, and what changes without one: vulnerabilities
+# become known, and the fuzzers find another input each night.
+.PHONY: nightly
+nightly: vulnerabilities ## Known vulnerabilities in what is linked, and every fuzz target for FUZZTIME each (default 30s)
+	@$(MAKE) --no-print-directory fuzz
+
+# It ends with 3 if it finds one. Only a database that cannot be reached is no failure:
+# that is the machine's network, and no fault of the code.
+.PHONY: vulnerabilities
+vulnerabilities:
+	@echo "nightly: looking for known vulnerabilities (govulncheck)"
+	@found=$$(mktemp -d); trap 'rm -rf "$$found"' EXIT; go -C tools/vuln build -o "$$found/govulncheck" golang.org/x/vuln/cmd/govulncheck; \
+		"$$found/govulncheck" -tags $(TAGS) ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$found/log" 2>&1 && code=0 || code=$$?; cat "$$found/log"; \
+		if [ $$code = 1 ] && grep -q '^govulncheck: fetching vulnerabilities: ' "$$found/log"; then \
+			echo "nightly: NOT CHECKED for known vulnerabilities: https://vuln.go.dev cannot be reached from here; run make nightly where it can"; \
+		else exit $$code; fi
 
 .PHONY: clean
 clean: ## Remove everything that was built

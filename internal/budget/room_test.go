@@ -223,7 +223,7 @@ func TestRoomKeepsItsWord(t *testing.T) {
 }
 
 func FuzzRoom(f *testing.F) {
-	for _, schedule := range []string{"@daily", "0 9 * * mon-fri", "@every 5m", "TZ=Europe/Berlin 0 9 * * *", "", " ", "TZ=", "*/0 * * * *", "0-99999999 * * * *", "@", "? ? ? ? ?", "1,2,,3 * * * *"} {
+	for _, schedule := range []string{"@daily", "0 9 * * mon-fri", "@every 5m", "TZ=Europe/Berlin 0 9 * * *", "", " ", "TZ=", "*/0 * * * *", "0-99999999 * * * *", "@", "? ? ? ? ?", "1,2,,3 * * * *", ", * * * *", "0 , * * *", "CRON_TZ=", "TZ=UTC", "@every -1h"} {
 		f.Add(schedule, "8h", "10%", int64(0))
 	}
 	f.Add("@hourly", "-5m", "5%%", int64(1))

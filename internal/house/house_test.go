@@ -236,6 +236,25 @@ func TestNobodyInTheAgentStartsProgramsButChild(t *testing.T) {
 	}
 }
 
+// The parser of schedules has no maintainer: what it does on bad input is caught in one
+// place. The judge of recorded runs has it as well, and shares no code with that.
+func TestSchedulesAreParsedBehindAFence(t *testing.T) {
+	const parser = "github.com/robfig/cron/v3"
+	fenced := 0
+	for _, p := range packages(t) {
+		switch {
+		case !slices.Contains(p.Imports, parser):
+		case p.room() == "internal/budget", p.room() == "internal/history":
+			fenced++
+		default:
+			t.Errorf("%s imports %s: have internal/budget read the schedule (docs/design/2026-11-16-cron.md)", p.room(), parser)
+		}
+	}
+	if fenced == 0 {
+		t.Errorf("nobody imports %s: remove this test", parser)
+	}
+}
+
 func TestEveryPackageSaysWhatItPromises(t *testing.T) {
 	for _, p := range packages(t) {
 		words := strings.Fields(p.Doc)

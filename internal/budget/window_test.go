@@ -1,0 +1,39 @@
+package budget
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+func TestAParserThatPanicsMakesAScheduleUnreadable(t *testing.T) {
+	// It does so for a time zone and nothing behind it.
+	if _, err := parse("TZ=UTC", cron.ParseStandard); err == nil || !strings.Contains(err.Error(), "five fields") {
+		t.Errorf("says %v", err)
+	}
+}
+
+// An empty list of minutes or hours is one that the parser takes.
+func TestAScheduleThatNeverHitIsNotSearched(t *testing.T) {
+	now := time.Date(2026, time.November, 16, 9, 0, 0, 0, time.UTC)
+	for _, schedule := range []string{", * * * *", "0 , * * *", "0 0 , * ,", "0 0 * , *"} {
+		parsed, err := cron.ParseStandard("TZ=UTC " + schedule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if hit := parsed.Next(now); !hit.IsZero() {
+			t.Errorf("%s hits at %s", schedule, hit)
+		}
+		w, err := readWindow(karpenter.Budget{Schedule: &schedule, Duration: "1h"})
+		if _, isNever := w.schedule.(never); err != nil || !isNever {
+			t.Errorf("%s is searched as %T (%v)", schedule, w.schedule, err)
+		}
+		if open, changes := w.at(now); !open || !changes.IsZero() {
+			t.Errorf("%s: open %v until %s, which is not how Karpenter sees it", schedule, open, changes)
+		}
+	}
+}
