@@ -29,6 +29,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/storecheck"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -133,6 +134,11 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		if err := mgr.Add(part); err != nil {
 			return err
 		}
+	}
+	// What a restored store holds is listed by the next process: all that this one knows
+	// is of versions that will be given again.
+	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error { return storecheck.Run(ctx, nodes.Version, log) })); err != nil {
+		return err
 	}
 	if err := mgr.AddHealthzCheck("alive", follower.Healthy); err != nil {
 		return err

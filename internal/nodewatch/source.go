@@ -45,6 +45,18 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	return page, nil
 }
 
+// Version returns the resource version of the whole store, as it is now. It costs the
+// metadata of one node.
+func (s *Source) Version(ctx context.Context) (string, error) {
+	body, err := s.client.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).
+		SetHeader("Accept", runtime.ContentTypeProtobuf+";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Stream(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	return wire.List(body, "PartialObjectMetadataList", func([]byte) error { return nil })
+}
+
 // WatchWithContext returns a stream of nodes, trimmed. Those that it sends must
 // not be changed. The stream ends when the server ends it, and when nothing has
 // come for so long that the connection may be dead.

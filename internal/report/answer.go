@@ -1,6 +1,7 @@
 package report
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -183,6 +184,7 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 	case forLease:
 		c.leased = now.Add(jitter(renewEvery, c.random))
 		c.counts.LeaseRenewed = now
+		c.renewed(now, got)
 	case forEvent:
 		c.lanes.delivered(asked.lane, asked.event)
 	}
@@ -266,13 +268,34 @@ func (c *core) rejected(asked *request, err error) {
 	}
 }
 
+// renewed looks at the version that the Lease has now. Every write has a greater one than
+// all before, unless the store was restored from a backup: then our rows may be as they
+// were long ago, and the Node is looked at soon, and past the cache.
+func (c *core) renewed(now time.Time, got kubeapi.Answer) {
+	var lease struct {
+		Metadata struct {
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(got.Body, &lease); err != nil || lease.Metadata.ResourceVersion == "" {
+		return // that it was renewed is certain
+	}
+	version := lease.Metadata.ResourceVersion
+	if older(version, c.newest) {
+		c.log.Warn("the api server gives older versions than before: its store was restored from a backup; looking whether conditions are lost", "version", version, "before", c.newest)
+		c.doubt = true
+		c.lookWithin(now, lookSoon)
+	}
+	c.newest = version
+}
+
 // wrote notes the version of the Node that we have made.
 func (c *core) wrote(now time.Time, got kubeapi.Answer) {
 	v, err := parseNode(got.Body)
 	if err != nil {
 		return // that it was written is certain, of which version is not
 	}
-	c.rows.version = v.version
+	c.rows.version, c.newest = v.version, v.version
 	c.rows.forgive(&v)
 	c.rows.stray = c.rows.stray || len(c.rows.keeperless(&v)) > 0
 	c.learn(now, v.uid)

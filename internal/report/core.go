@@ -57,6 +57,7 @@ type core struct {
 	paces  map[string]*pace // of one kind
 	lookAt time.Time
 	leased time.Time // when the Lease is due
+	newest string    // version that a write of ours was given
 	uid    string    // of the Node
 	skew   time.Duration
 }

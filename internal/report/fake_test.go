@@ -90,6 +90,7 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 	case r.Method == http.MethodPatch && strings.Contains(path.Path, "/leases/"):
 		f.lease, f.renewed = map[string]any{}, f.renewed+1
 		err = json.Unmarshal(r.Body, &f.lease)
+		answer.Body = fmt.Appendf(nil, `{"metadata": {"resourceVersion": "%d"}}`, f.version)
 	case r.Method == http.MethodPost:
 		err = f.post(r.Body)
 	default:

@@ -245,6 +245,22 @@ func TestLooks(t *testing.T) {
 			r.Errorf("said %d times:\n%s", n, r.log)
 		}
 	})
+	inBubble(t, "the Lease tells that the store was set back, long before the next look", func(cfg *Config) { cfg.LookEvery = 24 * time.Hour }, func(r *running) {
+		r.api.mu.Lock()
+		r.api.version = 1_000_000
+		r.api.mu.Unlock()
+		r.begins()
+		r.api.mu.Lock()
+		r.api.version, r.api.rows, r.api.owners = 1000, map[string]map[string]string{}, map[string]map[string]map[string]bool{}
+		r.api.mu.Unlock()
+		pass(renewEvery + lookSoon + 2*writeEvery)
+		if a := r.api.row("A"); a["reason"] != "FineA" {
+			r.Errorf("A is %v", a)
+		}
+		if n := r.logged("restored from a backup"); n != 1 {
+			r.Errorf("said %d times:\n%s", n, r.log)
+		}
+	})
 	inBubble(t, "an older row in a store that was set back is no other agent's", nil, func(r *running) {
 		r.api.mu.Lock()
 		r.api.version = 1_000_000

@@ -1,0 +1,101 @@
+package storecheck_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/storecheck"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// discard is a log that nobody reads.
+var discard = slog.New(slog.DiscardHandler)
+
+func TestRun(t *testing.T) {
+	down := errors.New("down")
+	for _, c := range []struct {
+		name     string
+		versions []any // what is read, one after the other; the last one again and again
+		restored bool
+		within   time.Duration // after the last one can be read
+	}{
+		{name: "versions that grow", versions: []any{"1", "5", "5", "10"}},
+		{name: "a version that goes backwards", versions: []any{"9", "10", "9"}, restored: true, within: 15 * time.Second},
+		{name: "one that does so during an outage", versions: []any{"10", down, down, down, "9"}, restored: true, within: 10 * time.Second},
+		{name: "an outage, and nothing restored", versions: []any{"10", down, "11"}},
+		{name: "versions of another kind", versions: []any{"b", "a"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				began, reads := time.Now(), 0
+				err := storecheck.Run(ctx, func(context.Context) (string, error) {
+					at := min(reads, len(c.versions)-1)
+					reads++
+					if err, failed := c.versions[at].(error); failed {
+						return "", err
+					}
+					return c.versions[at].(string), nil
+				}, discard)
+				if !c.restored {
+					if err != nil || reads < len(c.versions) {
+						t.Errorf("after %d reads: %v", reads, err)
+					}
+					return
+				}
+				if !errors.Is(err, storecheck.ErrRestored) || !strings.Contains(err.Error(), "was 10 and is 9") {
+					t.Errorf("says %v", err)
+				}
+				if took := time.Since(began); took > c.within {
+					t.Errorf("it took %s, want %s at most", took, c.within)
+				}
+			})
+		})
+	}
+}
+
+func TestARestoredEtcdIsNoticed(t *testing.T) {
+	c := testbed.New(t, testbed.Config{})
+	restore, err := c.Backup(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := nodewatch.New(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := nodes.Version(t.Context())
+	if err != nil || before == "" {
+		t.Fatalf("the version is %q (%v)", before, err)
+	}
+	if _, err := c.CreateNodes(t.Context(), testbed.Nodes{Count: 20}); err != nil {
+		t.Fatal(err)
+	}
+	looked := make(chan struct{}, 100)
+	done := make(chan error, 1)
+	go func() {
+		done <- storecheck.Run(t.Context(), func(ctx context.Context) (string, error) {
+			version, err := nodes.Version(ctx)
+			if err == nil {
+				looked <- struct{}{}
+			}
+			return version, err
+		}, discard)
+	}()
+	<-looked // at what is going to be lost
+	if err := restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := <-done; !errors.Is(err, storecheck.ErrRestored) {
+		t.Errorf("says %v", err)
+	}
+	t.Logf("noticed %s after the API server was ready", time.Since(began).Round(time.Millisecond))
+}
