@@ -91,6 +91,7 @@ func (c cluster) installsAgent(t *testing.T) {
 // and whether they name the clients that they are to bind, and the conditions that the
 // catalogue gives to Kubernetes.
 func (c cluster) understandsPolicies(t *testing.T, component string, count int, clients ...string) {
+	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
 	policies := admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	list, err := policies.List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})

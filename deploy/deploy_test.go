@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ import (
 const (
 	namespace = "autohealer-system"
 	account   = "autohealer-controller"
+	// controllerPolicies is how many admission policies the controller comes with.
+	controllerPolicies = 5
 
 	// limit bounds the waits: long enough for two busy cores.
 	limit = 30 * time.Second
@@ -40,6 +43,9 @@ func TestDeploy(t *testing.T) {
 	if !t.Run("installs by one command", c.installs) {
 		return // there is nothing to look at
 	}
+	t.Run("has policies that the API server understands", func(t *testing.T) {
+		c.understandsPolicies(t, account, controllerPolicies, "['system:serviceaccount:"+namespace+":"+account+"']", "'system:nodes' in ")
+	})
 	t.Run("keeps out only what nobody has judged", c.guardsOnlyItsOwn)
 	t.Run("serves the CRDs", c.servesCRDs)
 	t.Run("takes the seed as it is written", c.takesSeed)
@@ -79,7 +85,7 @@ func (c cluster) installs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 21
+	const objects = 21 + 2*controllerPolicies
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}
@@ -248,6 +254,9 @@ func (c cluster) admitsPods(t *testing.T) {
 		if pod.Spec.ServiceAccountName != account || pod.Spec.Priority == nil || *pod.Spec.Priority != 2000000000 {
 			t.Errorf("%s runs as %s with priority %v", pod.Name, pod.Spec.ServiceAccountName, pod.Spec.Priority)
 		}
+		if got := tokens(pod.Spec); !slices.Equal(got, []int64{3600}) {
+			t.Errorf("%s has tokens that live for %v seconds", pod.Name, got)
+		}
 		for _, toleration := range pod.Spec.Tolerations {
 			if toleration.Effect == corev1.TaintEffectNoExecute && *toleration.TolerationSeconds != 60 {
 				t.Errorf("%s: the API server added a toleration of its own: %+v", pod.Name, toleration)
@@ -291,6 +300,24 @@ func (c cluster) admitsPods(t *testing.T) {
 	if !*deployment.Spec.Template.Spec.Containers[0].SecurityContext.ReadOnlyRootFilesystem {
 		t.Error("the root filesystem can be written")
 	}
+}
+
+// tokens are for how long the tokens live that are mounted into the first container.
+func tokens(pod corev1.PodSpec) (seconds []int64) {
+	for _, volume := range pod.Volumes {
+		isMounted := slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == volume.Name && m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" && m.ReadOnly
+		})
+		if volume.Projected == nil || !isMounted {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if source.ServiceAccountToken != nil {
+				seconds = append(seconds, *source.ServiceAccountToken.ExpirationSeconds)
+			}
+		}
+	}
+	return seconds
 }
 
 // createPod asks whether a changed pod of the Deployment would be admitted.

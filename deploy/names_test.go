@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -54,6 +55,23 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 		if !strings.Contains(string(guard), want) {
 			t.Errorf("the guard does not say %s", want)
 		}
+	}
+}
+
+// The CRD refuses the keys of other components, and the guard keeps the controller from
+// them.
+func TestTheGuardOfTheControllerReservesTheSameTaintKeys(t *testing.T) {
+	crd, err := deploy.Manifests.ReadFile("crds/autohealer.resourcestack.com_conditionsets.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := deploy.Manifests.ReadFile("controller/5-guard.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	domains := regexp.MustCompile(`\(kubernetes\[\.\]io\|[^)]*\)`).FindString(strings.Join(strings.Fields(string(crd)), ""))
+	if domains == "" || !strings.Contains(string(guard), domains) {
+		t.Errorf("the guard does not have the domains %q", domains)
 	}
 }
 

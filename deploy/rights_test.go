@@ -160,7 +160,12 @@ func (c cluster) givesLeastRights(t *testing.T) {
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, mark, metav1.PatchOptions{}); err != nil {
 		t.Errorf("patching a node: %v", err)
 	}
-	row := []byte(`{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Sick", "status": "Unknown", "reason": "AgentSilent"}]}}`)
+	said := `{"apiVersion": "v1", "kind": "Node", "status": {"conditions": [{"type": "Sick", "status": %q, "reason": "AgentSilent"}]}}`
+	admin := clientFor(t, c.AdminConfig())
+	if _, err := admin.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, fmt.Appendf(nil, said, "True"), metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	row := fmt.Appendf(nil, said, "Unknown")
 	if _, err := controller.CoreV1().Nodes().Patch(t.Context(), node, types.ApplyPatchType, row, metav1.PatchOptions{FieldManager: "autohealer-agent"}, "status"); err != nil {
 		t.Errorf("patching the status of a node: %v", err)
 	}
@@ -181,7 +186,7 @@ func (c cluster) givesLeastRights(t *testing.T) {
 		t.Errorf("looking for the lease of medik8s' controller: %v", err)
 	}
 	for name, mine := range map[string]bool{"autohealer-ledger": true, "other": false} {
-		page, err := controller.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		page, err := admin.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

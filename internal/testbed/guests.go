@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
@@ -29,4 +30,15 @@ func (c *Cluster) WriteNodeAccess(folder, node string) error {
 	}
 	server := &clientcmdapi.Cluster{Server: "https://" + ServiceAddress.String(), CertificateAuthorityData: c.ca.pem}
 	return writeKubeconfig(filepath.Join(folder, "kubeconfig"), node, server, &clientcmdapi.AuthInfo{ClientCertificateData: pair.cert, ClientKeyData: pair.key})
+}
+
+// NodeConfig returns the configuration of a client that works as the kubelet of a node.
+func (c *Cluster) NodeConfig(node string) (*rest.Config, error) {
+	pair, err := c.ca.client("system:node:"+node, "system:nodes")
+	if err != nil {
+		return nil, err
+	}
+	config := c.AdminConfig()
+	config.BearerToken, config.CertData, config.KeyData = "", pair.cert, pair.key
+	return config, nil
 }

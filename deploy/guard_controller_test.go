@@ -1,0 +1,398 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
+)
+
+// try is a write, and what the guard says to it; nothing if it lets the write pass.
+type try struct {
+	name string
+	do   deed
+	want string
+}
+
+// TestControllerGuard tries the policies of the controller's manifests with the tokens
+// and certificates of those whom they bind.
+func TestControllerGuard(t *testing.T) {
+	c := cluster{testbed.New(t, testbed.Config{})}
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "controller"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("keeps kubelets from what the controller believes", c.guardsRecords)
+	client := c.mightyController(t)
+	t.Run("binds the controller to what it does", func(t *testing.T) { c.guardsController(t, client) })
+	t.Run("binds the controller to what it does with Karpenter's objects", func(t *testing.T) { c.guardsClaims(t, client) })
+}
+
+// attempts makes the writes one after the other.
+func attempts(t *testing.T, client kubernetes.Interface, tries []try) {
+	t.Helper()
+	refused := 0
+	for _, try := range tries {
+		t.Run(try.name, func(t *testing.T) {
+			err := try.do(t.Context(), client)
+			switch {
+			case try.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case try.want != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), try.want)):
+				t.Errorf("want %q; it says: %v", try.want, err)
+			}
+		})
+		if try.want != "" {
+			refused++
+		}
+	}
+	if refused == 0 || refused == len(tries) {
+		t.Errorf("%d of %d writes are to be refused: this test shows nothing", refused, len(tries))
+	}
+}
+
+// guardsRecords writes as the kubelet of a node, to which NodeRestriction gives the
+// annotations of its node.
+func (c cluster) guardsRecords(t *testing.T) {
+	admin := clientFor(t, c.AdminConfig())
+	config, err := c.NodeConfig(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := clientFor(t, config)
+	annotate := func(key, value string, subresources ...string) deed {
+		return patch(mine, types.MergePatchType, fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}}`, key, value), subresources...)
+	}
+	const record, veto = "autohealer.resourcestack.com/record", "autohealer.resourcestack.com/do-not-repair"
+	for _, key := range []string{record, veto} {
+		if err := annotate(key, `"{}"`)(t.Context(), admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const refusal = "a kubelet may not write annotations on its node that Autohealer acts on: "
+	tries := 0
+	eventually(t, "the guard", func() error {
+		tries++ // what does not change is not refused
+		if err := annotate(veto, fmt.Sprintf(`"%d"`, tries))(t.Context(), kubelet); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it is not there yet: %w", err)
+		}
+		return nil
+	})
+	attempts(t, kubelet, []try{
+		{"an annotation of its own", annotate("volumes.kubernetes.io/controller-managed-attach-detach", `"true"`), ""},
+		{"takes that back", annotate("volumes.kubernetes.io/controller-managed-attach-detach", `null`), ""},
+		{"its status", patch(mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("Ready", "True")+`]}}`, "status"), ""},
+		{"a label", patch(mine, types.MergePatchType, `{"metadata": {"labels": {"example.com/a": "b"}}}`), ""},
+		{"the record forged", annotate(record, `"{\"taints\":[]}"`), refusal + record},
+		{"the record forged by its status", annotate(record, `"{\"taints\":[]}"`, "status"), refusal + record},
+		{"the record gone", annotate(record, `null`), refusal + record},
+		{"a veto against its repair", annotate(veto, `"true"`), refusal + veto},
+		{"another annotation of ours", annotate("autohealer.resourcestack.com/later", `"x"`), refusal + "autohealer.resourcestack.com/later"},
+		{"a confirmation that it is healthy", annotate("remediation.medik8s.io/manually-confirmed-healthy", `"x"`), refusal + "remediation.medik8s.io/manually-confirmed-healthy"},
+		{"all annotations gone", patch(mine, types.MergePatchType, `{"metadata": {"annotations": null}}`), refusal},
+	})
+	// It may come with a node that is not there yet.
+	if config, err = c.NodeConfig("node-0009"); err != nil {
+		t.Fatal(err)
+	}
+	joins := func(annotations map[string]string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0009", Annotations: annotations}}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	attempts(t, clientFor(t, config), []try{
+		{"a new node with a record", joins(map[string]string{record: "{}"}), refusal + record},
+		{"a new node", joins(map[string]string{"example.com/a": "b"}), ""},
+	})
+}
+
+// rawly asks for something by its path: of other kinds than a client knows.
+func rawly(verb, path string, kind types.PatchType, body string) deed {
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		request := client.CoreV1().RESTClient().Verb(verb).AbsPath(path)
+		if body != "" {
+			request = request.SetHeader("Content-Type", string(kind)).Body([]byte(body))
+		}
+		return request.Do(ctx).Error()
+	}
+}
+
+// mightyController returns a client with a token of the controller, which has all rights
+// of the cluster: what is refused, the guard refuses.
+func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	admin := clientFor(t, c.AdminConfig())
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "too-much"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: account, Namespace: namespace}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clientFor(t, config)
+	eventually(t, "all rights", func() error {
+		if !mayDo(t, client, request{"*", "*.*", ""}) {
+			return errors.New("they are not there")
+		}
+		return nil
+	})
+	eventually(t, "the guard", func() error {
+		if err := createLease(namespace, "x")(t.Context(), client); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("it is not there yet: %w", err)
+		}
+		return nil
+	})
+	return client
+}
+
+// guardsController has a controller do what it must, and what a thief of its token would.
+func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	admin := clientFor(t, c.AdminConfig())
+	for _, prepare := range []deed{
+		createLease("medik8s-leases", "node-theirs"), createLease(namespace, "autohealer-agent-"+theirs),
+		apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")),
+		patch(mine, types.StrategicMergePatchType, `{"spec": {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, {"key": "example.com/theirs", "effect": "NoSchedule"}]},
+			"metadata": {"annotations": {"theirs": "x", "remediation.medik8s.io/manually-confirmed-healthy": ""}}}`),
+	} {
+		if err := prepare(t.Context(), admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A change of the configuration of webhooks, by an update.
+	hooks := func(change func(*admissionv1.ValidatingWebhookConfiguration)) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+			config, err := configs.Get(ctx, "autohealer", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			change(config)
+			_, err = configs.Update(ctx, config, metav1.UpdateOptions{})
+			return err
+		}
+	}
+	type configuration = *admissionv1.ValidatingWebhookConfiguration
+	merge := func(node, body string, subresources ...string) deed {
+		return patchAs(account, node, types.MergePatchType, body, subresources...)
+	}
+	silent := func(kind, status, reason string) string {
+		return fmt.Sprintf(`{"type": %q, "status": %q, "reason": %q, "message": "x", "lastHeartbeatTime": "2026-11-15T12:00:00Z", "lastTransitionTime": "2026-11-15T13:00:00Z"}`, kind, status, reason)
+	}
+	taints := func(keys ...string) deed {
+		var list []string
+		for _, key := range keys {
+			list = append(list, fmt.Sprintf(`{"key": %q, "effect": "NoSchedule"}`, key))
+		}
+		return merge(mine, `{"spec": {"taints": [`+strings.Join(list, ", ")+`]}}`)
+	}
+	takeLease := func(name, holder string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoordinationV1().Leases("medik8s-leases").Patch(ctx, name, types.MergePatchType, []byte(fmt.Sprintf(`{"spec": {"holderIdentity": %q}}`, holder)), metav1.PatchOptions{})
+			return err
+		}
+	}
+	deleteLease := func(in, name string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoordinationV1().Leases(in).Delete(ctx, name, metav1.DeleteOptions{})
+		}
+	}
+	createMap := func(name string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	createRevision := func(name, label string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.AppsV1().ControllerRevisions(namespace).Create(ctx, &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: "x"}}, Data: runtime.RawExtension{Raw: []byte(`{}`)}, Revision: 1}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	const (
+		bundle      = "of its webhooks the controller may change clientConfig.caBundle, and "
+		oneHook     = "of webhook configurations the controller may change the ValidatingWebhookConfiguration autohealer, and no other"
+		spec        = "of a node the controller may write taints, and not spec."
+		metadata    = "of a node the controller may not write metadata."
+		annotation  = "of the annotations of a node the controller may write its own, and not "
+		components  = "the controller may not write taints that other components keep: "
+		status      = "of the status of a node the controller may write conditions, and not "
+		ofAgents    = "the controller may write conditions of an agent, to be Unknown with the reason AgentSilent, and not "
+		ownLeases   = "the controller may write the Lease autohealer-controller, and those of nodes that a health check holds, and not "
+		onlyLedger  = "the controller may write the ConfigMaps of the ledger, and not "
+		ownRevision = "the controller may write the ControllerRevisions that have its label, and not "
+		theirRow    = "NTPProblem"
+	)
+	attempts(t, client, []try{
+		{"has its certificate trusted", hooks(func(config configuration) {
+			for i := range config.Webhooks {
+				config.Webhooks[i].ClientConfig.CABundle = c.AdminConfig().CAData
+			}
+		}), ""},
+		{"has another trusted", hooks(func(config configuration) {
+			config.Webhooks[0].ClientConfig.CABundle = slices.Concat(c.AdminConfig().CAData, []byte("\n"))
+		}), ""},
+		{"is asked about Secrets too", hooks(func(config configuration) {
+			config.Webhooks[0].Rules[0].APIGroups, config.Webhooks[0].Rules[0].Resources = []string{""}, []string{"secrets"}
+		}), bundle + "nothing else of "},
+		{"is asked about Secrets by one webhook more", hooks(func(config configuration) {
+			more := *config.Webhooks[0].DeepCopy()
+			more.Name = "more.example.com"
+			config.Webhooks = append(config.Webhooks, more)
+		}), bundle + "nothing else of more.example.com"},
+		{"one webhook less", hooks(func(config configuration) { config.Webhooks = config.Webhooks[1:] }), bundle + "nothing else of "},
+		{"another place to ask", hooks(func(config configuration) { config.Webhooks[0].ClientConfig.Service.Name = "theirs" }), bundle + "nothing else of "},
+		{"fewer conditions", hooks(func(config configuration) { config.Webhooks[0].MatchConditions = nil }), bundle + "nothing else of "},
+		{"a finalizer of the webhooks", hooks(func(config configuration) { config.Finalizers = []string{"example.com/stay"} }), bundle + "not the metadata"},
+		{"another configuration", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
+			return err
+		}, oneHook},
+		{"a configuration that changes objects", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "autohealer"}}, metav1.CreateOptions{})
+			return err
+		}, oneHook},
+		{"the webhooks deleted", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, "autohealer", metav1.DeleteOptions{})
+		}, oneHook},
+
+		{"places a taint", taints("node.kubernetes.io/unschedulable", "example.com/theirs", "example.com/ours"), ""},
+		{"removes it", taints("node.kubernetes.io/unschedulable", "example.com/theirs"), ""},
+		{"removes a taint of Kubernetes", taints("example.com/theirs"), components + "node.kubernetes.io/unschedulable"},
+		{"places one of Karpenter", taints("node.kubernetes.io/unschedulable", "karpenter.sh/disrupted"), components + "karpenter.sh/disrupted"},
+		{"places one of the Cluster Autoscaler", taints("node.kubernetes.io/unschedulable", "ToBeDeletedByClusterAutoscaler"), components + "ToBeDeletedByClusterAutoscaler"},
+		{"writes the record", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`), ""},
+		{"removes the record", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": null}}}`), ""},
+		{"removes a confirmation", merge(mine, `{"metadata": {"annotations": {"remediation.medik8s.io/manually-confirmed-healthy": null}}}`), ""},
+		{"confirms", merge(mine, `{"metadata": {"annotations": {"remediation.medik8s.io/manually-confirmed-healthy": ""}}}`), annotation + "remediation.medik8s.io/manually-confirmed-healthy"},
+		{"an annotation of another", merge(mine, `{"metadata": {"annotations": {"theirs": "y"}}}`), annotation + "theirs"},
+		{"an annotation of another gone", merge(mine, `{"metadata": {"annotations": {"theirs": null}}}`), annotation + "theirs"},
+		{"its annotation by the status", merge(mine, `{"metadata": {"annotations": {"autohealer.resourcestack.com/record": "{}"}}}`, "status"), annotation + "autohealer.resourcestack.com/record"},
+		{"a label", merge(mine, `{"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}`), metadata + "labels"},
+		{"a finalizer", merge(mine, `{"metadata": {"finalizers": ["example.com/stay"]}}`), metadata + "finalizers"},
+		{"a label by the status", merge(mine, `{"metadata": {"labels": {"a": "b"}}}`, "status"), metadata + "labels"},
+		{"a cordon", merge(mine, `{"spec": {"unschedulable": true}}`), spec + "unschedulable"},
+		{"a network of pods", merge(theirs, `{"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}`), spec + "podCIDR"},
+		{"an address", merge(mine, `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}`, "status"), status + "addresses"},
+		{"the images", merge(mine, `{"status": {"images": null}}`, "status"), status + "images"},
+		{"that a node is not ready", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+row("Ready", "False")+`]}}`, "status"), ofAgents + "Ready"},
+		{"that nothing is known of a node", patchAs(account, mine, types.StrategicMergePatchType, `{"status": {"conditions": [`+silent("Ready", "Unknown", "AgentSilent")+`]}}`, "status"), ofAgents + "Ready"},
+		{"a condition of another agent", applyBody(mine, agent, `"status": {"conditions": [`+row("KernelDeadlock", "True")+`, `+row("XfsShutdown", "False")+`, `+silent(theirRow, "Unknown", "AgentSilent")+`]}`), ofAgents + theirRow},
+		{"a new condition", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("New", "Unknown", "AgentSilent")), ofAgents + "New"},
+		{"that a condition of the agent is over", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ofAgents + "KernelDeadlock"},
+		{"a condition of the agent gone", apply(mine, row("KernelDeadlock", "True")), ofAgents + "XfsShutdown"},
+		{"that the agent is silent", apply(mine, silent("KernelDeadlock", "Unknown", "AgentSilent"), row("XfsShutdown", "False")), ""},
+		{"a node deleted", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
+		}, "the controller may neither create nor delete nodes"},
+		{"a new node", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-0008"}}, metav1.CreateOptions{})
+			return err
+		}, "the controller may neither create nor delete nodes"},
+
+		{"leads", createLease(namespace, account), ""},
+		{"the Lease of an agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLeases + namespace + "/autohealer-agent-" + theirs},
+		{"takes the Lease of a node", takeLease("node-theirs", "NodeHealthCheck-c"), ""},
+		{"gives it to another", takeLease("node-theirs", "other"), ownLeases + "medik8s-leases/node-theirs"},
+		{"gives it back", deleteLease("medik8s-leases", "node-theirs"), ""},
+		{"the ledger", createMap("autohealer-ledger"), ""},
+		{"another ConfigMap", createMap("other"), onlyLedger + "other"},
+		{"a kept version", createRevision("r1", "autohealer.resourcestack.com/kept-condition-sets"), ""},
+		{"another revision", createRevision("r2", "controller-revision-hash"), ownRevision + "r2"},
+	})
+
+	// Nothing of that holds up another.
+	for name, do := range map[string]deed{
+		"a label":     merge(mine, `{"metadata": {"labels": {"a": "b"}}}`),
+		"a taint":     taints("karpenter.sh/disrupted"),
+		"a ConfigMap": createMap("other"),
+		"a webhook":   hooks(func(config configuration) { config.Webhooks = config.Webhooks[:1] }),
+	} {
+		if err := do(t.Context(), admin); err != nil {
+			t.Errorf("%s by the admin: %v", name, err)
+		}
+	}
+}
+
+// guardsClaims does so with NodeClaims, NodePools and their CRD.
+func (c cluster) guardsClaims(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	if err := karpenter.InstallCRDs(t.Context(), c.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	admin := clientFor(t, c.AdminConfig())
+	const (
+		claimPath = "/apis/karpenter.sh/v1/nodeclaims"
+		poolPath  = "/apis/karpenter.sh/v1/nodepools"
+		crdPath   = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+		claim     = `{"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "spec": {"nodeClassRef": {"group": "example.com", "kind": "Class", "name": "c"}, "requirements": []}, `
+		pool      = `{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "spec": {"template": {"spec": {"nodeClassRef": {"group": "example.com", "kind": "Class", "name": "c"}, "requirements": []}}}, `
+		unmarked  = "the controller may delete a NodeClaim only after it has noted so"
+		claimMeta = "of the metadata of Karpenter's objects the controller may write the annotations"
+		claimSpec = "of the spec of Karpenter's objects the controller may write the repair block"
+	)
+	for _, prepare := range []deed{
+		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c1", "annotations": {"theirs": "x"}}}`),
+		rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c2"}}`),
+		rawly("POST", poolPath, "application/json", pool+`"metadata": {"name": "p1"}}`),
+	} {
+		if err := prepare(t.Context(), admin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attempts(t, client, []try{
+		{"a NodeClaim deleted that has no mark", rawly("DELETE", claimPath+"/c1", "", ""), unmarked},
+		{"marks it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}", "karpenter.sh/nodeclaim-termination-timestamp": "2026-11-15T12:00:00Z"}}}`), ""},
+		{"takes the mark back", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": null, "karpenter.sh/nodeclaim-termination-timestamp": null}}}`), ""},
+		{"marks it again", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), ""},
+		{"another annotation of it", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"annotations": {"theirs": "y"}}}`), claimMeta},
+		{"its finalizers", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"finalizers": ["example.com/stay"]}}`), claimMeta},
+		{"its labels", rawly("PATCH", claimPath+"/c1", types.MergePatchType, `{"metadata": {"labels": {"karpenter.sh/nodepool": "other"}}}`), claimMeta},
+		{"its status", rawly("PATCH", claimPath+"/c1/status", types.MergePatchType, `{"status": {"providerID": "x"}}`), "the controller may not update nodeclaims c1"},
+		{"a new NodeClaim", rawly("POST", claimPath, "application/json", claim+`"metadata": {"name": "c3"}}`), "the controller may not create nodeclaims c3"},
+		{"a NodeClaim deleted that has the mark", rawly("DELETE", claimPath+"/c1", "", ""), ""},
+		{"a NodePool deleted", rawly("DELETE", poolPath+"/p1", "", ""), "the controller may not delete nodepools p1"},
+		{"the limits of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"limits": {"cpu": "1"}}}`), claimSpec},
+		{"an annotation of a NodePool", rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"metadata": {"annotations": {"autohealer.resourcestack.com/repair": "{}"}}}`), claimMeta},
+		{"puts back the schema of the repair block", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, string(deploy.NodePoolPatch())), ""},
+		{"another conversion of NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.MergePatchType, `{"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://example.com"}}}}}`), claimSpec},
+		{"no more NodePools", rawly("PATCH", crdPath+"/nodepools.karpenter.sh", types.JSONPatchType, `[{"op": "replace", "path": "/spec/versions/0/served", "value": false}]`), claimSpec},
+		{"the schema of another kind", rawly("PATCH", crdPath+"/nodeclaims.karpenter.sh", types.MergePatchType, `{"metadata": {"annotations": {"a": "b"}}}`), "the controller may not update customresourcedefinitions nodeclaims.karpenter.sh"},
+	})
+	// The schema lets a repair block stand in a NodePool.
+	eventually(t, "the repair block being put back", func() error {
+		if err := rawly("PATCH", poolPath+"/p1", types.MergePatchType, `{"spec": {"repair": {"enabled": true}}}`)(t.Context(), client); err != nil {
+			return err
+		}
+		out, err := c.Kubectl(t.Context(), "get", "nodepool", "p1", "-o", "jsonpath={.spec.repair}")
+		if err == nil && out == "" {
+			err = errors.New("it is pruned")
+		}
+		return err
+	})
+	if err := rawly("DELETE", claimPath+"/c2", "", "")(t.Context(), admin); err != nil {
+		t.Errorf("the admin may not delete a NodeClaim: %v", err)
+	}
+}
