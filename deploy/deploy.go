@@ -4,8 +4,8 @@
 // `kubectl apply -f deploy/crds -f deploy/controller -f deploy/agent -f
 // deploy/agent/kmsg` reads. It refuses to apply them: whoever does so has a client of
 // their own. The sets in defaults/ are for users to choose and belong to no
-// installation, and so do the patch in karpenter/, for those who have NodePools, and the
-// rights to put it back.
+// installation, and so do the patch in karpenter/, for those who have NodePools, the rights
+// to put it back, and those in metrics/ for metrics over TLS.
 package deploy
 
 import (

@@ -21,6 +21,8 @@ type options struct {
 	agents     string // namespace of their Leases
 
 	metricsAddress string
+	metricsSecure  bool
+	metricsCerts   string
 	probeAddress   string
 
 	webhooks       bool
@@ -59,6 +61,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.namespace, "namespace", ownNamespace(), "`namespace` of the ledger, the leader's lease, the webhook's certificate, and ConfigMaps with sets")
 	flags.StringVar(&o.agents, "agent-lease-namespace", "", "`namespace` of the Leases by which agents tell that they live, if another than --namespace")
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "`address` on which metrics are served, 0 for none")
+	flags.BoolVar(&o.metricsSecure, "metrics-secure", false, "serve metrics over TLS, to clients whose token the API server knows and that may get /metrics; needs deploy/metrics/rights.yaml")
+	flags.StringVar(&o.metricsCerts, "metrics-cert-dir", "", "`folder` with tls.crt and tls.key for --metrics-secure; without it the controller makes a certificate that no client can verify")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "`address` on which /healthz and /readyz are served, 0 for none")
 	flags.BoolVar(&o.webhooks, "webhooks", true, "serve the admission webhooks, and keep their certificate")
 	flags.StringVar(&o.webhookAddress, "webhook-bind-address", ":9443", "`address` on which webhooks are served")
@@ -99,6 +103,8 @@ func (o options) validate() error {
 		return fmt.Errorf("--log-format=%s: want json or text", o.logFormat)
 	case o.namespace == "":
 		return errors.New("--namespace is empty: say where the ledger is to be kept")
+	case o.metricsCerts != "" && !o.metricsSecure:
+		return fmt.Errorf("--metrics-cert-dir=%s is not used without --metrics-secure: add that, or leave it away", o.metricsCerts)
 	case o.webhooks && slices.Contains(o.webhookNames, ""):
 		return errors.New("--webhook-dns-name is empty: give a name, or leave it away")
 	case o.leaderElect && (o.retryPeriod <= 0 || o.renewDeadline <= o.retryPeriod || o.leaseDuration <= o.renewDeadline):

@@ -39,6 +39,7 @@ func TestParseRefuses(t *testing.T) {
 		"a flag that is none":        {[]string{"--drain"}, "drain"},
 		"no namespace":               {[]string{"--namespace="}, "--namespace is empty"},
 		"a port that is none":        {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
+		"a certificate for nothing":  {[]string{"--metrics-cert-dir=/certs"}, "--metrics-cert-dir=/certs is not used without --metrics-secure"},
 		"a webhook without a name":   {[]string{"--webhook-dns-name="}, "--webhook-dns-name is empty"},
 		"a deadline after the lease": {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
 	} {

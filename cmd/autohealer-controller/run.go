@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
@@ -74,7 +76,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		LeaseDuration:                       &o.leaseDuration,
 		RenewDeadline:                       &o.renewDeadline,
 		RetryPeriod:                         &o.retryPeriod,
-		Metrics:                             metricsserver.Options{BindAddress: o.metricsAddress},
+		Metrics:                             o.metrics(),
 		HealthProbeBindAddress:              o.probeAddress,
 	})
 	if err != nil {
@@ -85,6 +87,19 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	}
 	log.Info("starting", "version", version, "namespace", o.namespace, "identity", self)
 	return mgr.Start(ctx)
+}
+
+// metrics says how metrics are served: in plain text to every client, or over TLS to
+// those that the API server lets get /metrics.
+func (o options) metrics() metricsserver.Options {
+	served := metricsserver.Options{BindAddress: o.metricsAddress}
+	if o.metricsSecure {
+		served.SecureServing, served.CertDir = true, o.metricsCerts
+		served.FilterProvider = filters.WithAuthenticationAndAuthorization
+		// Without HTTP/2: a scrape is one request, and floods of streams are no concern then.
+		served.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
+	}
+	return served
 }
 
 // assemble adds to the manager what it is to run.

@@ -1,0 +1,96 @@
+package deploy_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// TestSecureMetrics scrapes a controller as docs/metrics.md says, with the tokens of two
+// accounts and without one.
+func TestSecureMetrics(t *testing.T) {
+	c := cluster{testbed.New(t, testbed.Config{})}
+	if err := rig.Install(t.Context(), c.Cluster); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "create", "namespace", "monitoring"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", "metrics"); err != nil {
+		t.Fatal(err)
+	}
+	_, bind, found := strings.Cut(shown(t, "../docs/metrics.md", "## Over TLS"), "kubectl create ")
+	if !found {
+		t.Fatal("the page does not say how to give the right")
+	}
+	if _, err := c.Kubectl(t.Context(), append([]string{"create"}, strings.Fields(bind)...)...); err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for name, content := range map[string][]byte{"tls.crt": certificate, "tls.key": key} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Args: []string{"--metrics-secure", "--metrics-cert-dir=" + folder}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(certificate)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}}}
+	defer client.CloseIdleConnections()
+	scrape := func(account string) error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+controller.Metrics+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		if account != "" {
+			config, err := c.ServiceAccountConfig(t.Context(), "monitoring", account)
+			if err != nil {
+				return err
+			}
+			request.Header.Set("Authorization", "Bearer "+config.BearerToken)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		page, err := io.ReadAll(response.Body)
+		if err == nil && (response.StatusCode != http.StatusOK || !strings.Contains(string(page), "\nautohealer_")) {
+			err = fmt.Errorf("%s: %.200s", response.Status, page)
+		}
+		return err
+	}
+	for account, want := range map[string]string{"": "401 ", "somebody": "403 "} {
+		eventually(t, "an answer to "+account, func() error {
+			if err := scrape(account); err == nil || !strings.HasPrefix(err.Error(), want) {
+				return fmt.Errorf("%w, want %s", err, want)
+			}
+			return nil
+		})
+	}
+	eventually(t, "the metrics", func() error { return scrape("prometheus") })
+	if response, err := http.Get("http://" + controller.Metrics + "/metrics"); err == nil { //nolint:noctx // refused at once
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			t.Error("the metrics are served in plain text too")
+		}
+	}
+}
