@@ -43,7 +43,10 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
 		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
 	kept.Add(number(a.memory.Err() == nil))
-	return slices.Concat([]*metrictext.Family{problems, standing, info, kept}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
+	unknown := &metrictext.Family{Name: "autohealer_agent_unknown_stored", Kind: metrictext.Gauge,
+		Help: "Fields of the state that a newer agent has stored and this one does not know. They are kept as they are."}
+	unknown.Add(float64(a.memory.CountUnknown()))
+	return slices.Concat([]*metrictext.Family{problems, standing, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {

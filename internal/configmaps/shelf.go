@@ -125,6 +125,16 @@ func inForce(all map[types.UID]Kept) (sets []*v1alpha1.ConditionSet) {
 	return sets
 }
 
+// storedVersion is what a revision holds: a copy of the ConfigMap, and since there are
+// versions that of the format. A revision is never changed, so a field that is not known
+// stays where it is.
+type storedVersion struct {
+	Version int `json:"version"`
+	*corev1.ConfigMap
+}
+
+const storedVersionNow = 1
+
 // open reads the version that a revision holds.
 func open(revision *appsv1.ControllerRevision) (*Version, error) {
 	source := &corev1.ConfigMap{}
@@ -141,7 +151,7 @@ func open(revision *appsv1.ControllerRevision) (*Version, error) {
 // they could not be deleted, they are the next time. With an error what was kept
 // before still is, or this one is: Keep may be tried again.
 func (s *Shelf) Keep(ctx context.Context, before Kept, v *Version) (Kept, error) {
-	text, err := json.Marshal(v.source)
+	text, err := json.Marshal(storedVersion{storedVersionNow, v.source})
 	if err != nil {
 		return before, err
 	}

@@ -85,6 +85,7 @@ func (l *loop) takeInheritance(now time.Time) {
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
 	}
 	l.pages.stored, l.pages.inherited = l.pages.inherited, nil
+	l.pages.tidyAt = now // what the one before has left goes at once
 	l.inheritKept(now)
 	for _, node := range slices.Sorted(maps.Keys(l.beds)) {
 		l.findDepartures(now, l.beds[node])

@@ -3,7 +3,6 @@ package poolblock
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -29,18 +29,25 @@ const (
 	// a pool fits into one.
 	copyPrefix  = "autohealer-repair-"
 	longestPool = 180
+	// copyVersion is that of the copies that are made. Those from before there were
+	// versions have none, and say the same.
+	copyVersion = 1
 )
 
 // good is the last block of a pool that could be followed, as its copy says it.
 type good struct {
-	Pool string    `json:"pool"`
-	UID  types.UID `json:"uid"`
+	// Version is that of the copy as newCopy writes it.
+	Version int       `json:"version"`
+	Pool    string    `json:"pool"`
+	UID     types.UID `json:"uid"`
 	// Generation is the pool's when a block was seen there.
 	Generation int64 `json:"generation"`
 	// Definition is the version of the CRD under which a block was seen there last,
 	// empty if none was for certain.
 	Definition string               `json:"definition,omitempty"`
 	Block      *v1alpha1.RepairSpec `json:"repair"`
+	// Unknown are fields of a newer version, which the next copy has too.
+	Unknown format.Unknown `json:"-"`
 }
 
 // saysLike says whether another does as well for whoever takes over. A copy is not made
@@ -84,10 +91,11 @@ func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*a
 // readCopy returns the block that a copy holds.
 func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	read := &good{}
-	if err := json.Unmarshal(revision.Data.Raw, read); err != nil {
-		return nil, err
-	}
+	unknown, err := format.Read(revision.Data.Raw, read)
+	read.Version, read.Unknown = 0, unknown
 	switch {
+	case err != nil:
+		return nil, err
 	case read.UID == "":
 		return nil, errors.New("it does not say of which NodePool it is")
 	case read.Block == nil:
@@ -101,7 +109,9 @@ func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 // newCopy returns a copy. Its name is the same for everyone who wants to make one with
 // that number, so that two who lead at once cannot both.
 func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevision, error) {
-	text, err := json.Marshal(g)
+	versioned := *g
+	versioned.Version = copyVersion
+	text, err := format.Write(versioned, g.Unknown)
 	if err != nil {
 		return nil, fmt.Errorf("writing the copy of the block of NodePool %s: %w", g.Pool, err)
 	}

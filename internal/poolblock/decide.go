@@ -77,7 +77,7 @@ func remember(pool *karpenter.NodePool, is state, fault error, last *good, v vie
 	}
 	next := &good{Pool: pool.Name, UID: pool.UID, Generation: pool.Generation}
 	if last != nil {
-		next.Definition, next.Block = last.Definition, last.Block
+		next.Definition, next.Block, next.Unknown = last.Definition, last.Block, last.Unknown
 	}
 	if fault == nil {
 		next.Block = pool.Spec.Repair

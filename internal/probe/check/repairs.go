@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/format"
 )
 
 // RepairsFolder is where the processes of a node agree on what they have restarted. What
@@ -35,6 +37,34 @@ type Repairs struct {
 // tried is what was tried, by unit.
 type tried map[string]try
 
+// storedTries is the file of it. Before there were versions it was the map of units
+// alone.
+type storedTries struct {
+	Version int            `json:"version"`
+	Units   tried          `json:"units"`
+	unknown format.Unknown // fields of a newer version
+}
+
+const triedVersion = 1
+
+func parseTries(text []byte) (s storedTries, err error) {
+	var versioned struct {
+		Version *int `json:"version"`
+	}
+	if json.Unmarshal(text, &versioned) != nil || versioned.Version == nil {
+		err := json.Unmarshal(text, &s.Units)
+		return s, err
+	}
+	unknown, err := format.Read(text, &s)
+	s.unknown = unknown
+	return s, err
+}
+
+func (s storedTries) text() ([]byte, error) {
+	s.Version = triedVersion
+	return format.Write(s, s.unknown)
+}
+
 // try is what was done about a unit, and how it has been since.
 type try struct {
 	// At is when it was last to be restarted, whatever came of it.
@@ -45,6 +75,22 @@ type try struct {
 	By string `json:"by,omitempty"`
 	// Well is since when it has been well again; zero if it is not.
 	Well time.Time `json:"well,omitzero"`
+	// Unknown are fields of a newer version.
+	Unknown format.Unknown `json:"-"`
+}
+
+// UnmarshalJSON keeps fields that are not known.
+func (t *try) UnmarshalJSON(text []byte) error {
+	type plain try
+	unknown, err := format.Read(text, (*plain)(t))
+	t.Unknown = unknown
+	return err
+}
+
+// MarshalJSON writes them back.
+func (t try) MarshalJSON() ([]byte, error) {
+	type plain try
+	return format.Write(plain(t), t.Unknown)
 }
 
 // The files of the folder.
@@ -106,21 +152,22 @@ func (r *Repairs) recall() (tried, error) {
 		defer r.notes.Unlock()
 		return maps.Clone(r.tried), nil
 	}
-	return r.read()
+	was, err := r.read()
+	return was.Units, err
 }
 
-func (r *Repairs) read() (tried, error) {
+func (r *Repairs) read() (storedTries, error) {
 	path := filepath.Join(r.Folder, triedFile)
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+		return storedTries{}, nil
 	case err != nil:
-		return nil, fmt.Errorf("reading what was restarted: %w", err)
+		return storedTries{}, fmt.Errorf("reading what was restarted: %w", err)
 	}
-	var was tried
-	if err := json.Unmarshal(text, &was); err != nil {
-		return nil, fmt.Errorf("reading what was restarted: %s: %w; remove it", path, err)
+	was, err := parseTries(text)
+	if err != nil {
+		return storedTries{}, fmt.Errorf("reading what was restarted: %s: %w; remove it", path, err)
 	}
 	return was, nil
 }
@@ -146,15 +193,15 @@ func (r *Repairs) note(name string, become func(try) try) error {
 	if err != nil {
 		return err
 	}
-	if was == nil {
-		was = tried{}
+	if was.Units == nil {
+		was.Units = tried{}
 	}
-	was[name] = become(was[name])
+	was.Units[name] = become(was.Units[name])
 	return r.write(name, was)
 }
 
-func (r *Repairs) write(name string, was tried) error {
-	text, err := json.Marshal(was)
+func (r *Repairs) write(name string, was storedTries) error {
+	text, err := was.text()
 	if err != nil {
 		return fmt.Errorf("noting the restart of %s: %w", name, err)
 	}

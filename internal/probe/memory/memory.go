@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
@@ -45,6 +46,8 @@ type Entry struct {
 	// Left is since when nobody asks for the monitor, zero if somebody does. It is what
 	// Ask says, whatever is kept.
 	Left time.Time `json:"left,omitzero"`
+	// Unknown are fields that a newer version has kept. They stay, whatever is kept.
+	Unknown format.Unknown `json:"-"`
 }
 
 // Memory is safe for use by several goroutines.
@@ -128,6 +131,9 @@ func (m *Memory) recall() error {
 	if err == nil && text != nil {
 		m.state, err = parse(text)
 	}
+	if m.state.Version > version {
+		m.log.Warn("a newer agent has written the state; what this one does not know is kept", "version", m.state.Version, "known", version)
+	}
 	if err != nil {
 		m.log.Error("what was remembered cannot be used, beginning anew", "err", err, "putAside", badFile)
 		if err := m.in.Rename(stateFile, badFile); err != nil {
@@ -135,6 +141,13 @@ func (m *Memory) recall() error {
 		}
 	}
 	return nil
+}
+
+// CountUnknown returns how many fields of the state this version does not know.
+func (m *Memory) CountUnknown() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.countUnknown()
 }
 
 // LastBoot is the identity of the boot in which the state was written last, empty if
@@ -166,7 +179,7 @@ func (m *Memory) Keep(key string, entry Entry, urgent bool) {
 	// The reader may use its bytes again.
 	entry = Entry{Position: bytes.Clone(entry.Position), State: bytes.Clone(entry.State)}
 	m.change(urgent, func(s *state) {
-		entry.Left = s.Monitors[key].Left
+		entry.Left, entry.Unknown = s.Monitors[key].Left, s.Monitors[key].Unknown
 		s.Monitors[key] = entry
 	})
 }

@@ -187,13 +187,13 @@ func TestASecondAgentIsToldWhoUsesTheFolder(t *testing.T) {
 
 func TestAStateThatCannotBeUsedIsPutAside(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty":              "",
-		"half":               `{"version":1,"boot":"b","monitors":{"kernel":{"posit`,
-		"zeros":              "\x00\x00\x00\x00",
-		"another version":    `{"version":2,"boot":"b","monitors":{"kernel":{"state":1}}}`,
-		"no version":         `{"boot":"b","monitors":{"kernel":{"state":1}}}`,
-		"something else":     `["version"]`,
-		"more than there is": `{"version":1,"boot":"b","monitors":{}}{}`,
+		"empty":                    "",
+		"half":                     `{"version":1,"boot":"b","monitors":{"kernel":{"posit`,
+		"zeros":                    "\x00\x00\x00\x00",
+		"a version that never was": `{"version":-1,"boot":"b","monitors":{"kernel":{"state":1}}}`,
+		"no version":               `{"boot":"b","monitors":{"kernel":{"state":1}}}`,
+		"something else":           `["version"]`,
+		"more than there is":       `{"version":1,"boot":"b","monitors":{}}{}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -341,7 +341,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"version":1,"boot":"b","monitors":{"kernel":{"position":{"next":7},"state":[1,null,"x"]}},"labels":{"a":"b"}}`))
 	f.Add([]byte(`{"version":1,"monitors":null,"labels":null}`))
 	f.Add([]byte(`{"version":1,"monitors":{"a":null,"b":{}},"labels":{}}`))
-	f.Add([]byte(`{"version":2}`))
+	f.Add([]byte(`{"version":2,"new":[1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		first, err := parse(text)
 		if err != nil {

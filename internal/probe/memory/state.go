@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/resourcestack/autohealer/internal/format"
 )
 
 // state is what the file holds.
@@ -15,26 +17,52 @@ type state struct {
 	Labels   *map[string]string `json:"labels,omitempty"`
 	Texts    map[string]string  `json:"texts,omitempty"`
 	Note     string             `json:"note,omitempty"`
+	Unknown  format.Unknown     `json:"-"`
 }
 
-// version of the file. A file of another is not understood.
+// version of the file. Of a newer one, what is not known is kept.
 const version = 1
 
 func parse(text []byte) (state, error) {
 	var s state
-	if err := json.Unmarshal(text, &s); err != nil {
+	unknown, err := format.Read(text, &s)
+	if err != nil {
 		return state{}, err
 	}
-	if s.Version != version {
-		return state{}, fmt.Errorf("it is of version %d, and this agent knows version %d", s.Version, version)
+	if s.Version < version {
+		return state{}, fmt.Errorf("it is of version %d, which no agent has written", s.Version)
 	}
+	s.Unknown = unknown
 	return s, nil
 }
 
 func (s *state) text() ([]byte, error) {
 	s.Version = version
-	text, err := json.Marshal(s)
+	text, err := format.Write(s, s.Unknown)
 	return append(text, '\n'), err
+}
+
+// countUnknown returns how many fields this version does not know.
+func (s *state) countUnknown() int {
+	n := s.Unknown.Len()
+	for _, entry := range s.Monitors {
+		n += entry.Unknown.Len()
+	}
+	return n
+}
+
+// UnmarshalJSON keeps fields that are not known.
+func (e *Entry) UnmarshalJSON(text []byte) error {
+	type plain Entry
+	unknown, err := format.Read(text, (*plain)(e))
+	e.Unknown = unknown
+	return err
+}
+
+// MarshalJSON writes them back.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	type plain Entry
+	return format.Write(plain(e), e.Unknown)
 }
 
 // asked returns what is remembered when it is known which monitors are asked for, and
