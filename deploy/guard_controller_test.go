@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/report"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -171,8 +172,16 @@ func (c cluster) mightyController(t *testing.T) kubernetes.Interface {
 func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	admin := clientFor(t, c.AdminConfig())
+	// As much as an agent may say: what the expressions may cost is bounded.
+	full := func(status, reason string) (rows []string) {
+		for i := range report.MostConditions {
+			said := strings.Replace(row(fmt.Sprintf("Row%04d", i), status), "100% of it", strings.Repeat("x", report.LongestMessage), 1)
+			rows = append(rows, strings.Replace(said, "Tested", reason, 1))
+		}
+		return rows
+	}
 	for _, prepare := range []deed{
-		createLease("medik8s-leases", "node-theirs"), createLease(namespace, "autohealer-agent-"+theirs),
+		apply(theirs, full("False", "Tested")...), createLease("medik8s-leases", "node-theirs"), createLease(namespace, "autohealer-agent-"+theirs),
 		apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False")),
 		patch(mine, types.StrategicMergePatchType, `{"spec": {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, {"key": "example.com/theirs", "effect": "NoSchedule"}]},
 			"metadata": {"annotations": {"theirs": "x", "remediation.medik8s.io/manually-confirmed-healthy": ""}}}`),
@@ -304,6 +313,8 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"that a condition of the agent is over", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ofAgents + "KernelDeadlock"},
 		{"a condition of the agent gone", apply(mine, row("KernelDeadlock", "True")), ofAgents + "XfsShutdown"},
 		{"that the agent is silent", apply(mine, silent("KernelDeadlock", "Unknown", "AgentSilent"), row("XfsShutdown", "False")), ""},
+		{"that an agent that has said all it may is silent", apply(theirs, full("Unknown", "AgentSilent")...), ""},
+		{"that one is well again", apply(theirs, full("False", "Tested")...), ofAgents + "Row0000, Row0001"},
 		{"a node deleted", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
 		}, "the controller may neither create nor delete nodes"},
