@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 // with 14 conditions and 20 labels in 10 pools and 3 zones, one node in twenty
 // sick. Of the ten rules of a pool two are ConditionSets with NoExecute, two
 // with NoSchedule, three health checks, two repair rules and a ready timeout;
-// half of them ask for a condition to have stood for some minutes.
+// half of them ask for a condition to have stood for some minutes. The repair rules and
+// the ready timeout share their caps, and at every size nodes are being replaced: at
+// any time some have gone, and their replacements are there and not ready.
 const (
 	benchPools            = 10
 	benchRulesPerPool     = 10
@@ -24,6 +27,7 @@ const (
 	benchSickPerMille     = 50
 	benchBytesPerNode     = 1500
 	benchTouchedPerChange = 2
+	benchStarting         = 2 // replacements that are not ready yet
 )
 
 var benchStart = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
@@ -39,9 +43,19 @@ type ward struct {
 	sick  []int   // nodes with a sick condition
 	rng   *rand.Rand
 	now   time.Time
+
+	index    map[string]int // of the nodes by name
+	due      []int          // nodes for which a termination was decided
+	gone     int            // the node that has gone and has no replacement yet, -1 for none
+	starting []int          // replacements that are not ready yet, the oldest first
+	departed int            // nodes that have gone so far
 }
 
-type nodeName struct{ name, uid string }
+type nodeName struct {
+	name, uid string
+	created   time.Time
+	isReady   bool
+}
 
 func conditionType(i int) string {
 	if i == 0 {
@@ -97,7 +111,7 @@ func benchRules(tb testing.TB) []triage.Rule {
 			case i < 9:
 				r.ID = triage.RuleID{Kind: triage.Repair, Name: name}
 				r.When.Signals = []triage.Signal{signal(0), signal(i + 2), signal(i + 3), signal(i + 4)}
-				r.Bound.Cap = limit(1)
+				r.Bound.Cap, r.Bound.Pool = limit(1), fmt.Sprintf("NodePool/pool-%d", pool)
 				r.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
 			default:
 				r.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: name}
@@ -105,7 +119,7 @@ func benchRules(tb testing.TB) []triage.Rule {
 					{Condition: triage.Ready, Status: triage.False, For: 10 * time.Minute, FromCreation: true},
 					{Condition: triage.Ready, Status: triage.Unknown, For: 10 * time.Minute, FromCreation: true},
 				}
-				r.Bound.Cap = limit(1)
+				r.Bound.Cap, r.Bound.Pool = limit(1), fmt.Sprintf("NodePool/pool-%d", pool)
 				r.Response.Ladder = []triage.Step{{Action: triage.Terminate}}
 			}
 			rules = append(rules, r)
@@ -132,6 +146,10 @@ func benchPool(pool int) triage.Node {
 func (w *ward) observe(i int) {
 	n := &w.pools[i%benchPools]
 	n.Name, n.UID, n.Zone = w.names[i].name, w.names[i].uid, benchZones[i%len(benchZones)]
+	transition := n.Conditions[0].Transition
+	if n.Created, n.Initialized = w.names[i].created, w.names[i].isReady; !n.Initialized {
+		n.Conditions[0].Status, n.Conditions[0].Transition = triage.False, n.Created
+	}
 	n.Labels["kubernetes.io/hostname"] = n.Name
 	n.Labels["topology.kubernetes.io/zone"] = n.Zone
 	ill := int(w.ill[i])
@@ -139,15 +157,15 @@ func (w *ward) observe(i int) {
 		n.Conditions[ill].Status, n.Conditions[ill].Transition = sickStatus(ill), w.now
 	}
 	w.core.Observe(w.now, *n)
-	if ill >= 0 {
-		n.Conditions[ill].Status, n.Conditions[ill].Transition = healthyStatus(ill), n.Created
+	for _, k := range []int{0, max(ill, 0)} {
+		n.Conditions[k].Status, n.Conditions[k].Transition = healthyStatus(k), transition
 	}
 }
 
 // newWard builds a cluster of so many nodes.
 func newWard(tb testing.TB, size int) *ward {
 	tb.Helper()
-	w := &ward{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart}
+	w := &ward{core: triage.New(), rng: rand.New(rand.NewPCG(1, 2)), now: benchStart, index: map[string]int{}, gone: -1}
 	for _, r := range benchRules(tb) {
 		if err := w.core.SetRule(w.now, r); err != nil {
 			tb.Fatal(err)
@@ -160,7 +178,10 @@ func newWard(tb testing.TB, size int) *ward {
 		w.names = append(w.names, nodeName{
 			name: fmt.Sprintf("ip-10-%d-%d-%d.example.internal", i>>16, i>>8&255, i&255),
 			uid:  fmt.Sprintf("5e1f9a62-0000-4000-8000-%012d", i),
+
+			created: benchStart.Add(-time.Duration(i*7919%1000) * time.Hour), isReady: true,
 		})
+		w.index[w.names[i].name] = i
 		w.ill, w.at = append(w.ill, -1), append(w.at, 0)
 		w.observe(i)
 	}
@@ -173,29 +194,97 @@ func newWard(tb testing.TB, size int) *ward {
 }
 
 // step flips a condition of a random node: a healthy one falls sick, or one of
-// the sick recovers, in turn, so that as many stay sick.
+// the sick recovers, in turn, so that as many stay sick. Of 64 steps three are of nodes
+// that are replaced: one goes, another comes, a third becomes ready.
 func (w *ward) step(i int) {
-	if i%2 == 0 {
-		w.flip(w.rng.IntN(len(w.names)))
-	} else {
+	switch {
+	case i%64 == 61 && w.depart(), i%64 == 62 && w.arrive(), i%64 == 63 && w.start():
+	case len(w.sick) < len(w.names)*benchSickPerMille/1000:
+		i := w.rng.IntN(len(w.names))
+		for w.ill[i] >= 0 {
+			i = w.rng.IntN(len(w.names))
+		}
+		w.flip(i)
+	default:
 		w.flip(w.sick[w.rng.IntN(len(w.sick))])
 	}
 }
 
+// depart takes away a node for which a termination was decided, if there is one.
+func (w *ward) depart() bool {
+	for len(w.due) > 0 {
+		i := w.due[0]
+		w.due = w.due[1:]
+		plan, _ := w.core.Plan(w.names[i].name)
+		if plan.Treatment == nil || plan.Treatment.Action != triage.Terminate {
+			continue
+		}
+		w.tick()
+		if w.ill[i] >= 0 {
+			w.recover(i)
+		}
+		delete(w.index, w.names[i].name)
+		w.core.Forget(w.now, w.names[i].name)
+		w.gone = i
+		w.departed++
+		w.drain()
+		return true
+	}
+	return false
+}
+
+// arrive brings the replacement of the node that has gone. It is not ready yet.
+func (w *ward) arrive() bool {
+	i := w.gone
+	if i < 0 {
+		return false
+	}
+	w.tick()
+	w.gone = -1
+	n := &w.names[i]
+	n.name, n.uid = fmt.Sprintf("replacement-%d", w.departed), fmt.Sprintf("5e1f9a62-0000-4000-9000-%012d", w.departed)
+	n.created, n.isReady = w.now, false
+	w.index[n.name] = i
+	w.starting = append(w.starting, i)
+	w.observe(i)
+	w.drain()
+	return true
+}
+
+// start lets the oldest replacement become ready, if there are several.
+func (w *ward) start() bool {
+	if len(w.starting) <= benchStarting {
+		return false
+	}
+	w.tick()
+	i := w.starting[0]
+	w.starting = w.starting[1:]
+	w.names[i].isReady = true
+	w.observe(i)
+	w.drain()
+	return true
+}
+
+func (w *ward) tick() { w.now = w.now.Add(time.Millisecond) }
+
 // flip is one operation: observe, plan, and plan every node that this wakes.
 func (w *ward) flip(i int) {
-	w.now = w.now.Add(time.Millisecond)
+	w.tick()
 	if w.ill[i] >= 0 {
-		last := w.sick[len(w.sick)-1]
-		w.sick[w.at[i]], w.at[last] = last, w.at[i]
-		w.sick = w.sick[:len(w.sick)-1]
-		w.ill[i] = -1
+		w.recover(i)
 	} else {
 		w.ill[i], w.at[i] = int8(w.rng.IntN(benchConditions)), int32(len(w.sick))
 		w.sick = append(w.sick, i)
 	}
 	w.observe(i)
 	w.drain()
+}
+
+func (w *ward) recover(i int) {
+	last := w.sick[len(w.sick)-1]
+	w.sick[w.at[i]], w.at[last] = last, w.at[i]
+	w.sick = w.sick[:len(w.sick)-1]
+	w.ill[i] = -1
 }
 
 // drain plans every node that was woken. What is to be taken back was never
@@ -210,21 +299,28 @@ func (w *ward) drain() {
 		for _, release := range plan.Release {
 			w.core.Abandon(w.now, name, release.Rule, 0)
 		}
+		if plan.Treatment != nil && plan.Treatment.Action == triage.Terminate && len(w.due) < 256 {
+			w.due = append(w.due, w.index[name])
+		}
 	}
 }
 
-// BenchmarkObserve measures one operation: a condition flips on a random node,
-// observe, plan, and plan every node that this wakes. Seed 1, 2.
+// BenchmarkObserve measures one operation: a condition flips on a random node, or one
+// that is replaced goes, comes or becomes ready; observe, plan, and plan every node that
+// this wakes. Seed 1, 2.
 func BenchmarkObserve(b *testing.B) {
 	for _, size := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("nodes=%d", size), func(b *testing.B) {
 			w := newWard(b, size)
-			before := w.core.Work()
+			runtime.GC()
+			before, departed := w.core.Work(), w.departed
 			b.ReportAllocs()
 			b.ResetTimer()
+			cpu := cpuTime(b)
 			for i := range b.N {
 				w.step(i)
 			}
+			cpu = cpuTime(b) - cpu
 			b.StopTimer()
 			after := w.core.Work()
 			judged := float64(after.Judged-before.Judged) / float64(b.N)
@@ -235,10 +331,29 @@ func BenchmarkObserve(b *testing.B) {
 			if touched > benchTouchedPerChange {
 				b.Errorf("%.2f nodes touched per change, want at most %d", touched, benchTouchedPerChange)
 			}
+			if walked := after.Walked - before.Walked; walked > 0 {
+				b.Errorf("%d nodes looked at in walks through all of them, want none", walked)
+			}
+			if w.departed == departed && b.N >= 1000 {
+				b.Errorf("no node has gone in %d steps", b.N)
+			}
+			b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(w.departed-departed)/float64(b.N), "departed/op")
 			b.ReportMetric(judged, "judged/op")
 			b.ReportMetric(touched, "touched/op")
 		})
 	}
+}
+
+// cpuTime is what the process has taken of the processors, which says more than the
+// clock does on a busy machine.
+func cpuTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // BenchmarkHeap measures what the core keeps of a node with 14 conditions and 20

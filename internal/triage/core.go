@@ -28,7 +28,7 @@ type Core struct {
 	alarms       queue // what time alone will change
 	candidates   queue // who may be served in this round
 	touched      []*rule
-	vacancies    []*departure // of nodes that have gone
+	vacancies    map[*departure]bool // of nodes that have gone
 	controlPlane controlPlane
 	woken        []*node
 	wokenHead    int
@@ -41,6 +41,7 @@ type Core struct {
 type Work struct {
 	Judged  int // times that a rule was held against a node
 	Touched int // times that a node was named as woken
+	Walked  int // nodes that were looked at in a walk through all of them
 }
 
 // Counts are the nodes of a population.
@@ -112,7 +113,9 @@ func New() *Core {
 		reported: map[symbol]int{},
 		rules:    map[RuleID]*rule{},
 		pools:    map[string]*pool{},
-		index:    selectorIndex{byLabel: map[label][]*rule{}},
+
+		vacancies: map[*departure]bool{},
+		index:     selectorIndex{byLabel: map[label][]*rule{}},
 	}
 	c.symbols.hold("")
 	c.agentSilent = c.symbols.hold(AgentSilent)
@@ -160,13 +163,18 @@ func (c *Core) RemoveRule(now time.Time, id RuleID) {
 func (c *Core) change(r *rule, redefine func()) {
 	before := r.groups
 	redefine()
-	for _, n := range c.everybody {
+	r.ages = nil
+	var ages []int64
+	for _, n := range c.walk() {
 		was, is := n.selectedBy(r), !r.gone && r.selects(n)
 		ep := n.episode(r)
 		if !was && !is && ep == nil {
 			continue
 		}
 		c.selectNode(n, r, was, is)
+		if is && r.countsAges() {
+			ages = append(ages, n.age())
+		}
 		if ep != nil {
 			ep.keepClocks(before, r.groups)
 			c.refit(ep)
@@ -176,7 +184,17 @@ func (c *Core) change(r *rule, redefine func()) {
 			c.wake(n)
 		}
 	}
+	if r.countsAges() {
+		r.ages = newAges(ages)
+	}
 	slices.SortFunc(c.woken[c.wokenHead:], func(a, b *node) int { return strings.Compare(a.name, b.name) })
+}
+
+// walk returns all nodes, and counts that they are looked at. Questions that change
+// nothing may be asked at the same time, so they do not count.
+func (c *Core) walk() []*node {
+	c.work.Walked += len(c.everybody)
+	return c.everybody
 }
 
 // Abandon tells that a response which was decided is not on the node and is not
@@ -236,10 +254,12 @@ func (c *Core) Resume(now time.Time, g Grant) {
 			c.consider(ep)
 			c.wake(n)
 		}
-		if ep.departure != nil {
-			if ep.departure.replaced = g.Replaced; !g.Replaced {
-				ep.departure.by = nil
+		if d := ep.departure; d != nil {
+			d.replaced = g.Replaced
+			if !g.Replaced {
+				d.by = nil
 			}
+			d.enqueue()
 		}
 	}
 	c.retire(r)
@@ -248,12 +268,15 @@ func (c *Core) Resume(now time.Time, g Grant) {
 
 func (c *Core) resumeVacancy(r *rule, g Grant) {
 	gone := nanos(g.Gone)
-	isKnown := func(d *departure) bool { return d.episode == nil && d.node == g.Node && d.uid == g.UID }
-	if later(gone, ReplacementWait) <= c.now || slices.ContainsFunc(r.departures, isKnown) {
+	isKnown := func(e entry) bool {
+		d := e.ticket.departure
+		return d.episode == nil && d.node == g.Node && d.uid == g.UID
+	}
+	if later(gone, ReplacementWait) <= c.now || slices.ContainsFunc(r.departures.entries, isKnown) {
 		return // it has waited long enough, or does so already
 	}
-	d := &departure{rule: r, node: g.Node, uid: g.UID, step: g.Step, since: nanos(g.Since), controlPlane: g.ControlPlane}
-	r.departures = append(r.departures, d)
+	d := newDeparture(r, g.Node, g.UID, g.Step)
+	d.since, d.controlPlane = nanos(g.Since), g.ControlPlane
 	c.depart(d, gone)
 }
 
@@ -350,7 +373,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 		p.Gate = r.spec.Bound.Gate.Of(r.total.Meant())
 	}
 	if r.spec.Bound.Cap != nil {
-		p.Cap = r.spec.Bound.Cap.Of(c.basis(r))
+		p.Cap = r.spec.Bound.Cap.Of(r.basis())
 	}
 	p.Storm, p.CalmSince, p.CalmUntil = r.storm, instant(r.calmSince), instant(r.calmUntil())
 	return p, true
@@ -360,7 +383,7 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 // nodes: what an heir needs to know beside the facts.
 func (c *Core) Grants() []Grant {
 	var grants []Grant
-	for _, n := range c.everybody {
+	for _, n := range c.walk() {
 		for _, ep := range n.episodes {
 			if ep.active {
 				grants = append(grants, Grant{
@@ -371,7 +394,7 @@ func (c *Core) Grants() []Grant {
 			}
 		}
 	}
-	for _, d := range c.vacancies {
+	for d := range c.vacancies {
 		grants = append(grants, d.grant())
 	}
 	slices.SortFunc(grants, compareGrants)
@@ -385,7 +408,7 @@ func (c *Core) Departures() []Grant {
 		return nil
 	}
 	grants := make([]Grant, 0, len(c.vacancies))
-	for _, d := range c.vacancies {
+	for d := range c.vacancies {
 		grants = append(grants, d.grant())
 	}
 	slices.SortFunc(grants, compareGrants)

@@ -283,7 +283,7 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case CoolingDown:
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:
-		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(c.basis(r)), c.basis(r)
+		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.basis()), r.basis()
 		reason.Pool, reason.Departed = r.spec.Bound.Pool, r.departed()
 	case NotAllowed:
 		reason.Other = r.allowance.Words

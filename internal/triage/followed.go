@@ -16,8 +16,9 @@ type rule struct {
 	gate, full queue // who waits for the gate to open, and for room in the cap
 	barred     queue // who waits for somebody's word
 	unseen     queue // whose first step was decided and never seen
-	departures []*departure
-	standing   standing
+	departures queue // all of them, the first that was decided first
+	unreplaced queue // those of them for which no replacement has been counted
+	ages       *ages // of the selected nodes, nil unless the cap depends on them
 	episodes   int
 	isTouched  bool
 	pool       *pool      // with whom it shares its cap, nil for nobody
@@ -128,7 +129,7 @@ func (d *definition) release(drop func(symbol)) {
 
 // retire forgets a rule of which nothing is left but what is told before the rule is.
 func (c *Core) retire(r *rule) {
-	if r.gone && r.episodes == 0 && len(r.departures) == 0 {
+	if r.gone && r.episodes == 0 && r.departures.len() == 0 {
 		c.leavePool(r)
 		delete(c.rules, r.spec.ID)
 		if r.allowance != nil {

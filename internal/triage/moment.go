@@ -24,6 +24,9 @@ func instant(at int64) time.Time {
 	return time.Unix(0, at).UTC()
 }
 
+// wholeSeconds is the time as creation times are written.
+func wholeSeconds(at int64) int64 { return nanos(instant(at).Truncate(time.Second)) }
+
 // later adds without wrapping round.
 func later(at int64, d time.Duration) int64 {
 	if sum := at + int64(d); sum >= at {

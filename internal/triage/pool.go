@@ -97,37 +97,36 @@ func (r *rule) inTreatment() (taken int) {
 	return taken
 }
 
-// standing is how many of a rule's nodes are older than the first of those that are going,
-// or stand in for one. It is counted when somebody asks, and kept until nodes come or
-// leave.
-type standing struct {
-	before int64 // when the first was decided, zero if nothing is kept
-	nodes  int
-}
-
 // basis is of how many nodes a cap is a share: of those that are selected. While nodes are
 // being replaced their replacements are there beside them, and so would let more go, and
 // then more: a half would come to be nearly all. So of those that were made since the first
 // of them began to go, only those count that replace one that has gone. All of them are
 // all, also of those that are gone: nobody who says so wants the second half to wait until
 // the first one is replaced.
-func (c *Core) basis(r *rule) int {
-	limit, first := r.spec.Bound.Cap, r.firstToGo()
-	if limit == nil || !limit.Percent || first == 0 {
-		return r.total.Selected
-	}
-	if limit.isAll() {
+func (r *rule) basis() int {
+	if limit := r.spec.Bound.Cap; limit != nil && limit.isAll() {
 		return r.total.Selected + r.departed()
 	}
-	if r.standing.before != first {
-		r.standing = standing{before: first}
-		for _, n := range c.everybody {
-			if (n.created < first || n.standsIn) && n.selectedBy(r) {
-				r.standing.nodes++
-			}
-		}
+	first := r.firstToGo()
+	if r.ages == nil || first == 0 {
+		return r.total.Selected
 	}
-	return r.standing.nodes
+	return r.ages.before(first)
+}
+
+// countsAges says whether the cap of a rule is a share of the nodes that are old enough.
+func (r *rule) countsAges() bool {
+	limit := r.spec.Bound.Cap
+	return !r.gone && r.treats() && limit != nil && limit.Percent && !limit.isAll()
+}
+
+// age is the time by which a node counts as old enough. A node that stands in for another
+// is always old enough.
+func (n *node) age() int64 {
+	if n.standsIn {
+		return 0
+	}
+	return n.created
 }
 
 // firstToGo is when the first was decided of those that are to be replaced and those that
@@ -139,13 +138,13 @@ func (r *rule) firstToGo() (first int64) {
 		members = r.pool.members
 	}
 	for _, member := range members {
-		for _, d := range member.departures {
-			if at := nanos(instant(d.decided()).Truncate(time.Second)); first == 0 || at < first {
+		if member.departures.len() > 0 {
+			if at := member.departures.first().at; first == 0 || at < first {
 				first = at
 			}
 		}
 	}
-	return first
+	return wholeSeconds(first)
 }
 
 // departed is how many of those are gone and not replaced yet.

@@ -2,8 +2,8 @@ package triage
 
 import "strings"
 
-// ticket is a place in a queue: that of an episode, of a vacancy that waits for its
-// end, or of a rule that waits for the end of a storm.
+// ticket is a place in a queue: that of an episode, of a departure, or of a rule that
+// waits for the end of a storm.
 type ticket struct {
 	episode   *episode
 	departure *departure
@@ -101,6 +101,9 @@ func (q *queue) down(i int) {
 func (a entry) before(b entry) bool {
 	if a.at != b.at {
 		return a.at < b.at
+	}
+	if d, other := a.ticket.departure, b.ticket.departure; d != nil && other != nil {
+		return d.node < other.node
 	}
 	x, y := a.ticket.episode, b.ticket.episode
 	if x == nil || y == nil {

@@ -1,9 +1,6 @@
 package triage
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // departure is a termination, or a treatment that deletes its node, until its place
 // is free again.
@@ -19,6 +16,23 @@ type departure struct {
 	since, gone  int64
 	controlPlane bool
 	alarm        ticket
+	place        ticket // among the departures of the rule
+	open         ticket // among those that are to be replaced
+}
+
+func newDeparture(r *rule, node, uid string, step int) *departure {
+	d := &departure{rule: r, node: node, uid: uid, step: step}
+	d.alarm.departure, d.place.departure, d.open.departure = d, d, d
+	return d
+}
+
+// enqueue puts the departure where it belongs among those of its rule.
+func (d *departure) enqueue() {
+	d.forget()
+	d.rule.departures.push(d.decided(), &d.place)
+	if !d.replaced {
+		d.rule.unreplaced.push(d.decided(), &d.open)
+	}
 }
 
 // takeUp brings the episodes of a node in line with the responses found on it.
@@ -198,6 +212,7 @@ func (c *Core) setStep(ep *episode, step int, since int64) {
 // made to count.
 func (c *Core) touchGoing(ep *episode) {
 	if ep.departure != nil {
+		ep.departure.enqueue()
 		c.touchPool(ep.rule)
 	}
 }
@@ -208,8 +223,9 @@ func (c *Core) fitDeparture(ep *episode) {
 	case !ep.terminates && !ep.deletes:
 		c.dropDeparture(ep)
 	case ep.departure == nil:
-		ep.departure = &departure{rule: r, node: ep.node.name, uid: ep.node.uid, step: ep.step, episode: ep}
-		r.departures = append(r.departures, ep.departure)
+		ep.departure = newDeparture(r, ep.node.name, ep.node.uid, ep.step)
+		ep.departure.episode = ep
+		ep.departure.enqueue()
 	default:
 		ep.departure.step = ep.step
 	}
@@ -218,7 +234,7 @@ func (c *Core) fitDeparture(ep *episode) {
 // dropDeparture notes that it is not. With that another may be the first to go.
 func (c *Core) dropDeparture(ep *episode) {
 	if d := ep.departure; d != nil {
-		ep.rule.departures = slices.DeleteFunc(ep.rule.departures, func(other *departure) bool { return other == d })
+		d.forget()
 		ep.departure = nil
 		c.touchPool(ep.rule)
 	}
@@ -235,21 +251,21 @@ func (c *Core) depart(d *departure, gone int64) {
 		d.forget()
 		return
 	}
-	c.vacancies = append(c.vacancies, d)
+	d.enqueue()
+	c.vacancies[d] = true
 	d.rule.total.Treated++
 	d.rule.total.Departed++
 	c.touch(d.rule)
 	if d.controlPlane {
 		c.controlPlane.hold(d.node)
 	}
-	d.alarm.departure = d
 	c.alarms.push(later(gone, ReplacementWait), &d.alarm)
 }
 
 // fill frees the place of a node that has gone.
 func (c *Core) fill(d *departure) {
 	d.alarm.leave()
-	c.vacancies = slices.DeleteFunc(c.vacancies, func(other *departure) bool { return other == d })
+	delete(c.vacancies, d)
 	d.rule.total.Treated--
 	d.rule.total.Departed--
 	if d.controlPlane {
@@ -261,7 +277,8 @@ func (c *Core) fill(d *departure) {
 }
 
 func (d *departure) forget() {
-	d.rule.departures = slices.DeleteFunc(d.rule.departures, func(other *departure) bool { return other == d })
+	d.place.leave()
+	d.open.leave()
 }
 
 // grant is what an heir needs to know of a node that has gone.
@@ -285,15 +302,12 @@ func (d *departure) decided() int64 {
 func (c *Core) countReplacement(n *node) {
 	var oldest *departure
 	for _, r := range n.rules {
-		for _, d := range r.departures {
-			// Creation times are whole seconds.
-			decided := instant(d.decided()).Truncate(time.Second)
-			if d.replaced || d.uid == n.uid || instant(n.created).Before(decided) {
-				continue
-			}
-			if oldest == nil || d.decided() < oldest.decided() || d.decided() == oldest.decided() && d.node < oldest.node {
-				oldest = d
-			}
+		d := r.oldestUnreplaced(n)
+		if d == nil || n.created < wholeSeconds(d.decided()) {
+			continue
+		}
+		if oldest == nil || d.decided() < oldest.decided() || d.decided() == oldest.decided() && d.node < oldest.node {
+			oldest = d
 		}
 	}
 	switch {
@@ -303,18 +317,40 @@ func (c *Core) countReplacement(n *node) {
 		c.standIn(n)
 	default:
 		oldest.replaced, oldest.by = true, n
+		oldest.enqueue()
 	}
+}
+
+// oldestUnreplaced returns the departure of the rule that was decided first and waits for
+// a replacement, other than the node's own; nil for none.
+func (r *rule) oldestUnreplaced(n *node) (oldest *departure) {
+	var own []*ticket
+	for oldest == nil && r.unreplaced.len() > 0 {
+		if d := r.unreplaced.first().ticket.departure; d.uid != n.uid {
+			oldest = d
+		} else {
+			own = append(own, r.unreplaced.pop())
+		}
+	}
+	for _, t := range own {
+		r.unreplaced.push(t.departure.decided(), t)
+	}
+	return oldest
 }
 
 // standIn has a new node count for the one that has gone, which it replaces; nil is one of
 // which nobody knows.
 func (c *Core) standIn(n *node) {
-	if n == nil {
+	if n == nil || n.standsIn {
 		return
 	}
+	before := n.age()
 	n.standsIn = true
 	for _, r := range n.rules {
-		r.standing.before = 0
+		if r.ages != nil {
+			r.ages.remove(before)
+			r.ages.add(n.age())
+		}
 		c.touch(r)
 	}
 }

@@ -185,7 +185,7 @@ func (c *Core) offer(r *rule) {
 	if r.gate.len() > 0 && r.shut() == 0 {
 		c.move(&r.gate)
 	}
-	if r.full.len() > 0 && c.hasRoom(r) {
+	if r.full.len() > 0 && r.hasRoom() {
 		c.move(&r.full)
 	}
 	if r.barred.len() > 0 && r.isAllowed() {
@@ -204,9 +204,9 @@ func (c *Core) move(from *queue) {
 	c.candidates.push(at, from.pop())
 }
 
-func (c *Core) hasRoom(r *rule) bool {
+func (r *rule) hasRoom() bool {
 	limit := r.spec.Bound.Cap
-	return limit == nil || r.inTreatment() < limit.Of(c.basis(r))
+	return limit == nil || r.inTreatment() < limit.Of(r.basis())
 }
 
 // obstacle names what stops an eligible episode from getting its place, 0 for
@@ -229,7 +229,7 @@ func (c *Core) obstacle(ep *episode) Code {
 	if code := r.shut(); code != 0 {
 		return code
 	}
-	if !c.hasRoom(r) {
+	if !r.hasRoom() {
 		return CapFull
 	}
 	if treats && !r.isAllowed() {

@@ -156,7 +156,13 @@ func (c *Core) selectNode(n *node, r *rule, was, is bool) {
 	}
 	r.total.Selected += by
 	r.zone(n.zone).Selected += by
-	r.standing.before = 0
+	if r.ages != nil {
+		if is {
+			r.ages.add(n.age())
+		} else {
+			r.ages.remove(n.age())
+		}
+	}
 	c.touch(r)
 }
 

@@ -86,6 +86,67 @@ func TestWorkOfAChangeDoesNotGrowWithTheCluster(t *testing.T) {
 	}
 }
 
+// While nodes are replaced, a change costs no look at the nodes that it does not concern,
+// also when another node is the first to go and when a replacement begins to count.
+func TestWorkDoesNotGrowWithTheClusterWhileNodesAreReplaced(t *testing.T) {
+	for _, size := range []int{100, 10_000} {
+		core := triage.New()
+		now := benchStart
+		repair := soundRule()
+		repair.When.Signals = []triage.Signal{{Condition: "Broken", Status: triage.True}}
+		repair.Bound = triage.Bound{Cap: &triage.Limit{Number: 50, Percent: true}, Pool: "NodePool/default"}
+		repair.Response = triage.Response{Ladder: []triage.Step{{Action: triage.Terminate}}}
+		timeout := repair
+		timeout.ID = triage.RuleID{Kind: triage.ReadyTimeout, Name: "default"}
+		timeout.When.Signals = []triage.Signal{{Condition: triage.Ready, Status: triage.False, For: time.Hour, FromCreation: true}}
+		mustSet(t, core, now, repair)
+		mustSet(t, core, now, timeout)
+		node := func(i int, broken, ready triage.Status) triage.Node {
+			n := triage.Node{Name: fmt.Sprintf("worker-%d", i), UID: strconv.Itoa(i), Created: benchStart.Add(-time.Duration(i%1000) * time.Hour)}
+			if i >= size {
+				n.Created = benchStart.Add(time.Duration(i-size+1) * time.Minute)
+			}
+			n.Conditions = []triage.Condition{{Type: "Broken", Status: broken}, {Type: triage.Ready, Status: ready}}
+			return n
+		}
+		for i := range size {
+			core.Observe(now, node(i, triage.False, triage.True))
+		}
+		core.Loaded(now)
+		settle(core)
+
+		measure := func(change string, want triage.Work, wantCap int, do func()) {
+			t.Helper()
+			now = now.Add(time.Minute)
+			before := core.Work()
+			do()
+			settle(core)
+			after := core.Work()
+			got := triage.Work{Judged: after.Judged - before.Judged, Touched: after.Touched - before.Touched, Walked: after.Walked - before.Walked}
+			if got != want {
+				t.Errorf("at %d nodes, %s: %+v, want %+v", size, change, got, want)
+			}
+			if p, _ := core.Population(repair.ID); p.Cap != wantCap {
+				t.Errorf("at %d nodes, %s: at most %d may be in treatment, want %d", size, change, p.Cap, wantCap)
+			}
+		}
+		half := size / 2
+		measure("worker-0 breaks", triage.Work{Judged: 1, Touched: 1}, half, func() { core.Observe(now, node(0, triage.True, triage.True)) })
+		measure("worker-1 breaks", triage.Work{Judged: 1, Touched: 1}, half, func() { core.Observe(now, node(1, triage.True, triage.True)) })
+		measure("worker-0 goes", triage.Work{}, half-1, func() { core.Forget(now, "worker-0") })
+		measure("its replacement comes", triage.Work{Judged: 2, Touched: 1}, half-1, func() { core.Observe(now, node(size+3, triage.False, triage.False)) })
+		measure("its replacement is ready", triage.Work{Judged: 2, Touched: 1}, half, func() { core.Observe(now, node(size+3, triage.False, triage.True)) })
+		measure("worker-1 goes", triage.Work{}, half-1, func() { core.Forget(now, "worker-1") })
+		measure("a condition becomes Unknown", triage.Work{Judged: 1, Touched: 1}, half-1, func() { core.Observe(now, node(2, triage.Unknown, triage.True)) })
+		measure("time passes", triage.Work{}, half-1, func() { core.Advance(now) })
+		measure("a rule is edited", triage.Work{Judged: size - 1, Walked: size - 1}, (size-1)*40/100, func() {
+			edited := repair
+			edited.Bound.Cap = &triage.Limit{Number: 40, Percent: true}
+			mustSet(t, core, now, edited)
+		})
+	}
+}
+
 func mustSet(t *testing.T, core *triage.Core, now time.Time, r triage.Rule) {
 	t.Helper()
 	if err := core.SetRule(now, r); err != nil {
