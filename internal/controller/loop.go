@@ -42,6 +42,7 @@ type loop struct {
 	patients map[string]*patient
 	policies map[string]*policy
 	vetting  vetting
+	unowned  unowned
 
 	checks   checks
 	repairs  repairs
@@ -161,6 +162,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	}
 	l.lookAtRemains(now)
 	judging := l.judgeWaiting(now)
+	l.reportUnowned(now)
 	l.core.Advance(now)
 	l.considerWoken(now)
 	l.retry(now)
@@ -264,6 +266,7 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 	l.weighNode(node)
 	facts, err := observe.Node(node)
 	l.addCare(at, p, &facts)
+	l.unowned.update(p, unownedOn(node))
 	l.vetting.moved, l.vetting.toProve, l.sheets.moved = true, true, true
 	if l.cfg.Census != nil {
 		l.cfg.Census.Observe(facts)
@@ -294,6 +297,7 @@ func (l *loop) forget(now time.Time, p *patient) {
 	for _, policy := range p.shadowed {
 		l.repairs.shadow(policy, name, false)
 	}
+	l.unowned.update(p, nil)
 	l.machines.untie(p.node)
 	l.cfg.Metrics.keptMore("record", -p.unknown)
 	p.terminatedBy = triage.RuleID{}

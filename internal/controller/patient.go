@@ -65,6 +65,7 @@ type patient struct {
 
 	wanted    time.Time      // since when a taint is missing
 	ours      []triage.Taint // that are on the node
+	unowned   []taintID      // that are on the node, and that no record proves to be ours
 	findings  []triage.Reason
 	told      map[triage.RuleID]triage.Code // what people know of it under health checks and repair policies
 	toldWords map[triage.RuleID]string      // of those: by what they are held, without numbers
@@ -76,9 +77,10 @@ type patient struct {
 	terminatedBy triage.RuleID // the rule that it is to be terminated by, zero for none
 	outlives     *parting      // its claim, nil if that is there or was never marked
 
-	unreadable bool
-	unknown    int // entries and fields of its record that this version does not know
-	gone       bool
+	unreadable  bool
+	unknown     int              // entries and fields of its record that this version does not know
+	toldUnclear map[taintID]bool // taints of unclear ownership that people know of
+	gone        bool
 }
 
 // grant is a right, written in the ledger, to take places with one write.

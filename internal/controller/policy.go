@@ -46,6 +46,7 @@ type policy struct {
 	err         error                  // the same in words
 	awaitsNodes bool                   // it would be, if nodes reported something else
 	proof       proof                  // what it lacks until it is followed without a hold
+	unclear     map[string]taintID     // nodes with a taint that it may have placed, but no record proves it
 
 	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
 	version string                      // of the object that it was last stored in
@@ -322,6 +323,8 @@ func (l *loop) words(name string, reason triage.Reason) string {
 		return reason.String() + "; " + complaint
 	case isThere:
 		return reason.String()
+	case reason.Code == triage.Tainted && reason.Foreign > 0:
+		return reason.String()
 	case p.hasForeign(reason):
 		return reason.String() + "; somebody else's taint of that key and effect serves"
 	case p.trouble.tries > 0:
@@ -364,6 +367,7 @@ func (l *loop) statusOf(pol *policy, counts triage.Population) v1alpha1.Conditio
 		}
 	}
 	l.judgeSet(pol, &status, heldBack)
+	pol.judgeOwnership(&status)
 	return status
 }
 

@@ -249,6 +249,7 @@ func (l *loop) accept(now time.Time, pol *policy) {
 	l.vetting.toProve = l.vetting.toProve || len(lacks.types) > 0
 	pol.problems, pol.err, pol.unjudged, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
 	l.lookAtStatuses(now)
+	l.unowned.stale = true
 	l.showSheetOf(pol)
 	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
@@ -262,6 +263,7 @@ func (l *loop) refuse(now time.Time, pol *policy, problems []vet.Problem) {
 	pol.rule, pol.inForce = triage.Rule{}, nil
 	pol.problems, pol.err, pol.unjudged, pol.stale = problems, vet.Verdict{Problems: problems}.Err(), false, true
 	l.lookAtStatuses(now)
+	l.unowned.stale = true
 	l.showSheetOf(pol)
 	if !isNews {
 		return

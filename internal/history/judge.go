@@ -313,13 +313,25 @@ func (r *replay) judgeNumbers(w *writing) {
 		if d.effect != noExecute || w.evicted[d.set.name] {
 			continue // it takes no place, or the one that it had
 		}
-		if _, largest := r.boundsOf(d.set); c.selected && d.set.evicting > largest {
-			r.tell(CapExceeded, n.name, d.set.name, fmt.Sprintf("we placed the taint %s: %d of %d selected nodes carry it, at most %d may", d, d.set.evicting, d.set.selected, largest))
+		if _, largest := r.boundsOf(d.set); c.selected && d.set.evicting+r.foreignOf(d.set) > largest {
+			r.tell(CapExceeded, n.name, d.set.name, fmt.Sprintf("we placed the taint %s: %d of %d selected nodes carry it, at most %d may", d, d.set.evicting+r.foreignOf(d.set), d.set.selected, largest))
 		}
 		if !r.cfg.AnyTurn {
 			r.judgeTurn(n, d.set)
 		}
 	}
+}
+
+// foreignOf counts the nodes of a set that have its NoExecute without a record that we
+// placed it, for so long that the writer must know.
+func (r *replay) foreignOf(s *set) (nodes int) {
+	horizon := r.at.Time.Add(-r.cfg.Lag)
+	for _, n := range r.nodes {
+		if c := n.course(s.name); !c.foreignSince.IsZero() && c.foreignSince.Before(horizon) {
+			nodes++
+		}
+	}
+	return nodes
 }
 
 // judgeTurn says whether another node should have gone first. Each is given the

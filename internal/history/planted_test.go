@@ -54,6 +54,20 @@ func TestPlanted(t *testing.T) {
 			sick(s, twoOut, "n1", "n2", "n3")
 			s.we("n3", s.remove("deadlock", back), s.place("deadlock", out))
 		}},
+		"one node beside the taints of others": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
+			s.foreign("n4", out)
+			s.foreign("n5", out)
+			s.pass(2 * DefaultLag)
+			sick(s, twoOut, "n1")
+		}},
+		"one node after the records are lost": {CapExceeded, "3 of 5 selected nodes carry it, at most 2 may", func(s *story) {
+			sick(s, twoOut, "n1", "n2")
+			for _, n := range []string{"n1", "n2"} {
+				s.edit(admin, n, func(node *corev1.Node) { delete(node.Annotations, recordAnnotation) })
+			}
+			s.pass(2 * DefaultLag)
+			sick(s, map[string]string{"n3": out}, "n3")
+		}},
 		"a bound that shrank long ago": {CapExceeded, "2 of 3 selected nodes carry it, at most 1 may", func(s *story) {
 			sick(s, twoOut, "n1")
 			s.deleteNode(admin, "n4")

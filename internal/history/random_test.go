@@ -266,7 +266,10 @@ func (s *simulator) mayEvict(node *corev1.Node, set string) bool {
 		return false
 	}
 	evicts := func(n *corev1.Node) bool {
-		return slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.Rule == "ConditionSet/"+set && e.Effect == noExecute })
+		return slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.Rule == "ConditionSet/"+set && e.Effect == noExecute }) ||
+			slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { // or nobody can tell whose it is
+				return t.Key == w.TaintKey && string(t.Effect) == noExecute && !slices.ContainsFunc(carriedBy(n), func(e formTaint) bool { return e.is(t) })
+			})
 	}
 	if evicts(node) {
 		return true

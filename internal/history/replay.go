@@ -67,6 +67,7 @@ type course struct {
 	holdsSince    time.Time // without a break
 	waitsSince    time.Time // with NoSchedule in place of NoExecute
 	lostPlace     time.Time // when it last had no NoExecute any more
+	foreignSince  time.Time // with NoExecute of the set's key that is not recorded as ours
 
 	// disturbed says that since the last placement the set did not hold for a
 	// moment, or was edited.
@@ -278,6 +279,7 @@ func (r *replay) look(n *node, s *set) {
 	since(&c.selectedSince, s.rule.selects(n.labels), r.at.Time)
 	since(&c.holdsSince, f.verdict == holds, r.at.Time)
 	since(&c.waitsSince, waiting && !evicting && s.rule.follows() && s.rule.effect == noExecute, r.at.Time)
+	since(&c.foreignSince, selected && !evicting && s.counted != nil && n.foreign(s.counted.key, noExecute), r.at.Time)
 	c.disturbed = c.disturbed || f.verdict == not
 	if c.evicting && !evicting {
 		c.lostPlace = r.at.Time

@@ -45,6 +45,7 @@ func Node(n *corev1.Node) (triage.Node, error) {
 		})
 	}
 	note, err := record.Read(n.Annotations)
+	facts.Foreign = foreign(n.Spec.Taints, note)
 	if err != nil {
 		return facts, fmt.Errorf("node %s: %w", n.Name, err)
 	}
@@ -74,6 +75,16 @@ func taints(onNode []corev1.Taint, note record.Record) []triage.Taint {
 		}
 	}
 	return ours
+}
+
+// foreign returns the keys of the NoExecute taints on the node that are not on our note.
+func foreign(onNode []corev1.Taint, note record.Record) (keys []string) {
+	for _, t := range onNode {
+		if t.Effect == corev1.TaintEffectNoExecute && !note.Owns(t) {
+			keys = append(keys, t.Key)
+		}
+	}
+	return keys
 }
 
 // status reads a condition's status. The API server takes any text; what is

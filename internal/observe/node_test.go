@@ -130,6 +130,13 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 		{
 			name:   "no taint that is on the node alone",
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
+			want:   triage.Node{Foreign: []string{"example.com/a"}},
+		},
+		{
+			name:   "no taint whose value somebody has overwritten",
+			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			taints: []corev1.Taint{{Key: "example.com/a", Value: "theirs", Effect: "NoExecute", TimeAdded: at(added)}},
+			want:   triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
 			name: "no taint that somebody has replaced by an equal one",
@@ -138,6 +145,7 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 				{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added.Add(time.Second))},
 				{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added)},
 			},
+			want: triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
 			name:   "no taint of an effect that there is not",
@@ -186,7 +194,7 @@ func TestNodeWithARecordThatCannotBeRead(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "node worker-1: annotation "+record.Annotation) {
 				t.Errorf("the error is %v", err)
 			}
-			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}}
+			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}, Foreign: []string{"k"}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("facts (-want +got):\n%s", diff)
 			}

@@ -122,6 +122,10 @@ const (
 	RepairBlockVanished
 	// RepairBlockRestored: what was lost was put back.
 	RepairBlockRestored
+
+	// OwnershipUnclear: a node has a taint with the key and effect of a set, and no record
+	// proves that the controller placed it.
+	OwnershipUnclear
 )
 
 // judge is the action of whoever has not touched anything.
@@ -156,6 +160,7 @@ var happenings = [...]struct{ reason, action, kind string }{
 	RepairSchemaLost:             {"RepairSchemaLost", judge, corev1.EventTypeWarning},
 	RepairBlockVanished:          {"RepairBlockVanished", judge, corev1.EventTypeWarning},
 	RepairBlockRestored:          {"RepairBlockRestored", "Restore", corev1.EventTypeNormal},
+	OwnershipUnclear:             {"OwnershipUnclear", judge, corev1.EventTypeWarning},
 }
 
 // AboutSet refers to a ConditionSet, where it is written; nil to none.

@@ -53,6 +53,10 @@ type Counts struct {
 	// Departed are gone, and their place is kept for a replacement. The gate counts
 	// them with the sick, and with the selected nodes.
 	Departed int
+	// Foreign are selected, are not among Treated, and have a NoExecute taint with the
+	// key of the rule that this system cannot prove to be its own. The cap counts them
+	// with the treated.
+	Foreign int
 }
 
 // Unwell is how many nodes the gate counts.
@@ -79,7 +83,7 @@ type Population struct {
 	// number.
 	Gate, Cap int
 	// Pooled is how many are in treatment of those whom the cap counts: under this
-	// rule, and under all that share it.
+	// rule, with its foreign taints, and under all that share it.
 	Pooled int
 	// Storm says that the gate of a rule with a cooldown is closed: by more nodes
 	// than it allows, or since CalmSince by fewer, until CalmUntil.
@@ -172,6 +176,7 @@ func (c *Core) change(r *rule, redefine func()) {
 			continue
 		}
 		c.selectNode(n, r, was, is)
+		c.countForeign(n)
 		if is && r.countsAges() {
 			ages = append(ages, n.age())
 		}

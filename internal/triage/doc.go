@@ -110,6 +110,13 @@
 // replaced, unless they stand in for one that has gone: a replacement makes no room. A
 // cap of 100% is of all of them, those that are gone and not replaced included.
 //
+// Foreign taints: a NoExecute taint that is on a node and that the caller cannot prove to
+// be this system's ([Node.Foreign]) counts under the cap of every rule that selects the
+// node and places NoExecute with its key. The rule wants no taint of its own there, and
+// waits for nothing; the place is free when the facts no longer show the taint. It may
+// put more nodes under a cap than the cap allows: then nothing is begun. A taint that was
+// placed for another rule counts under that rule alone.
+//
 // Pools: rules of one pool share their caps. What any of them has in treatment, those
 // who are gone and not replaced among them, counts under the cap of each, which is
 // still a share of the nodes that the rule itself selects. A place that one gives back

@@ -174,6 +174,9 @@ func (c *Core) tally(n *node, by int) {
 	for _, r := range n.rules {
 		r.zone(n.zone).Selected += by
 	}
+	for _, r := range n.found.counted {
+		r.zone(n.zone).Foreign += by
+	}
 	for _, ep := range n.episodes {
 		if ep.sick {
 			ep.rule.zone(n.zone).Sick += by

@@ -351,7 +351,7 @@ func (c *Core) standing(ep *episode) Effect {
 		return NoSchedule
 	case !begins: // what stands stays, and what was decided only does not stand
 		return ep.stands
-	case taint.Effect == NoExecute && !ep.active:
+	case taint.Effect == NoExecute && !ep.active && !ep.rule.hasForeign(ep.node):
 		return NoSchedule
 	}
 	return taint.Effect
@@ -405,6 +405,10 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		return reason
 	}
 	reason.Code, reason.Key, reason.Effect = Tainted, taint.Key, effect
+	if effect == NoExecute && !ep.active { // which nothing but a foreign taint can bring about
+		reason.Foreign = 1
+		return reason
+	}
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
 	}
@@ -431,7 +435,8 @@ func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	case !c.loaded:
 		reason.Other = stillLoading
 	case r.spec.Bound.Cap != nil:
-		reason.Have, reason.Limit, reason.Of = r.total.Treated, r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
+		reason.Foreign = r.total.Foreign
 	}
 }
 

@@ -218,6 +218,7 @@ func (h *history) give(d decider, now time.Time, facts []triage.Node) {
 		clear(node.Taints)
 		clear(node.Treatments)
 		clear(node.Memories)
+		clear(node.Foreign)
 	}
 }
 
@@ -364,6 +365,8 @@ func (h *history) step() {
 		{6, h.treatmentDeletes},
 		{5, h.abandon},
 		{3, h.settle},
+		{2, h.recordIsLost},
+		{3, h.foreignTaintChanges},
 		{1, h.observeAgain},
 		{1, h.restart},
 	} {
@@ -530,7 +533,9 @@ func (h *history) carry(plan triage.Plan) {
 	if done("taints") {
 		node.Taints = nil
 		for _, taint := range plan.Taints {
-			node.Taints = append(node.Taints, taint.Taint)
+			if taint.Effect != triage.NoExecute || !slices.Contains(node.Foreign, taint.Key) { // there is room for one
+				node.Taints = append(node.Taints, taint.Taint)
+			}
 		}
 	}
 	if planned := plan.Treatment; done("treatment") && planned != nil {
@@ -552,6 +557,55 @@ func (h *history) carry(plan triage.Plan) {
 	if !rare(h.t, 8) {
 		h.observe(node.Name)
 	}
+}
+
+// recordIsLost leaves the taints of ours on nodes, mostly on all of them, and takes away
+// what proves that they are ours.
+func (h *history) recordIsLost() {
+	var noted []string
+	for _, name := range h.names() {
+		if len(h.nodes[name].Taints) > 0 {
+			noted = append(noted, name)
+		}
+	}
+	if len(noted) == 0 {
+		h.carryOut()
+		return
+	}
+	if rare(h.t, 3) {
+		noted = []string{pick(h.t, noted)}
+	}
+	for _, name := range noted {
+		node := h.nodes[name]
+		for _, taint := range node.Taints {
+			if taint.Effect == triage.NoExecute && !slices.Contains(node.Foreign, taint.Key) {
+				node.Foreign = append(node.Foreign, taint.Key)
+				h.saw["records lost"]++
+			}
+		}
+		node.Taints, node.Memories = nil, nil
+	}
+	h.observe(noted...)
+}
+
+// foreignTaintChanges has another component place a NoExecute taint on a node, or remove
+// one of which nothing proves whose it is.
+func (h *history) foreignTaintChanges() {
+	if len(h.nodes) == 0 {
+		return
+	}
+	node := h.nodes[pick(h.t, h.names())]
+	key := pick(h.t, []string{"sick", "worn", "other"})
+	isOurs := func(t triage.Taint) bool { return t.Key == key && t.Effect == triage.NoExecute }
+	switch at := slices.Index(node.Foreign, key); {
+	case at >= 0:
+		node.Foreign = slices.Delete(slices.Clone(node.Foreign), at, at+1)
+	case slices.ContainsFunc(node.Taints, isOurs):
+		return // a node has one taint of a key and an effect
+	default:
+		node.Foreign = append(slices.Clone(node.Foreign), key)
+	}
+	h.observe(node.Name)
 }
 
 // treated lists the nodes that have a treatment in the cluster.
@@ -1074,6 +1128,9 @@ func describe(n triage.Node) string {
 	for _, t := range n.Taints {
 		fmt.Fprintf(&b, " taint:%s:%s:%s", t.Rule, t.Key, t.Effect)
 	}
+	for _, key := range n.Foreign {
+		fmt.Fprintf(&b, " foreign:%s", key)
+	}
 	for _, t := range n.Treatments {
 		fmt.Fprintf(&b, " treatment:%s:%d@%s", t.Rule, t.Step, at(t.Since))
 		if t.Failed {
@@ -1361,6 +1418,7 @@ func TestHistories(t *testing.T) {
 		"remembered through an Unknown with the same stamp", "remembered because no stamp tells it", "stamps of clocks that are wrong",
 		"not remembered: on dry run", "not remembered: nobody waits for it", "over", "abandoned", "resumed",
 		"dry-run findings", "dry-run releases", "dry-run releases of the unclear", "dry runs ended",
+		"records lost", "NoExecute of others that serves", "held: by taints of others",
 		"call-offs", "late writes", "late writes under a weaker effect", "resumed under a weaker effect",
 	}
 	wanted = slices.Concat(wanted, changesOfMind, coursesOfTreatment, poolsAndAllowances, []string{
@@ -1503,6 +1561,7 @@ func TestInvariants(t *testing.T) {
 	}
 	t.Logf("saw %s", strings.Join(courses, ", "))
 	requireSeen(t, saw, slices.Concat(inheritances, changesOfMind, coursesOfTreatment, provenCourses, []string{
+		"records lost", "begun beside taints of others",
 		"treatments", "gated", "control plane", "NoExecute", "capped", "dry-run plans", "dry-run releases", "dry runs at rest",
 		"placements under a cap", "placements beside others",
 		"effects weakened with something under way", "effects strengthened with something under way", "rules removed with something under way",
@@ -1592,6 +1651,10 @@ func (h *history) begun(saw map[string]int, g triage.Grant, facts triage.Node, g
 		}
 		if takesPlace(node, g.Rule) {
 			treated[name+"/"+node.UID] = true
+		}
+		if selects(rule, node) && rule.Response.Taint != nil && slices.Contains(node.Foreign, rule.Response.Taint.Key) {
+			treated[name+"/"+node.UID] = true
+			saw["begun beside taints of others"]++
 		}
 	}
 	gone := 0

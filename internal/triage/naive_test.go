@@ -807,6 +807,9 @@ func (t *twin) blocked(p *patient, rule triage.Rule) (triage.Reason, bool) {
 		if spares(rule, p.facts) {
 			return triage.Reason{Code: triage.FellBack}, true
 		}
+		if t.served(p, rule) {
+			return triage.Reason{Code: triage.Tainted}, true
+		}
 	} else {
 		if veto, vetoed := vetoOf(p.facts, rule.ID.Kind); vetoed {
 			return triage.Reason{Code: triage.Vetoed, Other: veto.Reason}, true
@@ -906,7 +909,16 @@ func (t *twin) pooled(id triage.RuleID) (taken int) {
 		}
 		taken += theirs
 	}
+	if rule, known := t.rules[id]; known {
+		taken += t.count(rule).Foreign
+	}
 	return taken
+}
+
+// served says that the node has the NoExecute that the rule would place, and that nobody
+// can tell whose it is.
+func (t *twin) served(p *patient, rule triage.Rule) bool {
+	return wantsNoExecute(rule) && !p.chart(rule.ID).active && slices.Contains(p.facts.Foreign, rule.Response.Taint.Key)
 }
 
 // inTreatment is how many places one rule has taken, known or gone.
@@ -984,6 +996,7 @@ func (t *twin) count(rule triage.Rule) triage.Counts {
 		n.Sick += zone.Sick
 		n.Treated += zone.Treated
 		n.Recovering += zone.Recovering
+		n.Foreign += zone.Foreign
 	}
 	n.Departed = t.unreplaced(rule.ID)
 	n.Treated += n.Departed
@@ -1012,6 +1025,9 @@ func (t *twin) zones(rule triage.Rule) map[string]triage.Counts {
 				n.Sick++
 			case c.active && c.treatment:
 				n.Recovering++
+			}
+			if t.served(p, rule) {
+				n.Foreign++
 			}
 		}
 		if c.active {
@@ -1108,6 +1124,10 @@ func (t *twin) Plan(name string) (triage.Plan, bool) {
 		}
 		switch reason.Code {
 		case triage.Tainted, triage.FellBack:
+			if placed == triage.NoExecute && t.served(p, rule) {
+				t.saw["NoExecute of others that serves"]++
+				break
+			}
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{
 				Taint:  triage.Taint{Rule: id, Key: rule.Response.Taint.Key, Effect: placed},
 				Reason: reason,
@@ -1423,6 +1443,10 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 	}
 
 	reason = triage.Reason{Code: triage.Tainted, Key: taint.Key, Effect: standing}
+	if standing == triage.NoExecute && t.served(p, rule) {
+		reason.Foreign = 1
+		return reason, standing, false
+	}
 	if pending {
 		reason.Until = eligible
 	}
@@ -1437,7 +1461,10 @@ func (t *twin) tainted(p *patient, rule triage.Rule, c *chart, v verdict) (reaso
 		case !t.loaded:
 			reason.Other = "the nodes are still being loaded"
 		default:
-			reason.Have, reason.Limit, reason.Of = counts.Treated, allows(rule.Bound.Cap, counts.Selected), counts.Selected
+			reason.Have, reason.Limit, reason.Of = counts.Treated+counts.Foreign, allows(rule.Bound.Cap, counts.Selected), counts.Selected
+			if reason.Foreign = counts.Foreign; counts.Treated < reason.Limit {
+				t.saw["held: by taints of others"]++
+			}
 		}
 	}
 	return reason, standing, false
@@ -1459,7 +1486,7 @@ func (t *twin) standing(p *patient, rule triage.Rule) triage.Effect {
 		return 0
 	}
 	if t.places(p, rule) {
-		if wantsNoExecute(rule) && (!c.active || spares(rule, p.facts)) {
+		if wantsNoExecute(rule) && (!c.active && !t.served(p, rule) || spares(rule, p.facts)) {
 			return triage.NoSchedule
 		}
 		return rule.Response.Taint.Effect
@@ -1739,6 +1766,7 @@ func cloneNode(n triage.Node) triage.Node {
 	n.Vetoes = slices.Clone(n.Vetoes)
 	n.Taints = slices.Clone(n.Taints)
 	n.Treatments = slices.Clone(n.Treatments)
+	n.Foreign = slices.Clone(n.Foreign)
 	n.Memories = slices.Clone(n.Memories)
 	return n
 }

@@ -49,6 +49,11 @@ type Node struct {
 	Taints     []Taint
 	Treatments []Treatment
 
+	// Foreign are the keys of the NoExecute taints on the node that are not among
+	// Taints: another component placed them, or nothing proves that this system did.
+	// The caller never removes them.
+	Foreign []string
+
 	// Memories is what an earlier plan asked to remember.
 	Memories []Memory
 }

@@ -43,6 +43,8 @@ type found struct {
 	treatments []Treatment
 	vetoes     []Veto
 	memories   []Memory
+	foreign    []string
+	counted    []*rule // whose cap counts the node because of a foreign taint
 }
 
 var nothingFound = &found{}
@@ -109,6 +111,7 @@ func (c *Core) observe(facts *Node) {
 		known = c.reselect(n)
 	}
 	c.takeUp(n)
+	c.countForeign(n)
 	for _, r := range n.rules {
 		if r.reads&concerns != 0 {
 			c.judge(n, r, true, !contains(known, r))
@@ -223,7 +226,7 @@ func isUnknown(s Status) int {
 func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
 	f := n.found
 	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
-		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) {
+		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) {
 		return false
 	}
 	n.found = &found{
@@ -231,6 +234,8 @@ func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
 		treatments: slices.Clone(facts.Treatments),
 		vetoes:     slices.Clone(facts.Vetoes),
 		memories:   slices.Clone(facts.Memories),
+		foreign:    slices.Clone(facts.Foreign),
+		counted:    f.counted,
 	}
 	return true
 }
@@ -282,6 +287,7 @@ func (c *Core) forget(n *node) {
 	for _, r := range slices.Clone(n.rules) {
 		c.selectNode(n, r, true, false)
 	}
+	c.countForeign(n)
 	for len(n.episodes) > 0 {
 		ep := n.episodes[len(n.episodes)-1]
 		c.setSick(ep, false)

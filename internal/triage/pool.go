@@ -89,7 +89,7 @@ func (c *Core) touchPool(r *rule) {
 // inTreatment is how many places are taken of those that the rule's cap allows.
 func (r *rule) inTreatment() (taken int) {
 	if r.pool == nil {
-		return r.total.Treated
+		return r.total.Treated + r.total.Foreign
 	}
 	for _, member := range r.pool.members {
 		taken += member.total.Treated

@@ -120,6 +120,9 @@ type Reason struct {
 	// Departed is how many of Have are gone and not replaced yet. Where a gate is closed
 	// they are among Of.
 	Departed int
+	// Foreign is how many of Have nodes have the taint although this system cannot prove
+	// that it placed it; with Tainted, that this node is one of them.
+	Foreign int
 	// Calm is since when the storm is over.
 	Calm time.Time
 	// Until is when time alone will change this; zero when it will not.
@@ -172,6 +175,9 @@ func (r Reason) tail() string {
 	case Exhausted:
 		return r.step() + " did not help, and nothing is left to try"
 	case Tainted:
+		if r.Foreign > 0 {
+			return fmt.Sprintf("the node already has the taint %s:%s, which Autohealer cannot prove to be its own", r.Key, r.Effect)
+		}
 		if r.Other != "" {
 			return fmt.Sprintf("taint %s:%s is asked for now, %s", r.Key, r.Effect, r.Other)
 		}
@@ -182,7 +188,11 @@ func (r Reason) tail() string {
 			return sentence + r.Other + r.whileUnknown("; it")
 		}
 		// Some of these may not have it yet, or not be selected any more.
-		return sentence + fmt.Sprintf("%d placed or under way, at most %d of %d selected nodes may have it", r.Have, r.Limit, r.Of)
+		sentence += fmt.Sprintf("%d placed or under way", r.Have)
+		if r.Foreign > 0 {
+			sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
+		}
+		return sentence + fmt.Sprintf(", at most %d of %d selected nodes may have it", r.Limit, r.Of)
 	case Recovering:
 		sentence := "the node is healthy since " + stamp(r.Since) + ", the treatment stays until "
 		if r.Until.IsZero() {

@@ -170,6 +170,8 @@ func (c *Core) activate(ep *episode, step int, since int64) {
 		if ep.node.treating++; ep.node.treating == 1 && ep.node.controlPlane {
 			c.controlPlane.hold(ep.node.name)
 		}
+	} else {
+		c.countForeign(ep.node)
 	}
 	c.setStep(ep, step, since)
 }
@@ -183,6 +185,7 @@ func (c *Core) deactivate(ep *episode) {
 	c.touchPool(ep.rule)
 	c.dropDeparture(ep)
 	if !ep.rule.treats() {
+		c.countForeign(ep.node)
 		return
 	}
 	if ep.node.treating--; ep.node.treating > 0 {

@@ -225,6 +225,8 @@ func (c *Core) obstacle(ep *episode) Code {
 		return ControlPlaneBusy
 	case !treats && ep.spared():
 		return FellBack
+	case !treats && r.hasForeign(n):
+		return Tainted
 	}
 	if code := r.shut(); code != 0 {
 		return code

@@ -112,6 +112,9 @@ var commands = map[string]func(*story, *command){
 	"failed":        (*story).failed,
 	"deletes":       (*story).deletes,
 	"removed":       (*story).removed,
+	"record-lost":   (*story).recordLost,
+	"others-place":  (*story).othersPlace,
+	"others-remove": (*story).othersRemove,
 	"restart":       (*story).restart,
 	"loaded":        (*story).loaded,
 	"explain":       (*story).explain,
@@ -705,6 +708,44 @@ func (s *story) removed(c *command) {
 	})
 }
 
+// recordLost leaves the taints on nodes and takes away what proves that they are ours.
+func (s *story) recordLost(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		for _, taint := range node.Taints {
+			if taint.Effect == triage.NoExecute {
+				node.Foreign = append(slices.Clone(node.Foreign), taint.Key)
+			}
+		}
+		node.Taints, node.Memories = nil, nil
+	})
+}
+
+// othersPlace says that another component has placed a NoExecute taint on nodes. A taint
+// of ours with the same key becomes theirs.
+func (s *story) othersPlace(c *command) {
+	names := c.nodes()
+	key := c.word("the key of a taint")
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		node.Taints = slices.DeleteFunc(slices.Clone(node.Taints), func(t triage.Taint) bool { return t.Key == key && t.Effect == triage.NoExecute })
+		node.Foreign = append(slices.Clone(node.Foreign), key)
+	})
+}
+
+// othersRemove takes the taints off nodes that nothing proves to be ours.
+func (s *story) othersRemove(c *command) {
+	names := c.nodes()
+	c.end()
+	s.change(c, names, func(node *triage.Node) {
+		if len(node.Foreign) == 0 {
+			c.fatalf("there is nothing to remove on %s", node.Name)
+		}
+		node.Foreign = nil
+	})
+}
+
 // restart builds a new core from the rules, the nodes, the grants and the storms.
 func (s *story) restart(c *command) {
 	names := slices.SortedFunc(maps.Keys(s.nodes), naturally)
@@ -798,6 +839,9 @@ func counts(c triage.Counts) string {
 	}
 	if c.Departed > 0 {
 		line += fmt.Sprintf(" (%d gone)", c.Departed)
+	}
+	if c.Foreign > 0 {
+		line += fmt.Sprintf(", %d with a foreign taint", c.Foreign)
 	}
 	return line
 }

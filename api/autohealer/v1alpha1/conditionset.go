@@ -175,7 +175,8 @@ type ConditionSetStatus struct {
 	Nodes []MatchedNode `json:"nodes"`
 
 	// Conditions of the set itself: Accepted says whether it is followed,
-	// HeldBack whether its bound keeps NoExecute from some nodes.
+	// HeldBack whether its bound keeps NoExecute from some nodes, OwnershipUnclear
+	// whether nodes have its taint without a record that the controller placed it.
 	//
 	// +optional
 	// +listType=map
@@ -199,6 +200,9 @@ const (
 	// HeldBack is the condition that says whether a bound keeps a policy from
 	// doing all that it asks for.
 	HeldBack = "HeldBack"
+	// OwnershipUnclear is the condition that says whether nodes have a taint with the
+	// key and effect of a policy that no record proves to be the controller's.
+	OwnershipUnclear = "OwnershipUnclear"
 
 	// MaxListedNodes is how many nodes a status names.
 	MaxListedNodes = 20
