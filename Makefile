@@ -43,7 +43,8 @@ define regenerate
 made=$$(mktemp -d); trap 'rm -rf "$$made"' EXIT; \
 	cp -r go.mod go.sum api "$$made"; find "$$made/api" -name 'zz_generated.*' -delete; \
 	generator=$$PWD/bin/tools/controller-gen; \
-	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds); \
+	(cd "$$made" && "$$generator" object crd paths=./api/... output:crd:dir=deploy/crds && \
+		mkdir deploy/shared && mv deploy/crds/remediation.medik8s.io_* deploy/shared); \
 	go run ./deploy/generate "$$made"; \
 	mkdir "$$made/docs"; cp docs/conditions.md "$$made/docs"; go run ./catalog/generate "$$made"; \
 	go -C tools run ./notice .. ./cmd/autohealer-agent ./cmd/autohealer-controller >"$$made/NOTICE"
@@ -55,7 +56,7 @@ generate: ## Make deepcopy methods, CRDs and the patch of Karpenter's from api, 
 	@$(regenerate); \
 		find api -name 'zz_generated.*' -delete; \
 		(into=$$PWD; cd "$$made"; find api -name 'zz_generated.*' -exec cp --parents -t "$$into" {} +); \
-		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,defaults,karpenter} deploy; \
+		rm -rf deploy/crds deploy/defaults; cp -r "$$made"/deploy/{crds,shared,defaults,karpenter} deploy; \
 		cp "$$made/docs/conditions.md" docs; cp "$$made/NOTICE" NOTICE
 
 .PHONY: testbed
@@ -133,7 +134,7 @@ check: ## Formatting, vet, linters and module files
 	@echo "check: generated files"
 	@cd tools && go run ./build generator
 	@$(regenerate); \
-		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && \
+		diff -ru api "$$made/api" && diff -ru deploy/crds "$$made/deploy/crds" && diff -ru -x medik8s-leases.yaml deploy/shared "$$made/deploy/shared" && \
 		diff -u deploy/karpenter/nodepool-repair.json "$$made/deploy/karpenter/nodepool-repair.json" && \
 		diff -ru deploy/defaults "$$made/deploy/defaults" && diff -u docs/conditions.md "$$made/docs/conditions.md" && \
 		diff -u NOTICE "$$made/NOTICE" || \

@@ -61,7 +61,7 @@ func (c cluster) installsAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const objects = 2 + 1 + 7 + 2*agentPolicies + 3 + 2
+	const objects = 1 + 1 + 7 + 2*agentPolicies + 3 + 2
 	if got := strings.Count(created, " created\n"); got != objects || strings.Count(created, "\n") != objects {
 		t.Errorf("%d objects were made, want %d:\n%s", got, objects, created)
 	}

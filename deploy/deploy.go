@@ -1,8 +1,9 @@
-// Package deploy holds the manifests that install Autohealer: crds/ first, then
+// Package deploy holds the manifests that install Autohealer: crds/ and shared/ first, then
 // controller/ and agent/, each in the order of its names, and one of the folders in
 // agent/, which are two ways to run it. It promises that they are the very files that
-// `kubectl apply -f deploy/crds -f deploy/controller -f deploy/agent -f
-// deploy/agent/kmsg` reads. It refuses to apply them: whoever does so has a client of
+// `kubectl apply -f deploy/crds -f deploy/shared -f deploy/controller -f deploy/agent -f
+// deploy/agent/kmsg` reads, and that what others use too is in shared/ alone. Those in
+// cleanup/ are for the removal. It refuses to apply them: whoever does so has a client of
 // their own. The sets in defaults/ are for users to choose and belong to no
 // installation, and so do the patch in karpenter/, for those who have NodePools, the rights
 // to put it back, and those in metrics/ for metrics over TLS.
@@ -17,7 +18,7 @@ import (
 
 // Manifests are the files, by their paths from this folder.
 //
-//go:embed crds/*.yaml controller/*.yaml agent/*.yaml agent/*/*.yaml
+//go:embed crds/*.yaml shared/*.yaml cleanup/*.yaml controller/*.yaml agent/*.yaml agent/*/*.yaml
 var Manifests embed.FS
 
 //go:embed karpenter/nodepool-repair.json

@@ -80,7 +80,7 @@ type cluster struct{ *testbed.Cluster }
 
 // installs applies the manifests as the documentation says, and once more.
 func (c cluster) installs(t *testing.T) {
-	files := []string{"-f", "crds", "-f", "controller"}
+	files := []string{"-f", "crds", "-f", "shared", "-f", "controller"}
 	created, err := c.Kubectl(t.Context(), append([]string{"apply", "--validate=strict"}, files...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 // Programs read the same manifests that kubectl does.
 func TestManifestsAreAllOfTheFiles(t *testing.T) {
 	files := 0
-	for _, folder := range []string{"crds", "controller", "agent", "agent/kmsg", "agent/journal"} {
+	for _, folder := range []string{"crds", "shared", "cleanup", "controller", "agent", "agent/kmsg", "agent/journal"} {
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)

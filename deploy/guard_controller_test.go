@@ -35,7 +35,7 @@ type try struct {
 // and certificates of those whom they bind.
 func TestControllerGuard(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
-	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "controller"); err != nil {
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", "crds", "-f", "shared", "-f", "controller"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.CreateNodes(t.Context(), testbed.RealNodes(2)); err != nil {

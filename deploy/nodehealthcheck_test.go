@@ -23,7 +23,7 @@ import (
 const (
 	seedCheck = "../api/remediation/v1alpha1/testdata/seed.yaml"
 	peerCheck = "../api/remediation/v1alpha1/testdata/medik8s.yaml"
-	checkCRD  = "crds/remediation.medik8s.io_nodehealthchecks.yaml"
+	checkCRD  = "shared/remediation.medik8s.io_nodehealthchecks.yaml"
 )
 
 // usual are the conditions that the API server fills in.

@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,7 +13,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
+	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -68,5 +72,68 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 		if _, err := client.CoordinationV1().Leases(namespace).Get(t.Context(), agent+"-"+name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("the Lease of %s is there: %v", name, err)
 		}
+	}
+}
+
+// TestWhatOthersUseTooIsInAFolderOfItsOwn looks at what each folder would delete.
+func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
+	shared := map[string]bool{}
+	looked := 0
+	if err := fs.WalkDir(deploy.Manifests, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := deploy.Manifests.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, document := range strings.Split(string(text), "\n---\n") {
+			var object struct {
+				Kind     string                `json:"kind"`
+				Metadata struct{ Name string } `json:"metadata"`
+			}
+			if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+				return err
+			}
+			looked++
+			name := object.Metadata.Name
+			isOthers := object.Kind == "Namespace" && !strings.HasPrefix(name, "autohealer") ||
+				object.Kind == "CustomResourceDefinition" && !strings.HasSuffix(name, ".autohealer.resourcestack.com")
+			switch {
+			case strings.HasPrefix(path, "shared/"):
+				shared[object.Kind+"/"+name] = true
+			case isOthers:
+				t.Errorf("deploy/%s has %s %s, which others use too: put it into deploy/shared", path, object.Kind, name)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]bool{"Namespace/medik8s-leases": true, "CustomResourceDefinition/nodehealthchecks.remediation.medik8s.io": true}; !maps.Equal(shared, want) {
+		t.Errorf("deploy/shared has %v, want %v", shared, want)
+	}
+	if looked < 30 {
+		t.Errorf("%d objects were looked at", looked)
+	}
+}
+
+// TestThePageDeletesNothingThatOthersUse holds the commands of the page against the folders.
+func TestThePageDeletesNothingThatOthersUse(t *testing.T) {
+	page, err := os.ReadFile("../docs/removing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(page), "```\n")
+	script, _, _ = strings.Cut(script, "```")
+	for i, step := range []string{"kubectl delete conditionsets,repairpolicies", "scale deployment autohealer-controller --replicas=0", "apply -f deploy/cleanup", "kubectl delete -f deploy/cleanup -f deploy/controller -f deploy/crds"} {
+		_, rest, found := strings.Cut(script, step)
+		if !found {
+			t.Errorf("step %d, %q, is not on the page after the one before it", i+1, step)
+		}
+		script = rest
+	}
+	if strings.Contains(script, "deploy/shared") {
+		t.Error("the commands delete what others use")
 	}
 }

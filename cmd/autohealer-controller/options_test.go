@@ -70,3 +70,20 @@ func TestRunOutsideOfAClusterSaysWhatToGive(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+func TestCleanupRefusesWhatItDoesNotUnderstand(t *testing.T) {
+	for _, test := range []struct{ arg, says string }{
+		{"now", `unexpected argument "now"`},
+		{"--leader-elect", "leader-elect"},
+		{"--namespace=", "--namespace is empty"},
+		{"--kubeconfig=/none", "/none"},
+	} {
+		if err := command(t.Context(), []string{"cleanup", test.arg}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v, want %q", test.arg, err, test.says)
+		}
+	}
+	var help bytes.Buffer
+	if err := command(t.Context(), []string{"cleanup", "--help"}, &help); err != nil || !strings.Contains(help.String(), "-dry-run") {
+		t.Errorf("%v:\n%s", err, help.String())
+	}
+}

@@ -120,7 +120,7 @@ func newHand(t *testing.T) *hand {
 	h := &hand{T: t, cluster: testbed.New(t, testbed.Config{Record: Resources(careCfg.Remediation...), RecordIn: Namespaces("theirs")})}
 	h.kubectl("create", "namespace", ledgerName.Namespace)
 	h.kubectl("create", "clusterrolebinding", "hand", "--clusterrole=cluster-admin", "--serviceaccount="+ledgerName.Namespace+":hand")
-	h.kubectl("apply", "-f", "../../deploy/crds")
+	h.kubectl("apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared")
 	h.kubectl("wait", "--for=condition=Established", "crd/conditionsets.autohealer.resourcestack.com")
 	config, err := h.cluster.ServiceAccountConfig(t.Context(), ledgerName.Namespace, "hand")
 	h.check(err)

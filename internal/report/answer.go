@@ -153,12 +153,12 @@ func (c *core) heard(now time.Time, got kubeapi.Answer) {
 	if c.outage.failures > 0 {
 		c.log.Info("the api server answers again", "away", now.Sub(c.outage.began).Round(time.Millisecond))
 		c.outage = pace{}
-		c.lookWithin(now, lookSoon)
+		c.lookSoonAt(now)
 	}
 }
 
-func (c *core) lookWithin(now time.Time, d time.Duration) {
-	c.lookAt = earlier(c.lookAt, now.Add(time.Duration(c.random()*float64(d))))
+func (c *core) lookSoonAt(now time.Time) {
+	c.lookAt = earlier(c.lookAt, now.Add(time.Duration(c.random()*float64(lookSoon))))
 }
 
 // granted takes in that a request was carried out.
@@ -284,7 +284,7 @@ func (c *core) renewed(now time.Time, got kubeapi.Answer) {
 	if older(version, c.newest) {
 		c.log.Warn("the api server gives older versions than before: its store was restored from a backup; looking whether conditions are lost", "version", version, "before", c.newest)
 		c.doubt = true
-		c.lookWithin(now, lookSoon)
+		c.lookSoonAt(now)
 	}
 	c.newest = version
 }
@@ -323,7 +323,7 @@ func (c *core) looked(now time.Time, asked *request, v *view) {
 	if older(v.version, c.rows.version) {
 		if !asked.fresh {
 			c.doubt = true
-			c.lookWithin(now, lookSoon) // the server's cache is behind what we wrote
+			c.lookSoonAt(now) // the server's cache is behind what we wrote
 			return
 		}
 		c.log.Warn("the api server has forgotten what was written: its store was set back", "version", v.version, "written", c.rows.version)
@@ -374,7 +374,7 @@ func (c *core) weigh(now time.Time, v *view) {
 		}
 		// What was handed over stays until the rows are said: they would be gone in between.
 		r.handing = false
-		c.lookWithin(now, lookSoon)
+		c.lookSoonAt(now)
 		return
 	}
 	r.part(v)

@@ -24,7 +24,7 @@ const (
 
 // manifests are applied in this order. Those of pods are not among them: the
 // programs run beside the testbed and not in it.
-var manifests = []string{"crds/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml", "controller/*-guard.yaml"}
+var manifests = []string{"crds/*.yaml", "shared/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml", "controller/*-guard.yaml"}
 
 // established are the words with which kubectl waits until the custom resources are served.
 var established = []string{

@@ -24,7 +24,7 @@ const agentManifest = "agent/kmsg/agent.yaml"
 // given, stand in its ConfigMap in place of those of the same name, and flags that name
 // further ones are added to its own.
 func Whole(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
-	if err := install(ctx, c, []string{"crds/*.yaml"}); err != nil {
+	if err := install(ctx, c, []string{"crds/*.yaml", "shared/*.yaml"}); err != nil {
 		return err
 	}
 	if _, err := c.Kubectl(ctx, established...); err != nil {

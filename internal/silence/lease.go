@@ -70,3 +70,6 @@ func Read(lease *coordinationv1.Lease) (Lease, bool) {
 	}
 	return is, true
 }
+
+// LeaseLabels are what the Leases of agents are known by.
+func LeaseLabels() map[string]string { return map[string]string{label: labelValue} }

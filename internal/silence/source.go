@@ -42,7 +42,7 @@ func NewSource(config *rest.Config, namespace string) (*Source, error) {
 
 // List reads them in one request, which the API server answers from memory.
 func (s *Source) List(ctx context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (version string, err error) {
-	options := &metav1.ListOptions{LabelSelector: labels.Set{label: labelValue}.String(), ResourceVersion: since}
+	options := &metav1.ListOptions{LabelSelector: labels.Set(LeaseLabels()).String(), ResourceVersion: since}
 	if since != "" {
 		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	}

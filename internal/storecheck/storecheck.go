@@ -34,9 +34,10 @@ func Run(ctx context.Context, version Version, log *slog.Logger) error {
 	for {
 		now, err := look(ctx, version)
 		wait := every
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end that was asked for
+		}
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err != nil:
 			wait = soon // those who work with the API server tell of it
 		case newest == "":

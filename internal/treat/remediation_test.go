@@ -42,7 +42,7 @@ func TestWriterForHealthChecks(t *testing.T) {
 	if err := remediator.Install(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	crd, err := deploy.Manifests.ReadFile("crds/remediation.medik8s.io_nodehealthchecks.yaml")
+	crd, err := deploy.Manifests.ReadFile("shared/remediation.medik8s.io_nodehealthchecks.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/cleanup"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+// cleanUp removes what the controller and the agents have left in the cluster.
+func cleanUp(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet(name+" cleanup", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // an error is told once, by whoever gets it
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
+	namespace := flags.String("namespace", ownNamespace(), "`namespace` of the controller")
+	agents := flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if another than --namespace")
+	dryRun := flags.Bool("dry-run", false, "say what would be removed, and remove nothing")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(out, name+" cleanup removes what Autohealer has left in a cluster. Its options:")
+		flags.SetOutput(out)
+		flags.PrintDefaults()
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w (--help lists what there is)", err)
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q: every option has the form --name=value", flags.Arg(0))
+	case *namespace == "":
+		return errors.New("--namespace is empty: say where the controller was")
+	}
+	if *agents == "" {
+		*agents = *namespace
+	}
+	config, err := connect(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	api, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	result, err := cleanup.Run(ctx, cleanup.Config{Client: api, Namespace: *namespace, AgentNamespace: *agents, LeaseName: name, DryRun: *dryRun, Out: out})
+	if err != nil {
+		return fmt.Errorf("cleaning up: %w", err)
+	}
+	fmt.Fprintf(out, "%d removed, %d left\n", result.Removed, result.Left)
+	if result.Left > 0 {
+		return fmt.Errorf("%d things may be Autohealer's and were left; each line above has the command that removes it", result.Left)
+	}
+	return nil
+}

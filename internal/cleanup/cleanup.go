@@ -1,0 +1,136 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// pageSize is how many objects are read at a time.
+const pageSize = 500
+
+// ErrLed says that a controller is at work.
+var ErrLed = errors.New("a controller is at work")
+
+// Config is what is cleaned up, and by whom.
+type Config struct {
+	// Client must not read from a cache.
+	Client client.Client
+	// Namespace is that of the controller, and AgentNamespace where agents have their
+	// Leases.
+	Namespace, AgentNamespace string
+	// LeaseName is the name of the Lease by which a controller leads.
+	LeaseName string
+	// DryRun says what would be removed, and removes nothing.
+	DryRun bool
+	// Out is told what was removed and what was left.
+	Out io.Writer
+}
+
+// Result is what came of it.
+type Result struct {
+	// Removed is how many things were removed, or would be.
+	Removed int
+	// Left is how many may be Autohealer's and cannot be proven to be.
+	Left int
+}
+
+// Run cleans up. An error of one kind of objects does not keep it from the others.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	c := &cleaner{Config: cfg}
+	if err := c.refuseIfLed(ctx, time.Now()); err != nil {
+		return Result{}, err
+	}
+	err := errors.Join(c.nodes(ctx), c.nodeClaims(ctx), c.agentLeases(ctx), c.nodeLeases(ctx), c.revisions(ctx), c.ledger(ctx))
+	if err == nil {
+		err = c.leaderLease(ctx) // last: it tells that something is left to do
+	}
+	return c.result, err
+}
+
+type cleaner struct {
+	Config
+	result Result
+}
+
+// refuseIfLed refuses while a controller holds the leader's Lease.
+func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
+	lease := &coordinationv1.Lease{}
+	err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.LeaseName}, lease)
+	if err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	s := lease.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return nil
+	}
+	// The clock of this machine may be ahead: twice as long as the Lease lasts is over
+	// for certain.
+	if until := s.RenewTime.Add(2 * time.Duration(*s.LeaseDurationSeconds) * time.Second); now.Before(until) {
+		return fmt.Errorf("%w: %s holds Lease %s/%s and would put everything back; stop it (kubectl -n %s scale deployment %s --replicas=0) and run this again after %s",
+			ErrLed, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName, until.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// removed tells that something was removed.
+func (c *cleaner) removed(format string, args ...any) {
+	c.result.Removed++
+	did := "removed"
+	if c.DryRun {
+		did = "would remove"
+	}
+	fmt.Fprintf(c.Out, "%s %s\n", did, fmt.Sprintf(format, args...))
+}
+
+// doubt is something that may be ours: why that is not certain, and what removes it.
+type doubt struct{ what, why, command string }
+
+func (c *cleaner) left(d doubt) {
+	c.result.Left++
+	fmt.Fprintf(c.Out, "left %s: %s; if it is Autohealer's: %s\n", d.what, d.why, d.command)
+}
+
+// each reads all objects of a list, page by page. A kind that is not installed has none.
+func (c *cleaner) each(ctx context.Context, list client.ObjectList, do func() error, options ...client.ListOption) error {
+	next := ""
+	for {
+		page := append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, options...)
+		if err := c.Client.List(ctx, list, page...); err != nil {
+			if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("listing %T: %w", list, err)
+		}
+		if err := do(); err != nil {
+			return err
+		}
+		if next = list.GetContinue(); next == "" {
+			return nil
+		}
+	}
+}
+
+// remove deletes this very version of an object.
+func (c *cleaner) remove(ctx context.Context, object client.Object, what string) error {
+	if !c.DryRun {
+		uid, version := object.GetUID(), object.GetResourceVersion()
+		err := c.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting %s: %w", what, err)
+		}
+	}
+	c.removed("%s", what)
+	return nil
+}
+
+// again does something anew with the newest version of an object that others have changed.
+func again(do func() error) error { return retry.RetryOnConflict(retry.DefaultBackoff, do) }

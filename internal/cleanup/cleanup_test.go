@@ -1,0 +1,245 @@
+package cleanup_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/cleanup"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+const (
+	namespace = "autohealer-system"
+	leader    = "autohealer-controller"
+)
+
+// site is a cluster with what a controller has left, and with what others have.
+type site struct {
+	*testing.T
+	cluster    *testbed.Cluster
+	api        client.Client // as the admin
+	restricted client.Client // with the rights of deploy/cleanup
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{T: t, cluster: testbed.New(t, testbed.Config{})}
+	for _, args := range [][]string{
+		{"apply", "-f", "../../deploy/crds", "-f", "../../deploy/shared", "-f", "../../deploy/controller/1-namespace.yaml", "-f", "../../deploy/cleanup", "--validate=strict"},
+		{"wait", "--for=condition=Established", "--timeout=30s", "crd/conditionsets.autohealer.resourcestack.com"},
+	} {
+		if _, err := s.cluster.Kubectl(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.must(installed.InstallCRDs(t.Context(), s.cluster))
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpenter.AddToScheme, v1alpha1.AddToScheme} {
+		s.must(add(scheme))
+	}
+	var err error
+	s.api, err = client.New(s.cluster.AdminConfig(), client.Options{Scheme: scheme})
+	s.must(err)
+	config, err := s.cluster.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
+	s.must(err)
+	s.restricted, err = client.New(config, client.Options{Scheme: scheme})
+	s.must(err)
+	return s
+}
+
+func (s *site) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// run cleans up with no more than the rights that are shipped.
+func (s *site) run(dryRun bool) (cleanup.Result, string, error) {
+	s.Helper()
+	var out bytes.Buffer
+	result, err := cleanup.Run(s.Context(), cleanup.Config{
+		Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, DryRun: dryRun, Out: &out,
+	})
+	return result, out.String(), err
+}
+
+// Ours is what a controller and its agents leave.
+func (s *site) leavesOurs() (things int) {
+	s.Helper()
+	added := time.Now().UTC().Truncate(time.Second)
+	note := record.Record{Taints: []record.Taint{{
+		Rule: record.Rule{Kind: triage.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
+	}}}
+	text, _ := note.Encode()
+	for i := range 3 {
+		s.must(s.api.Create(s.Context(), &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{record.Annotation: text, "other": "one"}},
+			Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+				note.Taints[0].Taint(), {Key: "theirs", Value: "1", Effect: corev1.TaintEffectNoSchedule},
+			}},
+		}))
+		things += 2
+	}
+	mark := record.Mark{Rule: record.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n0", NodeUID: "u", Since: added, Deadline: treat.Deadline(added), Before: "2030-01-01T00:00:00Z"}
+	claim := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+		"requirements": []any{map[string]any{"key": "kubernetes.io/os", "operator": "In", "values": []any{"linux"}}},
+	}}}
+	claim.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
+	claim.SetName("marked")
+	claim.SetAnnotations(map[string]string{record.MarkAnnotation: mark.Encode(), karpenter.TerminationTimestampAnnotation: mark.Deadline})
+	s.must(s.api.Create(s.Context(), claim))
+	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autohealer-agent-n0", Labels: silence.LeaseLabels()}}))
+	s.must(s.api.Create(s.Context(), nodeLease("node-n0", nodelease.HolderOf("check")), client.FieldOwner(treat.FieldManager)))
+	for i, label := range []string{configmaps.KeptLabel, poolblock.CopyLabel} {
+		s.must(s.api.Create(s.Context(), &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("kept-%d", i), Labels: map[string]string{label: "x"}},
+			Revision:   1, Data: runtime.RawExtension{Raw: []byte(`{}`)},
+		}))
+	}
+	s.must(s.api.Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}))
+	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: leader}}))
+	return things + 1 + 1 + 1 + 2 + 1 + 1
+}
+
+func nodeLease(name, holder string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: nodelease.Namespace, Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+}
+
+// leavesDoubtful makes what looks like ours, with the command that is to be told.
+func (s *site) leavesDoubtful() (commands []string) {
+	s.Helper()
+	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "sick"}, Spec: v1alpha1.ConditionSetSpec{
+		Type: "sick", Effect: corev1.TaintEffectNoSchedule, TaintKey: "example.com/Sick",
+		Conditions: map[string]v1alpha1.SetCondition{"Sick": {Status: "true"}},
+	}}
+	s.must(s.api.Create(s.Context(), set))
+	s.must(s.api.Create(s.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "unclear"},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute}}},
+	}))
+	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unreadable", Annotations: map[string]string{record.Annotation: "?"}}}))
+	s.must(s.api.Create(s.Context(), nodeLease("node-n1", nodelease.HolderOf("theirs")), client.FieldOwner("manager")))
+	return []string{
+		"kubectl taint node unclear example.com/Sick:NoExecute-",
+		"kubectl annotate node unreadable " + record.Annotation + "-",
+		"kubectl -n medik8s-leases delete lease node-n1",
+	}
+}
+
+func TestCleanup(t *testing.T) {
+	s := newSite(t)
+	ours := s.leavesOurs()
+	commands := s.leavesDoubtful()
+	s.must(s.api.Create(s.Context(), nodeLease("node-n2", "node-maintenance")))
+	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "theirs"}}))
+
+	t.Run("refuses while a controller leads", func(t *testing.T) {
+		lease := &coordinationv1.Lease{}
+		s.must(s.api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leader}, lease))
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NowMicro()), LeaseDurationSeconds: new(int32(15))}
+		s.must(s.api.Update(t.Context(), lease))
+		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLed) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
+			t.Errorf("%+v, %v", result, err)
+		}
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NewMicroTime(time.Now().Add(-time.Hour))), LeaseDurationSeconds: new(int32(15))}
+		s.must(s.api.Update(t.Context(), lease))
+	})
+	want := cleanup.Result{Removed: ours, Left: len(commands)}
+	t.Run("says what it would remove, and removes nothing", func(t *testing.T) {
+		for range 2 {
+			if result, out, err := s.run(true); result != want || err != nil {
+				t.Errorf("%+v, want %+v (%v):\n%s", result, want, err, out)
+			}
+		}
+	})
+	t.Run("removes what is ours, and tells of what may be", func(t *testing.T) {
+		result, out, err := s.run(false)
+		if result != want || err != nil {
+			t.Errorf("%+v, want %+v (%v):\n%s", result, want, err, out)
+		}
+		for _, command := range commands {
+			if !strings.Contains(out, command+"\n") {
+				t.Errorf("it does not tell %q:\n%s", command, out)
+			}
+		}
+		s.hasOnlyTheirs()
+	})
+	t.Run("does nothing the second time", func(t *testing.T) {
+		if result, out, err := s.run(false); result != (cleanup.Result{Left: len(commands)}) || err != nil {
+			t.Errorf("%+v (%v):\n%s", result, err, out)
+		}
+	})
+	t.Run("has nothing to do without our kinds", func(t *testing.T) {
+		if _, err := s.cluster.Kubectl(t.Context(), "delete", "--wait=true", "crd", "conditionsets.autohealer.resourcestack.com", "nodeclaims.karpenter.sh"); err != nil {
+			t.Fatal(err)
+		}
+		if _, out, err := s.run(false); err != nil {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
+}
+
+// hasOnlyTheirs looks at what is left.
+func (s *site) hasOnlyTheirs() {
+	s.Helper()
+	for i := range 3 {
+		node := &corev1.Node{}
+		s.must(s.api.Get(s.Context(), client.ObjectKey{Name: fmt.Sprintf("n%d", i)}, node))
+		isTheirs := func(t corev1.Taint) bool { return t.Key == "theirs" || strings.HasPrefix(t.Key, "node.kubernetes.io/") }
+		if _, noted := node.Annotations[record.Annotation]; noted || node.Annotations["other"] != "one" || !slices.ContainsFunc(node.Spec.Taints, isTheirs) ||
+			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return !isTheirs(t) }) {
+			s.Errorf("node %s has %v and %v", node.Name, node.Annotations, node.Spec.Taints)
+		}
+	}
+	claim := &karpenter.NodeClaim{}
+	s.must(s.api.Get(s.Context(), client.ObjectKey{Name: "marked"}, claim))
+	if _, marked := claim.Annotations[record.MarkAnnotation]; marked || claim.Annotations[karpenter.TerminationTimestampAnnotation] != "2030-01-01T00:00:00Z" {
+		s.Errorf("the NodeClaim has %v", claim.Annotations)
+	}
+	leases := &coordinationv1.LeaseList{}
+	s.must(s.api.List(s.Context(), leases))
+	var names []string
+	for i := range leases.Items {
+		if in := leases.Items[i].Namespace; in == namespace || in == nodelease.Namespace {
+			names = append(names, leases.Items[i].Name)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"node-n1", "node-n2", "theirs"}) {
+		s.Errorf("the Leases %v are left", names)
+	}
+	revisions := &appsv1.ControllerRevisionList{}
+	s.must(s.api.List(s.Context(), revisions))
+	if len(revisions.Items) > 0 {
+		s.Errorf("%d revisions are left", len(revisions.Items))
+	}
+	if err := s.api.Get(s.Context(), client.ObjectKey{Namespace: namespace, Name: ledger.Name}, &corev1.ConfigMap{}); client.IgnoreNotFound(err) != nil || err == nil {
+		s.Errorf("the ledger is left: %v", err)
+	}
+}

@@ -1,0 +1,228 @@
+package cleanup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodelease"
+	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// nodes removes the taints that the record of a node proves to be ours, and the record.
+func (c *cleaner) nodes(ctx context.Context) error {
+	keys, err := c.keys(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	list := &corev1.NodeList{}
+	err = c.each(ctx, list, func() error {
+		for i := range list.Items {
+			node := &list.Items[i]
+			errs = append(errs, again(func() error {
+				err := c.node(ctx, node, keys)
+				if err != nil { // the next try needs the newest version
+					_ = c.Client.Get(ctx, client.ObjectKeyFromObject(node), node)
+				}
+				return client.IgnoreNotFound(err)
+			}))
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// keys returns the keys of taints that policies ask for.
+func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
+	keys := map[string]bool{}
+	list := &v1alpha1.ConditionSetList{}
+	err := c.each(ctx, list, func() error {
+		for i := range list.Items {
+			keys[list.Items[i].Spec.TaintKey] = true
+		}
+		return nil
+	})
+	return keys, err
+}
+
+func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]bool) error {
+	var doubts []doubt
+	_, hasRecord := node.Annotations[record.Annotation]
+	note, err := record.Read(node.Annotations)
+	if err != nil {
+		doubts = append(doubts, doubt{"annotation " + record.Annotation + " of node " + node.Name, "it cannot be read (" + err.Error() + ")",
+			fmt.Sprintf("kubectl annotate node %s %s-", node.Name, record.Annotation)})
+		note, hasRecord = record.Record{}, false
+	}
+	var stay, ours []corev1.Taint
+	for _, taint := range node.Spec.Taints {
+		if note.Owns(taint) || note.Keeps(taint) {
+			ours = append(ours, taint)
+			continue
+		}
+		stay = append(stay, taint)
+		if keys[taint.Key] || strings.HasPrefix(taint.Key, ownDomain) {
+			doubts = append(doubts, doubt{fmt.Sprintf("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name), "it has a key of Autohealer, and no record of this node names it",
+				fmt.Sprintf("kubectl taint node %s %s:%s-", node.Name, taint.Key, taint.Effect)})
+		}
+	}
+	if !c.DryRun && (len(ours) > 0 || hasRecord) {
+		if err := c.patchNode(ctx, node, stay, hasRecord); err != nil {
+			return err
+		}
+	}
+	for _, d := range doubts {
+		c.left(d)
+	}
+	for _, taint := range ours {
+		c.removed("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name)
+	}
+	if hasRecord {
+		c.removed("annotation %s of node %s", record.Annotation, node.Name)
+	}
+	return nil
+}
+
+// ownDomain begins the keys that the default sets have.
+const ownDomain = "autohealer.resourcestack.com/"
+
+// patchNode writes the taints that stay, on this very version of a node.
+func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []corev1.Taint, unrecord bool) error {
+	about := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
+	if unrecord {
+		about["annotations"] = map[string]any{record.Annotation: nil}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": about, "spec": map[string]any{"taints": taints}})
+	if err != nil {
+		return err
+	}
+	answer := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	answer.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	if err := c.Client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(treat.FieldManager)); err != nil {
+		return fmt.Errorf("patching node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// nodeClaims takes the mark off claims that are not being deleted. One that is goes with
+// its mark.
+func (c *cleaner) nodeClaims(ctx context.Context) error {
+	write := treat.NewWriter(c.Client)
+	var errs []error
+	list := &karpenter.NodeClaimList{}
+	err := c.each(ctx, list, func() error {
+		for i := range list.Items {
+			claim := &list.Items[i]
+			mark, err := record.ReadMark(claim.Annotations)
+			what := "annotation " + record.MarkAnnotation + " of NodeClaim " + claim.Name
+			switch {
+			case err != nil:
+				c.left(doubt{what, "it cannot be read (" + err.Error() + ")", fmt.Sprintf("kubectl annotate nodeclaim %s %s-", claim.Name, record.MarkAnnotation)})
+			case mark == nil, !claim.DeletionTimestamp.IsZero():
+			default:
+				if !c.DryRun {
+					if _, err := write.SpareClaim(ctx, claim, *mark); err != nil {
+						errs = append(errs, err)
+						continue
+					}
+				}
+				c.removed("%s", what)
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// agentLeases deletes the Leases by which agents tell that they live.
+func (c *cleaner) agentLeases(ctx context.Context) error {
+	list := &coordinationv1.LeaseList{}
+	return c.each(ctx, list, func() error {
+		errs := make([]error, 0, len(list.Items))
+		for i := range list.Items {
+			lease := &list.Items[i]
+			errs = append(errs, c.remove(ctx, lease, "Lease "+lease.Namespace+"/"+lease.Name))
+		}
+		return errors.Join(errs...)
+	}, client.InNamespace(c.AgentNamespace), client.MatchingLabels(silence.LeaseLabels()))
+}
+
+// nodeLeases deletes the Leases of nodes that health checks hold. medik8s' own controller
+// holds them under the same names, so only what nobody else has ever written is ours.
+func (c *cleaner) nodeLeases(ctx context.Context) error {
+	list := &coordinationv1.LeaseList{}
+	return c.each(ctx, list, func() error {
+		var errs []error
+		for i := range list.Items {
+			lease := &list.Items[i]
+			if lease.Spec.HolderIdentity == nil || !nodelease.IsHealthCheck(*lease.Spec.HolderIdentity) {
+				continue
+			}
+			what := "Lease " + lease.Namespace + "/" + lease.Name
+			isOthers := func(f metav1.ManagedFieldsEntry) bool { return f.Manager != treat.FieldManager }
+			if len(lease.ManagedFields) == 0 || slices.ContainsFunc(lease.ManagedFields, isOthers) {
+				c.left(doubt{what, *lease.Spec.HolderIdentity + " holds it, and others have written it", fmt.Sprintf("kubectl -n %s delete lease %s", lease.Namespace, lease.Name)})
+				continue
+			}
+			errs = append(errs, c.remove(ctx, lease, what))
+		}
+		return errors.Join(errs...)
+	}, client.InNamespace(nodelease.Namespace))
+}
+
+// revisions deletes the last good versions of ConfigMaps and of repair blocks.
+func (c *cleaner) revisions(ctx context.Context) error {
+	kinds := []string{configmaps.KeptLabel, poolblock.CopyLabel}
+	errs := make([]error, 0, len(kinds))
+	for _, label := range kinds {
+		list := &appsv1.ControllerRevisionList{}
+		errs = append(errs, c.each(ctx, list, func() error {
+			errs := make([]error, 0, len(list.Items))
+			for i := range list.Items {
+				errs = append(errs, c.remove(ctx, &list.Items[i], "ControllerRevision "+c.Namespace+"/"+list.Items[i].Name))
+			}
+			return errors.Join(errs...)
+		}, client.InNamespace(c.Namespace), client.HasLabels{label}))
+	}
+	return errors.Join(errs...)
+}
+
+// ledger deletes the ConfigMap with the pages.
+func (c *cleaner) ledger(ctx context.Context) error {
+	return c.named(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: ledger.Name}}, "ConfigMap")
+}
+
+// leaderLease deletes the Lease by which a controller leads.
+func (c *cleaner) leaderLease(ctx context.Context) error {
+	return c.named(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.LeaseName}}, "Lease")
+}
+
+// named deletes an object whose name is ours, if it is there.
+func (c *cleaner) named(ctx context.Context, object client.Object, kind string) error {
+	what := kind + " " + object.GetNamespace() + "/" + object.GetName()
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil
+		}
+		return fmt.Errorf("reading %s: %w", what, err)
+	}
+	return c.remove(ctx, object, what)
+}
