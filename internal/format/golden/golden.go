@@ -12,7 +12,7 @@ import (
 )
 
 // Check reads a file into the value that into points to, and writes it again.
-func Check(t testing.TB, path string, into any) {
+func Check(t *testing.T, path string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
