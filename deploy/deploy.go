@@ -6,7 +6,8 @@
 // cleanup/ are for the removal. It refuses to apply them: whoever does so has a client of
 // their own. The sets in defaults/ are for users to choose and belong to no
 // installation, and so do the patch in karpenter/, for those who have NodePools, the rights
-// to put it back, and those in metrics/ for metrics over TLS.
+// to put it back, those in metrics/ for metrics over TLS, and the NetworkPolicy in network/,
+// which needs addresses.
 package deploy
 
 import (

@@ -69,6 +69,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("stores nothing that hides the other health checks", c.storesOnlyReadableHealthChecks)
 	t.Run("prints the columns of health checks", c.printsHealthCheckColumns)
 	t.Run("has its pods admitted in a restricted namespace", c.admitsPods)
+	t.Run("takes the network policy", c.takesNetworkPolicy)
 	t.Run("gives the controller what it needs and nothing else", c.givesLeastRights)
 	t.Run("gives it what putting back needs by a file of its own", c.givesRightsToRestore)
 	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
@@ -231,6 +232,43 @@ func TestManifestsAreAllOfTheFiles(t *testing.T) {
 	}
 	if files < 11 {
 		t.Errorf("found %d files: this test looks at nothing", files)
+	}
+}
+
+// takesNetworkPolicy applies it, and holds it against the Deployment.
+func (c cluster) takesNetworkPolicy(t *testing.T) {
+	if _, err := c.Kubectl(t.Context(), "apply", "--validate=strict", "-f", "network"); err != nil {
+		t.Fatal(err)
+	}
+	admin := clientFor(t, c.AdminConfig())
+	policy, err := admin.NetworkingV1().NetworkPolicies(namespace).Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment, err := admin.AppsV1().Deployments(namespace).Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if policy.Spec.PodSelector.String() != deployment.Spec.Selector.String() {
+		t.Errorf("it selects %s, and the pods are %s", policy.Spec.PodSelector.String(), deployment.Spec.Selector)
+	}
+	open := map[string]bool{}
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			open[port.Port.String()] = true
+			if port.Port.String() == "webhooks" && (len(rule.From) != 1 || rule.From[0].IPBlock == nil) {
+				t.Errorf("the webhooks are open to %v", rule.From)
+			}
+		}
+	}
+	for _, port := range deployment.Spec.Template.Spec.Containers[0].Ports {
+		if !open[port.Name] {
+			t.Errorf("the port %s is closed to everybody", port.Name)
+		}
+		delete(open, port.Name)
+	}
+	if len(open) > 0 {
+		t.Errorf("it opens ports that the Deployment does not have: %v", open)
 	}
 }
 

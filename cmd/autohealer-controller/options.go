@@ -28,6 +28,7 @@ type options struct {
 	webhooks       bool
 	webhookAddress string
 	webhookNames   []string
+	webhookClients admission.Clients
 
 	leaderElect   bool
 	leaseDuration time.Duration
@@ -68,6 +69,11 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.webhookAddress, "webhook-bind-address", ":9443", "`address` on which webhooks are served")
 	flags.Func("webhook-dns-name", "further `name` by which the API server calls the webhooks, beside that of their Service; may be given several times", func(name string) error {
 		o.webhookNames = append(o.webhookNames, name)
+		return nil
+	})
+	flags.StringVar(&o.webhookClients.CAFile, "webhook-client-ca-file", "", "answer only clients of the webhooks that show a certificate of the authority in this `file`; needs --webhook-client-name")
+	flags.Func("webhook-client-name", "common name or DNS `name` in the client certificate of the API server; may be given several times", func(name string) error {
+		o.webhookClients.Names = append(o.webhookClients.Names, name)
 		return nil
 	})
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the leader's lease, so that several replicas may run")
@@ -117,6 +123,9 @@ func (o options) validate() error {
 	if o.webhooks {
 		if _, _, err := admission.SplitAddress(o.webhookAddress); err != nil {
 			return fmt.Errorf("--webhook-bind-address: %w", err)
+		}
+		if err := o.webhookClients.Validate(); err != nil {
+			return fmt.Errorf("--webhook-client-ca-file and --webhook-client-name: %w", err)
 		}
 	}
 	return nil

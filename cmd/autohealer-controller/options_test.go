@@ -41,6 +41,8 @@ func TestParseRefuses(t *testing.T) {
 		"a port that is none":        {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
 		"a certificate for nothing":  {[]string{"--metrics-cert-dir=/certs"}, "--metrics-cert-dir=/certs is not used without --metrics-secure"},
 		"a webhook without a name":   {[]string{"--webhook-dns-name="}, "--webhook-dns-name is empty"},
+		"clients without a name":     {[]string{"--webhook-client-ca-file=file"}, "--webhook-client-name: want the name"},
+		"clients of no authority":    {[]string{"--webhook-client-name=a"}, "without the file"},
 		"a deadline after the lease": {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +59,7 @@ func TestHelpTellsEveryFlagAndSucceeds(t *testing.T) {
 	if err := command(t.Context(), []string{"--help"}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "log-format"} {
+	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "webhook-client-ca-file", "webhook-client-name", "log-format"} {
 		if !strings.Contains(out.String(), "-"+flag) {
 			t.Errorf("--%s is not told of", flag)
 		}

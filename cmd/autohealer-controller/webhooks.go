@@ -80,7 +80,8 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 		return err
 	}
 	server, err := admission.NewServer(admission.Config{
-		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Kinds: append([]admission.Kind{sets, checks}, repaired...),
+		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Clients: o.webhookClients,
+		Kinds: append([]admission.Kind{sets, checks}, repaired...), Metrics: counts, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -62,8 +62,12 @@ func NewConditionSets(cfg ConditionSetConfig) (*ConditionSets, error) {
 		return nil, fmt.Errorf("configuring the admission of ConditionSets: %w", err)
 	}
 	k := &ConditionSets{cfg: cfg}
-	k.desk = desk[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, object: "conditionset", judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.desk = desk[v1alpha1.ConditionSet]{path: conditionSetPath, resource: conditionSets, object: "conditionset", judge: k, same: sameSpec, sizes: sizesOfSet, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
+}
+
+func sizesOfSet(set *v1alpha1.ConditionSet) []size {
+	return []size{{"spec.conditions", len(set.Spec.Conditions), 32}, selectorSize("spec.selector", set.Spec.Selector)}
 }
 
 // Ready says what is still missing for a verdict.

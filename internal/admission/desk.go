@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -36,7 +37,9 @@ type desk[T any] struct {
 	object   string // as logs name one of them
 	judge    judge[T]
 	// same says whether two versions ask for the same, as they are written.
-	same    func(a, b []byte) bool
+	same func(a, b []byte) bool
+	// sizes are what is counted of a policy before it is judged.
+	sizes   func(*T) []size
 	metrics *Metrics
 	logger  *slog.Logger
 }
@@ -124,7 +127,39 @@ func (d *desk[T]) changed(ctx context.Context, request admission.Request, stored
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
+	isTooLarge := func(s size) bool { return s.count > s.most }
+	sizes := d.sizes(policy)
+	if at := slices.IndexFunc(sizes, isTooLarge); at >= 0 {
+		return admission.Denied(fmt.Sprintf("%s: there are %d, want at most %d", sizes[at].field, sizes[at].count, sizes[at].most))
+	}
+	if stored != nil && slices.ContainsFunc(d.sizes(stored), isTooLarge) {
+		stored = nil // it was stored before the schema knew better, and is judged no more
+	}
 	return d.judge.changed(ctx, policy, stored, onlyAsks(request))
+}
+
+// size is how much there is of something in a policy, and how much the schema allows.
+// The API server asks about nothing that is larger, but other clients that reach the port
+// can, and a judgement holds every condition against every node.
+type size struct {
+	field       string
+	count, most int
+}
+
+// maxSelectorValues is how many labels and values a selector may name. The schema does
+// not say.
+const maxSelectorValues = 1000
+
+func selectorSize(field string, selector *metav1.LabelSelector) size {
+	s := size{field: field, most: maxSelectorValues}
+	if selector == nil {
+		return s
+	}
+	s.count = len(selector.MatchLabels) + len(selector.MatchExpressions)
+	for i := range selector.MatchExpressions {
+		s.count += len(selector.MatchExpressions[i].Values)
+	}
+	return s
 }
 
 // onlyAsks says whether nothing is to be stored.

@@ -71,8 +71,16 @@ func NewHealthChecks(cfg HealthCheckConfig) (*HealthChecks, error) {
 		return nil, fmt.Errorf("configuring the admission of NodeHealthChecks: %w", err)
 	}
 	k := &HealthChecks{cfg: cfg}
-	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, object: "nodehealthcheck", judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger}
+	k.desk = desk[v1alpha1.NodeHealthCheck]{path: healthCheckPath, resource: healthChecks, object: "nodehealthcheck", judge: k, same: sameSpec, sizes: sizesOfCheck, metrics: cfg.Metrics, logger: cfg.Logger}
 	return k, nil
+}
+
+func sizesOfCheck(check *v1alpha1.NodeHealthCheck) []size {
+	return []size{
+		{"spec.unhealthyConditions", len(check.Spec.UnhealthyConditions), 64},
+		{"spec.escalatingRemediations", len(check.Spec.EscalatingRemediations), 16},
+		selectorSize("spec.selector", check.Spec.Selector),
+	}
 }
 
 // Ready says what is still missing for a verdict. That the other health checks are

@@ -79,9 +79,13 @@ func NewRepairPolicies(cfg RepairConfig) (*RepairPolicies, error) {
 	k := &RepairPolicies{cfg: cfg}
 	k.desk = desk[v1alpha1.RepairPolicy]{
 		path: repairPolicyPath, resource: "repairpolicies", object: "repairpolicy",
-		judge: k, same: sameSpec, metrics: cfg.Metrics, logger: cfg.Logger,
+		judge: k, same: sameSpec, sizes: sizesOfPolicy, metrics: cfg.Metrics, logger: cfg.Logger,
 	}
 	return k, nil
+}
+
+func sizesOfPolicy(policy *v1alpha1.RepairPolicy) []size {
+	return []size{{"spec.repair.policies", len(policy.Spec.Repair.Policies), 64}, selectorSize("spec.selector", policy.Spec.Selector)}
 }
 
 // Ready says what is still missing for a verdict.
@@ -137,9 +141,16 @@ func NewNodePools(cfg RepairConfig) (*NodePools, error) {
 	k := &NodePools{cfg: cfg}
 	k.desk = desk[karpenter.NodePool]{
 		path: nodePoolPath, resource: "nodepools", object: "nodepool",
-		judge: k, same: sameBlock, metrics: cfg.Metrics, logger: cfg.Logger,
+		judge: k, same: sameBlock, sizes: sizesOfPool, metrics: cfg.Metrics, logger: cfg.Logger,
 	}
 	return k, nil
+}
+
+func sizesOfPool(pool *karpenter.NodePool) []size {
+	if pool.Spec.Repair == nil {
+		return nil
+	}
+	return []size{{"spec.repair.policies", len(pool.Spec.Repair.Policies), 64}}
 }
 
 // Ready says that nothing is missing: the pools are Karpenter's, and their writers wait

@@ -5,11 +5,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
+	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/semaphore"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
@@ -28,37 +32,52 @@ type Config struct {
 	Address string
 	// Certificate is what it shows to those who connect.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Clients are who is answered.
+	Clients Clients
 	// Kinds are what it is asked about.
-	Kinds []Kind
+	Kinds   []Kind
+	Metrics *Metrics
+	Logger  *slog.Logger
 }
+
+// Validate says everything that is missing.
+func (c Config) Validate() error {
+	_, _, err := SplitAddress(c.Address)
+	return errors.Join(err, c.Clients.Validate(), complete(
+		part{"Certificate", c.Certificate == nil}, part{"Kinds", len(c.Kinds) == 0}, part{"Metrics", c.Metrics == nil}, part{"Logger", c.Logger == nil},
+	))
+}
+
+const (
+	// maxConnections is how many clients may be connected. The API server needs a few.
+	maxConnections = 256
+	// requestTime is how long a client may take to send a request. It is longer than the
+	// API server waits for an answer.
+	requestTime = 10 * time.Second
+	idleTime    = time.Minute
+	maxHeader   = 16 << 10
+	// farewell is how long requests may take that are being answered when the server ends.
+	farewell = time.Minute
+)
 
 // Server answers the API server. It may be started without a certificate: until
 // there is one, those who connect are turned away and nobody else notices.
 type Server struct {
-	server  webhook.Server
-	kinds   []Kind
-	started func(*http.Request) error
+	cfg       Config
+	handler   http.Handler
+	isStarted atomic.Bool
 }
 
 // NewServer returns a server that does nothing until it is started.
 func NewServer(cfg Config) (*Server, error) {
-	host, port, err := SplitAddress(cfg.Address)
-	if err != nil {
-		return nil, err
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuring the webhook server: %w", err)
 	}
-	if cfg.Certificate == nil || len(cfg.Kinds) == 0 {
-		return nil, errors.New("configuring the webhook server: Certificate or Kinds are missing")
-	}
-	server := webhook.NewServer(webhook.Options{
-		Host: host, Port: port,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-			c.GetCertificate, c.MinVersion = cfg.Certificate, tls.VersionTLS12
-		}},
-	})
+	paths := http.NewServeMux()
 	for _, kind := range cfg.Kinds {
-		server.Register(kind.Path(), &admission.Webhook{Handler: kind})
+		paths.Handle(kind.Path(), &admission.Webhook{Handler: kind})
 	}
-	return &Server{server: server, kinds: cfg.Kinds, started: server.StartedChecker()}, nil
+	return &Server{cfg: cfg, handler: &limiter{handler: paths, inFlight: semaphore.NewWeighted(maxInFlight), metrics: cfg.Metrics}}, nil
 }
 
 // SplitAddress reads an address to listen on.
@@ -81,17 +100,43 @@ func (s *Server) NeedLeaderElection() bool { return false }
 
 // Start answers until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
-	if err := s.server.Start(ctx); err != nil {
+	listener, err := net.Listen("tcp", s.cfg.Address)
+	if err != nil {
 		return fmt.Errorf("serving webhooks: %w", err)
 	}
-	return nil
+	return s.serve(ctx, listener)
+}
+
+func (s *Server) serve(ctx context.Context, listener net.Listener) error {
+	config := &tls.Config{GetCertificate: s.cfg.Certificate, MinVersion: tls.VersionTLS12}
+	s.cfg.Clients.guard(config)
+	// Without HTTP/2: one connection of it may carry any number of requests.
+	server := &http.Server{
+		Handler: s.handler, ReadTimeout: requestTime, WriteTimeout: 2 * requestTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		// Any client can make a handshake fail, and so fill a log.
+		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		defer cancel()
+		ended <- server.Shutdown(ctx)
+	}()
+	s.isStarted.Store(true)
+	if err := server.Serve(tls.NewListener(netutil.LimitListener(listener, maxConnections), config)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving webhooks: %w", err)
+	}
+	return <-ended
 }
 
 // Ready says why this replica cannot answer yet: it must not be asked then.
-func (s *Server) Ready(r *http.Request) error {
-	errs := make([]error, 0, 1+len(s.kinds))
-	errs = append(errs, s.started(r))
-	for _, kind := range s.kinds {
+func (s *Server) Ready(*http.Request) error {
+	errs := make([]error, 0, 1+len(s.cfg.Kinds))
+	if !s.isStarted.Load() {
+		errs = append(errs, errors.New("the webhook server has not been started"))
+	}
+	for _, kind := range s.cfg.Kinds {
 		errs = append(errs, kind.Ready())
 	}
 	return errors.Join(errs...)

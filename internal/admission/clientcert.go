@@ -1,0 +1,72 @@
+package admission
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Clients says whose requests are answered: those that show a certificate of the
+// authority, in one of the names. The zero value answers all clients.
+type Clients struct {
+	// CAFile has the certificates of the authority. It is read at every connection, so
+	// that a new authority needs no restart.
+	CAFile string
+	// Names are common names or DNS names. A cluster's authority also signs the
+	// certificates of kubelets, so the authority alone says too little.
+	Names []string
+}
+
+// Validate says what is wrong.
+func (c Clients) Validate() error {
+	switch {
+	case c.CAFile == "" && len(c.Names) == 0:
+		return nil
+	case c.CAFile == "":
+		return errors.New("names of clients are given without the file of their authority")
+	case len(c.Names) == 0 || slices.Contains(c.Names, ""):
+		return errors.New("want the name in the API server's client certificate: an authority signs certificates for others, too")
+	}
+	_, err := c.authority()
+	return err
+}
+
+func (c Clients) authority() (*x509.CertPool, error) {
+	text, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the authority of webhook clients: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("reading the authority of webhook clients: %s has no certificate in PEM", c.CAFile)
+	}
+	return pool, nil
+}
+
+// guard makes a TLS configuration turn away all other clients.
+func (c Clients) guard(config *tls.Config) {
+	if c.CAFile == "" {
+		return
+	}
+	base := config.Clone()
+	base.ClientAuth = tls.RequireAndVerifyClientCert
+	base.VerifyConnection = func(state tls.ConnectionState) error {
+		leaf := state.PeerCertificates[0]
+		if slices.Contains(c.Names, leaf.Subject.CommonName) || slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return slices.Contains(c.Names, name) }) {
+			return nil
+		}
+		return fmt.Errorf("the certificate of %q is of none of the clients %q", leaf.Subject.CommonName, c.Names)
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool, err := c.authority()
+		if err != nil {
+			return nil, err
+		}
+		next := base.Clone()
+		next.ClientCAs = pool
+		return next, nil
+	}
+}

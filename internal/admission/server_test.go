@@ -1,0 +1,380 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/yaml"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+// authority signs certificates.
+type authority struct {
+	tb   testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(tb testing.TB) *authority {
+	tb.Helper()
+	a := &authority{tb: tb}
+	a.cert, a.key = a.sign("authority", true)
+	a.file = filepath.Join(tb.TempDir(), "ca.pem")
+	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return a
+}
+
+func (a *authority) sign(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: isCA, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
+	parent, parentKey := template, key
+	if a.cert != nil {
+		parent, parentKey = a.cert, a.key
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
+	if err != nil {
+		a.tb.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(raw)
+	if err != nil {
+		a.tb.Fatal(err)
+	}
+	return cert, key
+}
+
+// pair returns a certificate of that name.
+func (a *authority) pair(name string) *tls.Certificate {
+	a.tb.Helper()
+	cert, key := a.sign(name, false)
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+// counter is a kind of policies that counts how many requests are judged at a time.
+type counter struct {
+	now, most, all atomic.Int64
+	judge          func()
+}
+
+func (*counter) Path() string { return "/count" }
+func (*counter) Ready() error { return nil }
+func (c *counter) Handle(context.Context, admission.Request) admission.Response {
+	c.all.Add(1)
+	for now := c.now.Add(1); ; {
+		most := c.most.Load()
+		if now <= most || c.most.CompareAndSwap(most, now) {
+			break
+		}
+	}
+	defer c.now.Add(-1)
+	c.judge()
+	return admission.Allowed("")
+}
+
+// serves starts a server on loopback, and returns its URL.
+func serves(tb testing.TB, clients Clients, kinds ...Kind) (url string, metrics *Metrics) {
+	tb.Helper()
+	metrics = NewMetrics()
+	return start(tb, newAuthority(tb), clients, metrics, kinds...), metrics
+}
+
+// servesWith does so, and returns the authority of its certificate.
+func servesWith(tb testing.TB, clients Clients, kinds ...Kind) (url string, trust []byte) {
+	tb.Helper()
+	ca := newAuthority(tb)
+	return start(tb, ca, clients, NewMetrics(), kinds...), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+func start(tb testing.TB, ca *authority, clients Clients, metrics *Metrics, kinds ...Kind) (url string) {
+	tb.Helper()
+	certificate := ca.pair("server")
+	server, err := NewServer(Config{
+		Address:     "127.0.0.1:1", // not used
+		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil },
+		Clients:     clients, Kinds: kinds, Metrics: metrics, Logger: discard,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.serve(ctx, listener) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tb.Error(err)
+		}
+	})
+	return "https://" + listener.Addr().String()
+}
+
+// caller returns a client that shows a certificate, if there is one.
+func caller(shows *tls.Certificate) *http.Client {
+	config := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // whom it talks to is not what is tested
+	if shows != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shows, nil }
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: time.Minute}
+}
+
+// review is an AdmissionReview of about so many bytes, as anybody may send it.
+func review(size int) []byte {
+	var b bytes.Buffer
+	b.WriteString(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE","resource":{"group":"autohealer.resourcestack.com","version":"v1alpha1","resource":"conditionsets"},"object":{"metadata":{"name":"a"},"spec":{"type":"A","effect":"NoSchedule","taintKey":"example.com/a","conditions":{"A":{"status":"True"}`)
+	for i := 0; b.Len() < size-100; i++ {
+		fmt.Fprintf(&b, `,"A%07d":{"status":"True"}`, i)
+	}
+	b.WriteString(`}}}}}`)
+	return b.Bytes()
+}
+
+func post(client *http.Client, url string, body io.Reader) (status int, answer string, err error) {
+	response, err := client.Post(url, "application/json", body)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}
+
+// Any number of large requests of unknown clients must fit into the memory of the
+// controller beside what it needs itself: into a third of the 512 MiB of the manifest.
+func TestLargeRequestsFitIntoMemory(t *testing.T) {
+	const room, callers = 160 << 20, 10
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(room / 2))
+	url, metrics := serves(t, Clients{}, newOffice().kind(t))
+	var peak atomic.Uint64
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			var now runtime.MemStats
+			runtime.ReadMemStats(&now)
+			peak.Store(max(peak.Load(), now.HeapAlloc))
+			select {
+			case <-ended:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	statuses := map[int]int{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	large, tooLarge := review(maxBody-1000), review(69*100_000)
+	send := func(body func() io.Reader) {
+		all.Go(func() {
+			client := caller(nil)
+			defer client.CloseIdleConnections()
+			status, answer, err := post(client, url+conditionSetPath, body())
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case status == http.StatusOK && !strings.Contains(answer, "spec.conditions: there are") && !strings.Contains(answer, "too large"):
+				t.Errorf("a review was judged: %.300s", answer)
+			case err == nil:
+				statuses[status]++
+			}
+		})
+	}
+	for range callers {
+		send(func() io.Reader { return bytes.NewReader(large) })
+		send(func() io.Reader { return bytes.NewReader(tooLarge) })
+		send(func() io.Reader { return io.MultiReader(bytes.NewReader(large)) }) // without a Content-Length
+	}
+	all.Wait()
+	close(ended)
+	watching.Wait()
+	t.Logf("peak of the heap: %d MiB; statuses: %v", peak.Load()>>20, statuses)
+	if statuses[http.StatusOK] == 0 || testutil.ToFloat64(metrics.rejections.WithLabelValues("too_large")) == 0 {
+		t.Errorf("statuses: %v", statuses)
+	}
+	if peak.Load() > room {
+		t.Errorf("the heap has grown to %d MiB, want at most %d", peak.Load()>>20, room>>20)
+	}
+}
+
+func TestRequestsWaitForTheirTurn(t *testing.T) {
+	kind, release := &counter{}, make(chan struct{})
+	kind.judge = func() { <-release }
+	url, metrics := serves(t, Clients{}, kind)
+	var all sync.WaitGroup
+	var busy, answered atomic.Int64
+	firstBusy := make(chan struct{})
+	for range 100 {
+		all.Go(func() {
+			client := caller(nil)
+			defer client.CloseIdleConnections()
+			status, answer, err := post(client, url+"/count", bytes.NewReader(review(1000)))
+			switch {
+			case err == nil && status == http.StatusTooManyRequests:
+				if busy.Add(1) == 1 {
+					close(firstBusy)
+				}
+			case err == nil && status == http.StatusOK:
+				answered.Add(1)
+			default:
+				t.Errorf("%d: %s %v", status, answer, err)
+			}
+		})
+	}
+	select {
+	case <-firstBusy:
+	case <-time.After(time.Minute):
+		t.Error("all requests wait")
+	}
+	close(release)
+	all.Wait()
+	if most := kind.most.Load(); most != 32 {
+		t.Errorf("%d were judged at a time, want 32", most)
+	}
+	if kind.all.Load() != answered.Load() || busy.Load() == 0 || float64(busy.Load()) != testutil.ToFloat64(metrics.rejections.WithLabelValues("busy")) {
+		t.Errorf("%d were judged, %d answered, %d turned away", kind.all.Load(), answered.Load(), busy.Load())
+	}
+}
+
+func TestOnlyTheAPIServerIsAnswered(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	kind := &counter{judge: func() {}}
+	url, _ := serves(t, Clients{CAFile: ca.file, Names: []string{"kube-apiserver", "another"}}, kind)
+	for name, test := range map[string]struct {
+		shows *tls.Certificate
+		want  bool
+	}{
+		"no certificate":                {nil, false},
+		"a certificate of another name": {ca.pair("system:node:a"), false},
+		"another authority":             {other.pair("kube-apiserver"), false},
+		"the API server":                {ca.pair("kube-apiserver"), true},
+	} {
+		before := kind.all.Load()
+		client := caller(test.shows)
+		status, answer, err := post(client, url+"/count", bytes.NewReader(review(1000)))
+		client.CloseIdleConnections()
+		if got := err == nil && status == http.StatusOK; got != test.want || kind.all.Load()-before != map[bool]int64{true: 1}[test.want] {
+			t.Errorf("%s is answered: %t (%d %s %v)", name, got, status, answer, err)
+		}
+	}
+	// A new authority needs no restart.
+	if err := os.Rename(other.file, ca.file); err != nil {
+		t.Fatal(err)
+	}
+	client := caller(other.pair("another"))
+	defer client.CloseIdleConnections()
+	if status, answer, err := post(client, url+"/count", bytes.NewReader(review(1000))); err != nil || status != http.StatusOK {
+		t.Errorf("%d %s %v", status, answer, err)
+	}
+}
+
+func TestClientsAreSaidInFull(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := newAuthority(t).file
+	for _, test := range []struct {
+		clients Clients
+		says    string
+	}{
+		{Clients{}, ""},
+		{Clients{CAFile: good, Names: []string{"a"}}, ""},
+		{Clients{Names: []string{"a"}}, "without the file"},
+		{Clients{CAFile: good}, "want the name"},
+		{Clients{CAFile: good, Names: []string{""}}, "want the name"},
+		{Clients{CAFile: empty, Names: []string{"a"}}, "no certificate in PEM"},
+		{Clients{CAFile: empty + "x", Names: []string{"a"}}, "no such file"},
+	} {
+		err := test.clients.Validate()
+		if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%+v: %v, want %q", test.clients, err, test.says)
+		}
+	}
+}
+
+// What is counted is what the schema allows.
+func TestSizesAreThoseOfTheSchema(t *testing.T) {
+	selector := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Values: make([]string, 5)}, {}}, MatchLabels: map[string]string{"a": "b"}}
+	if got := selectorSize("f", selector); got.count != 8 {
+		t.Errorf("a selector is counted as %+v", got)
+	}
+	allows := func(file string, path ...string) int {
+		text, err := deploy.Manifests.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd map[string]any
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
+		at := []string{"schema", "openAPIV3Schema"}
+		for _, name := range path {
+			at = append(at, "properties", name)
+		}
+		found, _, _ := unstructured.NestedMap(versions[0].(map[string]any), at...)
+		for _, key := range []string{"maxItems", "maxProperties"} {
+			if n, is := found[key].(float64); is {
+				return int(n)
+			}
+		}
+		t.Fatalf("%s has no bound of %v", file, path)
+		return 0
+	}
+	const sets, checks, policies = "crds/autohealer.resourcestack.com_conditionsets.yaml", "shared/remediation.medik8s.io_nodehealthchecks.yaml", "crds/autohealer.resourcestack.com_repairpolicies.yaml"
+	pool := &karpenter.NodePool{}
+	pool.Spec.Repair = &v1alpha1.RepairSpec{}
+	for _, test := range []struct{ got, want int }{
+		{sizesOfSet(&v1alpha1.ConditionSet{})[0].most, allows(sets, "spec", "conditions")},
+		{sizesOfCheck(&remediationv1alpha1.NodeHealthCheck{})[0].most, allows(checks, "spec", "unhealthyConditions")},
+		{sizesOfCheck(&remediationv1alpha1.NodeHealthCheck{})[1].most, allows(checks, "spec", "escalatingRemediations")},
+		{sizesOfPolicy(&v1alpha1.RepairPolicy{})[0].most, allows(policies, "spec", "repair", "policies")},
+		{sizesOfPool(pool)[0].most, allows(policies, "spec", "repair", "policies")},
+	} {
+		if test.got != test.want {
+			t.Errorf("%d are judged, and the schema allows %d", test.got, test.want)
+		}
+	}
+}
