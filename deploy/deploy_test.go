@@ -164,11 +164,12 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		t.Fatal(err)
 	}
 	eventually(t, "the webhook being back", func() error {
-		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"dryRun": true}}`, "--dry-run=server"); err == nil {
+		if _, err := c.Kubectl(t.Context(), "patch", "conditionset", "harmless", "--type=merge", "-p", `{"spec": {"effect": "NoExecute"}}`, "--dry-run=server"); err == nil {
 			return errors.New("a set can be changed")
 		}
 		return nil
 	})
+	c.brakes(t)
 	for _, args := range [][]string{
 		{"label", "conditionset", "harmless", "a=b"},
 		{"delete", "conditionset", "harmless", "--wait=false"},
@@ -187,14 +188,14 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 			t.Errorf("with the webhook down: %v", err)
 		}
 	}
-	// So can a health check, and its status be written; but it does not go unasked.
+	// So can a health check.
 	if _, err := c.Kubectl(t.Context(), "label", "nodehealthcheck", "nodehealthcheck-sample", "a=b"); err != nil {
 		t.Errorf("with the webhook down: %v", err)
 	}
 	if err := c.patchCheckStatus(t, `{"status": {"phase": "Enabled"}}`); err != nil {
 		t.Errorf("with the webhook down: %v", err)
 	}
-	if _, err := c.Kubectl(t.Context(), "delete", "nodehealthcheck", "nodehealthcheck-sample"); err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+	if _, err := c.Kubectl(t.Context(), "delete", "nodehealthcheck", "nodehealthcheck-sample"); err != nil {
 		t.Errorf("deleting a health check with the webhook down: %v", err)
 	}
 	if err := hooks.Delete(t.Context(), "autohealer", metav1.DeleteOptions{}); err != nil {
@@ -205,6 +206,41 @@ spec: {type: Harmless, effect: NoSchedule, taintKey: example.com/harmless, condi
 		return err
 	})
 	c.deleteChecks(t)
+}
+
+// brakes pauses and switches off policies of every kind while the webhook is down. What
+// does more than that is not let through.
+func (c cluster) brakes(t *testing.T) {
+	t.Helper()
+	for _, test := range []struct {
+		object, patch string
+		passes        bool
+	}{
+		{"conditionset/harmless", `{"spec": {"dryRun": true, "effect": "NoExecute"}}`, false},
+		{"conditionset/harmless", `{"spec": {"dryRun": true, "selector": {}}}`, false},
+		{"conditionset/harmless", `{"spec": {"dryRun": true, "conditions": {"Harmless": {"duration": "1s"}}}}`, false},
+		{"conditionset/harmless", `{"spec": {"dryRun": true}}`, true},
+		{"conditionset/harmless", `{"spec": {"dryRun": false}}`, false},
+		{"conditionset/harmless", `{"spec": {"dryRun": null}}`, false},
+		{"nodehealthcheck/nodehealthcheck-sample", `{"spec": {"pauseRequests": ["upgrade"], "healthyDelay": "1s"}}`, false},
+		{"nodehealthcheck/nodehealthcheck-sample", `{"spec": {"pauseRequests": ["upgrade"]}}`, true},
+		{"nodehealthcheck/nodehealthcheck-sample", `{"spec": {"pauseRequests": ["upgrade", "too"]}}`, true},
+		{"nodehealthcheck/nodehealthcheck-sample", `{"spec": {"pauseRequests": []}}`, false},
+		{"nodehealthcheck/nodehealthcheck-sample", `{"spec": {"pauseRequests": null}}`, false},
+		{"repairpolicy/default", `{"spec": {"repair": {"enabled": false, "maxUnhealthy": 7}}}`, false},
+		{"repairpolicy/default", `{"spec": {"repair": {"enabled": false, "policies": null}}}`, false},
+		{"repairpolicy/default", `{"spec": {"repair": {"enabled": false}}}`, true},
+		{"repairpolicy/default", `{"spec": {"repair": {"enabled": true}}}`, false},
+		{"repairpolicy/default", `{"spec": {"repair": {"enabled": null}}}`, false},
+	} {
+		_, err := c.Kubectl(t.Context(), "patch", test.object, "--type=merge", "-p", test.patch)
+		switch {
+		case test.passes && err != nil:
+			t.Errorf("%s: %s does not pass: %v", test.object, test.patch, err)
+		case !test.passes && (err == nil || !strings.Contains(err.Error(), "failed calling webhook")):
+			t.Errorf("%s: %s passes unjudged: %v", test.object, test.patch, err)
+		}
+	}
 }
 
 // Programs read the same manifests that kubectl does.

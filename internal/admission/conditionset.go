@@ -99,7 +99,7 @@ func nodes(n int32) string {
 // changed answers for a set that is new, or whose spec is.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
 	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && awaited(ctx, k.cfg.Census.Ready)
-	verdict, err := k.verdict(ctx, vet.Case{Set: set, Before: inForce(stored), OnlyAsked: onlyAsked}, known)
+	verdict, err := k.verdict(ctx, vet.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
 	if err != nil {
 		return unready(err.Error())
 	}

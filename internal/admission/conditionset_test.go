@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -155,6 +156,13 @@ func TestSilenceIsToldOnDryRun(t *testing.T) {
 	}
 }
 
+// numerous has one condition more than the schema allows.
+func numerous(s *v1alpha1.ConditionSet) {
+	for i := range 32 {
+		s.Spec.Conditions[fmt.Sprintf("C%d", i)] = v1alpha1.SetCondition{Status: "True"}
+	}
+}
+
 func onlyToSee(r *admissionv1.AdmissionRequest) { r.DryRun = new(true) }
 
 func TestAnswers(t *testing.T) {
@@ -181,6 +189,10 @@ func TestAnswers(t *testing.T) {
 		"lets metadata pass":              {operation: update, old: set(healthy, live), set: set(healthy, live, func(s *v1alpha1.ConditionSet) { s.Finalizers = []string{"x/y"} })},
 		"tells who only wants to see":     {operation: update, old: set(healthy), set: set(healthy), change: onlyToSee, warns: "OutOfDisk=False"},
 		"refuses also only to see":        {operation: update, old: set(), set: set(healthy), change: onlyToSee, refuses: "OutOfDisk=False"},
+		"lets a set be switched off":      {operation: update, old: set(healthy, live), set: set(healthy), warns: "OutOfDisk=False"},
+		"and no more than that":           {operation: update, old: set(healthy, strong), set: set(healthy), refuses: "OutOfDisk=False"},
+		"refuses too many conditions":     {operation: create, set: set(numerous), refuses: "spec.conditions: there are 33, want at most 32"},
+		"lets too many become fewer":      {operation: update, old: set(numerous), set: set(), warns: "dry run"},
 		"lets a status pass":              {operation: update, old: set(), set: set(healthy), change: func(r *admissionv1.AdmissionRequest) { r.SubResource = "status" }},
 		"lets every set go":               {operation: remove, old: set(healthy)},
 		"tells what goes with it":         {operation: remove, old: set(func(s *v1alpha1.ConditionSet) { s.Status.Tainted, s.Status.HeldBack = 2, 1 }), warns: "taint example.com/set of this set will be removed from 3 nodes"},

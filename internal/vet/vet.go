@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -14,6 +16,9 @@ type Case struct {
 	Set *v1alpha1.ConditionSet // as it is to be
 	// Before is the set as it is in force; nil if it is new, or was not accepted.
 	Before *v1alpha1.ConditionSet
+	// Stored is the set as it is stored, whether it is followed or not; nil if it is new,
+	// or if it is not being changed.
+	Stored *v1alpha1.ConditionSet
 	// Others are all other sets, also those from ConfigMaps. Whoever judges sets
 	// that stand side by side gives those that go before this one if the two
 	// cannot stand together.
@@ -91,7 +96,8 @@ var standing = []check{compiles, reservedKey, healthyStatus, duplicate}
 // arriving are the checks that are made once, when a set is written.
 var arriving = []check{nearMiss, impactOverBound, annotation, notReported, silentKubelet, idleSilence, nativeTaint, oddBound, noNodes}
 
-// Judge says everything that there is to say of a set which is being written.
+// Judge says everything that there is to say of a set which is being written. To make a
+// dry run of one, and nothing else, is never refused.
 func Judge(c Case) Verdict {
 	s := look(c)
 	v := s.run(standing)
@@ -100,6 +106,11 @@ func Judge(c Case) Verdict {
 	v.Warnings = append(v.Warnings, rest.Warnings...)
 	if line := s.impactLine(v); line != "" {
 		v.Warnings = append([]string{line}, v.Warnings...)
+	}
+	if c.Stored != nil && c.Set.Spec.DryRun {
+		then := c.Stored.Spec
+		then.DryRun = true
+		v = tolerated(v, equality.Semantic.DeepEqual(c.Set.Spec, then))
 	}
 	return v
 }

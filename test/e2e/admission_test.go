@@ -532,6 +532,7 @@ func testWebhookDown(w *ward) {
 		}
 	}
 	w.must(d.api.Patch(w.t.Context(), w.policy("set"), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
+	w.must(d.api.Patch(w.t.Context(), w.policy("other"), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"dryRun": true}}`))))
 	w.must(d.api.Delete(w.t.Context(), w.policy("other")))
 	w.recover(nodes[:2])
 	w.counts(w.key("set"), 1, 0)

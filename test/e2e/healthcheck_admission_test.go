@@ -32,7 +32,10 @@ import (
 // leads meanwhile: every replica answers, and no other hand writes a status.
 func TestHealthCheckAdmission(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	w := newWorld(t, gatheringRights)
+	w := newWorld(t, func(cfg *testbed.Config) {
+		gatheringRights(cfg)
+		cfg.Flags.ControllerManager[0] += ",garbage-collector-controller"
+	})
 	all := w.ward(t, "all")
 	all.must(remediator.Install(t.Context(), w.Cluster))
 	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
@@ -136,7 +139,7 @@ func escalates(templates ...corev1.ObjectReference) func(*v1alpha1.NodeHealthChe
 	}
 }
 
-const byHealthWebhook = `admission webhook "nodehealthchecks.autohealer.resourcestack.com" denied the request`
+const byHealthWebhook = `nodehealthchecks.autohealer.resourcestack.com" denied the request`
 
 // refusedHealth says what is wrong with a refusal, as refused does for sets.
 func refusedHealth(err error, parts ...string) error {
@@ -548,15 +551,29 @@ func testHealthWebhookDown(w *ward) {
 	w.must(d.api.Create(w.t.Context(), check))
 	w.kill(asked)
 	for what, err := range map[string]error{
-		"a new one":    d.api.Create(w.t.Context(), w.healthCheck("new")),
-		"a change":     d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"maxUnhealthy": 1}}`))),
-		"its deletion": d.api.Delete(w.t.Context(), check.DeepCopy()),
+		"a new one": d.api.Create(w.t.Context(), w.healthCheck("new")),
+		"a change":  d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"maxUnhealthy": 1}}`))),
 	} {
 		if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "failed calling webhook") {
 			w.t.Errorf("%s: %v", what, err)
 		}
 	}
 	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata": {"labels": {"a": "b"}}}`))))
+	// The brake works: it can be paused, and deleted with what is under way.
+	w.must(d.api.Patch(w.t.Context(), check.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"pauseRequests": ["it hurts"]}}`))))
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(remediator.Kind)
+	object.SetNamespace("default")
+	object.SetName(w.node(1))
+	object.SetOwnerReferences([]metav1.OwnerReference{remediation.OwnedBy(remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID})})
+	w.must(w.api.Create(w.t.Context(), object))
+	w.must(d.api.Delete(w.t.Context(), check.DeepCopy()))
+	w.eventually("the remediation that the deletion left behind being gone", func() error {
+		if err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
+	})
 	w.restart(asked.Part)
-	w.eventually("health checks being taken again", func() error { return d.api.Delete(w.t.Context(), check.DeepCopy()) })
+	w.eventually("health checks being taken again", func() error { return d.api.Create(w.t.Context(), w.healthCheck("new")) })
 }
