@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,13 +33,9 @@ func (c *clinic) says(i int, condition corev1.NodeConditionType, status corev1.C
 	if p := c.patients[node.Name]; p != nil {
 		node = p.node.DeepCopy()
 	}
-	rows := node.Status.Conditions[:0]
-	for _, row := range node.Status.Conditions {
-		if row.Type != condition {
-			rows = append(rows, row)
-		}
-	}
-	node.Status.Conditions = append(rows, corev1.NodeCondition{Type: condition, Status: status})
+	rows := slices.DeleteFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == condition })
+	rows = append(rows, corev1.NodeCondition{Type: condition, Status: status})
+	node.Status.Conditions = rows
 	c.core.Observe(time.Now(), c.learn(node, time.Now()))
 }
 

@@ -45,7 +45,7 @@ type Proof struct {
 // Prove judges a set again by the nodes of now, as if it was written now.
 func Prove(c Case, unproven []string) Proof {
 	s := look(c)
-	switch problems := append(s.run(standing).Problems, s.run(arriving).Problems...); {
+	switch problems := slices.Concat(s.run(standing).Problems, s.run(arriving).Problems); {
 	case len(problems) > 0:
 		return Proof{Problems: problems}
 	case s.reach == nil:
