@@ -28,8 +28,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	"sigs.k8s.io/yaml"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
@@ -356,7 +356,7 @@ func TestSizesAreThoseOfTheSchema(t *testing.T) {
 		}
 		found, _, _ := unstructured.NestedMap(versions[0].(map[string]any), at...)
 		for _, key := range []string{"maxItems", "maxProperties"} {
-			if n, is := found[key].(float64); is {
+			if n, is := found[key].(int64); is {
 				return int(n)
 			}
 		}
