@@ -152,7 +152,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	}
 	// What a restored store holds is listed by the next process: all that this one knows
 	// is of versions that will be given again.
-	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error { return storecheck.Run(ctx, nodes.Version, log) })); err != nil {
+	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error { return storecheck.Run(ctx, nodes.Version, nodes.Seen, log) })); err != nil {
 		return err
 	}
 	if err := mgr.AddHealthzCheck("alive", follower.Healthy); err != nil {

@@ -2,7 +2,9 @@ package nodewatch
 
 import (
 	"context"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,8 @@ import (
 type Source struct {
 	client  rest.Interface
 	silence time.Duration
+
+	seen atomic.Uint64 // the newest version that a watch has told
 
 	mu      sync.Mutex
 	decoder *decoder // of the last watch, for the one that goes on from there
@@ -63,12 +67,38 @@ func (s *Source) Version(ctx context.Context) (string, error) {
 func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	known := s.takeDecoder(options)
 	giveBack := func() { s.giveDecoder(known) }
-	stream, err := wire.Watch(ctx, s.client.Get().Resource("nodes"), options, wire.Reader{What: "nodes", Decode: known.event, Ended: giveBack, Silence: s.silence})
+	decode := func(frame []byte) (watch.Event, error) {
+		event, err := known.event(frame)
+		if err == nil {
+			s.see(event)
+		}
+		return event, err
+	}
+	stream, err := wire.Watch(ctx, s.client.Get().Resource("nodes"), options, wire.Reader{What: "nodes", Decode: decode, Ended: giveBack, Silence: s.silence})
 	if err != nil {
 		giveBack()
 		return nil, err
 	}
 	return stream, nil
+}
+
+// see notes the version of an event.
+func (s *Source) see(event watch.Event) {
+	node, ok := event.Object.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if version, err := strconv.ParseUint(node.ResourceVersion, 10, 64); err == nil && version > s.seen.Load() {
+		s.seen.Store(version) // a source has one watch at a time
+	}
+}
+
+// Seen returns the newest version that a watch has told, empty if none has.
+func (s *Source) Seen() string {
+	if seen := s.seen.Load(); seen > 0 {
+		return strconv.FormatUint(seen, 10)
+	}
+	return ""
 }
 
 // takeDecoder returns the one that knows what the last watch has told, if this one

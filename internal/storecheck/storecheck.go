@@ -28,10 +28,14 @@ var ErrRestored = errors.New("the store of the API server was restored from a ba
 type Version func(ctx context.Context) (string, error)
 
 // Run looks at the version until ctx ends, or until the version goes backwards: then the
-// error is [ErrRestored].
-func Run(ctx context.Context, version Version, log *slog.Logger) error {
+// error is [ErrRestored]. What watches of the process have seen between two looks counts
+// as well; it is empty while they have seen nothing.
+func Run(ctx context.Context, version Version, seen func() string, log *slog.Logger) error {
 	newest, incomparable := "", false
 	for {
+		if before := seen(); isNewer(before, newest) { // read first: what comes later may be newer than the answer
+			newest = before
+		}
 		now, err := look(ctx, version)
 		wait := every
 		if ctx.Err() != nil {
@@ -59,6 +63,15 @@ func Run(ctx context.Context, version Version, log *slog.Logger) error {
 			return nil
 		}
 	}
+}
+
+// isNewer says whether a version is known to be newer than another, or the first one.
+func isNewer(version, than string) bool {
+	if version == "" || than == "" {
+		return version != ""
+	}
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order > 0
 }
 
 func look(ctx context.Context, version Version) (string, error) {

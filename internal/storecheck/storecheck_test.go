@@ -21,13 +21,15 @@ func TestRun(t *testing.T) {
 	down := errors.New("down")
 	for _, c := range []struct {
 		name     string
-		versions []any // what is read, one after the other; the last one again and again
+		seen     string // by watches
+		versions []any  // what is read, one after the other; the last one again and again
 		restored bool
 		within   time.Duration // after the last one can be read
 	}{
 		{name: "versions that grow", versions: []any{"1", "5", "5", "10"}},
 		{name: "a version that goes backwards", versions: []any{"9", "10", "9"}, restored: true, within: 15 * time.Second},
 		{name: "one that does so during an outage", versions: []any{"10", down, down, down, "9"}, restored: true, within: 10 * time.Second},
+		{name: "one below what watches have seen", seen: "10", versions: []any{"5", down, "9"}, restored: true, within: 10 * time.Second},
 		{name: "an outage, and nothing restored", versions: []any{"10", down, "11"}},
 		{name: "versions of another kind", versions: []any{"b", "a"}},
 	} {
@@ -43,6 +45,11 @@ func TestRun(t *testing.T) {
 						return "", err
 					}
 					return c.versions[at].(string), nil
+				}, func() string {
+					if reads == 0 {
+						return ""
+					}
+					return c.seen
 				}, discard)
 				if !c.restored {
 					if err != nil || reads < len(c.versions) {
@@ -87,7 +94,7 @@ func TestARestoredEtcdIsNoticed(t *testing.T) {
 				looked <- struct{}{}
 			}
 			return version, err
-		}, discard)
+		}, nodes.Seen, discard)
 	}()
 	<-looked // at what is going to be lost
 	if err := restore(t.Context()); err != nil {
