@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -23,6 +24,7 @@ func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
 	namespace := flags.String("namespace", ownNamespace(), "`namespace` of the controller")
 	agents := flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if another than --namespace")
+	wait := flags.Duration("wait", time.Minute, "`how long` to wait for a controller that still holds its Lease")
 	dryRun := flags.Bool("dry-run", false, "say what would be removed, and remove nothing")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -54,7 +56,7 @@ func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	result, err := cleanup.Run(ctx, cleanup.Config{Client: api, Namespace: *namespace, AgentNamespace: *agents, LeaseName: name, DryRun: *dryRun, Out: out})
+	result, err := cleanup.Run(ctx, cleanup.Config{Client: api, Namespace: *namespace, AgentNamespace: *agents, LeaseName: name, Wait: *wait, DryRun: *dryRun, Out: out})
 	if err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}

@@ -29,6 +29,9 @@ type Config struct {
 	Namespace, AgentNamespace string
 	// LeaseName is the name of the Lease by which a controller leads.
 	LeaseName string
+	// Wait is how long to wait for a controller that still leads. One that is being
+	// stopped holds its Lease for a while.
+	Wait time.Duration
 	// DryRun says what would be removed, and removes nothing.
 	DryRun bool
 	// Out is told what was removed and what was left.
@@ -46,7 +49,7 @@ type Result struct {
 // Run cleans up. An error of one kind of objects does not keep it from the others.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	c := &cleaner{Config: cfg}
-	if err := c.refuseIfLed(ctx, time.Now()); err != nil {
+	if err := c.awaitNoLeader(ctx); err != nil {
 		return Result{}, err
 	}
 	err := errors.Join(c.nodes(ctx), c.nodeClaims(ctx), c.agentLeases(ctx), c.nodeLeases(ctx), c.revisions(ctx), c.ledger(ctx))
@@ -59,6 +62,24 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 type cleaner struct {
 	Config
 	result Result
+}
+
+// awaitNoLeader waits until no controller leads, and refuses if one still does after Wait.
+func (c *cleaner) awaitNoLeader(ctx context.Context) error {
+	for until, told := time.Now().Add(c.Wait), false; ; told = true {
+		err := c.refuseIfLed(ctx, time.Now())
+		if !errors.Is(err, ErrLed) || !time.Now().Before(until) {
+			return err
+		}
+		if !told {
+			fmt.Fprintf(c.Out, "waiting up to %s until no controller leads: %v\n", c.Wait, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // refuseIfLed refuses while a controller holds the leader's Lease.

@@ -82,9 +82,15 @@ func (s *site) must(err error) {
 // run cleans up with no more than the rights that are shipped.
 func (s *site) run(dryRun bool) (cleanup.Result, string, error) {
 	s.Helper()
+	return s.runAfter(0, dryRun)
+}
+
+// runAfter does so, and waits for a controller that leads.
+func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string, error) {
+	s.Helper()
 	var out bytes.Buffer
 	result, err := cleanup.Run(s.Context(), cleanup.Config{
-		Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, DryRun: dryRun, Out: &out,
+		Client: s.restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: leader, Wait: wait, DryRun: dryRun, Out: &out,
 	})
 	return result, out.String(), err
 }
@@ -168,8 +174,12 @@ func TestCleanup(t *testing.T) {
 		if result, _, err := s.run(false); !errors.Is(err, cleanup.ErrLed) || !strings.Contains(err.Error(), "pod-1") || result != (cleanup.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
-		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), RenewTime: new(metav1.NewMicroTime(time.Now().Add(-time.Hour))), LeaseDurationSeconds: new(int32(15))}
+		// Of a controller that was stopped without giving it up, the Lease ends by itself.
+		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NowMicro()), new(int32(1))
 		s.must(s.api.Update(t.Context(), lease))
+		if _, out, err := s.runAfter(time.Minute, true); err != nil || !strings.Contains(out, "waiting up to 1m0s until no controller leads") {
+			t.Errorf("%v\n%s", err, out)
+		}
 	})
 	want := cleanup.Result{Removed: ours, Left: len(commands)}
 	t.Run("says what it would remove, and removes nothing", func(t *testing.T) {

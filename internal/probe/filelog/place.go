@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// span is how many bytes a fingerfingerprint takes, at the beginning of a file and before a
+// span is how many bytes a fingerprint takes, at the beginning of a file and before a
 // place in it.
 const span = 256
 
