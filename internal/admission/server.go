@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
-	"golang.org/x/sync/semaphore"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
@@ -56,8 +55,8 @@ const (
 	requestTime = 10 * time.Second
 	idleTime    = time.Minute
 	maxHeader   = 16 << 10
-	// farewell is how long requests may take that are being answered when the server ends.
-	farewell = time.Minute
+	// shutdownTime is how long requests may take that are being answered when the server ends.
+	shutdownTime = time.Minute
 )
 
 // Server answers the API server. It may be started without a certificate: until
@@ -77,7 +76,7 @@ func NewServer(cfg Config) (*Server, error) {
 	for _, kind := range cfg.Kinds {
 		paths.Handle(kind.Path(), &admission.Webhook{Handler: kind})
 	}
-	return &Server{cfg: cfg, handler: &limiter{handler: paths, inFlight: semaphore.NewWeighted(maxInFlight), metrics: cfg.Metrics}}, nil
+	return &Server{cfg: cfg, handler: newLimiter(paths, cfg.Metrics)}, nil
 }
 
 // SplitAddress reads an address to listen on.
@@ -119,7 +118,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 		defer cancel()
 		ended <- server.Shutdown(ctx)
 	}()

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -235,6 +236,45 @@ func TestLargeRequestsFitIntoMemory(t *testing.T) {
 	}
 	if peak.Load() > room {
 		t.Errorf("the heap has grown to %d MiB, want at most %d", peak.Load()>>20, room>>20)
+	}
+}
+
+// A client that announces a large request and sends nothing holds up no other, and is
+// turned away.
+func TestStalledRequestsDoNotHoldUpOthers(t *testing.T) {
+	kind := &counter{judge: func() {}}
+	url, metrics := serves(t, Clients{}, kind)
+	var stalled []*tls.Conn
+	for range 4 {
+		connection, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // whom it talks to is not what is tested
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		fmt.Fprintf(connection, "POST /count HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", maxBody)
+		stalled = append(stalled, connection)
+	}
+	if status, answer, err := post(caller(nil), url+"/count", bytes.NewReader(review(1000))); err != nil || status != http.StatusOK {
+		t.Errorf("a small request: %d %s, %v", status, answer, err)
+	}
+	for _, connection := range stalled {
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if s := response.StatusCode; s != http.StatusRequestTimeout && s != http.StatusTooManyRequests {
+			t.Errorf("a request that is not sent is answered %d", s)
+		}
+	}
+	if testutil.ToFloat64(metrics.rejections.WithLabelValues("slow")) == 0 {
+		t.Error("no request was slow")
+	}
+	if status, answer, err := post(caller(nil), url+"/count", io.MultiReader(bytes.NewReader(review(1000)))); err != nil || status != http.StatusLengthRequired {
+		t.Errorf("a request without a length: %d %s, %v", status, answer, err)
+	}
+	if n := kind.all.Load(); n != 1 {
+		t.Errorf("%d requests were judged, want 1", n)
 	}
 }
 
