@@ -59,15 +59,16 @@ func TestInACluster(t *testing.T) {
 	run("a place where nobody can lock", (*site).beginsUnlocked)
 	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
 	for name, test := range map[string]func(*site){
-		"a treatment begins with a lock":           (*site).begins,
-		"a node that has changed is looked at":     (*site).nodeChanged,
-		"a node that is gone is not treated":       (*site).nodeGone,
-		"somebody was faster with the lock":        (*site).lockTaken,
-		"an answer is lost":                        (*site).answerLost,
-		"the treatment of a node that is there":    (*site).nodeIsThere,
-		"a node made again":                        (*site).nodeMadeAgain,
-		"a lock that somebody took away":           (*site).lockGone,
-		"a begin that is refused leaves no object": (*site).refused,
+		"a treatment begins with a lock":                (*site).begins,
+		"a node that has changed is looked at":          (*site).nodeChanged,
+		"a node that is gone is not treated":            (*site).nodeGone,
+		"somebody was faster with the lock":             (*site).lockTaken,
+		"an answer is lost":                             (*site).answerLost,
+		"the treatment of a node that is there":         (*site).nodeIsThere,
+		"a node made again":                             (*site).nodeMadeAgain,
+		"a lock that somebody took away":                (*site).lockGone,
+		"a begin that is refused leaves no object":      (*site).refused,
+		"a gate that has closed since leaves no object": (*site).gateClosed,
 	} {
 		run(name, test)
 	}
@@ -181,6 +182,27 @@ func (s *site) nodeChanged() {
 	must(s.T, s.api.Update(s.Context(), fresh))
 	r := s.runs(e, treat.Stale)
 	if r.fresh == nil || r.fresh.ResourceVersion != fresh.ResourceVersion || !r.isLeased || s.object() != nil {
+		s.Errorf("the report: %+v", r)
+	}
+}
+
+// gateClosed says that the loop is asked after the node was locked and looked at, and that
+// its answer counts.
+func (s *site) gateClosed() {
+	s.loop.questions = make(chan question)
+	asked := make(chan *coordinationv1.Lease, 1)
+	go func() {
+		q := <-s.loop.questions
+		lease := &coordinationv1.Lease{}
+		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(q.node)}, lease)
+		asked <- lease
+		q.answer <- false
+	}()
+	r := s.runs(s.errand(s.node()), treat.Stale)
+	if lease := <-asked; lease.UID == "" {
+		s.Error("the loop was asked before the node was locked")
+	}
+	if !r.isOff || r.err != nil || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }

@@ -73,6 +73,7 @@ type errandReport struct {
 
 	fresh     *corev1.Node // the node as it is now, where it is not as it was known
 	missing   bool         // there is no such node
+	isOff     bool         // by the last look the treatment is not to begin any more
 	object    *unstructured.Unstructured
 	isCreated bool      // the object was made by this errand
 	sentFirst time.Time // when the same was sent before and may arrive yet; zero for never
@@ -497,9 +498,9 @@ func (l *loop) runErrand(ctx context.Context, r *errandReport) (err error) {
 	return err
 }
 
-// runBegin locks the node, looks at it once more, and makes the object. The look is
-// the last thing before: whatever the lock had to wait for, the node may have recovered
-// meanwhile. Then it is unlocked again.
+// runBegin locks the node, looks at it once more, asks the loop once more, and makes the
+// object. These are the last things before: whatever the lock had to wait for, the node
+// may have recovered meanwhile, or the gate may have closed. Then it is unlocked again.
 func (l *loop) runBegin(ctx context.Context, r *errandReport) error {
 	e := r.errand
 	// Where there is no place for locks, nobody can hold one.
@@ -509,7 +510,15 @@ func (l *loop) runBegin(ctx context.Context, r *errandReport) error {
 	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
-	var err error
+	may, err := l.mayBegin(ctx, e)
+	switch {
+	case err != nil:
+		r.fate = treat.Busy // nothing was sent
+		return err
+	case !may:
+		r.isOff, r.fate = true, treat.Stale
+		return nil
+	}
 	r.object, err = l.write.CreateRemediation(ctx, e.create)
 	r.isCreated = err == nil
 	if apierrors.IsAlreadyExists(err) { // an answer was lost, or it is somebody else's

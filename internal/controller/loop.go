@@ -56,6 +56,10 @@ type loop struct {
 	nursing  int        // errands that are being run
 	reports  chan *errandReport
 
+	questions chan question // whether a treatment may still begin; nil while the loop does not run
+	asked     []question    // to be answered after the round
+	stopped   chan struct{} // closed when the loop has ended
+
 	queue    fifo[*patient] // with something to do
 	delayed  []*patient     // likewise, but not now
 	writing  int
@@ -88,6 +92,8 @@ func (l *loop) run(ctx context.Context) error {
 	defer alarm.Stop()
 	l.pulse.rests(time.Now())
 	defer l.pulse.ends()
+	l.questions, l.stopped = make(chan question), make(chan struct{})
+	defer close(l.stopped)
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,6 +110,8 @@ func (l *loop) run(ctx context.Context) error {
 			l.heedPolicyStatus(o)
 		case r := <-l.reports:
 			l.heedErrand(r)
+		case q := <-l.questions:
+			l.hear(q)
 		case o := <-l.sheets.done:
 			l.heedShelf(time.Now(), o)
 		case a := <-l.sheets.access:
@@ -117,6 +125,7 @@ func (l *loop) run(ctx context.Context) error {
 		if due := l.round(ctx); !due.IsZero() {
 			rest = min(rest, max(0, time.Until(due)))
 		}
+		l.answerQuestions()
 		l.pulse.rests(time.Now().Add(rest))
 		alarm.Reset(rest)
 	}

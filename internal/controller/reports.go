@@ -177,7 +177,7 @@ func (l *loop) outdated(now time.Time, r *errandReport) {
 		l.putOff(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFresh(now, r)
-	case r.claim != nil || r.isGone: // which is known now
+	case r.claim != nil || r.isGone || r.isOff: // which is known now
 	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.errand.lease.ResourceVersion): // which is known now
 	default: // the watch will tell, or it is a refusal in disguise
 		if r.err == nil {

@@ -1,0 +1,95 @@
+package scale
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rig/remediator"
+)
+
+// BenchmarkClosingGate measures how many remediations begin after the gate of their
+// health check has closed, and how long after.
+//
+// The fixture: 100 nodes, of which 49 may be unhealthy; 40 are, and are remediated. One
+// operation: nine more become unhealthy at once, which the gate allows, and right after
+// them five more, which closes it; then all fourteen recover. The order of writes is
+// that of etcd: late/op are the objects that were stored after the write of the first
+// condition that was one too many, and max-ms is how long after that write was sent the
+// last of them was seen.
+func BenchmarkClosingGate(b *testing.B) {
+	const nodes, before, allowed, more = 100, 40, 9, 5
+	c := clinicIn(b, bedOf(b, nodes))
+	c.start(b)
+	api, err := client.New(c.cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	names := c.pick(before + allowed + more)
+	standing, names := names[:before], names[before:]
+	if err := c.setProblems(b.Context(), standing, ailment, corev1.ConditionTrue, 16); err != nil {
+		b.Fatal(err)
+	}
+	if err := c.objects.count(b.Context(), before); err != nil {
+		b.Fatal(err)
+	}
+	begun, late := 0, 0
+	var latest time.Duration
+	for b.Loop() {
+		if err := c.setProblems(b.Context(), names[:allowed], ailment, corev1.ConditionTrue, allowed); err != nil {
+			b.Fatal(err)
+		}
+		closing := time.Now()
+		if err := c.setProblems(b.Context(), names[allowed:], ailment, corev1.ConditionTrue, more); err != nil {
+			b.Fatal(err)
+		}
+		var first int
+		for _, name := range names[allowed:] {
+			node, err := c.server.CoreV1().Nodes().Get(b.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if version := versionOf(b, node.ResourceVersion); first == 0 || version < first {
+				first = version
+			}
+		}
+		time.Sleep(2 * time.Second) // whatever is on its way has arrived by then
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(remediator.Kind)
+		if err := api.List(b.Context(), list); err != nil {
+			b.Fatal(err)
+		}
+		begun += len(list.Items) - before
+		for i := range list.Items {
+			if object := &list.Items[i]; versionOf(b, object.GetResourceVersion()) > first {
+				late++
+				latest = max(latest, c.objects.seen(object.GetName()).Sub(closing))
+			}
+		}
+		if err := c.setProblems(b.Context(), names, ailment, corev1.ConditionFalse, len(names)); err != nil {
+			b.Fatal(err)
+		}
+		if err := c.objects.count(b.Context(), before); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(time.Second) // until the Leases are released
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(begun)/float64(b.N), "begun/op")
+	b.ReportMetric(float64(late)/float64(b.N), "late/op")
+	b.ReportMetric(milliseconds(latest), "max-ms")
+}
+
+func versionOf(b *testing.B, text string) int {
+	b.Helper()
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return version
+}
