@@ -120,8 +120,8 @@ func (l *loop) tellUnclear(p *patient, pol *policy, id taintID) {
 		p.toldUnclear = map[taintID]bool{}
 	}
 	p.toldUnclear[id] = true
-	words := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it: "+
-		"it counts against the bound of the set, and Autohealer does not remove it. %s", id, pol.set.Name, remedy(p.node.Name, id))
+	words := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it. "+
+		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound of the set. %s", id, pol.set.Name, remedy(p.node.Name, id))
 	l.cfg.Logger.Warn("ownership of a taint is unclear", "node", p.node.Name, "key", id.key, "effect", string(id.effect), "conditionSet", pol.set.Name)
 	l.cfg.Announce(treat.Announcement{Node: p.node, Policy: treat.AboutSet(pol.set), What: treat.OwnershipUnclear, Words: words})
 }
@@ -146,7 +146,7 @@ func (pol *policy) judgeOwnership(status *v1alpha1.ConditionSetStatus) {
 			listed += fmt.Sprintf(" and %d more", more)
 		}
 		condition.Status, condition.Reason = metav1.ConditionTrue, "NoRecord"
-		condition.Message = fmt.Sprintf("nodes with a taint of this set's key and effect that no record proves to be Autohealer's: %d (%s); it counts against the bound, and Autohealer does not remove it. %s",
+		condition.Message = fmt.Sprintf("nodes with a taint of this set's key and effect that no record proves to be Autohealer's: %d (%s). Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound. %s",
 			len(names), listed, remedy(names[0], pol.unclear[names[0]]))
 	} else if meta.FindStatusCondition(status.Conditions, v1alpha1.OwnershipUnclear) == nil {
 		return
