@@ -174,7 +174,7 @@ func texts(out *strings.Builder, modules []module, what string, text func(module
 		}
 	}
 	type group struct{ text, names string }
-	var groups []group
+	groups := make([]group, 0, len(of))
 	for t, paths := range of {
 		groups = append(groups, group{t, strings.Join(paths, "\n")})
 	}
