@@ -58,7 +58,7 @@ func BenchmarkClosingGate(b *testing.B) {
 				first = version
 			}
 		}
-		time.Sleep(2 * time.Second) // whatever is on its way has arrived by then
+		c.rests(b) // whatever is on its way has arrived by then
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(remediator.Kind)
 		if err := api.List(b.Context(), list); err != nil {
@@ -77,12 +77,30 @@ func BenchmarkClosingGate(b *testing.B) {
 		if err := c.objects.count(b.Context(), before); err != nil {
 			b.Fatal(err)
 		}
-		time.Sleep(time.Second) // until the Leases are released
+		c.rests(b) // the Leases are released by then
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(begun)/float64(b.N), "begun/op")
 	b.ReportMetric(float64(late)/float64(b.N), "late/op")
 	b.ReportMetric(milliseconds(latest), "max-ms")
+}
+
+// rests waits until the API server has not been asked for a while to write anything.
+func (c *clinic) rests(b *testing.B) {
+	b.Helper()
+	ticker := time.NewTicker(quiet / 4)
+	defer ticker.Stop()
+	begin, since, done := time.Now(), time.Now(), c.asked(b)
+	for time.Since(since) < quiet {
+		<-ticker.C
+		now := c.asked(b)
+		if now.writes() != done.writes() {
+			done, since = now, time.Now()
+		}
+		if time.Since(begin) > patience {
+			b.Fatalf("waiting for the controller to rest: the API server was asked for %+v", done)
+		}
+	}
 }
 
 func versionOf(b *testing.B, text string) int {
