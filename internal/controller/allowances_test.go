@@ -428,6 +428,27 @@ func TestARepairAndATimeoutShareThePool(t *testing.T) {
 }
 
 // What is counted step by step is what one would count who looks at everything.
+// A claim gives up the provider ID that it shares with another. The node has started by
+// what the other one says, and the other one is counted anew.
+func TestAClaimIsCountedAnewWhenAnotherGivesUpItsProviderID(t *testing.T) {
+	openHall(t, func(h *hall) {
+		h.pool("p", nil)
+		h.world.launch("a", "p", unready)
+		h.world.launch("b", "p")
+		names := func(claim, id string) {
+			h.world.changeClaim(claim, func(c *karpenter.NodeClaim) { c.Status.ProviderID = id })
+			h.hears()
+		}
+		names("claim-b", "kwok://a")
+		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.hears()
+		names("claim-a", "")
+		if starting := h.repairs.counts["p"].starting; !h.patients["a"].started || starting != 0 {
+			t.Errorf("the node has started: %v, and %d count as starting", h.patients["a"].started, starting)
+		}
+	}, timed)
+}
+
 func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 	pools := []string{"p", "q"}
 	changes := 0

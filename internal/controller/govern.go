@@ -70,6 +70,9 @@ func (l *loop) hasStarted(p *patient) bool {
 	note, _ := record.Read(p.node.Annotations) // unreadable: it says nothing
 	c, _ := l.machines.claimOf(p.node)
 	p.started = note.Initialized || p.node.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(p.node, c.NodeClaim)
+	if p.started { // of two claims with one provider ID, the other may be the one that has changed
+		l.weighNode(p.node)
+	}
 	return p.started
 }
 
