@@ -252,8 +252,12 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		ownLeases   = "the controller may write the Lease autohealer-controller, and those of nodes that a health check holds, and not "
 		onlyLedger  = "the controller may write the ConfigMaps of the ledger, and not "
 		ownRevision = "the controller may write the ControllerRevisions that have its label, and not "
+		ofAgent     = "the controller may not make conditions those of an agent: "
 		theirRow    = "NTPProblem"
 	)
+	// The API server takes such notes at their word, except through the status.
+	const claim = `{"metadata": {"managedFields": [{"manager": "autohealer-agent", "operation": "Apply", "apiVersion": "v1", "subresource": "status", "fieldsType": "FieldsV1",
+		"fieldsV1": {"f:status": {"f:conditions": {"k:{\"type\":\"` + theirRow + `\"}": {".": {}, "f:type": {}}}}}}]}}`
 	attempts(t, client, []try{
 		{"has its certificate trusted", hooks(func(config configuration) {
 			for i := range config.Webhooks {
@@ -312,9 +316,19 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"a new condition", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("New", "Unknown", "AgentSilent")), ofAgents + "New"},
 		{"that a condition of the agent is over", apply(mine, row("KernelDeadlock", "False"), row("XfsShutdown", "False")), ofAgents + "KernelDeadlock"},
 		{"a condition of the agent gone", apply(mine, row("KernelDeadlock", "True")), ofAgents + "XfsShutdown"},
+		{"claims a condition of Kubernetes for the agent, as it stands", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "Ready"}`), ofAgent + "Ready"},
+		{"then writes that", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent")), ofAgents + "Ready"},
+		{"claims one of another for the agent", apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "`+theirRow+`"}`), ofAgent + theirRow},
+		{"notes on the node that it is the agent's", merge(mine, claim), ofAgent + theirRow},
 		{"that the agent is silent", apply(mine, silent("KernelDeadlock", "Unknown", "AgentSilent"), row("XfsShutdown", "False")), ""},
 		{"that an agent that has said all it may is silent", apply(theirs, full("Unknown", "AgentSilent")...), ""},
 		{"that one is well again", apply(theirs, full("False", "Tested")...), ofAgents + "Row0000, Row0001"},
+		{"a condition of Kubernetes that the agent has", func(ctx context.Context, client kubernetes.Interface) error {
+			if err := apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), `{"type": "Ready"}`)(ctx, admin); err != nil {
+				return err
+			}
+			return apply(mine, row("KernelDeadlock", "True"), row("XfsShutdown", "False"), silent("Ready", "Unknown", "AgentSilent"))(ctx, client)
+		}, ofAgents + "Ready"},
 		{"a node deleted", func(ctx context.Context, client kubernetes.Interface) error {
 			return client.CoreV1().Nodes().Delete(ctx, mine, metav1.DeleteOptions{})
 		}, "the controller may neither create nor delete nodes"},

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -168,7 +169,11 @@ func (v Voice) Silence(why string, now time.Time) *Silence {
 // status and the reason, no other manager applies them too, and none has given the row
 // its heartbeat. One who writes what stands there already owns no more than that; one
 // whom the agent has replaced still owns all the rest of which they said the same.
+// Conditions of Kubernetes itself no agent keeps, whoever applied them by its name.
 func (v Voice) keeps(kind corev1.NodeConditionType) bool {
+	if known, ok := catalog.Lookup(string(kind)); ok && known.Source == catalog.Kubernetes {
+		return false
+	}
 	owned, others, applied := v.owned[string(kind)], v.others[string(kind)], v.applied[string(kind)]
 	return owned["status"] && owned["reason"] && !applied["status"] && !applied["reason"] && !others["lastHeartbeatTime"]
 }
