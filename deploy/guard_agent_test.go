@@ -42,7 +42,7 @@ func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *w
 	if err != nil {
 		t.Fatal(err)
 	}
-	reporter, err := report.New(report.Config{API: api, Node: theirs, LookEvery: lookEvery, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	reporter, err := report.New(report.Config{API: api, Node: theirs, Holder: "pod", LeaseNamespace: namespace, LookEvery: lookEvery, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func (c cluster) staysWithinLimits(t *testing.T) {
 	r.Events = []symptom.Event{{ID: "1", Severity: symptom.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
 	w.Take(r)
 	eventually(t, "all that fits being written", func() error {
-		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending {
+		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending || counts.LeaseRenewed.IsZero() {
 			return fmt.Errorf("it has counted %+v", counts)
 		}
 		return nil

@@ -102,23 +102,37 @@ func patchAs(manager, node string, kind types.PatchType, body string, subresourc
 
 func createLease(in, name string) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
-		_, err := client.CoordinationV1().Leases(in).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := client.CoordinationV1().Leases(in).Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{FieldManager: agent})
 		return err
 	}
 }
 
 func renewLease(in, name string) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
-		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "somebody", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{})
+		_, err := client.CoordinationV1().Leases(in).Patch(ctx, name, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "somebody", "renewTime": "2026-11-15T12:00:00.000000Z"}}`), metav1.PatchOptions{FieldManager: agent})
 		return err
 	}
 }
 
 func patchLease(body string) deed {
 	return func(ctx context.Context, client kubernetes.Interface) error {
-		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: agent})
 		return err
 	}
+}
+
+// applyLease is the agent's own way of renewing its Lease, as somebody.
+func applyLease(manager, holder string) deed {
+	body := fmt.Sprintf(`{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "autohealer-agent-%s"}, "spec": {"holderIdentity": %q}}`, mine, holder)
+	return func(ctx context.Context, client kubernetes.Interface) error {
+		_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.ApplyYAMLPatchType, []byte(body), metav1.PatchOptions{FieldManager: manager, Force: new(true)})
+		return err
+	}
+}
+
+// managed is what an object says of who manages its fields, which the API server believes.
+func managed(manager, fields string) string {
+	return fmt.Sprintf(`{"manager": %q, "operation": "Apply", "apiVersion": "coordination.k8s.io/v1", "fieldsType": "FieldsV1", "fieldsV1": {%s}}`, manager, fields)
 }
 
 // createEvent tells of something, in the words of the core group.
@@ -203,6 +217,7 @@ func (c cluster) guardsNodes(t *testing.T) {
 		tooLarge  = "a condition of an agent has at most 317 characters of type, 16 of status, 128 of reason and 1024 of message"
 		leaseMeta = "an agent may give its Lease the label app.kubernetes.io/name=autohealer-agent and its node as owner, and no other metadata"
 		leaseSpec = "the Lease of an agent has a holderIdentity of at most 253 characters"
+		leaseKeep = "an agent writes its Lease as field manager autohealer-agent, and adds no other to its managedFields"
 		ownSource = "an Event of the agent on node node-0001 has this node as source.host"
 		eventSize = "an Event of an agent has at most 1024 characters of message and 128 of reason"
 		eventMeta = "an Event of an agent has no labels, annotations"
@@ -218,6 +233,10 @@ func (c cluster) guardsNodes(t *testing.T) {
 	}
 	long := func(n int) string { return strings.Repeat("x", n) }
 	event := func(change func(*corev1.Event)) deed { return createEvent("e7", nodeRef(mine), change) }
+	var versions []string // of one manager, who counts once for each
+	for i := range 4 {
+		versions = append(versions, strings.Replace(managed(agent, `"f:spec": {"f:holderIdentity": {}}`), "{", fmt.Sprintf(`{"subresource": "s%d", `, i), 1))
+	}
 	labels := `"labels": {"node-role.kubernetes.io/control-plane": ""}`
 	steps := []struct {
 		name string
@@ -315,6 +334,21 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"its Lease with another owner", patchLease(`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0002", "uid": "u"}]}}`), leaseMeta},
 		{"its Lease with a finalizer", patchLease(`{"metadata": {"finalizers": ["example.com/stay"]}}`), leaseMeta},
 		{"its Lease with a long holder", patchLease(`{"spec": {"holderIdentity": "` + long(254) + `"}}`), leaseSpec},
+		{"applies its Lease", applyLease(agent, "somebody"), ""},
+		{"applies its Lease as another manager", applyLease("m1", "somebody"), leaseKeep},
+		{"renews its Lease as another manager", func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoordinationV1().Leases(namespace).Patch(ctx, "autohealer-agent-"+mine, types.MergePatchType, []byte(`{"spec": {"holderIdentity": "m2"}}`), metav1.PatchOptions{FieldManager: "m2"})
+			return err
+		}, leaseKeep},
+		{"its Lease with a manager made up", patchLease(`{"metadata": {"managedFields": [` + managed("m3", `"f:spec": {"f:holderIdentity": {}}`) + `]}}`), leaseKeep},
+		{"its Lease with its own name on fields made up", patchLease(`{"metadata": {"managedFields": [` + managed(agent, `"f:spec": {"f:`+long(100_000)+`": {}}`) + `]}}`), leaseKeep},
+		{"its Lease with its own name many times", patchLease(`{"metadata": {"managedFields": [` + strings.Join(versions, ", ") + `]}}`), leaseKeep},
+		{"takes its Lease back from one who has written in it", func(ctx context.Context, client kubernetes.Interface) error {
+			if err := applyLease("theirs", "theirs")(ctx, admin); err != nil {
+				return err
+			}
+			return applyLease(agent, "somebody")(ctx, client)
+		}, ""},
 		{"the Lease of another agent", renewLease(namespace, "autohealer-agent-"+theirs), ownLease + "autohealer-agent-node-0002"},
 		{"the Lease of the leader", renewLease(namespace, "autohealer-controller"), ownLease + "autohealer-controller"},
 		{"the Lease of the kubelet", renewLease("kube-node-lease", mine), ownLease + "node-0001"},
@@ -341,6 +375,9 @@ func (c cluster) guardsNodes(t *testing.T) {
 		{"tells as a long instance", event(func(e *corev1.Event) { e.ReportingInstance = long(1000) }), ownSource},
 		{"annotates what it tells", event(func(e *corev1.Event) { e.Annotations = map[string]string{"a": long(1000)} }), eventMeta},
 		{"labels what it tells", event(func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }), eventMeta},
+		{"notes on what it tells who manages it", event(func(e *corev1.Event) {
+			e.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:` + long(100_000) + `": {}}`)}}
+		}), eventMeta},
 		{"tells of another object too", event(func(e *corev1.Event) { e.Related = &corev1.ObjectReference{Kind: "Pod", Name: long(1000)} }), eventMeta},
 		{"tells of an action", event(func(e *corev1.Event) { e.Action = long(1000) }), eventMeta},
 		{"tells of a long field", event(func(e *corev1.Event) { e.InvolvedObject.FieldPath = long(1000) }), eventMeta},
