@@ -185,6 +185,9 @@ func (c *core) nextApply(now time.Time) (*request, time.Time) {
 	if parts && r.parting != nil {
 		version = r.parting.version
 	}
+	for _, kind := range r.crowdedOut(said) {
+		c.refuse(kind, "too many", fmt.Errorf("with the conditions of an earlier configuration that still stand, this agent writes %d, and no more: it waits until some of them go", MostConditions))
+	}
 	wire := append(wireRows(said, now), r.asTheyWere(said)...)
 	if r.held != nil {
 		for kind := range said {

@@ -225,8 +225,11 @@ func (f *fake) drop(kind string) {
 	}
 }
 
-// guard refuses that an agent takes with it rows of others.
+// guard refuses that an agent takes with it rows of others, and that it says too many.
 func (f *fake) guard(manager string, next map[string]map[string]bool) error {
+	if isOurs(manager) && len(next) > MostConditions {
+		return &kubeapi.StatusError{Code: 403, Message: "an agent may write at most 100 conditions"}
+	}
 	for kind, fields := range f.owners[manager] {
 		kept := next[kind] != nil
 		for other, owned := range f.owners {

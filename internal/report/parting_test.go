@@ -114,6 +114,34 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 			}
 		})
 	}
+	inBubble(t, "a row that may not be left counts among those that it may write, and a new one has to wait", nil, func(r *running) {
+		r.begins()
+		for i := range MostConditions - 2 {
+			r.Take(conditions(condition(fmt.Sprintf("C%03d", i), catalog.False, "Well", time.Now())))
+		}
+		pass(time.Minute)
+		r.patch("B", "Theirs")
+		r.api.refuseWith(func(q kubeapi.Request) error {
+			if strings.HasSuffix(q.Path, "fieldManager="+FieldManager) && !strings.Contains(string(q.Body), `"B"`) {
+				return &kubeapi.StatusError{Code: 403, Message: "not B"}
+			}
+			return nil
+		})
+		r.Take(symptom.Report{Gone: []string{"B"}})
+		r.Take(conditions(condition("AA", catalog.True, "New", time.Now()), condition("C000", catalog.True, "Sick", time.Now())))
+		pass(4 * time.Minute)
+		if len(r.api.rows) != MostConditions || r.api.row("B") == nil || r.api.row("AA") != nil || r.api.row("C000")["reason"] != "Sick" {
+			r.Errorf("%d rows, of which B is %v, AA %v and C000 %v:\n%s", len(r.api.rows), r.api.row("B"), r.api.row("AA"), r.api.row("C000"), r.log)
+		}
+		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != 1 {
+			r.Errorf("%d are counted", dropped)
+		}
+		r.api.refuseWith(nil)
+		pass(30 * time.Minute)
+		if r.api.row("AA")["reason"] != "New" || r.api.row("B")["reason"] != "Theirs" || r.api.owners[FieldManager]["B"] != nil {
+			r.Errorf("when B can be left, B is %v and AA %v", r.api.row("B"), r.api.row("AA"))
+		}
+	})
 	for name, manager := range map[string]string{"left": FieldManager, "handed over": HandManager} {
 		inBubble(t, "a row that may not be "+name+" holds up no other", nil, func(r *running) {
 			refuse := func(q kubeapi.Request) error {

@@ -257,6 +257,41 @@ func TestConditions(t *testing.T) {
 			r.Errorf("said %d times:\n%s", n, r.log)
 		}
 	})
+	inBubble(t, "rows that are awaited count among those that it may write", nil, func(r *running) {
+		const awaited = 60
+		var rows []map[string]string
+		var kinds []string
+		for i := range awaited {
+			kinds = append(kinds, fmt.Sprintf("Z%03d", i))
+			rows = append(rows, map[string]string{"type": kinds[i], "status": "True", "reason": "Earlier", heartbeatTime: "2026-11-15T10:00:00Z"})
+		}
+		synctest.Wait()
+		if err := r.api.apply(FieldManager, true, rows); err != nil {
+			r.Fatal(err)
+		}
+		r.Await(kinds...)
+		for i := range MostConditions {
+			r.Take(conditions(condition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
+		}
+		r.Complete()
+		pass(time.Minute)
+		if last := fmt.Sprintf("A%03d", MostConditions-awaited-1); len(r.api.rows) != MostConditions || r.api.row("Z059") == nil || r.api.row(last) == nil || r.forbidden() != 0 {
+			r.Errorf("%d rows are written: %+v\n%s", len(r.api.rows), r.Counts(), r.log)
+		}
+		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited {
+			r.Errorf("%d are counted", dropped)
+		}
+		r.Take(conditions(condition("A000", catalog.True, "Sick", time.Now())))
+		pass(time.Minute)
+		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.row("A000")["reason"] != "Sick" {
+			r.Errorf("after another write %d are counted, and A000 is %v", dropped, r.api.row("A000"))
+		}
+		r.Await()
+		pass(time.Minute)
+		if last := fmt.Sprintf("A%03d", MostConditions-1); len(r.api.rows) != MostConditions || r.api.row("Z059") != nil || r.api.row(last) == nil {
+			r.Errorf("when there is room %d rows are written: %v", len(r.api.rows), r.api.rows)
+		}
+	})
 	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(r *running) {
 		r.Take(symptom.Report{Conditions: []symptom.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
 		r.Complete()

@@ -3,6 +3,7 @@ package report
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
@@ -92,6 +93,7 @@ type rows struct {
 	spared  spared
 	awaited map[string]bool    // conditions that nobody has told yet, and somebody will
 	kept    map[string]wireRow // what stands of them under our name, as it is said meanwhile
+	crowded map[string]bool    // wanted, and the last apply had no room for them
 	quiet   map[string]sighting
 	last    time.Time // when the last apply began
 	stray   bool      // there may be rows that nobody keeps
@@ -112,13 +114,51 @@ func newRows(takeOver bool, remembered State) rows {
 	return r
 }
 
-// shall are the rows that we say: all that are wanted and not left to somebody else.
+// shall are the rows that we say: all that are wanted and not left to somebody else, as
+// far as there is room beside those that are said as they stand. With one row too many the
+// guard refuses all. New rows wait first, and what the API server has of us stays.
 func (r *rows) shall() map[string]row {
 	told := maps.Clone(r.want)
 	for kind := range r.state.Yielded {
 		delete(told, kind)
 	}
+	over := len(told) + len(r.asTheyWere(told)) - MostConditions
+	if over <= 0 {
+		return told
+	}
+	kinds := slices.SortedFunc(maps.Keys(told), func(a, b string) int {
+		switch {
+		case r.held[a] == r.held[b]:
+			return strings.Compare(b, a)
+		case r.held[a]:
+			return 1
+		}
+		return -1
+	})
+	kinds = slices.DeleteFunc(kinds, r.stays)
+	for _, kind := range kinds[:min(over, len(kinds))] {
+		delete(told, kind)
+	}
 	return told
+}
+
+// crowdedOut returns the rows for which the apply that says the given ones has no room,
+// and the one before it had, or did not know of them.
+func (r *rows) crowdedOut(said map[string]row) (news []string) {
+	before := r.crowded
+	r.crowded = map[string]bool{}
+	for kind := range r.want {
+		_, told := said[kind]
+		if _, yielded := r.state.Yielded[kind]; told || yielded || r.stays(kind) {
+			continue
+		}
+		r.crowded[kind] = true
+		if !before[kind] {
+			news = append(news, kind)
+		}
+	}
+	slices.Sort(news)
+	return news
 }
 
 // await notes whose conditions are not known yet.
@@ -134,9 +174,9 @@ func (r *rows) await(kinds []string) {
 func (r *rows) keep(v *view) {
 	r.kept = map[string]wireRow{}
 	shall := r.shall()
-	for kind := range r.held {
+	for _, kind := range slices.Sorted(maps.Keys(r.held)) {
 		_, told := shall[kind]
-		if row := v.alone(kind); r.awaited[kind] && !told && row["status"] != "" {
+		if row := v.alone(kind); r.awaited[kind] && !told && row["status"] != "" && len(r.kept) < MostConditions {
 			r.kept[kind] = row
 		}
 	}
@@ -144,6 +184,9 @@ func (r *rows) keep(v *view) {
 
 // asTheyWere are the rows that are said as they stand, though nobody has told them.
 func (r *rows) asTheyWere(said map[string]row) []wireRow {
+	if len(r.kept)+len(r.spared.rows) == 0 {
+		return nil
+	}
 	rows := maps.Clone(r.kept)
 	if rows == nil {
 		rows = map[string]wireRow{}
