@@ -57,7 +57,7 @@ spec:
 
 func TestRecordingsOfRemediationsInARealCluster(t *testing.T) {
 	h := newHand(t)
-	for _, namespace := range []string{"healing", leaseNamespace, "theirs"} {
+	for _, namespace := range []string{"healing", "theirs"} {
 		h.kubectl("create", "namespace", namespace)
 	}
 	h.apply(remediatorKinds)

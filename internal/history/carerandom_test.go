@@ -243,22 +243,25 @@ func (s *clinic) happenAnswer() {
 	}
 }
 
-// goes notes whose place is kept when a node goes now.
+// goes notes whose place is kept when a node goes now. Where two objects of one health
+// check mean it to go, it may have been the older one.
 func (s *clinic) goes(node string) {
 	uid := string(s.nodes[node].UID)
-	counted := map[string]bool{}
+	began := map[string]time.Time{}
 	for _, kind := range s.kindsOn(node) {
 		check, isThere := s.checkOf(node, kind)
 		isMeant := s.says(node, kind, "PermanentNodeDeletionExpected", "True") && s.object(node, kind).GetAnnotations()[nodeUIDAnnotation] == uid
-		if isThere && isMeant && !counted[check] {
-			counted[check] = true
-			isOut := s.peer || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
-			made := s.seen(s.object(node, kind))
-			isReplaced := slices.ContainsFunc(s.made, func(c testbed.Change) bool {
-				return c.GVR == testbed.NodesResource && c.Type == watch.Added && c.Time.After(made.Add(-2*DefaultLag))
-			})
-			s.gone = append(s.gone, takenPlace{check: check, made: made, at: s.now, uncertain: isOut || isReplaced})
+		if made := s.seen(s.object(node, kind)); isThere && isMeant && (began[check].IsZero() || made.Before(began[check])) {
+			began[check] = made
 		}
+	}
+	for _, check := range slices.Sorted(maps.Keys(began)) {
+		made := began[check]
+		isOut := s.peer || s.orders[check].web && s.nodes[node].Labels["pool"] != "web"
+		isReplaced := slices.ContainsFunc(s.made, func(c testbed.Change) bool {
+			return c.GVR == testbed.NodesResource && c.Type == watch.Added && c.Time.After(made.Add(-2*DefaultLag))
+		})
+		s.gone = append(s.gone, takenPlace{check: check, made: made, at: s.now, uncertain: isOut || isReplaced})
 	}
 }
 
