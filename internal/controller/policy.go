@@ -326,7 +326,7 @@ func (l *loop) words(name string, reason triage.Reason) string {
 	case reason.Code == triage.Tainted && reason.Foreign > 0:
 		return reason.String()
 	case p.hasForeign(reason):
-		return reason.String() + "; somebody else's taint of that key and effect serves"
+		return reason.String() + "; the node already has this taint, set by another component"
 	case p.trouble.tries > 0:
 		return reason.String() + "; not written yet: " + p.trouble.text
 	case p.stage == entered && l.pages.trouble.tries > 0:

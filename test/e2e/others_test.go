@@ -133,7 +133,7 @@ func testServedByOthers(w *ward) {
 	w.want("set", evict(intstr.FromInt32(1)))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = theirs })
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.told("set", saysOf(w.node(1), "Tainted", "somebody else's taint of that key and effect serves"))
+	w.told("set", saysOf(w.node(1), "Tainted", "the node already has the taint"))
 	w.byHand(w.node(1), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(1), noExecute(w.key("set")))
 
@@ -142,7 +142,7 @@ func testServedByOthers(w *ward) {
 		n.Spec.Taints = []corev1.Taint{{Key: w.key("set"), Effect: corev1.TaintEffectNoSchedule}}
 	})
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.told("set", saysOf(w.node(2), "FellBack", "somebody else's taint of that key and effect serves"))
+	w.told("set", saysOf(w.node(2), "FellBack", "the node already has this taint, set by another component"))
 	w.byHand(w.node(2), func(n *corev1.Node) { n.Spec.Taints = nil })
 	w.has(w.node(2), noSchedule(w.key("set")))
 }
