@@ -366,9 +366,13 @@ func TestLooks(t *testing.T) {
 }
 
 func TestWithoutConditionsThoseOfAnEarlierLifeGo(t *testing.T) {
-	inBubble(t, "and those of others stay", func(c *Config) { c.WithoutConditions = true }, func(r *running) {
+	earlierLife := func(c *Config) {
+		c.WithoutConditions = true
+		r := &running{T: t, api: c.API.(*fake)}
 		r.apply(FieldManager, map[string]string{"type": "A", "status": "True"}, map[string]string{"type": "B", "status": "True", heartbeatTime: "2026-01-01T00:00:00Z"})
 		r.patch("B", "Theirs")
+	}
+	inBubble(t, "and those of others stay", earlierLife, func(r *running) {
 		r.Take(both())
 		pass(time.Minute)
 		if a, b := r.api.row("A"), r.api.row("B"); a != nil || b["reason"] != "Theirs" || r.api.row(placeholder) != nil || len(r.api.owners[FieldManager]) != 0 {

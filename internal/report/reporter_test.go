@@ -39,6 +39,8 @@ type running struct {
 func (r *running) logged(words string) int { return strings.Count(r.log.String(), words) }
 
 // inBubble runs a story with a clock of its own.
+// inBubble runs the story after the reporter has started and read what the API server
+// has. State that the reporter must find when it starts belongs into shape.
 func inBubble(t *testing.T, name string, shape func(*Config), story func(r *running)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -58,6 +60,7 @@ func inBubble(t *testing.T, name string, shape func(*Config), story func(r *runn
 			go func() { reporter.Run(ctx); close(done) }()
 			r.stop = func() { cancel(); <-done }
 			defer r.stop()
+			synctest.Wait()
 			story(r)
 		})
 	})
