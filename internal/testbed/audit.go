@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,7 +78,8 @@ type request struct {
 	answered bool
 	code     int
 	answer   auditObject
-	knewOf   string // the resourceVersion that an update was made from
+	knewOf   string   // the resourceVersion that an update was made from
+	patched  []string // the fields that a merge patch names, as "metadata.labels"; nil if it may be any
 }
 
 // auditObject is what counts of an object, a list or a status in the log.
@@ -223,10 +226,13 @@ func (l *auditLog) take(event auditEvent) {
 		delete(l.pending, event.AuditID)
 		r.ended, r.answered = event.StageTimestamp.Time, event.Stage != "Panic"
 		r.code, r.answer = event.ResponseStatus.Code, event.ResponseObject
-		if event.Verb == "update" {
+		switch event.Verb {
+		case "update":
 			var sent auditObject
 			_ = json.Unmarshal(event.RequestObject, &sent)
 			r.knewOf = sent.Metadata.ResourceVersion
+		case "patch":
+			r.patched = patchedFields(event.RequestObject)
 		}
 	case serverEnded:
 		for id, r := range l.pending {
@@ -234,6 +240,17 @@ func (l *auditLog) take(event auditEvent) {
 			delete(l.pending, id)
 		}
 	}
+}
+
+// patchedFields returns the fields that a merge patch can change, or nil if the patch is of
+// another type: a JSON patch is a list, and an apply, which names its kind, may also
+// remove fields that it does not name.
+func patchedFields(patch json.RawMessage) []string {
+	var sent map[string]any
+	if json.Unmarshal(patch, &sent) != nil || sent["kind"] != nil {
+		return nil
+	}
+	return slices.AppendSeq([]string{}, maps.Keys(sections(sent)))
 }
 
 func newRequest(event auditEvent) *request {

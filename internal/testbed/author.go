@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -125,13 +126,62 @@ func (l *ledger) author(change Change, before *unstructured.Unstructured) Author
 	return l.authorByEffect(change, effectsOf(change, before))
 }
 
-// ableTo leaves out who cannot have made a change: a write to the status that changes
-// nothing is told the version of whoever was faster, and no such write changes a spec.
+// ableTo leaves out the requests that cannot have made a change. A request that changes
+// nothing is told the version of the change before it, so two requests at the same time
+// may both be told of one change: the fields that changed tell which of them made it.
 func ableTo(change Change, before *unstructured.Unstructured, told []*request) []*request {
-	if before == nil || equality.Semantic.DeepEqual(before.Object["spec"], change.Object.Object["spec"]) {
+	if before == nil {
 		return told
 	}
-	return slices.DeleteFunc(slices.Clone(told), func(r *request) bool { return r.author.Subresource == "status" })
+	changed := changedFields(before.Object, change.Object.Object)
+	left := slices.DeleteFunc(slices.Clone(told), func(r *request) bool {
+		return r.author.Subresource == "status" && slices.ContainsFunc(changed, func(field string) bool { return strings.HasPrefix(field, "spec.") })
+	})
+	// The server may fill in fields that no patch names, so this tells requests apart and
+	// acquits none that is alone.
+	named := slices.DeleteFunc(slices.Clone(left), func(r *request) bool {
+		return r.patched != nil && slices.ContainsFunc(changed, func(field string) bool { return !slices.Contains(r.patched, field) })
+	})
+	if len(named) > 0 {
+		return named
+	}
+	return left
+}
+
+// changedFields returns the fields of two versions of an object that differ, as
+// "metadata.labels". The server itself maintains the ones that it leaves out.
+func changedFields(before, after map[string]any) []string {
+	was, is := sections(before), sections(after)
+	maps.Copy(was, is)
+	var changed []string
+	for field := range was {
+		section, key, _ := strings.Cut(field, ".")
+		a, _, _ := unstructured.NestedFieldNoCopy(before, section, key)
+		b, _, _ := unstructured.NestedFieldNoCopy(after, section, key)
+		if !equality.Semantic.DeepEqual(a, b) {
+			changed = append(changed, field)
+		}
+	}
+	return changed
+}
+
+// sections returns the fields of an object or of a merge patch, two levels deep.
+func sections(object map[string]any) map[string]bool {
+	fields := map[string]bool{}
+	for _, section := range []string{"metadata", "spec", "status"} {
+		within, _ := object[section].(map[string]any)
+		for key := range within {
+			// A strategic merge patch may say of a list how to merge it: "$setElementOrder/taints".
+			if directive, field, found := strings.Cut(key, "/"); found && strings.HasPrefix(directive, "$") {
+				key = field
+			}
+			fields[section+"."+key] = true
+		}
+	}
+	for _, key := range []string{"resourceVersion", "managedFields", "generation"} {
+		delete(fields, "metadata."+key)
+	}
+	return fields
 }
 
 // authorByAnswer judges those who were told of the change.

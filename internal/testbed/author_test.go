@@ -253,26 +253,44 @@ func TestLedgerKnowsWhenAnObjectWasBorn(t *testing.T) {
 	}
 }
 
-func TestLedgerKnowsThatAStatusWriteChangesNoSpec(t *testing.T) {
+// Two requests at the same time may both be answered with the version of one change.
+func TestLedgerKnowsWhichFieldsARequestCanChange(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
-	asked := func(user, subresource string) *request {
+	asked := func(user, subresource, patch string) *request {
 		r := &request{
 			author:   Author{User: user, Verb: "patch", Subresource: subresource},
 			resource: NodesResource.GroupResource(), name: "n",
-			received: at(0), ended: at(3), answered: true, code: 200,
+			received: at(0), ended: at(3), answered: true, code: 200, patched: patchedFields([]byte(patch)),
 		}
 		r.answer.Metadata.ResourceVersion = "7"
 		return r
 	}
-	node := func(unschedulable bool) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"unschedulable": unschedulable}}}
-	}
-	book := newLedger([]*request{asked("alice", ""), asked("bob", "status")})
-	change := Change{Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "7", Object: node(true), Time: at(10)}
-	if got := book.author(change, node(false)); got.User != "alice" {
-		t.Errorf("the spec was changed by %s", got)
-	}
-	if got := book.author(change, node(true)); got.Known() {
-		t.Errorf("something else was changed by %s, and nobody can tell", got)
+	const (
+		taints = `{"spec":{"$setElementOrder/taints":[{"key":"k"}],"taints":[{"key":"k"}]}}`
+		labels = `{"metadata":{"resourceVersion":"6","labels":{"l":"v"}}}`
+		apply  = `{"apiVersion":"v1","kind":"Node","spec":{"taints":[]}}`
+		list   = `[{"op":"remove","path":"/spec/taints"}]`
+	)
+	tainted := map[string]any{"metadata": map[string]any{"resourceVersion": "7"}, "spec": map[string]any{"taints": []any{"k"}}}
+	labelled := map[string]any{"metadata": map[string]any{"resourceVersion": "7", "labels": map[string]any{"l": "v"}}}
+	for name, test := range map[string]struct {
+		requests []*request
+		after    map[string]any
+		want     string
+	}{
+		"a status write changes no spec":      {[]*request{asked("alice", "", list), asked("bob", "status", list)}, tainted, "alice"},
+		"a status write may change a label":   {[]*request{asked("alice", "", list), asked("bob", "status", list)}, labelled, UnknownUser},
+		"a patch of labels sets no taint":     {[]*request{asked("alice", "", taints), asked("bob", "", labels)}, tainted, "alice"},
+		"a patch of taints sets no label":     {[]*request{asked("alice", "", taints), asked("bob", "", labels)}, labelled, "bob"},
+		"two patches of taints":               {[]*request{asked("alice", "", taints), asked("bob", "", taints)}, tainted, UnknownUser},
+		"an apply may remove other fields":    {[]*request{asked("alice", "", apply), asked("bob", "", labels)}, labelled, UnknownUser},
+		"a list of operations may change all": {[]*request{asked("alice", "", list), asked("bob", "", labels)}, labelled, UnknownUser},
+		"the server may fill in other fields": {[]*request{asked("alice", "", labels)}, tainted, "alice"},
+	} {
+		change := Change{Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "7", Object: &unstructured.Unstructured{Object: test.after}, Time: at(10)}
+		before := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"resourceVersion": "6"}}}
+		if got := newLedger(test.requests).author(change, before); got.User != test.want {
+			t.Errorf("%s: the author is %s, want %s", name, got, test.want)
+		}
 	}
 }
