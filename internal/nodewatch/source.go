@@ -49,7 +49,7 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	return page, nil
 }
 
-// Version returns the resource version of the whole store, as it is now. It costs the
+// Version returns the resource version of the store of nodes, as it is now. It costs the
 // metadata of one node.
 func (s *Source) Version(ctx context.Context) (string, error) {
 	body, err := s.client.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).

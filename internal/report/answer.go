@@ -173,7 +173,6 @@ func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
 		c.wrote(now, got)
 	case forHand:
 		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, c.rows.erase || asked.placeholder
-		c.rows.version = ""
 		if c.wrote(now, got); c.rows.parting != nil { // nothing but this was written since
 			c.rows.parting.version, c.rows.parting.safe = c.rows.version, c.rows.version != ""
 		}
@@ -268,9 +267,7 @@ func (c *core) rejected(asked *request, err error) {
 	}
 }
 
-// renewed looks at the version that the Lease has now. Every write has a greater one than
-// all before, unless the store was restored from a backup: then our rows may be as they
-// were long ago, and the Node is looked at soon, and past the cache.
+// renewed notes the version that the Lease has now.
 func (c *core) renewed(now time.Time, got kubeapi.Answer) {
 	var lease struct {
 		Metadata struct {
@@ -280,22 +277,30 @@ func (c *core) renewed(now time.Time, got kubeapi.Answer) {
 	if err := json.Unmarshal(got.Body, &lease); err != nil || lease.Metadata.ResourceVersion == "" {
 		return // that it was renewed is certain
 	}
-	version := lease.Metadata.ResourceVersion
-	if older(version, c.newest) {
-		c.log.Warn("the api server gives older versions than before: its store was restored from a backup; looking whether conditions are lost", "version", version, "before", c.newest)
+	c.checkVersion(now, "leases", lease.Metadata.ResourceVersion, c.leaseVersion)
+	c.leaseVersion = lease.Metadata.ResourceVersion
+}
+
+// checkVersion compares the version that a write was given with that of the write before
+// to the same resource: another one may be in another store (--etcd-servers-overrides).
+// Versions grow, unless the store was restored from a backup. Then our rows may be as they
+// were long ago, and the Node is looked at soon, and past the cache.
+func (c *core) checkVersion(now time.Time, resource, version, before string) {
+	if older(version, before) {
+		c.log.Warn("the api server gives older versions than before: its store was restored from a backup; looking whether conditions are lost", "resource", resource, "version", version, "before", before)
 		c.doubt = true
 		c.lookSoonAt(now)
 	}
-	c.newest = version
 }
 
 // wrote notes the version of the Node that we have made.
 func (c *core) wrote(now time.Time, got kubeapi.Answer) {
+	before := c.rows.version
 	v, err := parseNode(got.Body)
-	if err != nil {
+	if c.rows.version = v.version; err != nil {
 		return // that it was written is certain, of which version is not
 	}
-	c.rows.version, c.newest = v.version, v.version
+	c.checkVersion(now, "nodes", v.version, before)
 	c.rows.forgive(&v)
 	c.rows.stray = c.rows.stray || len(c.rows.keeperless(&v)) > 0
 	c.learn(now, v.uid)

@@ -53,13 +53,13 @@ type core struct {
 	doubt        bool // whether the server's cache follows
 	stateChanged bool // since somebody asked
 
-	outage pace             // of all requests
-	paces  map[string]*pace // of one kind
-	lookAt time.Time
-	leased time.Time // when the Lease is due
-	newest string    // version that a write of ours was given
-	uid    string    // of the Node
-	skew   time.Duration
+	outage       pace             // of all requests
+	paces        map[string]*pace // of one kind
+	lookAt       time.Time
+	leased       time.Time // when the Lease is due
+	leaseVersion string    // that our last renewal was given
+	uid          string    // of the Node
+	skew         time.Duration
 }
 
 func newCore(cfg Config, random func() float64, now time.Time) *core {

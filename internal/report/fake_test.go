@@ -22,6 +22,7 @@ import (
 type fake struct {
 	mu      sync.Mutex
 	version int
+	leases  int // version of the store of Leases, if they have one of their own
 	uid     string
 	rows    map[string]map[string]string
 	owners  map[string]map[string]map[string]bool // by manager, type and field
@@ -90,7 +91,12 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 	case r.Method == http.MethodPatch && strings.Contains(path.Path, "/leases/"):
 		f.lease, f.renewed = map[string]any{}, f.renewed+1
 		err = json.Unmarshal(r.Body, &f.lease)
-		answer.Body = fmt.Appendf(nil, `{"metadata": {"resourceVersion": "%d"}}`, f.version)
+		version := f.version
+		if f.leases > 0 {
+			f.leases++
+			version = f.leases
+		}
+		answer.Body = fmt.Appendf(nil, `{"metadata": {"resourceVersion": "%d"}}`, version)
 	case r.Method == http.MethodPost:
 		err = f.post(r.Body)
 	default:

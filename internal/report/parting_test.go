@@ -278,6 +278,7 @@ func TestLooks(t *testing.T) {
 		r.api.version = 1_000_000
 		r.api.mu.Unlock()
 		r.begins()
+		pass(2 * renewEvery) // the Lease has a version of that time, too
 		r.api.mu.Lock()
 		r.api.version, r.api.rows, r.api.owners = 1000, map[string]map[string]string{}, map[string]map[string]map[string]bool{}
 		r.api.mu.Unlock()
@@ -287,6 +288,45 @@ func TestLooks(t *testing.T) {
 		}
 		if n := r.logged("restored from a backup"); n != 1 {
 			r.Errorf("said %d times:\n%s", n, r.log)
+		}
+	})
+	// With --etcd-servers-overrides Leases and Nodes have versions that say nothing of each other.
+	apart := func(name string, nodes, leases int, run func(*running)) {
+		inBubble(t, "in stores of their own "+name, func(cfg *Config) { cfg.LookEvery = 24 * time.Hour }, func(r *running) {
+			r.api.mu.Lock()
+			r.api.version, r.api.leases = nodes, leases
+			r.api.mu.Unlock()
+			r.begins()
+			pass(3 * renewEvery)
+			r.Take(conditions(condition("A", catalog.True, "Sick", time.Now())))
+			pass(3 * renewEvery)
+			if n := r.logged("restored from a backup"); n != 0 || r.api.row("A")["reason"] != "Sick" {
+				r.Fatalf("said %d times of stores that only grow:\n%s", n, r.log)
+			}
+			run(r)
+		})
+	}
+	apart("versions of Leases below those of Nodes are no restore, and one of the Nodes is noticed with the next write", 1_000_000, 5, func(r *running) {
+		r.api.mu.Lock()
+		r.api.version = 1000
+		r.api.mu.Unlock()
+		before := r.api.count("GET")
+		r.Take(conditions(condition("A", catalog.False, "FineA", time.Now())))
+		pass(writeEvery + lookSoon)
+		if r.logged("restored from a backup") != 1 || r.logged("resource=nodes") != 1 || r.api.count("GET") == before {
+			r.Errorf("said, after %d looks:\n%s", r.api.count("GET")-before, r.log)
+		}
+	})
+	apart("a restore of the Leases is noticed, although their versions stay above those of Nodes", 5, 1_000_000, func(r *running) {
+		r.Take(conditions(condition("A", catalog.False, "FineA", time.Now())))
+		pass(writeEvery) // so the Node is what was written last
+		r.api.mu.Lock()
+		r.api.leases = 1000
+		r.api.mu.Unlock()
+		before := r.api.count("GET")
+		pass(renewEvery + lookSoon)
+		if r.logged("restored from a backup") != 1 || r.logged("resource=leases") != 1 || r.api.count("GET") == before {
+			r.Errorf("said, after %d looks:\n%s", r.api.count("GET")-before, r.log)
 		}
 	})
 	inBubble(t, "an older row in a store that was set back is no other agent's", nil, func(r *running) {
