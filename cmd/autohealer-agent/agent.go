@@ -17,6 +17,7 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/internal/chart"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
@@ -48,6 +49,8 @@ type agent struct {
 	client     *kubeapi.Client // nil if there is no API server, for which noClient says why
 	noClient   error
 	reporter   *report.Reporter // nil if nothing is reported
+	// unknownAgreed is what a newer agent has kept beside what was agreed upon.
+	unknownAgreed *format.Rest
 
 	// What is entered into the chart first is reported first: the reporter takes the last
 	// word for the newest.

@@ -45,7 +45,7 @@ func (a *agent) metrics() []*metrictext.Family {
 	kept.Add(number(a.memory.Err() == nil))
 	unknown := &metrictext.Family{Name: "autohealer_agent_unknown_stored", Kind: metrictext.Gauge,
 		Help: "Fields of the state that a newer agent has stored and this one does not know. They are kept as they are."}
-	unknown.Add(float64(a.memory.CountUnknown()))
+	unknown.Add(float64(a.memory.CountUnknown() + a.unknownAgreed.Len()))
 	return slices.Concat([]*metrictext.Family{problems, standing, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
 }
 

@@ -114,8 +114,8 @@ func (d drawer) Recall(source string) json.RawMessage {
 }
 
 // Keep keeps something.
-func (d drawer) Keep(source string, state json.RawMessage, urgent bool) {
-	d.memory.Keep(sourceName(source), memory.Entry{State: state}, urgent)
+func (d drawer) Keep(source string, state json.RawMessage, unknown int, urgent bool) {
+	d.memory.Keep(sourceName(source), memory.Entry{State: state, UnknownInside: unknown}, urgent)
 }
 
 // sourceMetrics are the figures of what was reported.

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 	"github.com/resourcestack/autohealer/internal/report"
@@ -57,7 +57,8 @@ func holder(o options, getenv func(string) string) string {
 func (a *agent) agreed() report.State {
 	var state report.State
 	if note := a.memory.Note(); note != "" {
-		if err := json.Unmarshal([]byte(note), &state); err != nil {
+		var err error
+		if a.unknownAgreed, err = format.ReadAll([]byte(note), &state); err != nil {
 			a.log.Error("what was agreed upon with other writers cannot be read, it is settled anew", "err", err)
 			return report.State{}
 		}
@@ -67,7 +68,7 @@ func (a *agent) agreed() report.State {
 
 // agree remembers it.
 func (a *agent) agree(state report.State) {
-	text, err := json.Marshal(state)
+	text, err := a.unknownAgreed.Write(state)
 	if err != nil {
 		a.log.Error("what was agreed upon with other writers cannot be kept", "err", err)
 		return

@@ -247,7 +247,11 @@ func TestWhatWasAgreedWithOtherWritersIsRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 		if round == 0 {
+			a.memory.KeepNote(`{"new":1}`) // of a newer agent
+			a.agreed()
 			a.agree(state)
+		} else if note := a.memory.Note(); !strings.Contains(note, `"new":1`) {
+			t.Errorf("a field of a newer agent is lost: %s", note)
 		} else if diff := cmp.Diff(state, a.agreed()); diff != "" {
 			t.Error(diff)
 		}

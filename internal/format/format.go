@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strings"
 )
 
@@ -21,13 +20,7 @@ type Unknown string
 // Read reads a JSON object into the struct that known points to, and returns its other
 // fields.
 func Read(text []byte, known any) (Unknown, error) {
-	into := reflect.ValueOf(known).Elem()
-	into.SetZero()
-	if readExactly(text, known) == nil {
-		return "", nil
-	}
-	into.SetZero() // what the first try has left there
-	if err := json.Unmarshal(text, known); err != nil {
+	if exact, err := read(text, known); exact || err != nil {
 		return "", err
 	}
 	var all map[string]json.RawMessage
@@ -35,7 +28,7 @@ func Read(text []byte, known any) (Unknown, error) {
 		return "", err
 	}
 	for name := range all {
-		if isField(into.Type(), name) {
+		if _, isKnown := fieldOf(reflect.TypeOf(known).Elem(), name); isKnown {
 			delete(all, name)
 		}
 	}
@@ -44,6 +37,17 @@ func Read(text []byte, known any) (Unknown, error) {
 	}
 	rest, err := json.Marshal(all) // in the order of their names, without white space
 	return Unknown(rest), err
+}
+
+// read reads an object, and says whether it has no unknown field at all.
+func read(text []byte, known any) (exact bool, err error) {
+	into := reflect.ValueOf(known).Elem()
+	into.SetZero()
+	if readExactly(text, known) == nil {
+		return true, nil
+	}
+	into.SetZero() // what the first try has left there
+	return false, json.Unmarshal(text, known)
 }
 
 // readExactly is the usual case, in one pass: it fails if there is an unknown field.
@@ -59,12 +63,18 @@ func readExactly(text []byte, known any) error {
 	return nil
 }
 
-// isField says whether a JSON name is that of a field, as encoding/json compares them.
-func isField(of reflect.Type, name string) bool {
-	return slices.ContainsFunc(reflect.VisibleFields(of), func(field reflect.StructField) bool {
+// fieldOf returns the field of a JSON name, as encoding/json compares them.
+func fieldOf(of reflect.Type, name string) (reflect.StructField, bool) {
+	for _, field := range reflect.VisibleFields(of) {
 		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		return tag != "" && tag != "-" && strings.EqualFold(tag, name)
-	})
+		if tag == "" && !field.Anonymous {
+			tag = field.Name
+		}
+		if tag != "-" && field.IsExported() && strings.EqualFold(tag, name) {
+			return field, true
+		}
+	}
+	return reflect.StructField{}, false
 }
 
 // Write returns a struct with the fields that were read beside it.

@@ -2,8 +2,10 @@ package format_test
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -61,6 +63,59 @@ func TestWhatIsNotKnownIsWrittenBack(t *testing.T) {
 	})
 	if kept == 0 {
 		t.Error("no document had an unknown field")
+	}
+}
+
+// What is held by name keeps its unknown fields as long as it is there. What is replaced as
+// a whole, or reads itself, does not.
+func TestWhatIsNotKnownInsideIsWrittenBack(t *testing.T) {
+	type item struct {
+		Name string    `json:"name,omitempty"`
+		Part *Embedded `json:"part,omitempty"`
+		Read time.Time `json:"read,omitzero"`
+	}
+	type document struct {
+		Items map[string]item            `json:"items,omitempty"`
+		Deep  map[string]map[string]item `json:"deep,omitempty"`
+		List  []item                     `json:"list,omitempty"`
+		One   item                       `json:"one,omitzero"`
+		Raw   json.RawMessage            `json:"raw,omitempty"`
+		Plain item
+	}
+	const plain = `"Plain":{}`
+	text := `{"new":1,"items":{"a":{"name":"n","new":[1],"part":{"new":5}},"b":{"new":"<"},"new":{}},"deep":{"x":{"y":{"new":7}}},
+		"list":[{"new":3}],"one":{"name":"o","new":4},"raw":{"new":6},` + plain + `}`
+	var read document
+	rest, err := format.ReadAll([]byte(text), &read)
+	if err != nil || rest.Len() != 4 {
+		t.Fatalf("%d fields are unknown, %v", rest.Len(), err)
+	}
+	check := func(want string, unknown int) {
+		t.Helper()
+		got, err := rest.Write(read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w, g any
+		if err := errors.Join(json.Unmarshal([]byte(want), &w), json.Unmarshal(got, &g)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(w, g); diff != "" || rest.Len() != unknown {
+			t.Errorf("%d fields are unknown, written (-want +got):\n%s", rest.Len(), diff)
+		}
+	}
+	check(`{"new":1,"items":{"a":{"name":"n","new":[1],"part":{}},"b":{"new":"<"},"new":{}},"deep":{"x":{"y":{"new":7}}},"list":[{}],"one":{"name":"o"},"raw":{"new":6},`+plain+`}`, 4)
+	delete(read.Items, "a")
+	read.Deep = nil
+	check(`{"new":1,"items":{"b":{"new":"<"},"new":{}},"list":[{}],"one":{"name":"o"},"raw":{"new":6},`+plain+`}`, 2)
+	read.Items["a"] = item{} // another one of that name
+	check(`{"new":1,"items":{"a":{},"b":{"new":"<"},"new":{}},"list":[{}],"one":{"name":"o"},"raw":{"new":6},`+plain+`}`, 2)
+
+	if rest, err := format.ReadAll([]byte(`{"items":{"a":{}},"one":{"name":"o"}}`), &read); rest != nil || err != nil {
+		t.Errorf("%v is unknown in what is known, %v", rest, err)
+	}
+	if _, err := format.ReadAll([]byte(`{"items":{"a":1},"new":1}`), &read); err == nil {
+		t.Error("a number was read where an object belongs")
 	}
 }
 

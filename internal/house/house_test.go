@@ -51,7 +51,7 @@ var laws = []law{
 	{"internal/chart", outside("internal/chart", "internal/symptom", "catalog"), "who keeps what others have found has no eyes and no mouth of its own"},
 	{"internal/kubeapi", anyOf("internal/probe", "k8s.io", "sigs.k8s.io"), "the agent's client is small because it is its own"},
 	{"internal/intake", anyOf("internal/probe", "internal/report"), "probe, intake and report meet only in the agent's main"},
-	{"internal/intake", outside("internal/intake", "internal/symptom", "catalog", "problem", "golang.org/x/sys"),
+	{"internal/intake", outside("internal/intake", "internal/symptom", "internal/format", "catalog", "problem", "golang.org/x/sys"),
 		"whoever anybody on the node may talk to has little to give away, and no way to the cluster"},
 	{"internal/report", anyOf("internal/probe", "internal/intake"), "probe, intake and report meet only in the agent's main"},
 	{"internal/report", outside("internal/report", "internal/kubeapi", "internal/symptom", "catalog", "go.yaml.in/yaml"),

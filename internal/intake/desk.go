@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/problem"
 )
@@ -45,6 +46,7 @@ type desk struct {
 	refusals refusals
 	// quietKept says that the memory holds how long nothing has been said.
 	quietKept bool
+	unknown   *format.Rest // of what was kept
 
 	events  map[string]bool // those that were heard of lately, by ID
 	order   []string        // of them, a ring

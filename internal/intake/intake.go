@@ -193,7 +193,7 @@ func (in *Intake) keep(d *desk, r symptom.Report) {
 		return
 	}
 	urgent := slices.ContainsFunc(r.Events, func(e symptom.Event) bool { return e.Condition != "" })
-	in.cfg.Memory.Keep(d.name, text, urgent)
+	in.cfg.Memory.Keep(d.name, text, d.unknown.Len(), urgent)
 }
 
 // arrange has open the doors that are wanted, and no others.

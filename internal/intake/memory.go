@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
@@ -14,8 +15,9 @@ import (
 type Memory interface {
 	// Recall returns what was kept last, nil if nothing was.
 	Recall(source string) json.RawMessage
-	// Keep keeps something. It is urgent if a restart must not forget it.
-	Keep(source string, state json.RawMessage, urgent bool)
+	// Keep keeps something, of which so many fields are unknown to this version. It is
+	// urgent if a restart must not forget it.
+	Keep(source string, state json.RawMessage, unknown int, urgent bool)
 }
 
 // state is what is kept of a desk.
@@ -45,7 +47,7 @@ func (d *desk) keep(boot string) (json.RawMessage, error) {
 		s.Conditions[kind] = conditionState{d.told[kind], c, h.silent, h.quiet(d.source.Silence)}
 		d.quietKept = d.quietKept || h.quiet(d.source.Silence) > 0
 	}
-	return json.Marshal(s)
+	return d.unknown.Write(s)
 }
 
 // recall takes up what the life before knew. A reboot makes forgotten what it cures.
@@ -54,9 +56,11 @@ func (d *desk) recall(text json.RawMessage, boot string) error {
 		return nil
 	}
 	var s state
-	if err := json.Unmarshal(text, &s); err != nil {
+	unknown, err := format.ReadAll(text, &s)
+	if err != nil {
 		return fmt.Errorf("reading what was kept of %s: %w", d.name, err)
 	}
+	d.unknown = unknown
 	rebooted := s.Boot != "" && boot != "" && s.Boot != boot
 	quiet := func(lasts time.Duration) hush {
 		if rebooted {

@@ -81,7 +81,7 @@ func (s *stage) Recall(name string) json.RawMessage {
 	return bytes.Clone(s.kept[name])
 }
 
-func (s *stage) Keep(name string, text json.RawMessage, urgent bool) {
+func (s *stage) Keep(name string, text json.RawMessage, _ int, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept[name] = bytes.Clone(text)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/match"
 	"github.com/resourcestack/autohealer/internal/symptom"
@@ -36,6 +37,7 @@ type Monitor struct {
 	events []symptom.Event
 	counts Counts
 
+	unknown    *format.Rest    // of the state
 	remembered json.RawMessage // what State returned, nil if it would be something else
 	forgot     error
 }

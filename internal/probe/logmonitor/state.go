@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 )
 
 // roomForLines is how many bytes of the window are kept for the next life, where each
@@ -64,7 +65,7 @@ func (m *Monitor) State() json.RawMessage {
 		}
 	}
 	s.Window = m.lines()
-	text, err := json.Marshal(s)
+	text, err := m.unknown.Write(s)
 	if err != nil {
 		// A year that JSON has no way to write. Without the state a restart reads on as
 		// if it were the first start, which is better than not to read on.
@@ -73,6 +74,10 @@ func (m *Monitor) State() json.RawMessage {
 	m.remembered = text
 	return text
 }
+
+// CountUnknown returns how many fields of the state this version does not know. They are
+// kept as they are.
+func (m *Monitor) CountUnknown() int { return m.unknown.Len() }
 
 // lines returns as much of the end of the window as there is room for.
 func (m *Monitor) lines() []lineState {
@@ -98,9 +103,11 @@ func (m *Monitor) remember(text json.RawMessage) error {
 		return nil
 	}
 	var s state
-	if err := json.Unmarshal(text, &s); err != nil {
+	unknown, err := format.ReadAll(text, &s)
+	if err != nil {
 		return fmt.Errorf("reading the state of the monitor %s: %w", m.cfg.Monitor.Source, err)
 	}
+	m.unknown = unknown
 	rebooted := s.Boot != "" && m.cfg.Boot != "" && s.Boot != m.cfg.Boot
 	for _, c := range m.conditions {
 		if was, ok := s.Conditions[c.Type]; ok {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logmonitor"
@@ -122,6 +123,8 @@ type place struct {
 
 	state json.RawMessage // of the monitor, when it was last written
 	text  json.RawMessage // what was written
+
+	unknown *format.Rest // of the state
 }
 
 // kept is the state that is remembered of a watch.
@@ -139,8 +142,10 @@ type kept struct {
 func (w *Watch) recall(now time.Time) (*place, error) {
 	entry, known := w.cfg.Memory.Monitor(w.cfg.Key)
 	var was kept
+	var unknown *format.Rest
 	if known {
-		if err := json.Unmarshal(entry.State, &was); err != nil {
+		var err error
+		if unknown, err = format.ReadAll(entry.State, &was); err != nil {
 			w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
 			known, entry = false, memory.Entry{}
 		}
@@ -149,9 +154,9 @@ func (w *Watch) recall(now time.Time) (*place, error) {
 		// How far the other was read, and since when, says nothing of this one. What was
 		// found stands.
 		w.cfg.Logger.Info("a monitor reads another log than before, and begins anew with it", "monitor", w.cfg.Key)
-		known, entry, was.Monitor = false, memory.Entry{}, withoutLines(was.Monitor)
+		known, entry, was.Monitor, unknown = false, memory.Entry{}, withoutLines(was.Monitor), nil
 	}
-	at := &place{position: entry.Position, since: w.since(now, known, was)}
+	at := &place{position: entry.Position, since: w.since(now, known, was), unknown: unknown}
 	translator, err := translator(w.cfg.Monitor)
 	if err != nil {
 		return nil, err
@@ -286,14 +291,14 @@ func (w *Watch) wake(desk supervise.Desk, at *place, now time.Time) {
 // be a line: what has not changed is not written anew.
 func (w *Watch) keep(at *place, urgent bool) {
 	if state := w.monitor.State(); at.text == nil || !same(state, at.state) {
-		text, err := json.Marshal(kept{Since: at.since, Boot: w.cfg.Boot.ID, Log: w.log(), Monitor: state})
+		text, err := at.unknown.Write(kept{Since: at.since, Boot: w.cfg.Boot.ID, Log: w.log(), Monitor: state})
 		if err != nil {
 			w.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", w.cfg.Key, "err", err)
 			return
 		}
 		at.state, at.text = state, text
 	}
-	w.cfg.Memory.Keep(w.cfg.Key, memory.Entry{Position: at.position, State: at.text}, urgent)
+	w.cfg.Memory.Keep(w.cfg.Key, memory.Entry{Position: at.position, State: at.text, UnknownInside: at.unknown.Len() + w.monitor.CountUnknown()}, urgent)
 }
 
 // same says whether two states are the same bytes at the same place.

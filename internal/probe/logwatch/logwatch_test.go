@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
@@ -446,6 +447,31 @@ func TestFromWhenOnLinesCount(t *testing.T) {
 		expect("after a reboot", r.config.Boot.Time.Add(30*time.Minute))
 		r.run(t)
 		expect("and a restart after that", r.config.Boot.Time.Add(30*time.Minute))
+	})
+}
+
+// An agent between two newer ones loses nothing of what they keep, neither its own nor the
+// monitor's. Of another log the fields may be wrong: those of the watch go then.
+func TestTheStateOfANewerWatchIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, nil)
+		golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
+			r.memory.Keep("kernel", memory.Entry{State: text}, true)
+			r.run(t)
+			r.write("task hung")
+			pass(time.Second)
+			entry, _ := r.memory.Monitor("kernel")
+			if !strings.Contains(string(entry.State), `"Deadlock"`) {
+				t.Errorf("it was not written anew: %s", entry.State)
+			}
+			return entry.State, r.memory.CountUnknown()
+		})
+		r.config.Monitor.LogPath = "/dev/other"
+		r.run(t)
+		pass(time.Second)
+		if entry, _ := r.memory.Monitor("kernel"); strings.Contains(string(entry.State), "newLevel") || !strings.Contains(string(entry.State), "newPace") || r.memory.CountUnknown() != 1 {
+			t.Errorf("of another log %d fields are kept: %s", r.memory.CountUnknown(), entry.State)
+		}
 	})
 }
 

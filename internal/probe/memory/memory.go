@@ -48,6 +48,9 @@ type Entry struct {
 	Left time.Time `json:"left,omitzero"`
 	// Unknown are fields that a newer version has kept. They stay, whatever is kept.
 	Unknown format.Unknown `json:"-"`
+	// UnknownInside is how many fields inside of the state the monitor does not know, and
+	// keeps.
+	UnknownInside int `json:"-"`
 }
 
 // Memory is safe for use by several goroutines.
@@ -177,7 +180,7 @@ func (m *Memory) Keep(key string, entry Entry, urgent bool) {
 		return
 	}
 	// The reader may use its bytes again.
-	entry = Entry{Position: bytes.Clone(entry.Position), State: bytes.Clone(entry.State)}
+	entry.Position, entry.State = bytes.Clone(entry.Position), bytes.Clone(entry.State)
 	m.change(urgent, func(s *state) {
 		entry.Left, entry.Unknown = s.Monitors[key].Left, s.Monitors[key].Unknown
 		s.Monitors[key] = entry

@@ -46,7 +46,7 @@ func (s *state) text() ([]byte, error) {
 func (s *state) countUnknown() int {
 	n := s.Unknown.Len()
 	for _, entry := range s.Monitors {
-		n += entry.Unknown.Len()
+		n += entry.Unknown.Len() + entry.UnknownInside
 	}
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/exam"
 	"github.com/resourcestack/autohealer/internal/symptom"
@@ -24,6 +25,7 @@ type book struct {
 	begun    bool // the first report has been made
 	events   []symptom.Event
 	problems map[string]uint64
+	unknown  *format.Rest // of what was remembered
 }
 
 // rule is what is known of a rule.

@@ -133,6 +133,7 @@ func (r *Rounds) tell(desk supervise.Desk, do func(*book) symptom.Report) {
 	r.mu.Lock()
 	report := do(r.book)
 	state, err := r.book.state()
+	unknown := r.book.unknown.Len()
 	r.mu.Unlock()
 	if !report.IsEmpty() {
 		desk.Report(report)
@@ -142,7 +143,7 @@ func (r *Rounds) tell(desk supervise.Desk, do func(*book) symptom.Report) {
 	case err != nil:
 		r.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", r.cfg.Key, "err", err)
 	case !bytes.Equal(state, r.kept):
-		r.cfg.Memory.Keep(r.cfg.Key, memory.Entry{State: state}, len(report.Conditions) > 0)
+		r.cfg.Memory.Keep(r.cfg.Key, memory.Entry{State: state, UnknownInside: unknown}, len(report.Conditions) > 0)
 		r.kept = state
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/exam"
 )
 
@@ -43,15 +44,17 @@ func (b *book) state() (json.RawMessage, error) {
 			}
 		}
 	}
-	return json.Marshal(s)
+	return b.unknown.Write(s)
 }
 
 // remember takes over what was known in the life before, as of now.
 func (b *book) remember(now time.Time, text json.RawMessage) error {
 	var s state
-	if err := json.Unmarshal(text, &s); err != nil {
+	unknown, err := format.ReadAll(text, &s)
+	if err != nil {
 		return fmt.Errorf("reading the state of the monitor %s: %w", b.cfg.Key, err)
 	}
+	b.unknown = unknown
 	rebooted := s.Boot != "" && b.cfg.Boot != "" && s.Boot != b.cfg.Boot
 	for _, c := range b.conditions {
 		was, ok := s.Conditions[c.Type]
