@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +30,7 @@ const (
 )
 
 // proof is what is missing until a set is known not to match healthy nodes. The set was
-// accepted when no node reported what it names, so nothing could be said of its impact.
+// accepted when too few nodes reported what it names to tell its impact.
 type proof struct {
 	types    []string  // condition types that are to be proven; none if nothing is
 	reports  int       // how many nodes reported them at the last look
@@ -76,28 +75,41 @@ func (p *policy) resumedProof() proof {
 	return proof{}
 }
 
-// lacking returns what the nodes leave open of a set. What they left open of the version
-// before is open still.
+// lacking returns what the nodes leave open of a set, judged as if it was written now. A
+// version that only narrows one that was proven needs no proof.
 func (l *loop) lacking(pol *policy) proof {
-	reported := slices.DeleteFunc(l.core.Reported(), func(name string) bool { return slices.Contains(pol.proof.types, name) })
-	return proof{types: vet.Unproven(pol.set, reported)}
+	types := vet.Unproven(pol.set, nil)
+	if len(types) == 0 {
+		return proof{}
+	}
+	c := l.proofCase(pol)
+	if len(pol.proof.types) == 0 && !pol.isInForce() {
+		c.Before = pol.inForce
+	}
+	judged := vet.Prove(c, types)
+	if judged.Proven {
+		return proof{}
+	}
+	return proof{types: types, matching: judged.Matching}
 }
 
-// beginProof has a set proven that an earlier leader accepted, if no node reports what
-// it names. Of a set in a ConfigMap no status tells whether it was proven: if it has
-// placed nothing, and admission would refuse it now, it is held.
+// beginProof has a set proven that a controller finds when it takes over. A set whose
+// status says that it is followed was proven, unless no node reports what it names. Of a
+// set in a ConfigMap no status tells: one that has placed taints goes on.
 func (l *loop) beginProof(now time.Time, pol *policy) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
 	}
-	pol.proof = l.lacking(pol)
-	if types := vet.Unproven(pol.set, nil); len(types) > 0 && !pol.isInAPI() && !l.hasPlaced(pol.rule.ID) {
-		if judged := vet.Prove(l.proofCase(pol), types); len(judged.Problems) > 0 {
-			pol.proof.types = types
-			l.holdRefused(now, pol, judged.Problems)
-			return
-		}
+	wasFollowed := wasAccepted(pol.set, pol.status)
+	if !pol.isInAPI() {
+		wasFollowed = l.hasPlaced(pol.rule.ID)
 	}
+	if wasFollowed {
+		pol.proof = proof{types: vet.Unproven(pol.set, l.core.Reported())}
+	} else {
+		pol.proof = l.lacking(pol)
+	}
+	l.vetting.toProve = l.vetting.toProve || len(pol.proof.types) > 0
 	l.applyHold(now, pol)
 }
 
@@ -208,7 +220,7 @@ func (l *loop) holdRefused(now time.Time, pol *policy, problems []vet.Problem) {
 		}
 	}
 	p.refused, p.told = true, true
-	p.text = fmt.Sprintf("held: no node reported %s when the set was accepted, and now that nodes do, it would be refused. It places no new taint, and its taints on nodes stay. %s",
+	p.text = fmt.Sprintf("held: too few nodes reported %s when the set was accepted, and now that more do, it would be refused. It places no new taint, and its taints on nodes stay. %s",
 		strings.Join(p.types, ", "), vet.Verdict{Problems: problems}.Err())
 	l.applyHold(now, pol)
 	l.tellHeld(pol)

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/vet"
@@ -98,7 +99,7 @@ func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 				}
 				pass(proveEvery)
 				c.judges()
-				c.wants(no, reasonHeld, 0, "no node reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation, "taints on nodes stay")
+				c.wants(no, reasonHeld, 0, "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation, "taints on nodes stay")
 				if plan, _ := c.core.Plan("node-3"); !strings.Contains(plan.Reason.String(), "would not be accepted now") {
 					t.Errorf("the node says %s", plan.Reason)
 				}
@@ -118,6 +119,64 @@ func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A canary reports the condition before the set is written, so admission has one node to
+// go by. Then all other nodes report the same.
+func TestASetThatACanaryMatchesIsHeld(t *testing.T) {
+	for name, status := range map[string]corev1.ConditionStatus{"the canary matches": "False", "the canary does not match": "True"} {
+		t.Run(name, func(t *testing.T) {
+			open(t, func(c *clinic) {
+				c.begin()
+				c.says(0, "FanBroken", status)
+				c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
+				if n := c.tainted(); n > 0 {
+					t.Errorf("%d nodes are to have a taint when one reports", n)
+				}
+				for i := 1; i < 13; i++ {
+					c.says(i, "FanBroken", corev1.ConditionFalse)
+				}
+				pass(proveEvery)
+				c.judges()
+				c.wants(no, reasonHeld, 0, "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
+				if len(c.events) == 0 || !strings.Contains(c.events[len(c.events)-1].Trouble, "held: ") {
+					t.Errorf("told: %+v", c.events)
+				}
+			})
+		})
+	}
+}
+
+// A set of which enough nodes reported is edited while all nodes match: an edit that only
+// narrows it is followed, as for any set.
+func TestAnEditNarrowsAProvenSetDuringAStorm(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.begin()
+		for i := range 13 {
+			c.says(i, "FanBroken", corev1.ConditionFalse)
+		}
+		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
+		c.wants(yes, "Followed", 0)
+		for i := range 13 {
+			c.says(i, "FanBroken", corev1.ConditionTrue)
+		}
+		c.judges(setNamed("a", asking("FanBroken", "True"), evicting, func(s *v1alpha1.ConditionSet) {
+			s.Generation, s.Spec.MaxUnhealthy = 2, new(intstr.FromInt32(1))
+		}))
+		c.wants(yes, "Followed", 13)
+	})
+}
+
+// The selector selects no node: nothing is proven by the nodes of others.
+func TestASetWithoutNodesIsNotProven(t *testing.T) {
+	open(t, func(c *clinic) {
+		c.begin()
+		c.says(0, "FanBroken", corev1.ConditionFalse)
+		c.judges(setNamed("a", asking("FanBroken", "False"), evicting, func(s *v1alpha1.ConditionSet) {
+			s.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"pool": "new"}}
+		}))
+		c.wants(yes, reasonAwaitingReports, 0)
+	})
 }
 
 // The set asks for a sickness: it is followed as soon as so many nodes report that they
@@ -275,7 +334,8 @@ func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
 		reason  string
 		tainted int
 	}{
-		"few report":                 {reports: 6, reason: "Followed", tainted: 6},
+		"few report":                 {reports: 6, reason: reasonAwaitingReports},
+		"few report, and it has ran": {reports: 6, placed: true, reason: "Followed", tainted: 6},
 		"all report":                 {reports: 13, reason: reasonHeld},
 		"all report, and it has ran": {reports: 13, placed: true, reason: "Followed", tainted: 13},
 		"none report":                {reason: reasonAwaitingReports},

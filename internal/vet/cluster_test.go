@@ -42,7 +42,16 @@ func (c cluster) impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact,
 		}
 		found.Selected++
 		others := func(other triage.Rule) bool { return n.meets(other.Who) && n.has(other.When.Signals) }
-		if !n.has(rule.When.Signals) || slices.ContainsFunc(beyond, others) {
+		isOpen := func(s triage.Signal) bool {
+			return n.conditions[s.Condition] == triage.Missing || n.conditions[s.Condition] == triage.Unknown
+		}
+		if !n.has(rule.When.Signals) {
+			if n.has(slices.DeleteFunc(slices.Clone(rule.When.Signals), isOpen)) {
+				found.Open++
+			}
+			continue
+		}
+		if slices.ContainsFunc(beyond, others) {
 			continue
 		}
 		found.Matching++

@@ -31,8 +31,23 @@ func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 	return types
 }
 
-// Proof is what the nodes say of a set that was accepted before they reported what it
+// fewReports warns of a set that is held at first, because too few nodes report what it
 // names.
+func fewReports(s *study) (_ []Problem, warnings []string) {
+	types := Unproven(s.Set, nil)
+	if s.wrong != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s: %d of %s do not report %s yet; the set places no taint until enough of them do to tell that it does not match healthy nodes, or until no further node has begun to for some minutes",
+		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), few(types))}
+}
+
+// isFew says whether the set matches no more nodes than its bound allows, whatever the
+// nodes report that do not report its conditions yet.
+func (s *study) isFew() bool { return s.reach.Matching+s.reach.Open <= s.reach.limit }
+
+// Proof is what the nodes say of a set that was accepted before enough of them reported
+// what it names.
 type Proof struct {
 	Problems []Problem // why admission would refuse the set now
 	// Proven says that the set would be accepted whatever the nodes report that do not
@@ -50,7 +65,8 @@ func Prove(c Case, unproven []string) Proof {
 		return Proof{Problems: problems}
 	case s.reach == nil:
 		return Proof{}
-	case s.reach.Matching+s.reach.Open <= s.reach.limit || s.isPlaced():
+	case s.reach.over(), // and accepted all the same: all that it would do is done
+		s.reach.Selected > 0 && s.isFew():
 		return Proof{Proven: true, Matching: s.reach.Matching}
 	}
 	return Proof{Matching: s.reach.Matching, Text: fmt.Sprintf(

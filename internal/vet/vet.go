@@ -94,7 +94,7 @@ type check func(*study) (problems []Problem, warnings []string)
 var standing = []check{compiles, reservedKey, healthyStatus, duplicate}
 
 // arriving are the checks that are made once, when a set is written.
-var arriving = []check{nearMiss, impactOverBound, annotation, notReported, silentKubelet, idleSilence, nativeTaint, oddBound, noNodes}
+var arriving = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, idleSilence, nativeTaint, oddBound, noNodes}
 
 // Judge says everything that there is to say of a set which is being written. To make a
 // dry run of one, and nothing else, is never refused.

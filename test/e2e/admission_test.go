@@ -181,9 +181,9 @@ func saying(said []string, parts ...string) error {
 }
 
 // healthyNodes are nodes that report what the sets of these tests ask for.
-func healthyNodes(count int) testbed.Nodes {
+func healthyNodes(count int, more ...corev1.NodeConditionType) testbed.Nodes {
 	conditions := []corev1.NodeCondition{}
-	for _, name := range []corev1.NodeConditionType{"KernelDeadlock", "OutOfDisk", "ReadonlyFilesystem", "Sick"} {
+	for _, name := range append([]corev1.NodeConditionType{"KernelDeadlock", "OutOfDisk", "ReadonlyFilesystem", "Sick"}, more...) {
 		conditions = append(conditions, corev1.NodeCondition{Type: name, Status: corev1.ConditionFalse, Reason: "TestSaysSo"})
 	}
 	return testbed.Nodes{Count: count, Conditions: conditions}

@@ -238,7 +238,7 @@ data:
 
 func testBadEdit(c *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		w.admit(testbed.Nodes{Count: 8})
+		w.admit(healthyNodes(8))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
 		good := w.sheet("one", "NoSchedule", "Sick")
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -301,9 +301,7 @@ func testBadEdit(c *rig.Controller) func(*ward) {
 }
 
 func testFullSheet(w *ward) {
-	w.admit(testbed.Nodes{Count: 10})
-	w.says(w.node(1), "Sick", corev1.ConditionTrue)
-	w.says(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
+	w.admit(healthyNodes(10))
 	w.pin("policies", strings.ReplaceAll(`
 type: ConditionSets
 conditionSets:
@@ -326,6 +324,9 @@ conditionSets:
   dryRun: true
   conditions: [{ConditionType: Sick, conditionStatus: Unknown, evenSilent: true}, {ConditionType: Ready, conditionStatus: true}]
 `, "WARD", w.name), true)
+	w.tellsOf(w.name+"-policies", "Accepted", "sets: 3")
+	w.says(w.node(1), "Sick", corev1.ConditionTrue)
+	w.says(w.node(2), "Sick", corev1.ConditionUnknown, because("AgentSilent"))
 	w.has(w.node(1), noExecute(w.key("bounded")))
 	w.has(w.node(2), noSchedule(w.key("silent")))
 	w.says(w.node(3), "Sick", corev1.ConditionTrue)
@@ -348,7 +349,7 @@ var spoiled = []func(string) string{
 
 func testSheetStorm(w *ward) {
 	const edits = 60
-	w.admit(testbed.Nodes{Count: 6})
+	w.admit(healthyNodes(6))
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	w.pin("policies", w.sheet("v0", "NoSchedule", "Sick"), true)
 	w.has(w.node(1), noSchedule(w.key("v0")))
@@ -381,7 +382,7 @@ func testSheetStorm(w *ward) {
 // testSheetRestart kills the controller while the present version is bad.
 func testSheetRestart(c *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		w.admit(testbed.Nodes{Count: 6})
+		w.admit(healthyNodes(6))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
 		good := w.sheet("kept", "NoExecute", "Sick")
 		w.pin("policies", good, true)
@@ -403,7 +404,7 @@ func testSheetRestart(c *rig.Controller) func(*ward) {
 // testSheetAbsent edits and deletes while the controller is down.
 func testSheetAbsent(c *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		w.admit(testbed.Nodes{Count: 6})
+		w.admit(healthyNodes(6, "Gone", "Lost"))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
 		w.says(w.node(2), "Gone", corev1.ConditionTrue)
 		w.says(w.node(3), "Lost", corev1.ConditionTrue)
@@ -435,7 +436,7 @@ func testSheetAbsent(c *rig.Controller) func(*ward) {
 }
 
 func testSheetUnlabelled(w *ward) {
-	w.admit(testbed.Nodes{Count: 4})
+	w.admit(healthyNodes(4))
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	w.pin("policies", w.sheet("set", "NoSchedule", "Sick"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
@@ -456,7 +457,7 @@ func testSheetUnlabelled(w *ward) {
 }
 
 func testSheetDeleted(w *ward) {
-	w.admit(testbed.Nodes{Count: 4})
+	w.admit(healthyNodes(4))
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	w.pin("policies", w.sheet("set", "NoSchedule", "Sick"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
@@ -472,7 +473,7 @@ func testSheetDeleted(w *ward) {
 }
 
 func testSheetTwice(w *ward) {
-	w.admit(testbed.Nodes{Count: 4})
+	w.admit(healthyNodes(4, "Worse"))
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	text := w.sheet("Twin", "NoSchedule", "Sick")
 	w.pin("first", text, true)
@@ -534,7 +535,7 @@ func (w *ward) oldRole() (giveBack func()) {
 // testSheetOldRole runs a controller whose role was not replaced together with it.
 func testSheetOldRole(c *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		w.admit(testbed.Nodes{Count: 6})
+		w.admit(healthyNodes(6))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
 		w.says(w.node(2), "Sick", corev1.ConditionTrue)
 		w.pin("policies", w.sheet("kept", "NoExecute", "Sick"), true)
@@ -577,7 +578,7 @@ func testSheetOldRole(c *rig.Controller) func(*ward) {
 // testSheetHurts has versions refused for what they would do, until they would not.
 func testSheetHurts(c *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		nodes := w.admit(testbed.Nodes{Count: 4})
+		nodes := w.admit(healthyNodes(4, "Worse"))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
 		for _, node := range nodes[:3] {
 			w.says(node, "Sick", corev1.ConditionTrue)

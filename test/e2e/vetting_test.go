@@ -107,7 +107,7 @@ func testHeld(controller *rig.Controller) func(*ward) {
 		w.deny(nodes[1:], "PumpBroken")
 		w.has(nodes[0], noExecute(w.key("good")))
 		w.told("good", isFollowed)
-		isHeld := isRefused("Held", "no node reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
+		isHeld := isRefused("Held", "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
 		w.told("trap", isHeld)
 		w.tellsOf(w.name+"-trap", "Trouble", "held: ", "FanBroken")
 		w.kill(controller)
@@ -212,7 +212,7 @@ func testAcceptedImpact(w *ward) {
 
 func testFallenImpact(controller *rig.Controller) func(*ward) {
 	return func(w *ward) {
-		nodes := w.admit(testbed.Nodes{Count: 10})
+		nodes := w.admit(healthyNodes(10))
 		w.fallSick(nodes[:6])
 		w.write("set", evict(half))
 		w.told("set", isRefused("Impact", "6 of 10 selected nodes"))
