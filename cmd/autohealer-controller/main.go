@@ -31,6 +31,9 @@ func main() {
 }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
+	if err := limitMemory(os.Getenv); err != nil {
+		return err
+	}
 	if len(args) > 0 && args[0] == "cleanup" {
 		return cleanUp(ctx, args[1:], out)
 	}

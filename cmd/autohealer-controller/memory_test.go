@@ -1,0 +1,50 @@
+package main
+
+import (
+	"math"
+	"os"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+func TestTheMemoryLimitLeavesRoom(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	for name, test := range map[string]struct {
+		env  map[string]string
+		want int64 // 0 if it is refused
+	}{
+		"no limit":             {nil, math.MaxInt64},
+		"of the container":     {map[string]string{memoryLimitVariable: "536870912"}, 483183821},
+		"GOMEMLIMIT is given":  {map[string]string{memoryLimitVariable: "536870912", "GOMEMLIMIT": "1GiB"}, math.MaxInt64},
+		"a node without limit": {map[string]string{memoryLimitVariable: "9223372036854775807"}, 8301034833169298227},
+		"with a unit":          {map[string]string{memoryLimitVariable: "512Mi"}, 0},
+		"nothing":              {map[string]string{memoryLimitVariable: "0"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			debug.SetMemoryLimit(math.MaxInt64)
+			err := limitMemory(func(key string) string { return test.env[key] })
+			if test.want == 0 {
+				if err == nil || !strings.Contains(err.Error(), memoryLimitVariable) || !strings.Contains(err.Error(), "bytes") {
+					t.Errorf("the error is %v", err)
+				}
+				return
+			}
+			if got := debug.SetMemoryLimit(-1); err != nil || got != test.want {
+				t.Errorf("the limit is %d, want %d (%v)", got, test.want, err)
+			}
+		})
+	}
+}
+
+func TestTheDeploymentTellsTheMemoryLimit(t *testing.T) {
+	manifest, err := os.ReadFile("../../deploy/controller/3-controller.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "- name: " + memoryLimitVariable + "\n          valueFrom:\n            resourceFieldRef:\n              resource: limits.memory\n"
+	if !strings.Contains(string(manifest), want) {
+		t.Errorf("the Deployment does not have\n%s", want)
+	}
+}
