@@ -28,7 +28,7 @@ const (
 	namespace = "autohealer-system"
 	account   = "autohealer-controller"
 	// controllerPolicies is how many admission policies the controller comes with.
-	controllerPolicies = 5
+	controllerPolicies = 7
 
 	// limit bounds the waits: long enough for two busy cores.
 	limit = 30 * time.Second

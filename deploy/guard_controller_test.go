@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -240,7 +241,43 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 			return err
 		}
 	}
+	tell := func(controller string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.EventsV1().Events("default").Create(ctx, &eventsv1.Event{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-"}, EventTime: metav1.NowMicro(), ReportingController: controller, ReportingInstance: "x",
+				Action: "Test", Reason: "Tested", Type: "Normal", Regarding: corev1.ObjectReference{Kind: "Node", Name: mine},
+			}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	tellOld := func(controller, component string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Events("default").Create(ctx, &corev1.Event{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "e-", Namespace: "default"}, ReportingController: controller, Source: corev1.EventSource{Component: component}, Reason: "Tested", Type: "Normal",
+				InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: mine, Namespace: "default"},
+			}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	const certSecret = "autohealer-webhook-cert"
+	patchSecret := func(in, name, body string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Secrets(in).Patch(ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+			return err
+		}
+	}
+	createSecret := func(in, name string) deed {
+		return func(ctx context.Context, client kubernetes.Interface) error {
+			_, err := client.CoreV1().Secrets(in).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			return err
+		}
+	}
+	if err := createSecret("default", certSecret)(t.Context(), admin); err != nil {
+		t.Fatal(err)
+	}
 	const (
+		ownEvents   = "the controller may create Events whose reportingController is autohealer-controller, and not "
+		oneSecret   = "of Secrets the controller may change autohealer-system/autohealer-webhook-cert, and no other"
 		bundle      = "of its webhooks the controller may change clientConfig.caBundle, and "
 		oneHook     = "of webhook configurations the controller may change the ValidatingWebhookConfiguration autohealer, and no other"
 		spec        = "of a node the controller may write taints, and not spec."
@@ -346,6 +383,22 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		{"another ConfigMap", createMap("other"), onlyLedger + "other"},
 		{"a kept version", createRevision("r1", "autohealer.resourcestack.com/kept-condition-sets"), ""},
 		{"another revision", createRevision("r2", "controller-revision-hash"), ownRevision + "r2"},
+
+		{"tells of itself", tell(account), ""},
+		{"tells in the name of the kubelet", tell("kubelet"), ownEvents + "kubelet"},
+		{"tells in the name of the kubelet, in the old group", tellOld("", "kubelet"), strings.TrimSpace(ownEvents)},
+		{"tells in the name of the kubelet beside its own", tellOld(account, "kubelet"), ownEvents + "kubelet"},
+		{"what was told gone", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		}, "the controller may create Events, and neither change nor delete any"},
+		{"a new certificate", patchSecret(namespace, certSecret, `{"data": {"ca.crt": "eA==", "ca.key": "eA==", "tls.crt": "eA==", "tls.key": "eA=="}}`), ""},
+		{"another key beside it", patchSecret(namespace, certSecret, `{"data": {"stolen": "eA=="}}`), "of its Secret the controller may change the keys of the certificate, and not stolen"},
+		{"a finalizer of the Secret", patchSecret(namespace, certSecret, `{"metadata": {"finalizers": ["example.com/stay"]}}`), "of its Secret the controller may change the data, and nothing else"},
+		{"a Secret of that name elsewhere", patchSecret("default", certSecret, `{"data": {"tls.crt": "eA=="}}`), oneSecret},
+		{"a Secret with a token", createSecret(namespace, "other"), oneSecret},
+		{"its Secret deleted", func(ctx context.Context, client kubernetes.Interface) error {
+			return client.CoreV1().Secrets(namespace).Delete(ctx, certSecret, metav1.DeleteOptions{})
+		}, oneSecret},
 	})
 
 	// Nothing of that holds up another.
@@ -353,6 +406,8 @@ func (c cluster) guardsController(t *testing.T, client kubernetes.Interface) {
 		"a label":     merge(mine, `{"metadata": {"labels": {"a": "b"}}}`),
 		"a taint":     taints("karpenter.sh/disrupted"),
 		"a ConfigMap": createMap("other"),
+		"a Secret":    createSecret(namespace, "other"),
+		"an Event":    tell("kubelet"),
 		"a webhook":   hooks(func(config configuration) { config.Webhooks = config.Webhooks[:1] }),
 	} {
 		if err := do(t.Context(), admin); err != nil {
