@@ -74,6 +74,7 @@ func TestDeploy(t *testing.T) {
 	t.Run("gives it what putting back needs by a file of its own", c.givesRightsToRestore)
 	t.Run("gives it what those ask for who serve remediations", c.gathersRights)
 	t.Run("is given a file of statements as the page says", c.takesStatements)
+	t.Run("is removed as the page says", c.isRemoved)
 }
 
 // cluster is where everything is installed.

@@ -1,22 +1,34 @@
 package deploy_test
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/cleanup"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 // TestWhatAgentsLeaveIsRemovedAsThePageSays runs the commands for rows and Leases.
@@ -35,18 +47,18 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 	if !found {
 		t.Fatal("the page shows no commands")
 	}
-	client := clientFor(t, c.AdminConfig())
+	api := clientFor(t, c.AdminConfig())
 	var nodes []string
 	for _, name := range []string{"left-1", "left-2"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		if _, err := api.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		patch := `{"status":{"conditions":[{"type":"Ready","status":"True"},{"type":"A","status":"Unknown","reason":"AgentSilent"},{"type":"example.com/B","status":"Unknown","reason":"AgentSilent"},{"type":"C","status":"Unknown","reason":"TimedOut"}]}}`
-		if _, err := client.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: agent}, "status"); err != nil {
+		if _, err := api.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: agent}, "status"); err != nil {
 			t.Fatal(err)
 		}
-		if err := createLease(namespace, agent+"-"+name)(t.Context(), client); err != nil {
+		if err := createLease(namespace, agent+"-"+name)(t.Context(), api); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Kubectl(t.Context(), "-n", namespace, "label", "lease", agent+"-"+name, "app.kubernetes.io/name="+agent); err != nil {
@@ -60,7 +72,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 		t.Fatalf("the commands of the page: %v\n%s", err, out)
 	}
 	for _, name := range nodes {
-		node, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		node, err := api.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +81,7 @@ func TestWhatAgentsLeaveIsRemovedAsThePageSays(t *testing.T) {
 				t.Errorf("%s of %s is there: %t", kind, name, is)
 			}
 		}
-		if _, err := client.CoordinationV1().Leases(namespace).Get(t.Context(), agent+"-"+name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := api.CoordinationV1().Leases(namespace).Get(t.Context(), agent+"-"+name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("the Lease of %s is there: %v", name, err)
 		}
 	}
@@ -118,22 +130,160 @@ func TestWhatOthersUseTooIsInAFolderOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestThePageDeletesNothingThatOthersUse holds the commands of the page against the folders.
-func TestThePageDeletesNothingThatOthersUse(t *testing.T) {
+// isRemoved runs the commands of the page on a cluster with what a controller has left,
+// and with what others have. There is no kubelet, so the test does the work of the Job.
+func (c cluster) isRemoved(t *testing.T) {
 	page, err := os.ReadFile("../docs/removing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, script, _ := strings.Cut(string(page), "```\n")
 	script, _, _ = strings.Cut(script, "```")
-	for i, step := range []string{"kubectl delete conditionsets,repairpolicies", "scale deployment autohealer-controller --replicas=0", "apply -f deploy/cleanup", "kubectl delete -f deploy/cleanup -f deploy/controller -f deploy/crds"} {
-		_, rest, found := strings.Cut(script, step)
-		if !found {
-			t.Errorf("step %d, %q, is not on the page after the one before it", i+1, step)
-		}
-		script = rest
+	const ofKubelet = "kubectl -n autohealer-system logs job/autohealer-cleanup\n"
+	before, after, found := strings.Cut(script, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup")
+	if !found || !strings.Contains(after, ofKubelet) {
+		t.Fatalf("the page does not wait for the Job and show its log:\n%s", script)
 	}
-	if strings.Contains(script, "deploy/shared") {
-		t.Error("the commands delete what others use")
+	after = strings.Replace(after, ofKubelet, "", 1)
+
+	api := clientFor(t, c.AdminConfig())
+	isOurs := c.leavesTaint(t, api)
+	const theirs = `
+apiVersion: remediation.medik8s.io/v1alpha1
+kind: NodeHealthCheck
+metadata: {name: theirs}
+spec: {selector: {matchLabels: {a: b}}, remediationTemplate: {apiVersion: a.b/v1, kind: XTemplate, name: x, namespace: default}}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: node-theirs, namespace: medik8s-leases}
+spec: {holderIdentity: node-maintenance}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: autohealer-controller, namespace: autohealer-system}
+---
+apiVersion: autohealer.resourcestack.com/v1alpha1
+kind: ConditionSet
+metadata: {name: left}
+spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {Left: {status: true}}}
+`
+	if _, err := c.KubectlApply(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	// The webhook, which nothing serves here, comes last: sets could not be made any more.
+	if _, err := c.Kubectl(t.Context(), "apply", "-f", "controller"); err != nil {
+		t.Fatal(err)
+	}
+	standing := c.objects(t)
+	c.shell(t, before)
+	c.cleansUp(t, api)
+	c.shell(t, "kubectl -n autohealer-system wait --for=condition=Complete job/autohealer-cleanup"+after)
+	left := c.objects(t)
+	for object := range standing {
+		if !left[object] && !isAutohealers(object) {
+			t.Errorf("%s is gone, and belongs to others", object)
+		}
+	}
+	for object := range left {
+		if isAutohealers(object) {
+			t.Errorf("%s is left", object)
+		}
+	}
+	if !left["v1 Namespace <none> medik8s-leases"] || !left["remediation.medik8s.io/v1alpha1 NodeHealthCheck <none> theirs"] {
+		t.Error("what others use too was not looked at")
+	}
+	node, err := api.CoreV1().Nodes().Get(t.Context(), "removed-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Annotations["example.com/theirs"] == "" || node.Annotations[record.Annotation] != "" ||
+		slices.ContainsFunc(node.Spec.Taints, isOurs) || !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "example.com/theirs" }) {
+		t.Errorf("the node has %v and %v", node.Annotations, node.Spec.Taints)
 	}
 }
+
+// leavesTaint makes a node with a taint of a controller, and with what others have put on it.
+func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs func(corev1.Taint) bool) {
+	t.Helper()
+	note := record.Record{Taints: []record.Taint{{
+		Rule: record.Rule{Kind: triage.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
+	}}}
+	text, _ := note.Encode()
+	if _, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "removed-1", Annotations: map[string]string{record.Annotation: text, "example.com/theirs": "1"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{note.Taints[0].Taint(), {Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return func(taint corev1.Taint) bool { return taint.Key == "example.com/left" }
+}
+
+// cleansUp does what the pod of the Job would do, with its token, and has it succeed.
+func (c cluster) cleansUp(t *testing.T, api kubernetes.Interface) {
+	t.Helper()
+	config, err := c.ServiceAccountConfig(t.Context(), namespace, "autohealer-cleanup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, karpenter.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restricted, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	result, err := cleanup.Run(t.Context(), cleanup.Config{Client: restricted, Namespace: namespace, AgentNamespace: namespace, LeaseName: account, Out: &out})
+	if err != nil || result.Left > 0 {
+		t.Fatalf("the cleanup: %+v, %v\n%s", result, err, out.String())
+	}
+	eventually(t, "the Job making its pod", func() error {
+		pods, err := api.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=autohealer-cleanup"})
+		if err != nil || len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods (%w)", len(pods.Items), err)
+		}
+		_, err = api.CoreV1().Pods(namespace).Patch(t.Context(), pods.Items[0].Name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
+		return err
+	})
+}
+
+// shell runs commands of a page from the root of the repository, as its reader would.
+func (c cluster) shell(t *testing.T, script string) {
+	t.Helper()
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
+	shell.Dir = ".."
+	shell.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "PATH="+os.Getenv("KUBEBUILDER_ASSETS")+":"+filepath.Join(folder(t), "../bin/testbed")+":"+os.Getenv("PATH"))
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("the commands of the page: %v\n%s\n%s", err, script, out)
+	}
+}
+
+// objects returns all that is stored in the cluster, by version, kind, namespace and name.
+// What other components make and delete is left out.
+func (c cluster) objects(t *testing.T) map[string]bool {
+	t.Helper()
+	resources, err := c.Kubectl(t.Context(), "api-resources", "--verbs=list", "-o", "name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := slices.DeleteFunc(strings.Fields(resources), func(name string) bool {
+		return slices.Contains([]string{"events", "events.events.k8s.io", "pods", "endpoints", "endpointslices.discovery.k8s.io", "replicasets.apps", "componentstatuses", "ipaddresses.networking.k8s.io"}, name)
+	})
+	out, err := c.Kubectl(t.Context(), "get", strings.Join(names, ","), "-A", "--no-headers", "--ignore-not-found",
+		"-o", "custom-columns=A:.apiVersion,B:.kind,C:.metadata.namespace,D:.metadata.name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(out) {
+		found[strings.Join(strings.Fields(line), " ")] = true
+	}
+	return found
+}
+
+// isAutohealers says whether an object is of ours alone, by its group, namespace or name.
+func isAutohealers(object string) bool { return strings.Contains(object, "autohealer") }

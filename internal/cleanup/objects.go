@@ -23,6 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/taintkey"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -50,17 +51,50 @@ func (c *cleaner) nodes(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// keys returns the keys of taints that policies ask for.
+// keys returns the keys of taints that Autohealer places or has placed: those of sets in
+// the API and in ConfigMaps, of kept versions, and of the records on nodes, which also
+// tell of sets that are deleted.
 func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 	keys := map[string]bool{}
-	list := &v1alpha1.ConditionSetList{}
-	err := c.each(ctx, list, func() error {
-		for i := range list.Items {
-			keys[list.Items[i].Spec.TaintKey] = true
+	add := func(key string) {
+		if _, reserved := taintkey.Owner(key); !reserved {
+			keys[key] = true
+		}
+	}
+	sets := &v1alpha1.ConditionSetList{}
+	err := c.each(ctx, sets, func() error {
+		for i := range sets.Items {
+			add(sets.Items[i].Spec.TaintKey)
 		}
 		return nil
 	})
-	return keys, err
+	kept, keptErr := configmaps.NewShelf(c.Client, c.Namespace).InForce(ctx)
+	for _, set := range kept {
+		add(set.Spec.TaintKey)
+	}
+	maps := &corev1.ConfigMapList{}
+	mapsErr := c.each(ctx, maps, func() error {
+		for i := range maps.Items {
+			// A version that cannot be read was never in force. The one before is kept.
+			if version, err := configmaps.Read(&maps.Items[i]); err == nil {
+				for _, set := range version.Sets {
+					add(set.Spec.TaintKey)
+				}
+			}
+		}
+		return nil
+	}, client.InNamespace(c.Namespace), client.MatchingLabels{configmaps.Label: configmaps.LabelValue})
+	nodes := &corev1.NodeList{}
+	nodesErr := c.each(ctx, nodes, func() error {
+		for i := range nodes.Items {
+			note, _ := record.Read(nodes.Items[i].Annotations) // what cannot be read is told of later
+			for _, taint := range slices.Concat(note.Taints, note.Kept.Taints) {
+				add(taint.Key)
+			}
+		}
+		return nil
+	})
+	return keys, errors.Join(err, keptErr, mapsErr, nodesErr)
 }
 
 func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]bool) error {
