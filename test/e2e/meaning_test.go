@@ -42,6 +42,7 @@ func TestMeaning(t *testing.T) {
 		{"a taint of others that served and goes is replaced", "served", testServedByOthers},
 		{"a taint removed by hand is put back by the book", "byhand", testRemovedByHand},
 		{"a record that cannot be read removes nothing", "corrupt", testCorruptRecord},
+		{"taints that have lost their record count against the bound", "unrecorded", testLostRecords},
 		{"people see what happens", "sight", testSight},
 	} {
 		t.Run(part.name, func(t *testing.T) {

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/record"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -63,6 +65,48 @@ func testBounds(w *ward) {
 		return nil
 	})
 	w.counts(w.key("number"), 5, 5)
+}
+
+// testLostRecords takes from the controller what proves that its taints are its own. They
+// count against the bound all the same, and people are told how to resolve it.
+func testLostRecords(w *ward) {
+	nodes := w.admit(testbed.Nodes{Count: 10})
+	w.want("set", evict(intstr.FromString("40%")))
+	w.fallSick(nodes)
+	key := w.key("set")
+	w.counts(key, 4, 6)
+	// witness says that the controller has seen all nodes as they are now, and that as many
+	// as before have each taint.
+	witness := func(name string, unclear int) {
+		w.t.Helper()
+		w.told("set", hasCondition(v1alpha1.OwnershipUnclear, metav1.ConditionTrue, "NoRecord", fmt.Sprintf(": %d (", unclear), "kubectl taint node "))
+		w.want(name, evict(everyone))
+		w.counts(w.key(name), 10, 0)
+		w.counts(key, 4, 6)
+	}
+	var evicted []string
+	for _, name := range nodes {
+		node, err := w.get(w.t.Context(), name)
+		w.must(err)
+		if slices.Contains(taintsOf(node), noExecute(key)) {
+			evicted = append(evicted, name)
+		}
+	}
+	for _, name := range evicted {
+		w.byHand(name, func(n *corev1.Node) {
+			for i := range n.Spec.Taints {
+				if n.Spec.Taints[i].Key == key {
+					n.Spec.Taints[i].Value = "theirs"
+				}
+			}
+		})
+	}
+	witness("after-values", 4)
+	w.tellsOf(evicted[0], "OwnershipUnclear", "ConditionSet "+w.name+"-set", "kubectl taint node "+evicted[0]+" "+noExecute(key)+"-")
+	for _, name := range nodes {
+		w.byHand(name, func(n *corev1.Node) { delete(n.Annotations, record.Annotation) })
+	}
+	witness("after-records", 10)
 }
 
 // The order in which nodes fell sick is not that of their names.
