@@ -39,7 +39,7 @@ func testUnreadableHeir(w *ward) {
 	leader := w.start(rig.Options{Args: short})
 	w.fallSick(nodes)
 	w.counts(w.key("set"), 4, 6)
-	heir := w.start(rig.Options{Args: short})
+	heir := w.start(rig.Options{Args: successor})
 	heir.Expect()
 	w.scribble()
 	w.kill(leader)

@@ -16,9 +16,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// short lets a replica take over soon, but not so soon that a busy machine would
-// be taken for a dead leader.
-var short = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"}
+// short lets a replica take over soon after its leader has died or stands still, but not
+// so soon that a busy machine is taken for a dead leader.
+var short = []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"}
+
+// successor is for the replica that takes over and leads until the test ends. Nothing
+// waits for its lease to end, so it keeps the lead on a busy machine too.
+var successor = []string{"--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=50s", "--leader-elect-retry-period=500ms"}
 
 func testLeaderKilled(w *ward) {
 	const count = 100
@@ -35,7 +39,7 @@ func testLeaderKilled(w *ward) {
 	w.vacate()
 	leader := w.start(rig.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
-	w.start(rig.Options{Args: short})
+	w.start(rig.Options{Args: successor})
 	w.arrives(kept[:5], 0)
 	w.kill(leader)
 	box.Close()
@@ -61,7 +65,7 @@ func testLeaderPaused(w *ward) {
 	w.must(leader.Pause())
 	w.edit("set", on("Worse"))
 	slow := second.keep(fences, 0)
-	w.start(rig.Options{Args: second.Args(short...)})
+	w.start(rig.Options{Args: second.Args(successor...)})
 	slow.wait(w, 10)
 
 	// Some of what the old leader has sent arrives while the new one is about to

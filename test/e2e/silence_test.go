@@ -173,7 +173,7 @@ func TestSilentAgents(t *testing.T) {
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
 	w.part("who takes over hears for itself", func(w *ward) {
-		second := w.start(rig.Options{Args: short})
+		second := w.start(rig.Options{Args: successor})
 		agents[1].stop()
 		w.kill(first)
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")

@@ -322,8 +322,13 @@ func testLateMark(p *pool) {
 	p.heard("Node", nodes[0], "NodeRepairCalledOff")
 }
 
-// short lets a leader be followed soon.
-var short = []string{"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"}
+// short lets a replica take over soon after its leader has died or stands still, but not
+// so soon that a busy machine is taken for a dead leader.
+var short = []string{"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms"}
+
+// successor is for the replica that takes over and leads until the test ends. Nothing
+// waits for its lease to end, so it keeps the lead on a busy machine too.
+var successor = []string{"--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=50s", "--leader-elect-retry-period=500ms"}
 
 // testPaused takes the lead away from one who does not notice.
 func testPaused(p *pool) {
@@ -336,7 +341,7 @@ func testPaused(p *pool) {
 		}
 		return nil
 	})
-	next := p.run(rig.Options{Args: short})
+	next := p.run(rig.Options{Args: successor})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	box.wait(p)
