@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -62,7 +62,7 @@ func (c cluster) wary(t *testing.T, lookEvery time.Duration, kinds ...string) *w
 }
 
 func (w *wary) says(kind, reason string) {
-	w.Take(symptom.Report{Conditions: []symptom.Condition{{Type: kind, Status: catalog.False, Reason: reason, Message: "100% " + reason, Since: time.Now()}}})
+	w.Take(finding.Report{Conditions: []finding.Condition{{Type: kind, Status: catalog.False, Reason: reason, Message: "100% " + reason, Since: time.Now()}}})
 }
 
 // patches writes a whole row as node-problem-detector does: he owns what he changes.
@@ -150,7 +150,7 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 	t.Run("a row whose monitor goes while another writes it", func(t *testing.T) {
 		w := c.wary(t, time.Hour, "FrequentKubeletRestart", "XfsShutdown")
 		w.patches("FrequentKubeletRestart", "Theirs")
-		w.Take(symptom.Report{Gone: []string{"FrequentKubeletRestart"}})
+		w.Take(finding.Report{Gone: []string{"FrequentKubeletRestart"}})
 		w.leaves("FrequentKubeletRestart", "Theirs")
 		w.isNeverRefused()
 	})
@@ -160,7 +160,7 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 		w.becomes("CorruptDockerOverlay2", "Ours")
 		w.applies(`{"type": "CorruptDockerOverlay2", "reason": "TheirsAgain"}`)
 		w.leaves("CorruptDockerOverlay2", "TheirsAgain")
-		w.Take(symptom.Report{Gone: []string{"CorruptDockerOverlay2"}})
+		w.Take(finding.Report{Gone: []string{"CorruptDockerOverlay2"}})
 		w.applies(`{"type": "Else", "status": "True"}`)
 		w.becomes("CorruptDockerOverlay2", "")
 		w.becomes("AutohealerPlaceholder", "")
@@ -173,14 +173,14 @@ func (c cluster) yieldsUnderGuard(t *testing.T) {
 func (c cluster) staysWithinLimits(t *testing.T) {
 	const found = report.MostConditions + 20
 	w := c.wary(t, time.Hour)
-	var r symptom.Report
+	var r finding.Report
 	for i := range found {
-		r.Conditions = append(r.Conditions, symptom.Condition{
+		r.Conditions = append(r.Conditions, finding.Condition{
 			Type: fmt.Sprintf("Row%04d", i), Status: catalog.True, Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000), Since: time.Now(),
 		})
 	}
 	r.Source = "kubelet" // which a monitor may be called, and an Event must not be told by
-	r.Events = []symptom.Event{{ID: "1", Severity: symptom.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
+	r.Events = []finding.Event{{ID: "1", Severity: finding.Warn, Time: time.Now(), Reason: strings.Repeat("R", 1000), Message: strings.Repeat("ü", 5000)}}
 	w.Take(r)
 	eventually(t, "all that fits being written", func() error {
 		if counts := w.Counts(); counts.EventsSent != 1 || counts.Pending || counts.LeaseRenewed.IsZero() {

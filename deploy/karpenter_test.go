@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/poolblock"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -321,7 +321,7 @@ func (c cluster) putsBackSchema(t *testing.T) {
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", examplePool); err != nil {
 		t.Fatal(err)
 	}
-	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})
+	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Name: "restorer", Args: []string{"--restore-nodepool-schema"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func (c cluster) putsBackSchema(t *testing.T) {
 		return text
 	}
 	eventually(t, "a copy of the block", func() error {
-		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", poolblock.CopyLabel+"=default", "-o", "name")
+		kept, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-l", repairblock.RevisionLabel+"=default", "-o", "name")
 		if err == nil && kept == "" {
 			err = errors.New("there is none")
 		}
@@ -399,12 +399,12 @@ func (c cluster) removesSchema(t *testing.T) {
 	c.runs(t, "## Removing it")
 	if _, err := c.Kubectl(t.Context(), "apply", "-f", file(t, strings.Join([]string{
 		"{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}",
-		"{apiVersion: apps/v1, kind: ControllerRevision, revision: 1, data: {a: b}, metadata: {namespace: " + namespace + ", name: left, labels: {" + poolblock.CopyLabel + ": default}}}",
+		"{apiVersion: apps/v1, kind: ControllerRevision, revision: 1, data: {a: b}, metadata: {namespace: " + namespace + ", name: left, labels: {" + repairblock.RevisionLabel + ": default}}}",
 	}, "\n---\n"))); err != nil {
 		t.Fatal(err)
 	}
 	c.runs(t, "If no block is to be in force any more")
-	if left, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-o", "name", "-l", poolblock.CopyLabel); err != nil || strings.TrimSpace(left) != "" {
+	if left, err := c.Kubectl(t.Context(), "get", "controllerrevisions", "-n", namespace, "-o", "name", "-l", repairblock.RevisionLabel); err != nil || strings.TrimSpace(left) != "" {
 		t.Errorf("copies are left: %s (%v)", left, err)
 	}
 	c.seesSchema(t, false)
@@ -421,14 +421,14 @@ func (c cluster) removesSchema(t *testing.T) {
 
 // judgesBlocks asks the controller's own webhook, and then takes it away.
 func (c cluster) judgesBlocks(t *testing.T) {
-	if err := rig.Install(t.Context(), c.Cluster); err != nil {
+	if err := install.Install(t.Context(), c.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Webhook: true})
+	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Webhook: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rig.Ask(t.Context(), c.Cluster, controller); err != nil {
+	if err := install.UseWebhook(t.Context(), c.Cluster, controller); err != nil {
 		t.Fatal(err)
 	}
 	nodes := clientFor(t, c.AdminConfig()).CoreV1().Nodes()
@@ -522,7 +522,7 @@ func (c cluster) judgesBlocks(t *testing.T) {
 	// As it is installed, a block passes then.
 	c.setFailurePolicy(t, admissionv1.Ignore)
 	eventually(t, "a block passing", func() error { return change(lengthen) })
-	if err := rig.StopAsking(t.Context(), c.Cluster); err != nil {
+	if err := install.RemoveWebhook(t.Context(), c.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kubectl(t.Context(), "delete", "nodepool", "default"); err != nil {

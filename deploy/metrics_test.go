@@ -13,7 +13,7 @@ import (
 
 	certutil "k8s.io/client-go/util/cert"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -21,7 +21,7 @@ import (
 // accounts and without one.
 func TestSecureMetrics(t *testing.T) {
 	c := cluster{testbed.New(t, testbed.Config{})}
-	if err := rig.Install(t.Context(), c.Cluster); err != nil {
+	if err := install.Install(t.Context(), c.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kubectl(t.Context(), "create", "namespace", "monitoring"); err != nil {
@@ -47,7 +47,7 @@ func TestSecureMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	controller, err := rig.Start(t.Context(), c.Cluster, rig.Options{Args: []string{"--metrics-secure", "--metrics-cert-dir=" + folder}})
+	controller, err := install.Start(t.Context(), c.Cluster, install.Options{Args: []string{"--metrics-secure", "--metrics-cert-dir=" + folder}})
 	if err != nil {
 		t.Fatal(err)
 	}

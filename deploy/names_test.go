@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/problem"
 )
@@ -31,12 +31,12 @@ func TestAgentControllerAndGuardUseTheSameNames(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Name: report.LeaseName("node-1"), OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-1", UID: "u"}},
 	}}
-	if read, ok := silence.Read(lease); !ok || read.Node != "node-1" || read.Lasts != report.LeaseDuration {
+	if read, ok := agentlease.Read(lease); !ok || read.Node != "node-1" || read.Duration != report.LeaseDuration {
 		t.Errorf("the controller takes Lease %s for %+v, %v", lease.Name, read, ok)
 	}
 	lease.Name = report.LeaseName(strings.Repeat("n", 253))
 	lease.OwnerReferences[0].Name = strings.Repeat("n", 253)
-	if read, ok := silence.Read(lease); !ok || read.Node != lease.OwnerReferences[0].Name {
+	if read, ok := agentlease.Read(lease); !ok || read.Node != lease.OwnerReferences[0].Name {
 		t.Errorf("the controller takes Lease %s for %+v, %v", lease.Name, read, ok)
 	}
 	guard, err := deploy.Manifests.ReadFile("agent/3-guard.yaml")

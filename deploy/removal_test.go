@@ -26,7 +26,7 @@ import (
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -197,7 +197,7 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if node.Annotations["example.com/theirs"] == "" || node.Annotations[record.Annotation] != "" ||
+	if node.Annotations["example.com/theirs"] == "" || node.Annotations[ownership.Annotation] != "" ||
 		slices.ContainsFunc(node.Spec.Taints, isOurs) || !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "example.com/theirs" }) {
 		t.Errorf("the node has %v and %v", node.Annotations, node.Spec.Taints)
 	}
@@ -206,12 +206,12 @@ spec: {type: Left, effect: NoSchedule, taintKey: example.com/left, conditions: {
 // leavesTaint makes a node with a taint of a controller, and with what others have put on it.
 func (c cluster) leavesTaint(t *testing.T, api kubernetes.Interface) (isOurs func(corev1.Taint) bool) {
 	t.Helper()
-	note := record.Record{Taints: []record.Taint{{
-		Rule: record.Rule{Kind: triage.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
+	note := ownership.Record{Taints: []ownership.Taint{{
+		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "left"}, Key: "example.com/left", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
 	}}}
 	text, _ := note.Encode()
 	if _, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "removed-1", Annotations: map[string]string{record.Annotation: text, "example.com/theirs": "1"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "removed-1", Annotations: map[string]string{ownership.Annotation: text, "example.com/theirs": "1"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{note.Taints[0].Taint(), {Key: "example.com/theirs", Effect: corev1.TaintEffectNoSchedule}}},
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

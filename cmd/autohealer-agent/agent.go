@@ -16,20 +16,20 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/chart"
+	"github.com/resourcestack/autohealer/internal/aggregate"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/child"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/memory"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // agent joins the parts: files become monitors and daemons that are heard, what those
@@ -37,12 +37,12 @@ import (
 type agent struct {
 	log        *slog.Logger
 	boot       boot.Boot
-	memory     *memory.Memory
+	memory     *statefile.Store
 	supervisor *supervise.Supervisor
-	chart      chart.Chart
+	chart      aggregate.Aggregate
 	needLabels chan struct{}
 	getenv     func(string) string
-	children   *child.Children // all programs that are run
+	children   *subprocess.Children // all programs that are run
 	units      *unit.Manager
 	repairs    *check.Repairs
 	intake     *intake.Intake
@@ -143,13 +143,13 @@ func begin(o options, getenv func(string) string, log *slog.Logger) (*agent, err
 	if err != nil {
 		return nil, err
 	}
-	remembered, err := memory.Open(memory.Config{Dir: o.stateDir, Boot: this.ID, Log: log})
+	remembered, err := statefile.Open(statefile.Config{Dir: o.stateDir, Boot: this.ID, Log: log})
 	if err != nil {
 		return nil, err
 	}
 	a := &agent{
 		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
-		children: child.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
+		children: subprocess.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
 		noted: map[string]string{}, counters: map[string]counter{}, retired: map[string]uint64{},
 	}
 	if known, ok := remembered.Labels(); ok {
@@ -195,13 +195,13 @@ func (a *agent) follow(ctx context.Context, changes []settings.Change, all []set
 	for _, change := range changes {
 		event, ok := change.Event(time.Now())
 		switch {
-		case ok && event.Severity == symptom.Warn:
+		case ok && event.Severity == finding.Warn:
 			a.log.Error("a configuration file cannot be used", "file", change.Now.Path, "reason", event.Reason, "err", event.Message, "id", event.ID)
 		case ok:
 			a.log.Info("a configuration file can be used again", "file", change.Now.Path, "reason", event.Reason, "id", event.ID)
 		}
 		if ok {
-			a.report(symptom.Report{Source: name, Events: []symptom.Event{event}})
+			a.report(finding.Report{Source: name, Events: []finding.Event{event}})
 		}
 	}
 	good := map[string]string{}
@@ -313,7 +313,7 @@ func (a *agent) noteBoth(p plan) {
 }
 
 // found takes what a monitor has found.
-func (a *agent) found(monitor string, r symptom.Report) {
+func (a *agent) found(monitor string, r finding.Report) {
 	for i := range r.Events {
 		event := &r.Events[i]
 		log := a.log.With("monitor", monitor, "reason", event.Reason, "message", event.Message, "time", event.Time, "id", event.ID)
@@ -324,7 +324,7 @@ func (a *agent) found(monitor string, r symptom.Report) {
 		}
 	}
 	a.telling.Lock()
-	a.report(a.chart.Enter(monitor, r))
+	a.report(a.chart.Add(monitor, r))
 	a.telling.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -336,7 +336,7 @@ func (a *agent) found(monitor string, r symptom.Report) {
 
 // report is where what concerns the node as a whole leaves the agent: to the log and,
 // where there is one, to the API server.
-func (a *agent) report(r symptom.Report) {
+func (a *agent) report(r finding.Report) {
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
 		log := a.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)

@@ -41,7 +41,7 @@ func asked(handler http.HandlerFunc) string {
 // deaf is a monitor that hangs, and does not hear that it is to end.
 type deaf chan struct{}
 
-func (d deaf) Run(ctx context.Context, _ supervise.Desk) error {
+func (d deaf) Run(ctx context.Context, _ supervise.Reporter) error {
 	<-d
 	return ctx.Err()
 }

@@ -22,14 +22,14 @@ import (
 	"syscall"
 
 	"github.com/resourcestack/autohealer/internal/helpers"
-	"github.com/resourcestack/autohealer/internal/probe/child"
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
 // version is set when a release is built.
 var version = "dev"
 
 func main() {
-	if child.Become() {
+	if subprocess.Become() {
 		return
 	}
 	if program, ok := helpers.Program(os.Args[0]); ok {

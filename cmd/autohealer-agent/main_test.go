@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/resourcestack/autohealer/internal/probe/child"
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
 // binary is the agent, built once with the race detector for all tests that run it.
 var binary string
 
 func TestMain(m *testing.M) {
-	if child.Become() {
+	if subprocess.Become() {
 		return
 	}
 	folder, err := os.MkdirTemp("", name)

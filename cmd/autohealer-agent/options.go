@@ -14,7 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
-	"github.com/resourcestack/autohealer/internal/slip"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // options are what the command line says.
@@ -233,7 +233,7 @@ func isBool(v flag.Value) bool {
 func unknown(flags *flag.FlagSet, written string) error {
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	if meant, ok := slip.Nearest(written, names); ok {
+	if meant, ok := spelling.Nearest(written, names); ok {
 		return fmt.Errorf("there is no flag --%s: --%s is meant? (--help lists all)", written, meant)
 	}
 	return fmt.Errorf("there is no flag --%s (--help lists all)", written)

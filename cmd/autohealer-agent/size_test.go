@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -30,10 +30,10 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster := testbed.New(t, testbed.Config{})
-	if err := rig.Install(t.Context(), cluster); err != nil {
+	if err := install.Install(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
-	if err := rig.InstallAgent(t.Context(), cluster); err != nil {
+	if err := install.InstallAgent(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 	made, err := cluster.CreateNodes(t.Context(), testbed.RealNodes(1))
@@ -53,7 +53,7 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 		}
 		return strings.Join(names, ",")
 	}
-	a, err := rig.StartAgent(t.Context(), cluster, rig.AgentOptions{
+	a, err := install.StartAgent(t.Context(), cluster, install.AgentOptions{
 		Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, "state"),
 		Args: []string{
 			"--config.system-log-monitor=" + shipped("kernel-monitor.json", "readonly-monitor.json", "gpu-monitor.json", "frequent-unregister-netdevice.json"),

@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/intake"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/memory"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
 )
 
 // sourceName is the name of a daemon that reports, beside those of monitors.
@@ -102,10 +102,10 @@ func (a *agent) hear(setup intake.Setup) {
 }
 
 // heard takes what a daemon has reported.
-func (a *agent) heard(source string, r symptom.Report) { a.found(sourceName(source), r) }
+func (a *agent) heard(source string, r finding.Report) { a.found(sourceName(source), r) }
 
 // drawer is where the memory keeps what daemons have told.
-type drawer struct{ memory *memory.Memory }
+type drawer struct{ memory *statefile.Store }
 
 // Recall returns what was kept last.
 func (d drawer) Recall(source string) json.RawMessage {
@@ -115,7 +115,7 @@ func (d drawer) Recall(source string) json.RawMessage {
 
 // Keep keeps something.
 func (d drawer) Keep(source string, state json.RawMessage, unknown int, urgent bool) {
-	d.memory.Keep(sourceName(source), memory.Entry{State: state, UnknownInside: unknown}, urgent)
+	d.memory.Keep(sourceName(source), statefile.Entry{State: state, UnknownInside: unknown}, urgent)
 }
 
 // sourceMetrics are the figures of what was reported.

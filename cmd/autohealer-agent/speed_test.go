@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -98,7 +98,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 			b.Fatal(err)
 		}
 		o := onlooker{b, seen.ResultChan()}
-		a, err := rig.StartAgent(b.Context(), cluster, rig.AgentOptions{
+		a, err := install.StartAgent(b.Context(), cluster, install.AgentOptions{
 			Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, fmt.Sprint("state-", round)), Args: []string{"--config.system-log-monitor=" + config},
 		})
 		if err != nil {
@@ -190,7 +190,7 @@ func TestTheAgentIsSmall(t *testing.T) {
 	// What others have written to the kernel's log a moment ago is something that happens.
 	config := filepath.Join(folder, "kernel-monitor.json")
 	put(t, config, strings.Replace(string(shipped), `"lookback": "5m"`, `"lookback": "0s"`, 1))
-	a, err := rig.StartAgent(t.Context(), cluster, rig.AgentOptions{
+	a, err := install.StartAgent(t.Context(), cluster, install.AgentOptions{
 		Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + config},
 	})
 	if err != nil {
@@ -226,10 +226,10 @@ func small(tb testing.TB, folder string) (release string, megabytes float64) {
 func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 	tb.Helper()
 	cluster := testbed.New(tb, testbed.Config{})
-	if err := rig.Install(tb.Context(), cluster); err != nil {
+	if err := install.Install(tb.Context(), cluster); err != nil {
 		tb.Fatal(err)
 	}
-	if err := rig.InstallAgent(tb.Context(), cluster); err != nil {
+	if err := install.InstallAgent(tb.Context(), cluster); err != nil {
 		tb.Fatal(err)
 	}
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())

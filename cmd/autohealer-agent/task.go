@@ -6,15 +6,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/interval"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
 	"github.com/resourcestack/autohealer/internal/probe/plugin"
-	"github.com/resourcestack/autohealer/internal/probe/rounds"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 	"github.com/resourcestack/autohealer/internal/probe/stats"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // task is what a file asks for, whatever its kind: a monitor, and what it is about.
@@ -102,12 +102,12 @@ const messagePause = time.Minute
 
 // checks returns the monitor of checks that are built in. Their messages say what is done
 // about a sickness, and so are told anew while it stands.
-func (a *agent) checks(name string, m config.CheckMonitor) (*rounds.Rounds, error) {
+func (a *agent) checks(name string, m config.CheckMonitor) (*interval.Monitor, error) {
 	node := check.Node{
 		Getenv: a.getenv, Boot: a.boot.Time, Units: a.units, Repairs: a.repairs,
-		Tell: func(e symptom.Event) { a.found(name, symptom.Report{Source: m.Source, Events: []symptom.Event{e}}) },
+		Tell: func(e finding.Event) { a.found(name, finding.Report{Source: m.Source, Events: []finding.Event{e}}) },
 	}
-	made := rounds.Config{
+	made := interval.Config{
 		Key: name, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: true, MessagePause: messagePause, SkipInitialStatus: m.SkipInitialStatus,
 		Boot: a.boot.ID, Memory: a.memory, Logger: a.log,
@@ -121,12 +121,12 @@ func (a *agent) checks(name string, m config.CheckMonitor) (*rounds.Rounds, erro
 		if err != nil {
 			return nil, err
 		}
-		made.Rules = append(made.Rules, rounds.Rule{
+		made.Rules = append(made.Rules, interval.Rule{
 			Name: rule.Check, Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
 			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: examine,
 		})
 	}
-	return rounds.New(made)
+	return interval.New(made)
 }
 
 // job has a task done.
@@ -156,7 +156,7 @@ func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 type broken struct{ err error }
 
 // Run is that of a monitor.
-func (b broken) Run(context.Context, supervise.Desk) error { return b.err }
+func (b broken) Run(context.Context, supervise.Reporter) error { return b.err }
 
 // retire keeps the counts of a monitor that is no more: a counter never goes back.
 func (a *agent) retire(name string) {

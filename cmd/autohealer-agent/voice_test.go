@@ -23,9 +23,9 @@ import (
 
 	"github.com/resourcestack/autohealer/catalog"
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // ear plays an API server that takes everything, and notes it.
@@ -295,7 +295,7 @@ func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
 		var monitors sync.WaitGroup
 		for m := range 4 {
 			monitors.Go(func() {
-				a.found(strconv.Itoa(m), symptom.Report{Conditions: []symptom.Condition{{
+				a.found(strconv.Itoa(m), finding.Report{Conditions: []finding.Condition{{
 					Type: "Shared", Status: catalog.True, Reason: fmt.Sprint("SaidBy", m), Since: time.Unix(int64(100-m), 0),
 				}}})
 			})

@@ -26,11 +26,11 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/census"
+	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/controller"
 	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/silence"
 	"github.com/resourcestack/autohealer/internal/storecheck"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
@@ -112,18 +112,18 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return err
 	}
-	agents, err := silence.NewSource(config, o.agents)
+	agents, err := agentlease.NewSource(config, o.agents)
 	if err != nil {
 		return err
 	}
 	counts := controller.NewMetrics()
-	announcer := treat.NewAnnouncer(direct, self, counts.Event)
+	announcer := treat.NewEventWriter(direct, self, counts.Event)
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	var people *census.Census // for the webhooks, which are asked on every replica
+	var people *nodefacts.Store // for the webhooks, which are asked on every replica
 	if o.webhooks {
-		people = census.New()
+		people = nodefacts.New()
 	}
 	repairs, err := o.repairs.config()
 	if err != nil {
@@ -134,11 +134,11 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 		Nodes:          nodes,
 		Agents:         agents,
 		AgentNamespace: o.agents,
-		Census:         people,
+		NodeFacts:      people,
 		Namespace:      o.namespace,
 		Identity:       self,
 		Repairs:        repairs,
-		Announce:       announcer.Announce,
+		Event:          announcer.Write,
 		Metrics:        counts,
 		Logger:         log,
 	})
@@ -160,7 +160,7 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	}
 	if o.webhooks {
 		if err := mgr.Add(onEveryReplica(func(ctx context.Context) error {
-			people.Follow(ctx, nodes, log)
+			people.Watch(ctx, nodes, log)
 			return nil
 		})); err != nil {
 			return err

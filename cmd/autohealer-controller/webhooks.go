@@ -49,7 +49,7 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 		}
 	}
 	stored := &storedSets{cache: mgr.GetCache(), log: log}
-	pinned := configmaps.NewLookout(direct, o.namespace, log)
+	pinned := configmaps.NewRevisionWatcher(direct, o.namespace, log)
 	sets, err := admission.NewConditionSets(admission.ConditionSetConfig{
 		Census: census,
 		// Nobody writes to what vet gets, so nothing is copied for it.

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/config"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 const (
@@ -108,7 +108,7 @@ func (l kernelLog) write(words string) error {
 // installAgent runs an agent under its own rights and returns when it has reported.
 // All that it has goes with the cluster.
 func (s *stage) installAgent(ctx context.Context, d demo) error {
-	if err := rig.InstallAgent(ctx, s.Cluster); err != nil {
+	if err := install.InstallAgent(ctx, s.Cluster); err != nil {
 		return err
 	}
 	folder, err := s.Folder(probed)
@@ -133,7 +133,7 @@ func (s *stage) installAgent(ctx context.Context, d demo) error {
 	if err != nil {
 		return err
 	}
-	s.agent, err = rig.StartAgent(ctx, s.Cluster, rig.AgentOptions{
+	s.agent, err = install.StartAgent(ctx, s.Cluster, install.AgentOptions{
 		Node: probed, Program: d.agent, StateDir: filepath.Join(folder, "state"),
 		Args: []string{"--config.system-log-monitor=" + file, "--config.problem-sources=" + sources},
 	})

@@ -12,8 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -57,8 +57,8 @@ var controlPlaneTaint = corev1.Taint{Key: "node-role.kubernetes.io/control-plane
 // stage is the cluster that the story is played on.
 type stage struct {
 	*testbed.Cluster
-	controller *rig.Controller
-	agent      *rig.Agent
+	controller *install.Controller
+	agent      *install.Agent
 	kernelLog  kernelLog
 	diskWatch  *testbed.Part
 	badBlocks  badBlocks
@@ -128,7 +128,7 @@ func (s *stage) populate(ctx context.Context, tell *teller, d demo) error {
 	if _, err := s.Kubectl(ctx, "taint", "node", controlPlane, controlPlaneTaint.ToString()); err != nil {
 		return err
 	}
-	if err := rig.Install(ctx, s.Cluster); err != nil { // what is watched must be defined
+	if err := install.Install(ctx, s.Cluster); err != nil { // what is watched must be defined
 		return err
 	}
 	if err := remediator.Install(ctx, s.Cluster); err != nil {
@@ -169,11 +169,11 @@ func (s *stage) install(ctx context.Context, d demo) error {
 		args = append(args, "--feature-gates=NodeReadyTimeoutRecovery=true")
 	}
 	var err error
-	s.controller, err = rig.Start(ctx, s.Cluster, rig.Options{Program: d.controller, Webhook: true, Args: args})
+	s.controller, err = install.Start(ctx, s.Cluster, install.Options{Program: d.controller, Webhook: true, Args: args})
 	if err != nil {
 		return err
 	}
-	if err := rig.Ask(ctx, s.Cluster, s.controller); err != nil {
+	if err := install.UseWebhook(ctx, s.Cluster, s.controller); err != nil {
 		return err
 	}
 	return s.await(ctx, followed(pairSet), followed(kernelSet), checked(workers+1, workers+1, 0))

@@ -10,8 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/intake"
-	"github.com/resourcestack/autohealer/internal/rig"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -67,7 +67,7 @@ func (s *stage) allowDiskWatch(folder string) (string, error) {
 // startDiskWatch runs the daemon.
 func (s *stage) startDiskWatch(ctx context.Context, program string) (err error) {
 	if program == "" {
-		if program, err = rig.Build(ctx, "examples/"+diskWatchSource); err != nil {
+		if program, err = install.Build(ctx, "examples/"+diskWatchSource); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
 // tainted looks for a taint on these nodes and on no other.
@@ -68,7 +68,7 @@ func onlyTaints(want map[string]string) look {
 // noRecords looks for nodes without a note of the controller.
 func noRecords(s *sight) string {
 	for name, node := range s.nodes {
-		if note, ok := node.Annotations[record.Annotation]; ok {
+		if note, ok := node.Annotations[ownership.Annotation]; ok {
 			return fmt.Sprintf("node %s still has the note %s", name, note)
 		}
 	}

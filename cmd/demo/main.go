@@ -24,7 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // readingTime is left to a person before each scene.
@@ -67,7 +67,7 @@ func main() {
 		stop() // who presses Ctrl-C once more does not want to wait
 	})
 	err := d.run(ctx, os.Stdout)
-	rig.Clean()
+	install.Clean()
 	switch {
 	case err == nil:
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):

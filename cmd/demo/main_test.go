@@ -4,11 +4,11 @@ import (
 	"os"
 	"testing"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	rig.Clean()
+	install.Clean()
 	os.Exit(code)
 }

@@ -22,9 +22,9 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 )
 
 // controllerName is who Events and taints of Autohealer are from.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -210,7 +210,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 	update(other.claims, nil, poolClaim("batch-1", batchPool))
 	update(other.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 2, Repairing: 1}))
 	update(other.nodes, nil, taintedNode("worker-0003", kernelTaint(noExecute)))
-	other.nodes["worker-0003"].Annotations = map[string]string{record.Annotation: "{}"}
+	other.nodes["worker-0003"].Annotations = map[string]string{ownership.Annotation: "{}"}
 	other.nodes["worker-0003"].Status.Conditions = full.nodes["worker-0001"].Status.Conditions
 	other.setRemediation(nil, remediationOf("worker-0002"))
 	other.setRemediation(nil, remediationOf("worker-0003"))

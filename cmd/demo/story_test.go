@@ -14,7 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // The story is what a newcomer sees first, so it is played whole.
@@ -127,7 +127,7 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 func tempFolder(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"cmd/autohealer-controller", "cmd/autohealer-agent", "examples/" + diskWatchSource} {
-		if _, err := rig.Build(t.Context(), program); err != nil { // for all tests, so not there
+		if _, err := install.Build(t.Context(), program); err != nil { // for all tests, so not there
 			t.Fatal(err)
 		}
 	}

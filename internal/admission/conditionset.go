@@ -13,7 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 const (
@@ -99,7 +99,7 @@ func nodes(n int32) string {
 // changed answers for a set that is new, or whose spec is.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
 	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && awaited(ctx, k.cfg.Census.Ready)
-	verdict, err := k.verdict(ctx, vet.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
+	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
 	if err != nil {
 		return unready(err.Error())
 	}
@@ -114,10 +114,10 @@ func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.Condi
 // duplicate with those that there are at this moment. Where the nodes are not known,
 // it asks only what can be said without them: a name that looks misspelled may be on a
 // node.
-func (k *ConditionSets) verdict(ctx context.Context, look vet.Case, known bool) (verdict vet.Verdict, _ error) {
-	judge := vet.Standing
+func (k *ConditionSets) verdict(ctx context.Context, look validate.Case, known bool) (verdict validate.Verdict, _ error) {
+	judge := validate.Standing
 	if known {
-		judge = vet.Judge
+		judge = validate.Judge
 		look.Reported = k.cfg.Census.Reported()
 		look.Impact = k.cfg.Census.Impact
 	}
@@ -127,7 +127,7 @@ func (k *ConditionSets) verdict(ctx context.Context, look vet.Case, known bool) 
 			return verdict, fmt.Errorf("the other sets could not be read: %w", err)
 		}
 		look.Others = slices.DeleteFunc(slices.Clone(all), func(s *v1alpha1.ConditionSet) bool { return s.Name == look.Set.Name })
-		if verdict = judge(look); !slices.ContainsFunc(verdict.Problems, func(p vet.Problem) bool { return p.Reason == vet.Duplicate }) {
+		if verdict = judge(look); !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason == validate.Duplicate }) {
 			break
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 const (
@@ -192,7 +192,7 @@ func sameAt[T any](a, b []byte) bool {
 }
 
 // told answers with a verdict.
-func told(verdict vet.Verdict) admission.Response {
+func told(verdict validate.Verdict) admission.Response {
 	if err := verdict.Err(); err != nil {
 		return admission.Denied(err.Error()).WithWarnings(verdict.Warnings...)
 	}

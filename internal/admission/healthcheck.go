@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/remediation"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 const (
@@ -96,7 +96,7 @@ func (k *HealthChecks) Ready() error {
 func (k *HealthChecks) deleted(ctx context.Context, stored *v1alpha1.NodeHealthCheck) admission.Response {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
-	return told(vet.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
+	return told(validate.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
 }
 
 // changed answers for a health check that is new, or whose spec is. One that is
@@ -112,10 +112,10 @@ func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.Node
 }
 
 // verdict asks vet, with all that can be found out in time.
-func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) vet.Verdict {
+func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) validate.Verdict {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
-	look := vet.HealthCase{
+	look := validate.HealthCase{
 		Check: check, Stored: stored,
 		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
 			return k.cfg.Template(ctx, template)
@@ -132,7 +132,7 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would say that nobody knows
 		look.Survey = k.cfg.Census.Survey
 	}
-	verdict := vet.JudgeHealthCheck(look)
+	verdict := validate.JudgeHealthCheck(look)
 	verdict.Warnings = append(verdict.Warnings, unread...)
 	return verdict
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 const (
@@ -49,7 +49,7 @@ func (c RepairConfig) Validate() error {
 }
 
 // repairs finds out in time what else there is of repairs, and says what it could not.
-func (c RepairConfig) repairs(ctx context.Context, known bool) (found vet.Repairs, unread []string) {
+func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []string) {
 	found.Statements = c.Statements
 	var err error
 	if found.Policies, err = c.Policies(ctx); err != nil {
@@ -113,7 +113,7 @@ func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.R
 	defer cancel()
 	world, unread := k.cfg.repairs(ctx, known)
 	world.Policies = slices.DeleteFunc(slices.Clone(world.Policies), func(p *v1alpha1.RepairPolicy) bool { return p.Name == policy.Name })
-	verdict := vet.JudgeRepairPolicy(vet.RepairCase{
+	verdict := validate.JudgeRepairPolicy(validate.RepairCase{
 		Policy: policy, Stored: stored, Repairs: world,
 		Template: func(template remediation.Template) (*unstructured.Unstructured, error) {
 			return k.cfg.Template(ctx, template)
@@ -170,7 +170,7 @@ func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePoo
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	world, unread := k.cfg.repairs(ctx, k.cfg.Census.Ready())
-	verdict := vet.JudgeNodePool(vet.NodePoolCase{Pool: pool, Stored: stored, Repairs: world})
+	verdict := validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Stored: stored, Repairs: world})
 	if pool.Spec.Repair != nil {
 		verdict.Warnings = append(verdict.Warnings, unread...)
 	}

@@ -69,9 +69,9 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Keeper keeps one certificate. Every replica has one, and any of them may renew
+// Manager keeps one certificate. Every replica has one, and any of them may renew
 // it: they agree through the version of the Secret.
-type Keeper struct {
+type Manager struct {
 	cfg Config
 
 	served atomic.Pointer[served]
@@ -107,20 +107,20 @@ func (t *trust) has(authority []byte) bool {
 }
 
 // New returns a keeper that does nothing until it is started.
-func New(cfg Config) (*Keeper, error) {
+func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of certificates: %w", err)
 	}
-	return &Keeper{cfg: cfg, troubles: map[string]string{}}, nil
+	return &Manager{cfg: cfg, troubles: map[string]string{}}, nil
 }
 
 // NeedLeaderElection says that every replica serves.
-func (k *Keeper) NeedLeaderElection() bool { return false }
+func (k *Manager) NeedLeaderElection() bool { return false }
 
 var errNone = errors.New("there is no certificate yet")
 
 // GetCertificate is what a TLS server asks.
-func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (k *Manager) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if s := k.served.Load(); s != nil {
 		return &s.pair, nil
 	}
@@ -129,7 +129,7 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 
 // Ready says why the API servers would not talk to whoever shows the certificate.
 // What goes wrong while they do is no reason: it is told by the log.
-func (k *Keeper) Ready() error {
+func (k *Manager) Ready() error {
 	shown, trusted := k.served.Load(), k.trust.Load()
 	var err error
 	switch {
@@ -156,7 +156,7 @@ func (k *Keeper) Ready() error {
 
 // Start keeps the certificate until ctx ends. It never gives up: what is missing
 // is waited for, and nobody else has to wait for that.
-func (k *Keeper) Start(ctx context.Context) error {
+func (k *Manager) Start(ctx context.Context) error {
 	signal := make(chan struct{}, 1)
 	nudge := func() {
 		select {
@@ -182,7 +182,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 }
 
 // follow calls nudge when an object may have changed, until ctx ends.
-func (k *Keeper) follow(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) {
+func (k *Manager) follow(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) {
 	for failures := 0; ctx.Err() == nil; {
 		began := time.Now()
 		err := k.hear(ctx, what, kind, name, nudge)
@@ -201,7 +201,7 @@ func (k *Keeper) follow(ctx context.Context, what string, kind client.ObjectList
 }
 
 // hear is one watch of an object.
-func (k *Keeper) hear(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
+func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
 	changes, err := k.cfg.Client.Watch(ctx, kind, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func pause(failures int) time.Duration {
 
 // look does what is to be done, and returns how long there is nothing more to do
 // if nothing changes.
-func (k *Keeper) look(ctx context.Context) time.Duration {
+func (k *Manager) look(ctx context.Context) time.Duration {
 	next, isWell := k.keep(ctx)
 	if !isWell {
 		k.failures++
@@ -242,7 +242,7 @@ func (k *Keeper) look(ctx context.Context) time.Duration {
 // keep reads the Secret and the webhook, decides, and writes what has to change:
 // first the Secret, then whom to trust, and only then what is served. What does
 // not succeed is told, and keeps nothing from being done that can be.
-func (k *Keeper) keep(ctx context.Context) (next time.Time, isWell bool) {
+func (k *Manager) keep(ctx context.Context) (next time.Time, isWell bool) {
 	data, secretErr := k.keepSecret(ctx, time.Now())
 	fading, trustErr := k.keepTrust(ctx, data[authorityCert], time.Now())
 	if ctx.Err() != nil {
@@ -266,12 +266,12 @@ func (k *Keeper) keep(ctx context.Context) (next time.Time, isWell bool) {
 	return next, secretErr == nil && trustErr == nil && swapErr == nil
 }
 
-func (k *Keeper) secret() string { return "Secret " + k.cfg.Secret.String() }
+func (k *Manager) secret() string { return "Secret " + k.cfg.Secret.String() }
 
-func (k *Keeper) webhook() string { return "ValidatingWebhookConfiguration " + k.cfg.Webhook }
+func (k *Manager) webhook() string { return "ValidatingWebhookConfiguration " + k.cfg.Webhook }
 
 // keepSecret returns the content of the Secret, which is sound.
-func (k *Keeper) keepSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
+func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
 	secret := &corev1.Secret{}
 	if err := k.cfg.Client.Get(ctx, k.cfg.Secret, secret); err != nil {
 		return nil, fmt.Errorf("reading it: %w", err)
@@ -297,7 +297,7 @@ func (k *Keeper) keepSecret(ctx context.Context, now time.Time) (map[string][]by
 // keepTrust has the API servers trust the authority in the Secret, and for as long
 // as it is served what another has signed, that one. It returns when they are to
 // trust nobody else any more, which is never if they already do so.
-func (k *Keeper) keepTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
+func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	switch err := k.cfg.Client.Get(ctx, client.ObjectKey{Name: k.cfg.Webhook}, config); {
 	case apierrors.IsNotFound(err):
@@ -333,7 +333,7 @@ func (k *Keeper) keepTrust(ctx context.Context, authority []byte, now time.Time)
 
 // wanted returns whom the API servers are to trust at a moment, and when nobody
 // else than the authority in the Secret any more.
-func (k *Keeper) wanted(authority []byte, now time.Time) (list []*x509.Certificate, fading time.Time) {
+func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certificate, fading time.Time) {
 	if len(authority) > 0 && string(k.present) != string(authority) {
 		k.present, k.presentAt = authority, now
 	}
@@ -354,7 +354,7 @@ func (k *Keeper) wanted(authority []byte, now time.Time) (list []*x509.Certifica
 }
 
 // see takes down whom the API servers trust at a moment, by what is stored.
-func (k *Keeper) see(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
+func (k *Manager) see(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
 	seen := &trust{asks: true}
 	for _, hook := range config.Webhooks {
 		seen.bundles = append(seen.bundles, append(slices.Clone(hook.ClientConfig.CABundle), '\n'))
@@ -371,7 +371,7 @@ func (k *Keeper) see(config *admissionv1.ValidatingWebhookConfiguration, authori
 // swap serves the content of the Secret, once the API servers have had time to hear
 // of its authority; until then, what is served stays. It returns when they will
 // have. Where nothing is served, or nobody asks, there is nothing to wait for.
-func (k *Keeper) swap(data map[string][]byte, now time.Time) (at time.Time, err error) {
+func (k *Manager) swap(data map[string][]byte, now time.Time) (at time.Time, err error) {
 	if data == nil {
 		return at, nil
 	}
@@ -389,7 +389,7 @@ func (k *Keeper) swap(data map[string][]byte, now time.Time) (at time.Time, err 
 }
 
 // serve shows the content of the Secret to those who connect from now on.
-func (k *Keeper) serve(data map[string][]byte) error {
+func (k *Manager) serve(data map[string][]byte) error {
 	text := string(data[servedCert])
 	if shown := k.served.Load(); shown != nil && shown.text == text {
 		return nil
@@ -404,7 +404,7 @@ func (k *Keeper) serve(data map[string][]byte) error {
 }
 
 // tell logs what goes wrong when it begins, changes and ends.
-func (k *Keeper) tell(what string, err error) {
+func (k *Manager) tell(what string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err == nil {

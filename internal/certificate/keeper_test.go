@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -58,7 +58,7 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	c := testbed.New(t, testbed.Config{})
-	if err := rig.Install(t.Context(), c); err != nil {
+	if err := install.Install(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	api, err := client.New(c.AdminConfig(), client.Options{Scheme: scheme.Scheme})
@@ -95,15 +95,15 @@ func (p *place) eventually(what string, check func() error) {
 }
 
 // keep starts a keeper with the rights of the controller.
-func (p *place) keep() *Keeper {
+func (p *place) keep() *Manager {
 	p.Helper()
 	return p.keepAloud(p.Output())
 }
 
 // keepAloud is keep with a log.
-func (p *place) keepAloud(log io.Writer) *Keeper {
+func (p *place) keepAloud(log io.Writer) *Manager {
 	p.Helper()
-	config, err := rig.Config(p.Context(), p.cluster)
+	config, err := install.Config(p.Context(), p.cluster)
 	p.must(err)
 	us, err := client.NewWithWatch(config, client.Options{Scheme: scheme.Scheme})
 	p.must(err)
@@ -116,8 +116,8 @@ func (p *place) keepAloud(log io.Writer) *Keeper {
 		},
 	})
 	k, err := New(Config{
-		Client: counted, Secret: types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret},
-		Webhook: rig.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Client: counted, Secret: types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret},
+		Webhook: install.WebhookConfig, Names: names, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	p.must(err)
 	ctx, cancel := context.WithCancel(p.Context())
@@ -134,13 +134,13 @@ func (p *place) keepAloud(log io.Writer) *Keeper {
 func (p *place) secret() *corev1.Secret {
 	p.Helper()
 	secret := &corev1.Secret{}
-	p.must(p.api.Get(p.Context(), types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret}, secret))
+	p.must(p.api.Get(p.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
 	return secret
 }
 
 func (p *place) trusted() ([]byte, error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
-	if err := p.api.Get(p.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config); err != nil {
+	if err := p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config); err != nil {
 		return nil, err
 	}
 	if len(config.Webhooks) != 2 || !bytes.Equal(config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle) {
@@ -153,7 +153,7 @@ func (p *place) trusted() ([]byte, error) {
 func (p *place) register() {
 	p.Helper()
 	none, path := admissionv1.SideEffectClassNone, "https://localhost:1/"
-	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: rig.WebhookConfig}}
+	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
 	for _, name := range []string{"a.example.com", "b.example.com"} {
 		config.Webhooks = append(config.Webhooks, admissionv1.ValidatingWebhook{
 			Name: name, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, ClientConfig: admissionv1.WebhookClientConfig{URL: &path},
@@ -164,7 +164,7 @@ func (p *place) register() {
 
 // serves says what keeps a client that trusts the bundle from talking to a server
 // that shows the keeper's certificate.
-func serves(k *Keeper, bundle []byte) error {
+func serves(k *Manager, bundle []byte) error {
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: k.GetCertificate, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func serves(k *Keeper, bundle []byte) error {
 	return connection.Close()
 }
 
-func (p *place) served(keepers ...*Keeper) {
+func (p *place) served(keepers ...*Manager) {
 	p.Helper()
 	p.eventually("all being served and trusted", func() error {
 		bundle, err := p.trusted()
@@ -203,7 +203,7 @@ func (p *place) served(keepers ...*Keeper) {
 
 // swapped returns when the keepers serve something else. Until then, whoever asks
 // with what the API server trusts at that moment is answered by all.
-func (p *place) swapped(old string, keepers ...*Keeper) {
+func (p *place) swapped(old string, keepers ...*Manager) {
 	p.Helper()
 	p.eventually("another certificate", func() error {
 		bundle, err := p.trusted()
@@ -227,7 +227,7 @@ func (p *place) swapped(old string, keepers ...*Keeper) {
 func (p *place) forget() {
 	p.Helper()
 	config := &admissionv1.ValidatingWebhookConfiguration{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config))
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
 	for i := range config.Webhooks {
 		config.Webhooks[i].ClientConfig.CABundle = p.secret().Data[authorityCert]
 	}
@@ -303,7 +303,7 @@ func TestKeeper(t *testing.T) {
 	t.Run("mends what is trusted", func(t *testing.T) {
 		p := p.in(t)
 		config := &admissionv1.ValidatingWebhookConfiguration{}
-		p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config))
+		p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.WebhookConfig}, config))
 		config.Webhooks[1].ClientConfig.CABundle = nil
 		p.must(p.api.Update(p.Context(), config))
 		p.served(first, second)
@@ -334,11 +334,11 @@ func TestKeeper(t *testing.T) {
 
 	t.Run("has no other rights", func(t *testing.T) {
 		p := p.in(t)
-		config, err := rig.Config(t.Context(), p.cluster)
+		config, err := install.Config(t.Context(), p.cluster)
 		p.must(err)
 		us, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 		p.must(err)
-		if err := us.List(t.Context(), &corev1.SecretList{}, client.InNamespace(rig.Namespace)); !apierrors.IsForbidden(err) {
+		if err := us.List(t.Context(), &corev1.SecretList{}, client.InNamespace(install.Namespace)); !apierrors.IsForbidden(err) {
 			t.Errorf("listing all Secrets: %v", err)
 		}
 		if err := us.List(t.Context(), &admissionv1.ValidatingWebhookConfigurationList{}); !apierrors.IsForbidden(err) {
@@ -356,11 +356,11 @@ func (p *place) allow(onSecret, onWebhook []string) {
 		rules[at].Verbs = append(slices.Clone(verbs), "deletecollection") // a rule has verbs, and that one is not used
 	}
 	role := &rbacv1.Role{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	replace(role.Rules, "secrets", onSecret)
 	p.must(p.api.Update(p.Context(), role))
 	clusterRole := &rbacv1.ClusterRole{}
-	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: rig.Account}, clusterRole))
+	p.must(p.api.Get(p.Context(), client.ObjectKey{Name: install.Account}, clusterRole))
 	replace(clusterRole.Rules, "validatingwebhookconfigurations", onWebhook)
 	p.must(p.api.Update(p.Context(), clusterRole))
 }
@@ -368,7 +368,7 @@ func (p *place) allow(onSecret, onWebhook []string) {
 // nudge changes the webhook in a way that means nothing.
 func (p *place) nudge() {
 	p.Helper()
-	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: rig.WebhookConfig}}
+	config := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: install.WebhookConfig}}
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {"example.com/nudge": "%d"}}}`, p.looks.Load())
 	p.must(p.api.Patch(p.Context(), config, client.RawPatch(types.MergePatchType, []byte(patch))))
 }

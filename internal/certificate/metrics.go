@@ -10,13 +10,13 @@ var (
 )
 
 // Describe lists the metrics.
-func (k *Keeper) Describe(to chan<- *prometheus.Desc) {
+func (k *Manager) Describe(to chan<- *prometheus.Desc) {
 	to <- endDesc
 	to <- trustedDesc
 }
 
 // Collect reads the metrics.
-func (k *Keeper) Collect(to chan<- prometheus.Metric) {
+func (k *Manager) Collect(to chan<- prometheus.Metric) {
 	shown, seen := k.served.Load(), k.trust.Load()
 	isTrusted := 0.
 	if shown != nil {

@@ -189,7 +189,7 @@ func told(authorities ...map[string][]byte) *admissionv1.ValidatingWebhookConfig
 // used before until then.
 func TestSwap(t *testing.T) {
 	first, second := made(t, noon), made(t, noon)
-	k := &Keeper{cfg: Config{Logger: discard}}
+	k := &Manager{cfg: Config{Logger: discard}}
 	shows := func(data map[string][]byte) {
 		t.Helper()
 		if got := k.served.Load(); got == nil || got.text != string(data[servedCert]) {
@@ -239,7 +239,7 @@ func TestSwap(t *testing.T) {
 // Whom the API servers are to trust, as the content of the Secret changes.
 func TestWanted(t *testing.T) {
 	old, present := made(t, noon.Add(-30*24*time.Hour)), made(t, noon)
-	k := &Keeper{cfg: Config{Logger: discard}}
+	k := &Manager{cfg: Config{Logger: discard}}
 	wants := func(secret map[string][]byte, at, fading time.Time, want ...map[string][]byte) {
 		t.Helper()
 		list, fades := k.wanted(secret[authorityCert], at)

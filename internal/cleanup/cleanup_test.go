@@ -19,14 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/cleanup"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
-	"github.com/resourcestack/autohealer/internal/poolblock"
-	"github.com/resourcestack/autohealer/internal/record"
-	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -99,31 +99,31 @@ func (s *site) runAfter(wait time.Duration, dryRun bool) (cleanup.Result, string
 func (s *site) leavesOurs() (things int) {
 	s.Helper()
 	added := time.Now().UTC().Truncate(time.Second)
-	note := record.Record{Taints: []record.Taint{{
-		Rule: record.Rule{Kind: triage.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
+	note := ownership.Record{Taints: []ownership.Taint{{
+		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "sick"}, Key: "example.com/Sick", Effect: corev1.TaintEffectNoExecute, Added: added,
 	}}}
 	text, _ := note.Encode()
 	for i := range 3 {
 		s.must(s.api.Create(s.Context(), &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{record.Annotation: text, "other": "one"}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", i), Annotations: map[string]string{ownership.Annotation: text, "other": "one"}},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 				note.Taints[0].Taint(), {Key: "theirs", Value: "1", Effect: corev1.TaintEffectNoSchedule},
 			}},
 		}))
 		things += 2
 	}
-	mark := record.Mark{Rule: record.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n0", NodeUID: "u", Since: added, Deadline: treat.Deadline(added), Before: "2030-01-01T00:00:00Z"}
+	mark := ownership.Mark{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n0", NodeUID: "u", Since: added, Deadline: treat.Deadline(added), Before: "2030-01-01T00:00:00Z"}
 	claim := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
 		"requirements": []any{map[string]any{"key": "kubernetes.io/os", "operator": "In", "values": []any{"linux"}}},
 	}}}
 	claim.SetGroupVersionKind(karpenter.GroupVersion.WithKind("NodeClaim"))
 	claim.SetName("marked")
-	claim.SetAnnotations(map[string]string{record.MarkAnnotation: mark.Encode(), karpenter.TerminationTimestampAnnotation: mark.Deadline})
+	claim.SetAnnotations(map[string]string{ownership.MarkAnnotation: mark.Encode(), karpenter.TerminationTimestampAnnotation: mark.Deadline})
 	s.must(s.api.Create(s.Context(), claim))
-	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autohealer-agent-n0", Labels: silence.LeaseLabels()}}))
+	s.must(s.api.Create(s.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "autohealer-agent-n0", Labels: agentlease.LeaseLabels()}}))
 	s.must(s.api.Create(s.Context(), nodeLease("node-n0", nodelease.HolderOf("check")), client.FieldOwner(treat.FieldManager)))
-	for i, label := range []string{configmaps.KeptLabel, poolblock.CopyLabel} {
+	for i, label := range []string{configmaps.RevisionLabel, repairblock.RevisionLabel} {
 		s.must(s.api.Create(s.Context(), &appsv1.ControllerRevision{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("kept-%d", i), Labels: map[string]string{label: "x"}},
 			Revision:   1, Data: runtime.RawExtension{Raw: []byte(`{}`)},
@@ -159,30 +159,30 @@ func (s *site) leavesDoubtful() (commands []string) {
 	s.must(s.api.Create(s.Context(), sheet))
 	version, err := configmaps.Read(sheet)
 	s.must(err)
-	_, err = configmaps.NewShelf(s.api, namespace).Keep(s.Context(), configmaps.Kept{}, version)
+	_, err = configmaps.NewRevisionStore(s.api, namespace).Store(s.Context(), configmaps.Stored{}, version)
 	s.must(err)
 	sheet.Data["sets.yaml"] = sheetWith("example.com/Written")
 	s.must(s.api.Update(s.Context(), sheet))
-	deleted := record.Record{Taints: []record.Taint{{
-		Rule: record.Rule{Kind: triage.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
-	}, {Rule: record.Rule{Kind: triage.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
+	deleted := ownership.Record{Taints: []ownership.Taint{{
+		Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "gone"}, Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute, Added: time.Now().UTC().Truncate(time.Second),
+	}, {Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "forged"}, Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute}}}
 	text, _ := deleted.Encode()
 	s.must(s.api.Create(s.Context(), &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "of-deleted", Annotations: map[string]string{record.Annotation: text}},
+		ObjectMeta: metav1.ObjectMeta{Name: "of-deleted", Annotations: map[string]string{ownership.Annotation: text}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{deleted.Taints[0].Taint()}},
 	}))
 	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "lost"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 		{Key: "example.com/Gone", Effect: corev1.TaintEffectNoExecute}, {Key: "example.com/Kept", Effect: corev1.TaintEffectNoSchedule},
 		{Key: "example.com/Written", Effect: corev1.TaintEffectNoSchedule}, {Key: "node.kubernetes.io/unreachable", Effect: corev1.TaintEffectNoExecute},
 	}}}))
-	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unreadable", Annotations: map[string]string{record.Annotation: "?"}}}))
+	s.must(s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unreadable", Annotations: map[string]string{ownership.Annotation: "?"}}}))
 	s.must(s.api.Create(s.Context(), nodeLease("node-n1", nodelease.HolderOf("theirs")), client.FieldOwner("manager")))
 	return []string{
 		"kubectl taint node lost example.com/Gone:NoExecute-",
 		"kubectl taint node lost example.com/Kept:NoSchedule-",
 		"kubectl taint node lost example.com/Written:NoSchedule-",
 		"kubectl taint node unclear example.com/Sick:NoExecute-",
-		"kubectl annotate node unreadable " + record.Annotation + "-",
+		"kubectl annotate node unreadable " + ownership.Annotation + "-",
 		"kubectl -n medik8s-leases delete lease node-n1",
 	}
 }
@@ -256,14 +256,14 @@ func (s *site) hasOnlyTheirs() {
 		node := &corev1.Node{}
 		s.must(s.api.Get(s.Context(), client.ObjectKey{Name: fmt.Sprintf("n%d", i)}, node))
 		isTheirs := func(t corev1.Taint) bool { return t.Key == "theirs" || strings.HasPrefix(t.Key, "node.kubernetes.io/") }
-		if _, noted := node.Annotations[record.Annotation]; noted || node.Annotations["other"] != "one" || !slices.ContainsFunc(node.Spec.Taints, isTheirs) ||
+		if _, noted := node.Annotations[ownership.Annotation]; noted || node.Annotations["other"] != "one" || !slices.ContainsFunc(node.Spec.Taints, isTheirs) ||
 			slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return !isTheirs(t) }) {
 			s.Errorf("node %s has %v and %v", node.Name, node.Annotations, node.Spec.Taints)
 		}
 	}
 	claim := &karpenter.NodeClaim{}
 	s.must(s.api.Get(s.Context(), client.ObjectKey{Name: "marked"}, claim))
-	if _, marked := claim.Annotations[record.MarkAnnotation]; marked || claim.Annotations[karpenter.TerminationTimestampAnnotation] != "2030-01-01T00:00:00Z" {
+	if _, marked := claim.Annotations[ownership.MarkAnnotation]; marked || claim.Annotations[karpenter.TerminationTimestampAnnotation] != "2030-01-01T00:00:00Z" {
 		s.Errorf("the NodeClaim has %v", claim.Annotations)
 	}
 	leases := &coordinationv1.LeaseList{}

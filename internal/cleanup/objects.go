@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
-	"github.com/resourcestack/autohealer/internal/poolblock"
-	"github.com/resourcestack/autohealer/internal/record"
-	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/taintkey"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
@@ -68,7 +68,7 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 		}
 		return nil
 	})
-	kept, keptErr := configmaps.NewShelf(c.Client, c.Namespace).InForce(ctx)
+	kept, keptErr := configmaps.NewRevisionStore(c.Client, c.Namespace).InForce(ctx)
 	for _, set := range kept {
 		add(set.Spec.TaintKey)
 	}
@@ -87,8 +87,8 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 	nodes := &corev1.NodeList{}
 	nodesErr := c.each(ctx, nodes, func() error {
 		for i := range nodes.Items {
-			note, _ := record.Read(nodes.Items[i].Annotations) // what cannot be read is told of later
-			for _, taint := range slices.Concat(note.Taints, note.Kept.Taints) {
+			note, _ := ownership.Read(nodes.Items[i].Annotations) // what cannot be read is told of later
+			for _, taint := range slices.Concat(note.Taints, note.Unrecognized.Taints) {
 				add(taint.Key)
 			}
 		}
@@ -99,12 +99,12 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 
 func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]bool) error {
 	var doubts []doubt
-	_, hasRecord := node.Annotations[record.Annotation]
-	note, err := record.Read(node.Annotations)
+	_, hasRecord := node.Annotations[ownership.Annotation]
+	note, err := ownership.Read(node.Annotations)
 	if err != nil {
-		doubts = append(doubts, doubt{"annotation " + record.Annotation + " of node " + node.Name, "it cannot be read (" + err.Error() + ")",
-			fmt.Sprintf("kubectl annotate node %s %s-", node.Name, record.Annotation)})
-		note, hasRecord = record.Record{}, false
+		doubts = append(doubts, doubt{"annotation " + ownership.Annotation + " of node " + node.Name, "it cannot be read (" + err.Error() + ")",
+			fmt.Sprintf("kubectl annotate node %s %s-", node.Name, ownership.Annotation)})
+		note, hasRecord = ownership.Record{}, false
 	}
 	var stay, ours []corev1.Taint
 	for _, taint := range node.Spec.Taints {
@@ -130,7 +130,7 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 		c.removed("taint %s:%s of node %s", taint.Key, taint.Effect, node.Name)
 	}
 	if hasRecord {
-		c.removed("annotation %s of node %s", record.Annotation, node.Name)
+		c.removed("annotation %s of node %s", ownership.Annotation, node.Name)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ const ownDomain = "autohealer.resourcestack.com/"
 func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []corev1.Taint, unrecord bool) error {
 	about := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 	if unrecord {
-		about["annotations"] = map[string]any{record.Annotation: nil}
+		about["annotations"] = map[string]any{ownership.Annotation: nil}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": about, "spec": map[string]any{"taints": taints}})
 	if err != nil {
@@ -165,11 +165,11 @@ func (c *cleaner) nodeClaims(ctx context.Context) error {
 	err := c.each(ctx, list, func() error {
 		for i := range list.Items {
 			claim := &list.Items[i]
-			mark, err := record.ReadMark(claim.Annotations)
-			what := "annotation " + record.MarkAnnotation + " of NodeClaim " + claim.Name
+			mark, err := ownership.ReadMark(claim.Annotations)
+			what := "annotation " + ownership.MarkAnnotation + " of NodeClaim " + claim.Name
 			switch {
 			case err != nil:
-				c.left(doubt{what, "it cannot be read (" + err.Error() + ")", fmt.Sprintf("kubectl annotate nodeclaim %s %s-", claim.Name, record.MarkAnnotation)})
+				c.left(doubt{what, "it cannot be read (" + err.Error() + ")", fmt.Sprintf("kubectl annotate nodeclaim %s %s-", claim.Name, ownership.MarkAnnotation)})
 			case mark == nil, !claim.DeletionTimestamp.IsZero():
 			default:
 				if !c.DryRun {
@@ -196,7 +196,7 @@ func (c *cleaner) agentLeases(ctx context.Context) error {
 			errs = append(errs, c.remove(ctx, lease, "Lease "+lease.Namespace+"/"+lease.Name))
 		}
 		return errors.Join(errs...)
-	}, client.InNamespace(c.AgentNamespace), client.MatchingLabels(silence.LeaseLabels()))
+	}, client.InNamespace(c.AgentNamespace), client.MatchingLabels(agentlease.LeaseLabels()))
 }
 
 // nodeLeases deletes the Leases of nodes that health checks hold. medik8s' own controller
@@ -224,7 +224,7 @@ func (c *cleaner) nodeLeases(ctx context.Context) error {
 
 // revisions deletes the last good versions of ConfigMaps and of repair blocks.
 func (c *cleaner) revisions(ctx context.Context) error {
-	kinds := []string{configmaps.KeptLabel, poolblock.CopyLabel}
+	kinds := []string{configmaps.RevisionLabel, repairblock.RevisionLabel}
 	errs := make([]error, 0, len(kinds))
 	for _, label := range kinds {
 		list := &appsv1.ControllerRevisionList{}

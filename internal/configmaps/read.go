@@ -73,9 +73,9 @@ func (s Set) condition(field string) (name string, found bool) {
 
 func conditionField(condition, field string) string { return "conditions[" + condition + "]" + field }
 
-// IsWrittenIn returns the ConfigMap that a set is written in, nil if it is a
+// ConfigMapOf returns the ConfigMap that a set is written in, nil if it is a
 // ConditionSet of the API: those have no namespace.
-func IsWrittenIn(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
+func ConfigMapOf(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	if set.Namespace == "" || len(set.OwnerReferences) != 1 {
 		return nil
 	}
@@ -96,11 +96,11 @@ type Version struct {
 
 // Same says whether two versions say the same of the same ConfigMap.
 func (v *Version) Same(other *Version) bool {
-	return SaysTheSame(v.source, other.source)
+	return SameContent(v.source, other.source)
 }
 
-// SaysTheSame says whether two ConfigMaps hold the same, also if it cannot be read.
-func SaysTheSame(a, b *corev1.ConfigMap) bool {
+// SameContent says whether two ConfigMaps hold the same, also if it cannot be read.
+func SameContent(a, b *corev1.ConfigMap) bool {
 	return a.UID == b.UID && maps.Equal(a.Data, b.Data) && maps.Equal(ours(a.Annotations), ours(b.Annotations))
 }
 
@@ -142,10 +142,10 @@ func Read(m *corev1.ConfigMap) (*Version, error) {
 	return &Version{Sets: r.sets, source: source}, nil
 }
 
-// Strayed returns the keys of this version that are in a ConfigMap still, but are not
+// Unrecognized returns the keys of this version that are in a ConfigMap still, but are not
 // read as files of sets there any more. To take that for the removal of their sets
 // would take taints off sick nodes for a slip of the pen.
-func (v *Version) Strayed(m *corev1.ConfigMap) (problems LineErrors) {
+func (v *Version) Unrecognized(m *corev1.ConfigMap) (problems LineErrors) {
 	for _, key := range slices.Sorted(maps.Keys(v.source.Data)) {
 		text, isThere := m.Data[key]
 		if !isThere {
@@ -181,9 +181,9 @@ func nothingToRead(m *corev1.ConfigMap) string {
 // name returns the name of a set.
 func name(configMap, key, kind string) string { return configMap + "/" + key + "/" + kind }
 
-// SourceOf returns the name of the ConfigMap that a set is written in, by the set's
+// ConfigMapName returns the name of the ConfigMap that a set is written in, by the set's
 // own name. Those of ConditionSets in the API have no slash.
-func SourceOf(set string) (configMap string, isWritten bool) {
+func ConfigMapName(set string) (configMap string, isWritten bool) {
 	configMap, _, isWritten = strings.Cut(set, "/")
 	return configMap, isWritten
 }

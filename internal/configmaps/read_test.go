@@ -176,7 +176,7 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	}
 	set := sets[0].ConditionSet
 	want := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: "autohealer-system", Name: "policies", UID: "u1", ResourceVersion: "7"}
-	if diff := cmp.Diff(want, configmaps.IsWrittenIn(set)); diff != "" {
+	if diff := cmp.Diff(want, configmaps.ConfigMapOf(set)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"autohealer.resourcestack.com/accept-impact": "true"}, set.Annotations); diff != "" {
@@ -185,14 +185,14 @@ func TestASetSaysWhereItIsWritten(t *testing.T) {
 	if set.CreationTimestamp.Unix() != 1000 || set.UID != "u1" {
 		t.Errorf("it was created at %s with the UID %s", set.CreationTimestamp, set.UID)
 	}
-	if m, isWritten := configmaps.SourceOf(set.Name); m != "policies" || !isWritten {
+	if m, isWritten := configmaps.ConfigMapName(set.Name); m != "policies" || !isWritten {
 		t.Errorf("by its name it is written in %q: %t", m, isWritten)
 	}
-	if _, isWritten := configmaps.SourceOf("kernel-deadlock"); isWritten {
+	if _, isWritten := configmaps.ConfigMapName("kernel-deadlock"); isWritten {
 		t.Error("by its name a ConditionSet of the API is written in a ConfigMap")
 	}
 	inAPI := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "n", OwnerReferences: set.OwnerReferences}}
-	if got := configmaps.IsWrittenIn(inAPI); got != nil {
+	if got := configmaps.ConfigMapOf(inAPI); got != nil {
 		t.Errorf("a ConditionSet of the API is written in %v", got)
 	}
 }

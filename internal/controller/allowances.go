@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// triesInARow is how many nodes of a pool are replaced one after the other because
+	// maxLaunchFailures is how many nodes of a pool are replaced one after the other because
 	// they do not become ready. After that one is tried at a time, with growing waits: a
 	// bad image is not cured by launching it again.
-	triesInARow = 3
-	// longestTryWait bounds those waits. The first is twice as long as a node may take to
+	maxLaunchFailures = 3
+	// maxLaunchWait bounds those waits. The first is twice as long as a node may take to
 	// become ready, of which its replacement has used up one half when it is due, and each
 	// that follows twice as long as the one before.
-	longestTryWait = 6 * time.Hour
+	maxLaunchWait = 6 * time.Hour
 )
 
-// share is what one claim adds to the counts of its pool.
-type share struct {
+// claimCounts is what one claim adds to the counts of its pool.
+type claimCounts struct {
 	initialised int // its node is, or was, ready for work
 	disrupted   int // and it is being taken out of service
 	claims      int // it has a machine, or will have
@@ -35,7 +35,7 @@ type share struct {
 	trying      int // it is decided that its node does not become ready, and not yet marked; see isTry
 }
 
-func (s *share) add(other share, sign int) {
+func (s *claimCounts) add(other claimCounts, sign int) {
 	s.initialised += sign * other.initialised
 	s.disrupted += sign * other.disrupted
 	s.claims += sign * other.claims
@@ -44,18 +44,18 @@ func (s *share) add(other share, sign int) {
 	s.trying += sign * other.trying
 }
 
-// headcount is how many claims a pool has, in the words of Karpenter's budgets, and how
+// poolCounts is how many claims a pool has, in the words of Karpenter's budgets, and how
 // often in a row its nodes have not become ready.
-type headcount struct {
-	share
-	tries tries
-	dirty bool
-	alarm time.Time // when the clock alone changes what is allowed, zero for never
+type poolCounts struct {
+	claimCounts
+	failures launchFailures
+	dirty    bool
+	due      time.Time // when the clock alone changes what is allowed, zero for never
 }
 
-// tries are the nodes of a pool that were replaced because they had not become ready,
+// launchFailures are the nodes of a pool that were replaced because they had not become ready,
 // since one has.
-type tries struct {
+type launchFailures struct {
 	failed   int
 	last     time.Time
 	template string // a hash of what they were made of, empty if nobody knows
@@ -63,83 +63,83 @@ type tries struct {
 
 // next is when the next one may be replaced, where a node may take so long to become
 // ready.
-func (t tries) next(timeout time.Duration) time.Time {
-	if t.failed < triesInARow {
+func (t launchFailures) next(timeout time.Duration) time.Time {
+	if t.failed < maxLaunchFailures {
 		return time.Time{}
 	}
 	wait := 2 * timeout
-	for range t.failed - triesInARow {
-		if wait = 2 * wait; wait >= longestTryWait {
+	for range t.failed - maxLaunchFailures {
+		if wait = 2 * wait; wait >= maxLaunchWait {
 			break
 		}
 	}
-	return t.last.Add(max(2*timeout, min(wait, longestTryWait)))
+	return t.last.Add(max(2*timeout, min(wait, maxLaunchWait)))
 }
 
-func (r *repairs) countOf(pool string) *headcount {
+func (r *repairs) countOf(pool string) *poolCounts {
 	count := r.counts[pool]
 	if count == nil {
-		count = &headcount{}
+		count = &poolCounts{}
 		r.counts[pool] = count
 	}
 	return count
 }
 
-// weigh counts a claim as it is now.
-func (l *loop) weigh(c *claim) {
+// recountDirty counts a claim as it is now.
+func (l *loop) recountDirty(c *nodeClaim) {
 	count := l.repairs.countOf(c.pool())
-	if now := l.shareOf(c); now != c.share {
-		count.add(c.share, -1)
+	if now := l.countsOf(c); now != c.counts {
+		count.add(c.counts, -1)
 		count.add(now, 1)
-		c.share, count.dirty = now, true
+		c.counts, count.dirty = now, true
 	}
-	if ready := c.Condition(karpenter.Initialized); count.tries.failed > 0 && l.isTry(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.tries.last.Truncate(time.Second)) {
-		l.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.tries.failed)
+	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && l.isLaunchFailure(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
+		l.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
 		l.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
 	}
 }
 
-// weighPool counts all claims of a pool as they are now.
-func (l *loop) weighPool(name string) {
-	for _, c := range l.machines.known {
+// recountPool counts all claims of a pool as they are now.
+func (l *loop) recountPool(name string) {
+	for _, c := range l.nodeClaims.byName {
 		if c.pool() == name {
-			l.weigh(c)
+			l.recountDirty(c)
 		}
 	}
 }
 
 // endHold has the nodes of a pool tried as if none had failed. An heir that reads of
 // them would hold the pool once more, so the page is written again.
-func (l *loop) endHold(pool string, count *headcount, words string) {
+func (l *loop) endHold(pool string, count *poolCounts, words string) {
 	if count.isHeld() {
-		l.tellOfRelease(pool, words)
+		l.reportPoolReleased(pool, words)
 	}
-	count.tries, count.dirty = tries{}, true
-	l.pages.isOutdated = true
+	count.failures, count.dirty = launchFailures{}, true
+	l.ledger.isOutdated = true
 }
 
-// heedTemplate ends the hold of a pool whose nodes are made of something else now than
+// noteTemplate ends the hold of a pool whose nodes are made of something else now than
 // those that have failed.
-func (l *loop) heedTemplate(name string) {
+func (l *loop) noteTemplate(name string) {
 	count := l.repairs.countOf(name)
 	now := l.templateOf(name)
 	switch {
-	case count.tries.failed == 0 || now == "" || now == count.tries.template:
-	case count.tries.template == "": // nobody knew when they failed
-		count.tries.template = now
-		l.pages.isOutdated = true
+	case count.failures.failed == 0 || now == "" || now == count.failures.template:
+	case count.failures.template == "": // nobody knew when they failed
+		count.failures.template = now
+		l.ledger.isOutdated = true
 	default:
 		l.endHold(name, count, "its template has changed")
 	}
 }
 
-// isTry says whether what becomes of a claim's node tells something about the pool's
+// isLaunchFailure says whether what becomes of a claim's node tells something about the pool's
 // present template. A claim that Karpenter made before the template changed does not:
 // neither does its failure count towards the next hold, nor does its success end one.
 // It is replaced like all others, because its replacement is made from the new template.
 // Karpenter makes no further claim from the old one, so this cannot go on for long.
 // Where one of the two hashes is unknown the claim counts.
-func (l *loop) isTry(c *claim) bool {
+func (l *loop) isLaunchFailure(c *nodeClaim) bool {
 	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
 	return made == "" || now == "" || made == now
 }
@@ -152,18 +152,18 @@ func (l *loop) templateOf(name string) string {
 	return ""
 }
 
-func (l *loop) unweigh(c *claim) {
+func (l *loop) forgetPoolCounts(c *nodeClaim) {
 	count := l.repairs.countOf(c.pool())
-	count.add(c.share, -1)
-	c.share, count.dirty = share{}, true
+	count.add(c.counts, -1)
+	c.counts, count.dirty = claimCounts{}, true
 }
 
-// shareOf says what a claim adds. Karpenter's own repair counts the nodes that once were
+// countsOf says what a claim adds. Karpenter's own repair counts the nodes that once were
 // initialised, and one that it restarts, which is not meanwhile; those that never were are
 // counted by whoever replaces them. One that is not ready is not for that reason taken out
 // of service: a sick node must not block its own repair. A claim whose machine is going has
 // been paid for. One that is decided here counts as taken out of service before it is.
-func (l *loop) shareOf(c *claim) (s share) {
+func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
 	if c.Is(karpenter.InstanceTerminating) {
 		return s
 	}
@@ -171,8 +171,8 @@ func (l *loop) shareOf(c *claim) (s share) {
 	_, isGoing := c.Disrupted()
 	isGoing = isGoing || c.isEnding() || c.mark != nil
 	isInitialised := c.Is(karpenter.Rebooting)
-	for _, name := range l.machines.nodesOf(c) {
-		p := l.patients[name]
+	for _, name := range l.nodeClaims.nodesOf(c) {
+		p := l.nodeStates[name]
 		if p == nil {
 			continue
 		}
@@ -182,7 +182,7 @@ func (l *loop) shareOf(c *claim) (s share) {
 		isInitialised = isInitialised || p.node.Labels[karpenter.InitializedLabel] == "true"
 		if isRepair(p.terminatedBy) {
 			isGoing = true
-			if p.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.isTry(c) {
+			if p.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.isLaunchFailure(c) {
 				s.trying = 1
 			}
 		}
@@ -196,35 +196,35 @@ func (l *loop) shareOf(c *claim) (s share) {
 	return s
 }
 
-// weighNode counts the claim of a node as it is now.
-func (l *loop) weighNode(node *corev1.Node) {
-	for _, c := range l.machines.byID[node.Spec.ProviderID] {
-		l.weigh(c)
+// recountNode counts the claim of a node as it is now.
+func (l *loop) recountNode(node *corev1.Node) {
+	for _, c := range l.nodeClaims.byID[node.Spec.ProviderID] {
+		l.recountDirty(c)
 	}
 }
 
 // noteTermination counts a node that is to be terminated, or no longer is.
-func (l *loop) noteTermination(p *patient, plan triage.Plan) {
+func (l *loop) noteTermination(p *nodeState, plan triage.Plan) {
 	var by triage.RuleID
 	if t := plan.Treatment; t != nil && isRepair(t.Rule) {
 		by = t.Rule
 	}
 	if by != p.terminatedBy {
 		p.terminatedBy = by
-		l.weighNode(p.node)
+		l.recountNode(p.node)
 	}
 }
 
-// tellAllowances tells the core how many more nodes of a pool may be terminated, where
+// updateAllowances tells the core how many more nodes of a pool may be terminated, where
 // that has changed. What the core decides in answer is counted before the next is told.
-func (l *loop) tellAllowances(now time.Time) (due time.Time) {
-	l.considerWoken(now)
+func (l *loop) updateAllowances(now time.Time) (due time.Time) {
+	l.reconcileWoken(now)
 	for name, count := range l.repairs.counts {
-		if !count.dirty && (count.alarm.IsZero() || now.Before(count.alarm)) {
-			due = earliest(due, count.alarm)
+		if !count.dirty && (count.due.IsZero() || now.Before(count.due)) {
+			due = earliest(due, count.due)
 			continue
 		}
-		due = earliest(due, l.tellAllowance(now, name, count))
+		due = earliest(due, l.updateAllowance(now, name, count))
 	}
 	for _, count := range l.repairs.counts {
 		if count.dirty { // by what another pool's nodes had to say
@@ -234,11 +234,11 @@ func (l *loop) tellAllowances(now time.Time) (due time.Time) {
 	return due
 }
 
-func (l *loop) tellAllowance(now time.Time, name string, count *headcount) (due time.Time) {
+func (l *loop) updateAllowance(now time.Time, name string, count *poolCounts) (due time.Time) {
 	for tell := true; tell; tell = count.dirty {
-		count.dirty, count.alarm = false, time.Time{}
-		if count.share == (share{}) && l.repairs.pools[name] == nil {
-			l.pages.isOutdated = l.pages.isOutdated || count.tries.failed > 0
+		count.dirty, count.due = false, time.Time{}
+		if count.claimCounts == (claimCounts{}) && l.repairs.pools[name] == nil {
+			l.ledger.isOutdated = l.ledger.isOutdated || count.failures.failed > 0
 			delete(l.repairs.counts, name)
 			l.cfg.Metrics.forgetPool(name)
 			return time.Time{}
@@ -247,31 +247,31 @@ func (l *loop) tellAllowance(now time.Time, name string, count *headcount) (due 
 			if l.repairs.followed[id].pool != name {
 				continue
 			}
-			l.considerWoken(now)
+			l.reconcileWoken(now)
 			allowed, changes := l.allowance(now, id, name, count)
-			count.alarm = earliest(count.alarm, changes)
+			count.due = earliest(count.due, changes)
 			l.core.Allow(now, id, allowed)
 		}
-		l.considerWoken(now)
+		l.reconcileWoken(now)
 	}
-	return count.alarm
+	return count.due
 }
 
 // allowance says how many more nodes of a pool a rule may begin to terminate, why no
 // more, and when the clock alone changes that.
-func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *headcount) (*triage.Allowance, time.Time) {
-	allowed, changes := l.budgeted(now, id, name, count)
+func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
+	allowed, changes := l.disruptionAllowance(now, id, name, count)
 	if id.Kind != triage.ReadyTimeout || l.repairs.pools[name] == nil {
 		return allowed, changes
 	}
-	if left, words, until := count.tries.left(now, name, l.timeoutFor(id), count.trying); allowed == nil || left < allowed.Places {
+	if left, words, until := count.failures.left(now, name, l.timeoutFor(id), count.trying); allowed == nil || left < allowed.Places {
 		return &triage.Allowance{Places: left, Words: words}, earliest(changes, until)
 	}
 	return allowed, changes
 }
 
-// budgeted says the same by the budgets of the pool alone.
-func (l *loop) budgeted(now time.Time, id triage.RuleID, name string, count *headcount) (*triage.Allowance, time.Time) {
+// disruptionAllowance says the same by the budgets of the pool alone.
+func (l *loop) disruptionAllowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	if name == "" { // a claim that somebody has made without a pool has no budgets, and nor have nodes without a claim
 		return nil, time.Time{}
 	}
@@ -311,9 +311,9 @@ func absolute(budgets []karpenter.Budget) []karpenter.Budget {
 }
 
 // left says how many more nodes may be replaced that have not become ready.
-func (t tries) left(now time.Time, pool string, timeout time.Duration, trying int) (places int, words string, until time.Time) {
-	if t.failed < triesInARow {
-		return max(0, triesInARow-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", triesInARow, pool), time.Time{}
+func (t launchFailures) left(now time.Time, pool string, timeout time.Duration, trying int) (places int, words string, until time.Time) {
+	if t.failed < maxLaunchFailures {
+		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", maxLaunchFailures, pool), time.Time{}
 	}
 	next := t.next(timeout)
 	words = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
@@ -324,4 +324,4 @@ func (t tries) left(now time.Time, pool string, timeout time.Duration, trying in
 }
 
 // isHeld says whether a pool is held because its nodes do not become ready.
-func (c *headcount) isHeld() bool { return c.tries.failed >= triesInARow }
+func (c *poolCounts) isHeld() bool { return c.failures.failed >= maxLaunchFailures }

@@ -16,7 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -37,7 +37,7 @@ func TestABudgetHoldsRepairsBack(t *testing.T) {
 		}
 		h.goes("a")
 		h.turns()
-		h.wants("b", terminate) // the claim is gone, and the bound leaves room
+		h.wants("b", terminateClaim) // the claim is gone, and the bound leaves room
 	})
 }
 
@@ -54,7 +54,7 @@ func TestABudgetCountsWhatKarpenterDoes(t *testing.T) {
 		h.rests("a")
 		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionFalse))
 		h.hears()
-		h.wants("a", terminate)
+		h.wants("a", terminateClaim)
 		// And once more just before it goes.
 		h.turns()
 		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
@@ -62,7 +62,7 @@ func TestABudgetCountsWhatKarpenterDoes(t *testing.T) {
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if b := h.beds["a"]; b != nil && b.granted.Object != "" {
+		if b := h.treatments["a"]; b != nil && b.granted.Object != "" {
 			t.Errorf("its place on the page is kept: %+v", b.granted)
 		}
 	})
@@ -83,7 +83,7 @@ func TestABudgetWithAScheduleChangesAtItsTime(t *testing.T) {
 			t.Errorf("the next look is at %v, want %v", due, want)
 		}
 		h.passes(time.Until(due))
-		h.wants("a", terminate)
+		h.wants("a", terminateClaim)
 	})
 }
 
@@ -107,9 +107,9 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		h.pool("bad", ofAtMost("5"))
 		h.pool("good", nil)
 		h.launches("good", "g1", "g2")
-		for i := range triesInARow {
+		for i := range maxLaunchFailures {
 			name := fmt.Sprintf("a%d", i)
-			if i == triesInARow-1 {
+			if i == maxLaunchFailures-1 {
 				h.world.launch("b", "bad", unready)
 			}
 			h.lapse("bad", name)
@@ -119,7 +119,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		}
 		told := func() (n int) {
 			for _, word := range h.events {
-				if word.What == treat.PoolHeld {
+				if word.EventReason == treat.PoolHeld {
 					n++
 				}
 			}
@@ -143,15 +143,15 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		h.terminates("g3")
 		heir := h.heir(timed)
 		for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
-			if n := h.repairs.counts["bad"].tries.failed; n != triesInARow {
+			if n := h.repairs.counts["bad"].failures.failed; n != maxLaunchFailures {
 				t.Errorf("%s counts %d tries", who, n)
 			}
 			h.rests("b")
 		}
-		if due := h.goesOn(); !due.After(time.Now()) || h.repairs.counts["bad"].alarm.IsZero() {
+		if due := h.goesOn(); !due.After(time.Now()) || h.repairs.counts["bad"].due.IsZero() {
 			t.Fatalf("the next look is at %v", due)
 		}
-		h.passes(time.Until(h.repairs.counts["bad"].alarm))
+		h.passes(time.Until(h.repairs.counts["bad"].due))
 		h.terminates("b")
 		h.goes("b")
 		h.turns()
@@ -159,16 +159,16 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		// One that becomes ready ends it.
 		h.launches("bad", "c")
 		if h.repairs.counts["bad"].isHeld() || told() != 2 {
-			t.Errorf("afterwards: %+v, told %d times", h.repairs.counts["bad"].tries, told())
+			t.Errorf("afterwards: %+v, told %d times", h.repairs.counts["bad"].failures, told())
 		}
 		h.lapse("bad", "d")
-		h.wants("d", terminate)
+		h.wants("d", terminateClaim)
 	}, timed)
 }
 
 // madeOf has the nodes of a pool be made of something.
-func madeOf(hash string) func(*poolblock.Pool) {
-	return func(p *poolblock.Pool) {
+func madeOf(hash string) func(*repairblock.Pool) {
+	return func(p *repairblock.Pool) {
 		metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.HashAnnotation, hash)
 	}
 }
@@ -177,7 +177,7 @@ func madeOf(hash string) func(*poolblock.Pool) {
 func (h *hall) holds(pool string) {
 	h.t.Helper()
 	h.pool(pool, ofAtMost("5"), madeOf("1"))
-	for i := range triesInARow {
+	for i := range maxLaunchFailures {
 		name := fmt.Sprintf("a%d", i)
 		h.lapse(pool, name)
 		h.terminates(name)
@@ -185,7 +185,7 @@ func (h *hall) holds(pool string) {
 		h.turns()
 	}
 	if !h.repairs.counts[pool].isHeld() {
-		h.t.Fatalf("the pool is not held: %+v", h.repairs.counts[pool].tries)
+		h.t.Fatalf("the pool is not held: %+v", h.repairs.counts[pool].failures)
 	}
 }
 
@@ -198,8 +198,8 @@ func lapsed(n *corev1.Node, c *karpenter.NodeClaim) {
 // releases returns the words with which it is told that a pool is held no more.
 func (h *hall) releases() (words []string) {
 	for _, word := range h.events {
-		if word.What == treat.PoolReleased {
-			words = append(words, word.Words)
+		if word.EventReason == treat.PoolReleased {
+			words = append(words, word.Message)
 		}
 	}
 	return words
@@ -232,17 +232,17 @@ func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
 					t.Errorf("it is told: %q", got)
 				}
 				h.turns()
-				if entries, due := h.nextPage(time.Now()); entries != nil || !due.IsZero() {
+				if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 					t.Errorf("another page is to be written: %v, due %s", entries, due)
 				}
 				heir := h.heir(timed)
 				h.world.launch("z", "bad", lapsed)
 				for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
 					h.hears()
-					if is := h.repairs.counts["bad"]; is.tries.failed != 0 {
-						t.Errorf("%s counts %+v", who, is.tries)
+					if is := h.repairs.counts["bad"]; is.failures.failed != 0 {
+						t.Errorf("%s counts %+v", who, is.failures)
 					}
-					h.wants("z", terminate)
+					h.wants("z", terminateClaim)
 				}
 				if got := heir.releases(); len(got) > 0 {
 					t.Errorf("an heir tells it once more: %q", got)
@@ -304,11 +304,11 @@ func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
 					t.Errorf("it is told: %q, want %q", got, want)
 				}
 				if is := heir.repairs.counts["bad"]; is.isHeld() != (want == nil) {
-					t.Errorf("the heir counts %+v", is.tries)
+					t.Errorf("the heir counts %+v", is.failures)
 				}
 				heir.turns()
 				if want != nil {
-					heir.wants("z", terminate)
+					heir.wants("z", terminateClaim)
 					return
 				}
 				heir.rests("z")
@@ -323,7 +323,7 @@ func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
 }
 
 // remake changes a pool behind the back of the hall.
-func (h *hall) remake(name string, change func(*poolblock.Pool)) {
+func (h *hall) remake(name string, change func(*repairblock.Pool)) {
 	is := *h.repairs.pools[name]
 	is.NodePool = is.DeepCopy()
 	change(&is)
@@ -352,11 +352,11 @@ func TestTheEndOfAHoldOutlastsAPageThatFails(t *testing.T) {
 // turnsNot has the next page fail.
 func (h *hall) turnsNot() {
 	h.t.Helper()
-	if entries, _ := h.nextPage(time.Now()); entries == nil {
+	if entries, _ := h.nextSnapshot(time.Now()); entries == nil {
 		h.t.Fatal("no page is to be written")
 	}
-	h.pages.busy = true
-	must(h.t, h.turnPage(errBroken))
+	h.ledger.busy = true
+	must(h.t, h.snapshotStored(errBroken))
 	h.goesOn()
 }
 
@@ -366,7 +366,7 @@ func TestATryIsCountedOnce(t *testing.T) {
 		h.pool("bad", nil)
 		h.launches("bad", "x", "y", "z")
 		h.lapse("bad", "a")
-		tries := func() int { return h.repairs.counts["bad"].tries.failed }
+		tries := func() int { return h.repairs.counts["bad"].failures.failed }
 		for range 5 {
 			h.turns()
 			h.world.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
@@ -376,7 +376,7 @@ func TestATryIsCountedOnce(t *testing.T) {
 			t.Errorf("%d tries are counted before any was made", tries())
 		}
 		heir := h.heir(timed)
-		if n := heir.repairs.counts["bad"].tries.failed; n != 0 {
+		if n := heir.repairs.counts["bad"].failures.failed; n != 0 {
 			t.Errorf("an heir counts %d", n)
 		}
 		h.turns()
@@ -387,7 +387,7 @@ func TestATryIsCountedOnce(t *testing.T) {
 		if tries() != 1 {
 			t.Errorf("%d tries are counted", tries())
 		}
-		if n := h.heir(timed).repairs.counts["bad"].tries.failed; n != 1 {
+		if n := h.heir(timed).repairs.counts["bad"].failures.failed; n != 1 {
 			t.Errorf("an heir counts %d", n)
 		}
 		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
@@ -443,8 +443,8 @@ func TestAClaimIsCountedAnewWhenAnotherGivesUpItsProviderID(t *testing.T) {
 		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.hears()
 		names("claim-a", "")
-		if starting := h.repairs.counts["p"].starting; !h.patients["a"].started || starting != 0 {
-			t.Errorf("the node has started: %v, and %d count as starting", h.patients["a"].started, starting)
+		if starting := h.repairs.counts["p"].starting; !h.nodeStates["a"].started || starting != 0 {
+			t.Errorf("the node has started: %v, and %d count as starting", h.nodeStates["a"].started, starting)
 		}
 	}, timed)
 }
@@ -456,7 +456,7 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 		inBubble(t, rt, func(t *testing.T) {
 			t.Helper()
 			h := newHall(t, timed)
-			s := &history{hall: h, rt: rt, out: map[string]*errandReport{}, hits: &hits{}}
+			s := &history{hall: h, rt: rt, out: map[string]*taskResult{}, hits: &hits{}}
 			for _, pool := range pools {
 				h.pool(pool, ofAtMost("100%"))
 			}
@@ -520,8 +520,8 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 					h.passes(4 * time.Minute)
 				case "work":
 					h.turns()
-					if node := some(rt, h.sends(), func(*errand) bool { return true }); node != "" {
-						h.runs(node, how{second: rapid.SampledFrom([]treat.Fate{treat.Made, treat.Refused}).Draw(rt, "second")})
+					if node := some(rt, h.sends(), func(*task) bool { return true }); node != "" {
+						h.runs(node, how{second: rapid.SampledFrom([]treat.Result{treat.Made, treat.Refused}).Draw(rt, "second")})
 					}
 				case "recover":
 					if name := anyOf(); name != "" {
@@ -541,14 +541,14 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 
 // recount counts all claims that the loop knows anew, and says how many are going.
 func (s *history) recount() (going int) {
-	want := map[string]share{}
-	for _, c := range s.machines.known {
+	want := map[string]claimCounts{}
+	for _, c := range s.nodeClaims.byName {
 		if slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
 			return row.Type == "InstanceTerminating" && row.Status == "True"
 		}) {
 			continue
 		}
-		is := share{claims: 1}
+		is := claimCounts{claims: 1}
 		isGoing := c.DeletionTimestamp != nil || c.ended || c.Annotations["autohealer.resourcestack.com/repair"] != ""
 		for _, row := range c.Status.Conditions {
 			isGoing = isGoing || (row.Type == "DisruptionReason" || row.Type == "Rebooting") && row.Status == "True"
@@ -556,7 +556,7 @@ func (s *history) recount() (going int) {
 		isInitialised := slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
 			return row.Type == "Rebooting" && row.Status == "True"
 		})
-		for _, p := range s.patients {
+		for _, p := range s.nodeStates {
 			if c.Status.ProviderID == "" || p.node.Spec.ProviderID != c.Status.ProviderID {
 				continue
 			}
@@ -583,13 +583,13 @@ func (s *history) recount() (going int) {
 		want[c.Labels["karpenter.sh/nodepool"]] = sum
 		going += is.going
 	}
-	got := map[string]share{}
+	got := map[string]claimCounts{}
 	for name, count := range s.repairs.counts {
-		if count.share != (share{}) {
-			got[name] = count.share
+		if count.claimCounts != (claimCounts{}) {
+			got[name] = count.claimCounts
 		}
 	}
-	maps.DeleteFunc(want, func(_ string, is share) bool { return is == share{} })
+	maps.DeleteFunc(want, func(_ string, is claimCounts) bool { return is == claimCounts{} })
 	if !maps.Equal(got, want) {
 		s.fails("counted: %+v, a recount says %+v", got, want)
 	}
@@ -610,25 +610,25 @@ func TestWhatAMachineAddsToItsPool(t *testing.T) {
 	type machine []func(*corev1.Node, *karpenter.NodeClaim)
 	for name, test := range map[string]struct {
 		machine machine
-		want    share
+		want    claimCounts
 	}{
-		"at work":                             {nil, share{initialised: 1, claims: 1}},
-		"sick, and does not block itself":     {machine{sick}, share{initialised: 1, claims: 1}},
-		"never ready":                         {machine{unready}, share{claims: 1, starting: 1}},
-		"never ready, and deleted":            {machine{unready, deleted}, share{claims: 1, going: 1, starting: 1}},
-		"without a node":                      {machine{nodeless}, share{claims: 1}},
-		"deleted":                             {machine{deleted}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
-		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
-		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1, starting: 1}},
-		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, share{initialised: 1, disrupted: 1, claims: 1, going: 1}},
-		"its machine is going":                {machine{deleted, is(karpenter.InstanceTerminating)}, share{}},
+		"at work":                             {nil, claimCounts{initialised: 1, claims: 1}},
+		"sick, and does not block itself":     {machine{sick}, claimCounts{initialised: 1, claims: 1}},
+		"never ready":                         {machine{unready}, claimCounts{claims: 1, starting: 1}},
+		"never ready, and deleted":            {machine{unready, deleted}, claimCounts{claims: 1, going: 1, starting: 1}},
+		"without a node":                      {machine{nodeless}, claimCounts{claims: 1}},
+		"deleted":                             {machine{deleted}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1, starting: 1}},
+		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"its machine is going":                {machine{deleted, is(karpenter.InstanceTerminating)}, claimCounts{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			openHall(t, func(h *hall) {
 				h.pool("default", nil)
 				h.world.launch("a", "default", test.machine...)
 				h.hears()
-				if got := h.repairs.counts["default"].share; got != test.want {
+				if got := h.repairs.counts["default"].claimCounts; got != test.want {
 					t.Errorf("it adds %+v, want %+v", got, test.want)
 				}
 			})
@@ -662,7 +662,7 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 				h.world.changeClaim("claim-v", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 				h.hears()
 				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
-					allowed, _ := h.budgeted(time.Now(), rule, "default", h.repairs.counts["default"])
+					allowed, _ := h.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
 					if allowed == nil || allowed.Places != want {
 						t.Errorf("%s may begin %+v, want %d", rule, allowed, want)
 					}
@@ -710,19 +710,19 @@ func TestARepairIsNotForNodesThatWereNeverReady(t *testing.T) {
 		h.hears()
 		h.passes(time.Minute)
 		h.rests("c")
-		if is := h.patients["c"].governed; is.repairedBy != "" || is.timedBy != "default" {
+		if is := h.nodeStates["c"].assigned; is.repairedBy != "" || is.timedBy != "default" {
 			t.Errorf("it is governed by %+v", is)
 		}
 		// Once it is ready for work, it is for the block as any other.
 		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.hears()
-		if is := h.patients["c"].governed; is.repairedBy == "" {
+		if is := h.nodeStates["c"].assigned; is.repairedBy == "" {
 			t.Errorf("it is governed by %+v", is)
 		}
 		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
 		h.hears()
 		h.passes(2 * time.Second)
-		h.wants("c", terminate)
+		h.wants("c", terminateClaim)
 	}, timed)
 }
 
@@ -738,7 +738,7 @@ func TestAReplacementThatTakesItsTimeFreesThePlace(t *testing.T) {
 		h.rests("b")
 		h.world.changeNode("d", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.hears()
-		h.wants("b", terminate)
+		h.wants("b", terminateClaim)
 	}, timed)
 }
 
@@ -764,7 +764,7 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			openHall(t, func(h *hall) {
 				h.t = t
-				h.pool("default", ofAtMost("100%"), func(p *poolblock.Pool) { p.Spec.Disruption.Budgets = test.budgets })
+				h.pool("default", ofAtMost("100%"), func(p *repairblock.Pool) { p.Spec.Disruption.Budgets = test.budgets })
 				h.world.launch("a", "default", unready)
 				h.hears()
 				h.breaks(corev1.ConditionTrue, "a")
@@ -773,7 +773,7 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 					h.rests("a")
 					return
 				}
-				h.wants("a", terminate)
+				h.wants("a", terminateClaim)
 			})
 		})
 	}

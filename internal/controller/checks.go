@@ -20,17 +20,17 @@ import (
 
 // checks are the health checks, and the kinds that they speak of.
 type checks struct {
-	mail  *inquiry[*remediationv1alpha1.NodeHealthCheck]
-	kinds kinds
-	peer  peer
+	inbox   *optionalInbox[*remediationv1alpha1.NodeHealthCheck]
+	watches dynamicWatches
+	medik8s medik8sLeader
 
 	known     map[string]*check
 	templates map[remediation.Template]*unstructured.Unstructured
-	// isBack says that another controller follows the health checks, and this one
+	// deferring says that another controller follows the health checks, and this one
 	// leaves them to it.
-	isBack bool
-	moved  bool   // something that a health check depends on
-	unread string // why nobody can tell what all health checks have under way, empty if somebody can
+	deferring  bool
+	changed    bool   // something that a health check depends on
+	unreadable string // why nobody can tell what all health checks have under way, empty if somebody can
 }
 
 // check is a health check and what has come of it.
@@ -50,7 +50,7 @@ type check struct {
 	version string // of the object that the status was last stored in
 	writing bool
 	mayFrom time.Time // when it may be written next, at the earliest
-	trouble trouble
+	trouble writeFailure
 }
 
 // storm is what was last told of one.
@@ -79,15 +79,15 @@ func (l *loop) checkOf(rule triage.RuleID) *check {
 // of. A kind that is not there has none, and one that cannot be read keeps nobody
 // else waiting.
 func (l *loop) knowsChecks(now time.Time) bool {
-	checks, _ := l.checks.mail.said()
-	peers, _ := l.checks.peer.mail.said()
-	leases, _ := l.leases.said()
-	if checks == noAnswer || peers == noAnswer || leases == noAnswer {
+	checks, _ := l.checks.inbox.availability()
+	peers, _ := l.checks.medik8s.inbox.availability()
+	leases, _ := l.leaseInbox.availability()
+	if checks == notAnswered || peers == notAnswered || leases == notAnswered {
 		return false
 	}
 	l.takeChecks(now)
-	for _, k := range l.checks.kinds.known {
-		if k.heard == noAnswer {
+	for _, k := range l.checks.watches.known {
+		if k.answered == notAnswered {
 			return false
 		}
 	}
@@ -96,38 +96,38 @@ func (l *loop) knowsChecks(now time.Time) bool {
 
 // takeChecks takes in the health checks that have changed, and what they depend on.
 func (l *loop) takeChecks(now time.Time) {
-	letter := l.checks.mail.take()
-	if letter.whole != "" {
+	letter := l.checks.inbox.take()
+	if letter.listVersion != "" {
 		for name := range l.checks.known {
-			if _, there := letter.latest[name]; !there {
-				l.dropCheck(now, name)
+			if _, there := letter.changes[name]; !there {
+				l.removeCheck(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
-		if a := letter.latest[name]; a.gone {
-			l.dropCheck(now, name)
+	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
+		if a := letter.changes[name]; a.gone {
+			l.removeCheck(now, name)
 		} else {
-			l.meetCheck(now, a.object)
+			l.upsertCheck(now, a.object)
 		}
 	}
-	if l.checks.moved {
-		l.meetKinds()
+	if l.checks.changed {
+		l.ensureWatches()
 	}
 	l.takeTemplates(now)
-	l.checks.peer.take(now)
-	if unread := l.checks.whatIsUnread(); unread != l.checks.unread {
-		l.checks.unread = unread
-		l.attendPlane(now)
+	l.checks.medik8s.take(now)
+	if unread := l.checks.whyUnreadable(); unread != l.checks.unreadable {
+		l.checks.unreadable = unread
+		l.reobserveControlPlane(now)
 	}
 }
 
-// whatIsUnread names the kinds of remediation objects of which nobody can tell which
+// whyUnreadable names the kinds of remediation objects of which nobody can tell which
 // there are.
-func (c *checks) whatIsUnread() string {
+func (c *checks) whyUnreadable() string {
 	var unread []string
-	for of, k := range c.kinds.known {
-		if !isTemplates(of) && k.heard != isThere && k.heard != isAbsent {
+	for of, k := range c.watches.known {
+		if !isTemplates(of) && k.answered != available && k.answered != notServed {
 			unread = append(unread, of.Kind)
 		}
 	}
@@ -148,16 +148,16 @@ func (c *checks) template(t remediation.Template) *unstructured.Unstructured {
 	return c.templates[t]
 }
 
-// meetCheck takes over a health check that is new or has changed.
-func (l *loop) meetCheck(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
+// upsertCheck takes over a health check that is new or has changed.
+func (l *loop) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
 	c := l.checks.known[object.Name]
 	if c == nil || c.object.UID != object.UID {
 		if c != nil {
-			l.dropCheck(now, object.Name)
+			l.removeCheck(now, object.Name)
 		}
 		c = &check{findings: findings{nodes: map[string]triage.Reason{}}}
 		l.checks.known[object.Name] = c
-		delete(l.retired, checkRule(object.Name))
+		delete(l.retiredRules, checkRule(object.Name))
 	}
 	// Of the version that was written here, the answer told. A CRD of somebody else may
 	// not keep all of it, and to write it once more would not help.
@@ -165,29 +165,29 @@ func (l *loop) meetCheck(now time.Time, object *remediationv1alpha1.NodeHealthCh
 		c.status = object.Status
 	}
 	if c.object == nil || c.object.Generation != object.Generation || (c.object.DeletionTimestamp == nil) != (object.DeletionTimestamp == nil) {
-		l.checks.moved = true
+		l.checks.changed = true
 	}
 	c.object, c.stale = object, true
 	l.lookAtStatuses(now)
 }
 
-func (l *loop) dropCheck(now time.Time, name string) {
+func (l *loop) removeCheck(now time.Time, name string) {
 	c := l.checks.known[name]
 	if c == nil {
 		return
 	}
 	delete(l.checks.known, name)
-	l.checks.moved = true
+	l.checks.changed = true
 	l.core.RemoveRule(now, checkRule(name))
 	l.cfg.Metrics.forgetCheck(name)
 	l.retire(now, checkRule(name))
-	l.attendAll(now, name)
+	l.reobserveCheck(now, name)
 	l.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
 }
 
-// meetKinds watches the kinds that somebody speaks of, and no others. Those of
+// ensureWatches watches the kinds that somebody speaks of, and no others. Those of
 // objects that are known stay, also if the template was taken out of the ladder.
-func (l *loop) meetKinds() {
+func (l *loop) ensureWatches() {
 	spoken := map[schema.GroupVersionKind]bool{}
 	for _, c := range l.checks.known {
 		for _, ref := range references(c.object) {
@@ -203,7 +203,7 @@ func (l *loop) meetKinds() {
 			}
 		}
 	}
-	for _, bed := range l.beds {
+	for _, bed := range l.treatments {
 		for _, object := range bed.objects {
 			spoken[object.GroupVersionKind] = true
 		}
@@ -216,11 +216,11 @@ func (l *loop) meetKinds() {
 		}
 	}
 	for of := range spoken {
-		l.checks.kinds.meet(of)
+		l.checks.watches.ensure(of)
 	}
-	for of := range l.checks.kinds.known {
+	for of := range l.checks.watches.known {
 		if !spoken[of] {
-			l.checks.kinds.leave(of)
+			l.checks.watches.stop(of)
 			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
 		}
 	}
@@ -231,22 +231,22 @@ func isTemplates(of schema.GroupVersionKind) bool { return strings.HasSuffix(of.
 
 // takeTemplates takes in the templates that have changed.
 func (l *loop) takeTemplates(now time.Time) {
-	for of, k := range l.checks.kinds.known {
-		if k.listen(now) {
-			l.checks.moved = true
-			l.tellOfKind(k)
+	for of, k := range l.checks.watches.known {
+		if k.watch(now) {
+			l.checks.changed = true
+			l.reportKind(k)
 		}
 		if !isTemplates(of) {
 			continue
 		}
 		letter := k.take()
-		if letter.whole != "" {
+		if letter.listVersion != "" {
 			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
-			l.checks.moved = true
+			l.checks.changed = true
 		}
-		for _, a := range letter.latest {
+		for _, a := range letter.changes {
 			t := remediation.Template{GroupVersionKind: of, Namespace: a.object.GetNamespace(), Name: a.object.GetName()}
-			l.checks.moved = true
+			l.checks.changed = true
 			if a.gone {
 				delete(l.checks.templates, t)
 			} else {
@@ -256,13 +256,13 @@ func (l *loop) takeTemplates(now time.Time) {
 	}
 }
 
-func (l *loop) tellOfKind(k *kind) {
-	switch k.heard {
-	case isThere:
+func (l *loop) reportKind(k *dynamicWatch) {
+	switch k.answered {
+	case available:
 		l.cfg.Logger.Info("kind watched", "kind", k.String())
-	case isAbsent, isBarred, isBroken:
+	case notServed, accessDenied, failing:
 		l.cfg.Logger.Warn("kind not read", "kind", k.String(), "err", k.why)
-	case noAnswer:
+	case notAnswered:
 	}
 }
 
@@ -270,27 +270,27 @@ func (l *loop) tellOfKind(k *kind) {
 // now. It comes when all objects of theirs are known: a rule that is followed
 // before could begin what is under way already.
 func (l *loop) followChecks(now time.Time) {
-	if isBack := l.checks.peer.isActive(); isBack != l.checks.isBack {
-		l.standBack(now, isBack)
+	if isBack := l.checks.medik8s.isActive(); isBack != l.checks.deferring {
+		l.deferToMedik8s(now, isBack)
 	}
-	if !l.checks.moved {
+	if !l.checks.changed {
 		return
 	}
-	l.checks.moved, l.repairs.moved = false, true // a template is gone, or there
+	l.checks.changed, l.repairs.changed = false, true // a template is gone, or there
 	for _, name := range slices.Sorted(maps.Keys(l.checks.known)) {
-		if !l.checks.isBack {
+		if !l.checks.deferring {
 			l.followCheck(now, l.checks.known[name])
 		}
 	}
 }
 
-// standBack leaves the health checks to another controller, or takes them over
+// deferToMedik8s leaves the health checks to another controller, or takes them over
 // from it. What either has under way the other goes on with.
-func (l *loop) standBack(now time.Time, isBack bool) {
-	l.checks.isBack, l.checks.moved = isBack, true
-	l.cfg.Metrics.standingBack(isBack)
+func (l *loop) deferToMedik8s(now time.Time, isBack bool) {
+	l.checks.deferring, l.checks.changed = isBack, true
+	l.cfg.Metrics.setDeferring(isBack)
 	if isBack {
-		l.cfg.Logger.Warn("standing back", "reason", l.checks.peer.words())
+		l.cfg.Logger.Warn("standing back", "reason", l.checks.medik8s.message())
 	} else {
 		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
 	}
@@ -301,7 +301,7 @@ func (l *loop) standBack(now time.Time, isBack bool) {
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
-	l.attend(now, slices.Sorted(maps.Keys(l.beds))...)
+	l.reobserve(now, slices.Sorted(maps.Keys(l.treatments))...)
 	l.lookAtStatuses(now)
 }
 
@@ -325,7 +325,7 @@ func (l *loop) followCheck(now time.Time, c *check) {
 		rule, ladder = c.rule, c.ladder
 	}
 	if disabled != c.disabled || disabled != "" && problem != c.problem {
-		l.tellOfCheck(now, c, problem, disabled)
+		l.reportCheck(now, c, problem, disabled)
 	}
 	wasFollowed, isSame := c.isFollowed(), slices.Equal(c.ladder, ladder)
 	c.rule, c.ladder, c.problem, c.disabled = rule, ladder, problem, disabled
@@ -336,18 +336,18 @@ func (l *loop) followCheck(now time.Time, c *check) {
 		rule.Hold = "the health check is being deleted"
 	}
 	if rule.ID == (triage.RuleID{}) {
-		l.attendAll(now, name)
+		l.reobserveCheck(now, name)
 		return
 	}
 	if !wasFollowed {
-		l.attendAll(now, name) // so that what is under way is known first
+		l.reobserveCheck(now, name) // so that what is under way is known first
 	}
 	if err := l.core.SetRule(now, rule); err != nil { // which was compiled, so it is valid
 		l.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
-		l.attendAll(now, name) // a step has another number now
+		l.reobserveCheck(now, name) // a step has another number now
 	}
 	if isOn, calmSince := stormOf(c.status); isOn && !wasFollowed {
 		l.core.ResumeStorm(now, rule.ID, calmSince)
@@ -361,19 +361,19 @@ func (l *loop) followCheck(now time.Time, c *check) {
 func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
 		for _, of := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
-			k := l.checks.kinds.known[of]
+			k := l.checks.watches.known[of]
 			if k == nil {
 				continue
 			}
-			switch k.heard {
-			case isThere:
-			case isAbsent:
+			switch k.answered {
+			case available:
+			case notServed:
 				return fmt.Sprintf("there is no kind %s (%s); install its CRD, or name another template", of.Kind, of.GroupVersion()), remediationv1alpha1.ReasonTemplateNotFound
-			case isBarred:
+			case accessDenied:
 				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
-			case isBroken:
+			case failing:
 				return fmt.Sprintf("kind %s (%s) could not be read: %v", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
-			case noAnswer:
+			case notAnswered:
 				return fmt.Sprintf("kind %s (%s) has not been read yet", of.Kind, of.GroupVersion()), ""
 			}
 		}
@@ -410,8 +410,8 @@ func (c *checks) sameNames(ladder []remediation.Template) string {
 	return ""
 }
 
-// tellOfCheck lets people know that a health check is disabled, or no longer.
-func (l *loop) tellOfCheck(now time.Time, c *check, problem, disabled string) {
+// reportCheck lets people know that a health check is disabled, or no longer.
+func (l *loop) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
 	c.stale = true
 	l.lookAtStatuses(now)

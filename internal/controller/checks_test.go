@@ -32,9 +32,9 @@ func edited(change func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alp
 	})
 }
 
-func (w *ward) told(what treat.Happening) (n int) {
+func (w *ward) told(what treat.EventReason) (n int) {
 	for _, word := range w.events {
-		if word.What == what {
+		if word.EventReason == what {
 			n++
 		}
 	}
@@ -62,9 +62,9 @@ func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
 			t.Errorf("the status: %+v", status)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.wants("a", end) // by the last good version
+		w.wants("a", deleteRemediation) // by the last good version
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
-		w.wants("b", begin)
+		w.wants("b", createRemediation)
 		if w.told(treat.Disabled) != 1 || w.told(treat.Enabled) != 1 {
 			t.Errorf("told: %+v", w.events)
 		}
@@ -76,7 +76,7 @@ func TestObjectsOfAHealthCheckThatCannotBeFollowedStay(t *testing.T) {
 	openWard(t, func(w *ward) {
 		w.node("a", corev1.ConditionFalse)
 		w.finds(w.made("a", "quick"))
-		w.wants("a", lock) // and no more
+		w.wants("a", takeLease) // and no more
 		rows := w.status().UnhealthyNodes
 		if len(rows) != 1 || rows[0].Reason != remediationv1alpha1.ReasonInvalid || strings.Contains(rows[0].Message, "gone") {
 			t.Errorf("the rows: %+v", rows)
@@ -102,39 +102,39 @@ func TestTemplates(t *testing.T) {
 			u.SetGroupVersionKind(rebootTemplateKind)
 			u.SetNamespace("ns")
 			u.SetName("quick")
-			must(w.t, w.checks.kinds.known[rebootTemplateKind].Update(u))
+			must(w.t, w.checks.watches.known[rebootTemplateKind].Update(u))
 			w.goesOn()
 		}, remediationv1alpha1.ReasonTemplateInvalid, "it has no spec"},
 		"a template that was deleted": {func(w *ward) {
 			for _, u := range w.checks.templates {
-				must(w.t, w.checks.kinds.known[rebootTemplateKind].Delete(u))
+				must(w.t, w.checks.watches.known[rebootTemplateKind].Delete(u))
 			}
 			w.goesOn()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template"},
 		"no kind": {func(w *ward) {
-			w.checks.kinds.known[rebootKind].hear(missing)
+			w.checks.watches.known[rebootKind].noteAnswer(missing)
 			w.goesOn()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no kind Reboot (example.com/v1)"},
 		"no right": {func(w *ward) {
-			w.checks.kinds.known[rebootTemplateKind].hear(forbidden)
+			w.checks.watches.known[rebootTemplateKind].noteAnswer(forbidden)
 			w.goesOn()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "aggregate-to-ext-remediation"},
 		"a short break": {func(w *ward) {
-			w.checks.kinds.known[rebootKind].hear(errBroken)
+			w.checks.watches.known[rebootKind].noteAnswer(errBroken)
 			w.goesOn()
-			w.passes(shortBreak - 1)
+			w.passes(briefOutage - 1)
 		}, "", ""},
 		"a long one": {func(w *ward) {
-			w.checks.kinds.known[rebootKind].hear(errBroken)
+			w.checks.watches.known[rebootKind].noteAnswer(errBroken)
 			w.goesOn()
-			w.passes(shortBreak)
+			w.passes(briefOutage)
 		}, remediationv1alpha1.ReasonTemplateNotFound, "could not be read: connection refused"},
 		"one short break after the other": {func(w *ward) {
 			for range 3 {
-				w.checks.kinds.known[rebootKind].hear(errBroken)
+				w.checks.watches.known[rebootKind].noteAnswer(errBroken)
 				w.goesOn()
-				w.passes(shortBreak / 2)
-				w.checks.kinds.known[rebootKind].hear(nil)
+				w.passes(briefOutage / 2)
+				w.checks.watches.known[rebootKind].noteAnswer(nil)
 				w.goesOn()
 			}
 		}, "", ""},
@@ -181,7 +181,7 @@ func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
 			t.Errorf("it is followed without what it has under way: %q", c.problem)
 		}
 		w.goesOn()
-		if e, _ := w.next("a"); e == nil || e.task != lock {
+		if e, _ := w.next("a"); e == nil || e.kind != takeLease {
 			t.Errorf("to be done: %+v", e)
 		}
 	})
@@ -191,8 +191,8 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 	openWard(t, func(w *ward) {
 		watched := func(want ...schema.GroupVersionKind) {
 			t.Helper()
-			got := slices.Collect(maps.Keys(w.checks.kinds.known))
-			if len(got) != len(want) || slices.ContainsFunc(want, func(of schema.GroupVersionKind) bool { return w.checks.kinds.known[of] == nil }) {
+			got := slices.Collect(maps.Keys(w.checks.watches.known))
+			if len(got) != len(want) || slices.ContainsFunc(want, func(of schema.GroupVersionKind) bool { return w.checks.watches.known[of] == nil }) {
 				t.Errorf("watched are %v, want %v", got, want)
 			}
 		}
@@ -221,7 +221,7 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 		}}}
 		w.brings(spoken)
 		watched(rebootKind, otherKind, otherTemplateKind)
-		must(w.t, w.checks.mail.Delete(other(4)))
+		must(w.t, w.checks.inbox.Delete(other(4)))
 		w.goesOn()
 		watched()
 	})
@@ -231,17 +231,17 @@ func TestWithAKindGoAllItsObjects(t *testing.T) {
 	openWard(t, func(w *ward) {
 		w.treats("a")
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
-		w.checks.kinds.known[rebootKind].hear(missing)
+		w.checks.watches.known[rebootKind].noteAnswer(missing)
 		w.goesOn()
-		if n := len(w.beds["a"].objects); n != 0 {
+		if n := len(w.treatments["a"].objects); n != 0 {
 			t.Errorf("%d objects are believed to be there", n)
 		}
-		w.checks.kinds.known[rebootKind].hear(nil)
+		w.checks.watches.known[rebootKind].noteAnswer(nil)
 		w.goesOn()
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("the kind is back and was not listed: %q", c.problem)
 		}
-		w.checks.mail.hear(&meta.NoKindMatchError{})
+		w.checks.inbox.noteAnswer(&meta.NoKindMatchError{})
 		w.goesOn()
 		if len(w.checks.known) > 0 {
 			t.Error("there are health checks without a kind")
@@ -254,18 +254,18 @@ func TestControlPlaneNodesWaitWhileAnythingIsUnread(t *testing.T) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
 		}))
-		w.checks.kinds.known[otherKind].hear(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
+		w.checks.watches.known[otherKind].noteAnswer(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
 		w.goesOn()
 		w.node("a", corev1.ConditionTrue, inControl)
 		w.node("b", corev1.ConditionTrue)
 		w.rests("a")
-		w.wants("b", begin)
+		w.wants("b", createRemediation)
 		if message := w.status().UnhealthyNodes[1].Message; w.finding("a") != triage.Vetoed || !strings.Contains(message, "objects of kind Other could not be read") {
 			t.Errorf("a is %s: %s", w.finding("a"), message)
 		}
 		w.lists(otherKind)
 		w.goesOn()
-		w.wants("a", begin)
+		w.wants("a", createRemediation)
 	})
 }
 
@@ -273,32 +273,32 @@ func TestStandingBack(t *testing.T) {
 	openWard(t, func(w *ward) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionTrue)
-		e := w.wants("b", begin)
-		r := w.setOut(time.Now(), w.beds["b"], e)
-		must(w.t, w.checks.peer.mail.Update(held("theirs", "them", time.Now(), 20)))
+		e := w.wants("b", createRemediation)
+		r := w.startTask(time.Now(), w.treatments["b"], e)
+		must(w.t, w.checks.medik8s.inbox.Update(held("theirs", "them", time.Now(), 20)))
 		w.goesOn()
 		late := w.made("b", "quick")
 		w.makes(late)(r)
-		w.heedErrand(r) // it was on its way
+		w.handleTaskResult(r) // it was on its way
 		w.goesOn()
 		w.rests("a")
 		w.rests("b")
 		w.node("a", corev1.ConditionFalse)
 		w.loses(object) // theirs to end
 		c := w.checks.known["check"]
-		status := w.backStatus(c)
+		status := w.deferredStatus(c)
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
 		}
-		c.mayFrom = time.Now().Add(backEvery) // as after it was written
+		c.mayFrom = time.Now().Add(deferredStatusEvery) // as after it was written
 		w.passes(20 * time.Second)
-		if w.checks.isBack || time.Now().Before(c.mayFrom) || !c.stale {
-			t.Errorf("back %t; the status may be written from %v", w.checks.isBack, c.mayFrom)
+		if w.checks.deferring || time.Now().Before(c.mayFrom) || !c.stale {
+			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.mayFrom)
 		}
-		if w.finding("b") != triage.Treating || len(w.beds["b"].objects) != 1 {
+		if w.finding("b") != triage.Treating || len(w.treatments["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
 		}
-		if b := w.beds["a"]; b != nil && b.losses > 0 {
+		if b := w.treatments["a"]; b != nil && b.losses > 0 {
 			t.Error("what another has ended counts as a loss")
 		}
 		w.rests("b")
@@ -329,11 +329,11 @@ func TestStormsAreToldOnce(t *testing.T) {
 		pass(statusLook)
 		tells(1, 0, 0)
 		w.checks.known["check"].status = w.status()
-		w.standBack(time.Now(), true)
+		w.deferToMedik8s(time.Now(), true)
 		pass(statusLook)
 		w.writeStatuses(t.Context(), time.Now())
 		tells(1, 0, 0) // nobody has seen its end
-		w.standBack(time.Now(), false)
+		w.deferToMedik8s(time.Now(), false)
 		tells(1, 0, 0)
 		w.node("n0", corev1.ConditionFalse)
 		pass(statusLook)
@@ -378,7 +378,7 @@ func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
 	openWard(t, func(w *ward) {
 		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
 		u.SetAnnotations(nil)
-		must(t, w.checks.kinds.known[rebootTemplateKind].Update(u))
+		must(t, w.checks.watches.known[rebootTemplateKind].Update(u))
 		w.goesOn()
 		w.node("a", corev1.ConditionTrue)
 		w.rests("a")
@@ -388,7 +388,7 @@ func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
 		}
 		w.template(rebootTemplateKind, "slow")
 		w.goesOn()
-		w.wants("a", begin)
+		w.wants("a", createRemediation)
 	}, inSteps)
 }
 
@@ -404,7 +404,7 @@ func TestAHealthCheckThatIsBeingDeletedBeginsNothing(t *testing.T) {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
 		w.node("b", corev1.ConditionFalse)
-		w.wants("b", end)
+		w.wants("b", deleteRemediation)
 	})
 }
 
@@ -423,10 +423,10 @@ func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
 		w.lists(second, same)
 		w.lists(templates)
 		w.goesOn()
-		w.checks.kinds.known[second].hear(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
+		w.checks.watches.known[second].noteAnswer(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
 		w.goesOn()
 		w.node("a", corev1.ConditionFalse)
-		if e := w.wants("a", end); e.object.GroupVersionKind != rebootKind {
+		if e := w.wants("a", deleteRemediation); e.object.GroupVersionKind != rebootKind {
 			t.Errorf("%s is to be deleted", e.object.GroupVersionKind)
 		}
 	})
@@ -437,7 +437,7 @@ func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
 	openWard(t, func(w *ward) {
 		object := w.treats("a")
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", end), "a", treat.Made)
+		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
 		object.SetResourceVersion(w.nextVersion())
 		deleting(object)
 		w.finds(object)
@@ -463,7 +463,7 @@ func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 		w.lists(otherTemplateKind)
 		w.template(otherTemplateKind, "new")
 		w.goesOn()
-		w.wants("a", begin)
+		w.wants("a", createRemediation)
 		if w.told(treat.DetectedUnhealthy) != 1 || w.told(treat.RemediationSkipped) != 0 {
 			t.Errorf("told: %+v", w.events)
 		}
@@ -514,9 +514,9 @@ func TestStatusRows(t *testing.T) {
 			w.node(name(i), corev1.ConditionTrue)
 		}
 		for i := 240; i < nodes; i++ { // the last ones are treated
-			w.runs(w.wants(name(i), begin), name(i), treat.Made, w.makes(w.made(name(i), "quick")))
+			w.runs(w.wants(name(i), createRemediation), name(i), treat.Made, w.makes(w.made(name(i), "quick")))
 		}
-		must(w.t, w.nodes.Delete(named(name(249), w.nextVersion())))
+		must(w.t, w.nodeInbox.Delete(named(name(249), w.nextVersion())))
 		w.goesOn()
 		status := w.status()
 		rows := status.UnhealthyNodes
@@ -537,7 +537,7 @@ func TestStatusRows(t *testing.T) {
 		if !strings.HasPrefix(status.Reason, "in treatment: 10") || status.Phase != remediationv1alpha1.PhaseRemediating {
 			t.Errorf("%s: %s", status.Phase, status.Reason)
 		}
-		w.runs(w.wants(name(0), begin), name(0), treat.Unsure)
+		w.runs(w.wants(name(0), createRemediation), name(0), treat.Unknown)
 		if message := w.status().UnhealthyNodes[10].Message; !strings.Contains(message, "not written yet: for a test") {
 			t.Errorf("the row of a node in trouble says %q", message)
 		}
@@ -550,19 +550,19 @@ func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
 	openWard(t, func(w *ward) {
 		c := w.checks.known["check"]
 		version := w.nextVersion()
-		w.statusWriting, c.writing = w.statusWriting+1, true
-		w.heedCheckStatus(checkStatusOutcome{name: "check", check: c, status: w.status(), version: version})
+		w.statusWritesRunning, c.writing = w.statusWritesRunning+1, true
+		w.handleCheckStatusResult(checkStatusResult{name: "check", check: c, status: w.status(), version: version})
 		cut := c.object.DeepCopy()
 		cut.Status, cut.ResourceVersion = w.status(), version
 		cut.Status.InTreatment, cut.Status.ObservedGeneration = nil, 0
-		must(w.t, w.checks.mail.Update(cut))
+		must(w.t, w.checks.inbox.Update(cut))
 		w.goesOn()
 		if c.status.InTreatment == nil {
 			t.Error("what was cut off is missed")
 		}
 		cut = cut.DeepCopy() // somebody else has written
 		cut.ResourceVersion = w.nextVersion()
-		must(w.t, w.checks.mail.Update(cut))
+		must(w.t, w.checks.inbox.Update(cut))
 		w.goesOn()
 		if c.status.InTreatment != nil {
 			t.Error("what somebody else has written is not known")
@@ -588,18 +588,18 @@ func TestNoSeriesIsLeftOfAHealthCheck(t *testing.T) {
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
 		object := w.made("a", "quick")
-		w.runs(w.wants("a", begin), "a", treat.Made, w.makes(object))
+		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
 		pass(statusLook)
 		w.goesOn()
 		if n := testutil.CollectAndCount(m.checkWaiting); n != 0 {
 			t.Errorf("%d reasons to wait are left", n)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", end), "a", treat.Made)
+		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
 		if now() == 0 || counts() != 4 {
 			t.Errorf("%d series of now, %d counts", now(), counts())
 		}
-		must(w.t, w.checks.mail.Delete(checkNamed("check")))
+		must(w.t, w.checks.inbox.Delete(checkNamed("check")))
 		w.goesOn()
 		w.loses(object)
 		pass(countsStay)

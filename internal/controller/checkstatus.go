@@ -25,9 +25,9 @@ import (
 // in a storm it needs for the treatments.
 const rowPause = 20 * time.Millisecond
 
-// backEvery is how often it is said again in the status of a health check that it is
+// deferredStatusEvery is how often it is said again in the status of a health check that it is
 // left to another controller, which may have removed it: to insist would be a fight.
-const backEvery = 10 * time.Minute
+const deferredStatusEvery = 10 * time.Minute
 
 // writeCheckStatuses brings the statuses of health checks up to date.
 func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
@@ -40,14 +40,14 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 		if counts.CalmUntil.After(now) { // the end of which no node may notice
 			l.statusAt = earliest(l.statusAt, counts.CalmUntil)
 		}
-		if !l.checks.isBack {
-			l.tellOfStorm(c, counts)
+		if !l.checks.deferring {
+			l.reportStorm(c, counts)
 		}
-		if !c.stale && (l.checks.isBack || c.status.ObservedNodes != nil && *c.status.ObservedNodes == counts.Selected) {
+		if !c.stale && (l.checks.deferring || c.status.ObservedNodes != nil && *c.status.ObservedNodes == counts.Selected) {
 			continue
 		}
 		switch {
-		case c.writing || l.statusWriting >= statusWriters: // whose turn comes with the next answer
+		case c.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
 			continue
 		case now.Before(c.statusFrom()):
 			l.statusAt = earliest(l.statusAt, c.statusFrom())
@@ -55,8 +55,8 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 		}
 		c.stale, c.mayFrom = false, now.Add(statusEvery)
 		var status remediationv1alpha1.NodeHealthCheckStatus
-		if l.checks.isBack {
-			status = l.backStatus(c)
+		if l.checks.deferring {
+			status = l.deferredStatus(c)
 		} else {
 			status = l.checkStatus(c, counts)
 		}
@@ -80,11 +80,11 @@ func (c *check) statusFrom() time.Time {
 
 func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, status remediationv1alpha1.NodeHealthCheckStatus) {
 	c.writing = true
-	l.statusWriting++
+	l.statusWritesRunning++
 	name := c.object.Name
 	write := func(ctx context.Context) (string, error) { return l.write.HealthCheckStatus(ctx, name, status) }
-	if l.checks.isBack { // nothing else in it is ours to write
-		c.mayFrom = now.Add(backEvery)
+	if l.checks.deferring { // nothing else in it is ours to write
+		c.mayFrom = now.Add(deferredStatusEvery)
 		condition := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
 		write = func(ctx context.Context) (string, error) { return l.write.HealthCheckCondition(ctx, name, condition) }
 	} else {
@@ -94,23 +94,23 @@ func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, sta
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		version, err := write(ctx)
-		l.checkStatuses <- checkStatusOutcome{name, c, status, version, err}
+		l.checkStatusResults <- checkStatusResult{name, c, status, version, err}
 	})
 }
 
-// backStatus says that a health check is left to another controller. The rest of it
+// deferredStatus says that a health check is left to another controller. The rest of it
 // is what that one has written.
-func (l *loop) backStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
+func (l *loop) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status := *c.status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: remediationv1alpha1.StandingBack, Status: metav1.ConditionTrue, Reason: "AnotherController",
-		Message: l.checks.peer.words(), ObservedGeneration: c.object.Generation,
+		Message: l.checks.medik8s.message(), ObservedGeneration: c.object.Generation,
 	})
 	return status
 }
 
-// checkStatusOutcome is what became of the status of a health check.
-type checkStatusOutcome struct {
+// checkStatusResult is what became of the status of a health check.
+type checkStatusResult struct {
 	name    string
 	check   *check
 	status  remediationv1alpha1.NodeHealthCheckStatus
@@ -118,19 +118,19 @@ type checkStatusOutcome struct {
 	err     error
 }
 
-func (l *loop) heedCheckStatus(o checkStatusOutcome) {
-	l.statusWriting--
+func (l *loop) handleCheckStatusResult(o checkStatusResult) {
+	l.statusWritesRunning--
 	o.check.writing = false
 	l.lookAtStatuses(time.Now())
-	l.cfg.Metrics.wrote("nodehealthchecks/status", treat.FateOf(o.err))
+	l.cfg.Metrics.wrote("nodehealthchecks/status", treat.Classify(o.err))
 	switch {
 	case o.err == nil:
 		o.check.status, o.check.version = o.status, o.version
-		o.check.trouble = trouble{}
+		o.check.trouble = writeFailure{}
 	case apierrors.IsNotFound(o.err): // the watch will tell
 	default:
 		o.check.stale, o.check.mayFrom = true, time.Now().Add(statusRetry)
-		if o.check.trouble.meets(treat.FateOf(o.err), o.err) {
+		if o.check.trouble.add(treat.Classify(o.err), o.err) {
 			l.cfg.Logger.Warn("status not written", "nodeHealthCheck", o.name, "retryIn", statusRetry.String(), "err", o.err)
 		}
 	}
@@ -215,15 +215,15 @@ func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmS
 	return meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive), calmSince
 }
 
-// tellOfStorm lets people know when a storm begins, is over, and is forgotten.
-func (l *loop) tellOfStorm(c *check, counts triage.Population) {
+// reportStorm lets people know when a storm begins, is over, and is forgotten.
+func (l *loop) reportStorm(c *check, counts triage.Population) {
 	is := storm{isOn: counts.Storm, isCooling: counts.Storm && !counts.CalmSince.IsZero()}
 	if is == c.storm {
 		return
 	}
 	was := c.storm
 	c.storm, c.stale = is, true
-	var event treat.Happening
+	var event treat.EventReason
 	var words string
 	switch {
 	case is.isCooling:
@@ -283,9 +283,9 @@ func isWait(code triage.Code) bool {
 // unhealthyNodes lists the nodes that are not healthy, and counts those with a
 // remediation.
 func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
-	objects := map[string][]treatment{}
-	for name, b := range l.beds {
-		if ours := b.of(checkRule(c.object.Name)); len(ours) > 0 {
+	objects := map[string][]remediationObject{}
+	for name, b := range l.treatments {
+		if ours := b.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
 			objects[name] = ours
 		}
 	}
@@ -309,9 +309,9 @@ func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNod
 	return rows, len(objects)
 }
 
-func (l *loop) unhealthyNode(c *check, name string, objects []treatment) remediationv1alpha1.UnhealthyNode {
+func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject) remediationv1alpha1.UnhealthyNode {
 	row := remediationv1alpha1.UnhealthyNode{Name: name}
-	slices.SortFunc(objects, func(a, b treatment) int {
+	slices.SortFunc(objects, func(a, b remediationObject) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(objectKey(a.Object), objectKey(b.Object)))
 	})
 	for _, o := range objects {
@@ -331,29 +331,29 @@ func (l *loop) unhealthyNode(c *check, name string, objects []treatment) remedia
 	}
 	reason, isKnown := c.nodes[name]
 	switch {
-	case !isKnown && l.patients[name] == nil:
-		row.Reason, row.Message = triage.NodeGone.String(), l.bedWords(name, "the node is gone")
+	case !isKnown && l.nodeStates[name] == nil:
+		row.Reason, row.Message = triage.NodeGone.String(), l.treatmentMessage(name, "the node is gone")
 		return row
 	case !isKnown: // as the health check is not followed, or by the remediation of another node
-		row.Reason, row.Message = c.disabled, l.bedWords(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
+		row.Reason, row.Message = c.disabled, l.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
 	reason = l.today(name, reason)
-	row.Reason, row.Message = reason.Code.String(), l.bedWords(name, reason.String())
+	row.Reason, row.Message = reason.Code.String(), l.treatmentMessage(name, reason.String())
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)
 	case triage.Recovered: // what is still there was to go at once
-		if at := slices.IndexFunc(objects, func(o treatment) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
+		if at := slices.IndexFunc(objects, func(o remediationObject) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
 			row.ConditionsHealthyTimestamp = new(metav1.NewTime(objects[at].DeletedAt))
 		}
 	}
 	return row
 }
 
-// bedWords tells a reason, and what keeps it from being done.
-func (l *loop) bedWords(node, words string) string {
-	b := l.beds[node]
+// treatmentMessage tells a reason, and what keeps it from being done.
+func (l *loop) treatmentMessage(node, words string) string {
+	b := l.treatments[node]
 	if b == nil {
 		return words
 	}
@@ -363,24 +363,24 @@ func (l *loop) bedWords(node, words string) string {
 			parts = append(parts, key+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(b.setbacks)) {
-		parts = append(parts, "not written yet: "+b.setbacks[what].text)
+	for _, what := range slices.Sorted(maps.Keys(b.failures)) {
+		parts = append(parts, "not written yet: "+b.failures[what].text)
 	}
 	switch {
-	case b.stage == entered && l.pages.trouble.tries > 0:
-		parts = append(parts, "not written yet: "+l.pages.trouble.text)
+	case b.stage == awaitingLedger && l.ledger.trouble.tries > 0:
+		parts = append(parts, "not written yet: "+l.ledger.trouble.text)
 	case !b.beginFrom.IsZero() && len(b.objects) == 0:
 		parts = append(parts, "somebody has deleted what was made for it, it is made again at "+b.beginFrom.UTC().Format(time.RFC3339))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// restateBed has the health checks tell anew what they have to say about a node.
-func (l *loop) restateBed(now time.Time, b *bed) {
+// restateTreatments has the health checks tell anew what they have to say about a node.
+func (l *loop) restateTreatments(now time.Time, b *nodeTreatments) {
 	for _, o := range b.objects {
 		l.restateCheck(now, ruleOf(o.Object))
 	}
-	if p := l.patients[b.node]; p != nil {
+	if p := l.nodeStates[b.node]; p != nil {
 		l.restate(now, p)
 	}
 }

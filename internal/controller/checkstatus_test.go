@@ -52,7 +52,7 @@ func TestMeetCheckDoesNotInsist(t *testing.T) {
 	meet := func(version string, observed int) int {
 		object := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: "check", ResourceVersion: version}}
 		object.Status.ObservedNodes = &observed
-		l.meetCheck(time.Now(), object)
+		l.upsertCheck(time.Now(), object)
 		return *l.checks.known["check"].status.ObservedNodes
 	}
 	meet("4", 4)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -76,19 +76,19 @@ func (y *yard) stored(name string) *karpenter.NodeClaim {
 }
 
 // errand is to terminate the node of the yard.
-func (y *yard) errand() *errand {
+func (y *yard) errand() *task {
 	y.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: y.name}}
 	must(y.T, y.api.Create(y.Context(), node))
-	e := &errand{task: terminate, rule: poolRuleID("default"), node: nodewatch.Trim(node), claim: y.claim(y.name), since: time.Now()}
+	e := &task{kind: terminateClaim, rule: poolRuleID("default"), node: nodewatch.Trim(node), claim: y.claim(y.name), since: time.Now()}
 	e.mark = markFor(e, nil, time.Now())
 	return e
 }
 
 // runs runs an errand, and says that it has that fate.
-func (y *yard) runs(e *errand, want treat.Fate) *errandReport {
+func (y *yard) runs(e *task, want treat.Result) *taskResult {
 	y.Helper()
-	l := &loop{reports: make(chan *errandReport, 1), write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
+	l := &loop{taskResults: make(chan *taskResult, 1), write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if y.onPatch != nil {
 				return y.onPatch
@@ -102,17 +102,17 @@ func (y *yard) runs(e *errand, want treat.Fate) *errandReport {
 			return c.Delete(ctx, object, options...)
 		},
 	}))}
-	l.sendErrand(y.Context(), time.Now(), &bed{node: y.name}, e)
-	r := <-l.reports
-	if r.fate != want {
-		y.Fatalf("the fate is %s (%v), want %s", fateNames[r.fate], r.err, fateNames[want])
+	l.runTaskInBackground(y.Context(), time.Now(), &nodeTreatments{node: y.name}, e)
+	r := <-l.taskResults
+	if r.result != want {
+		y.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
 	}
 	return r
 }
 
 func (y *yard) marked() {
 	r := y.runs(y.errand(), treat.Made)
-	if is := y.stored(y.name); !r.isDeleted || is.DeletionTimestamp == nil || is.Annotations[record.MarkAnnotation] == "" {
+	if is := y.stored(y.name); !r.isDeleted || is.DeletionTimestamp == nil || is.Annotations[ownership.MarkAnnotation] == "" {
 		y.Errorf("the claim is %+v", is.ObjectMeta)
 	}
 }
@@ -127,7 +127,7 @@ func (y *yard) changed() {
 	if r.err != nil || r.claim == nil || r.claim.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.isDeleted {
 		y.Errorf("the report: %+v", r)
 	}
-	if is := y.stored(y.name); is.DeletionTimestamp != nil || is.Annotations[record.MarkAnnotation] != "" {
+	if is := y.stored(y.name); is.DeletionTimestamp != nil || is.Annotations[ownership.MarkAnnotation] != "" {
 		y.Errorf("the claim is %+v", is.ObjectMeta)
 	}
 }
@@ -155,7 +155,7 @@ func (y *yard) refused() {
 		y.Errorf("the report: %+v", r)
 	}
 	spared := y.stored(y.name)
-	e := &errand{task: spare, rule: poolRuleID("default"), claim: spared}
+	e := &task{kind: cancelTermination, rule: poolRuleID("default"), claim: spared}
 	if r := y.runs(e, treat.Refused); r.err == nil || r.claim != nil {
 		y.Errorf("the report when it is to be spared: %+v", r)
 	}
@@ -165,7 +165,7 @@ func (y *yard) refused() {
 func (y *yard) kept() {
 	y.onDelete = conflict(y.name)
 	e := y.errand()
-	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[record.MarkAnnotation] == "" || r.isDeleted {
+	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[ownership.MarkAnnotation] == "" || r.isDeleted {
 		y.Errorf("the report: %+v", r)
 	}
 }
@@ -179,7 +179,7 @@ func (y *yard) inPages() {
 	list := &karpenter.NodeClaimList{}
 	must(y.T, y.api.List(y.Context(), list))
 	all := len(list.Items)
-	source := from(y.api, func() client.ObjectList { return &karpenter.NodeClaimList{} })
+	source := sourceOf(y.api, func() client.ObjectList { return &karpenter.NodeClaimList{} })
 	seen, pages := map[string]bool{}, 0
 	options := metav1.ListOptions{Limit: 2}
 	for {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -41,7 +41,7 @@ func TestTheWatchesOfNodesAndClaimsMayTellInAnyOrder(t *testing.T) {
 				for _, watch := range order {
 					h.hears(watch)
 				}
-				h.wants("b", terminate)
+				h.wants("b", terminateClaim)
 			})
 		})
 	}
@@ -60,10 +60,10 @@ func TestAClaimThatIsGoneBeforeAnybodySawItsMark(t *testing.T) {
 		h.world.carryOut(r, how{})
 		h.world.removeClaim("claim-a")
 		h.hears()
-		h.heedErrand(r)
+		h.handleTaskResult(r)
 		h.goesOn()
-		if h.rests("b"); h.taken("default") != 1 || h.beds["a"].granted.Object == "" {
-			t.Errorf("%d places are taken, and the page names %+v", h.taken("default"), h.beds["a"].granted)
+		if h.rests("b"); h.taken("default") != 1 || h.treatments["a"].granted.Object == "" {
+			t.Errorf("%d places are taken, and the page names %+v", h.taken("default"), h.treatments["a"].granted)
 		}
 	})
 }
@@ -97,7 +97,7 @@ func TestANodeThatStaysWithoutItsClaimKeepsItsPlaceForAWhile(t *testing.T) {
 		pass(time.Second)
 		for _, h := range []*hall{h, heir} {
 			h.goesOn()
-			h.wants("b", terminate)
+			h.wants("b", terminateClaim)
 			if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "no NodeClaim has its provider ID") {
 				t.Errorf("what is said of it: %v", is)
 			}
@@ -113,7 +113,7 @@ func TestAMachineWithTwoNodesIsLeftAlone(t *testing.T) {
 		h.launches("default", "a", "b", "c")
 		h.breaks(corev1.ConditionTrue, "a")
 		h.passes(10 * time.Minute)
-		h.wants("a", terminate)
+		h.wants("a", terminateClaim)
 		renamed := h.world.nodes["a"].DeepCopy()
 		renamed.Name, renamed.UID = "renamed", "uid-of-renamed"
 		renamed.Status.Conditions[1].Status = corev1.ConditionFalse
@@ -125,7 +125,7 @@ func TestAMachineWithTwoNodesIsLeftAlone(t *testing.T) {
 		}
 		h.world.removeNode("renamed")
 		h.hears()
-		h.wants("a", terminate)
+		h.wants("a", terminateClaim)
 	})
 }
 
@@ -168,7 +168,7 @@ func TestAClaimFindsItsNodeWhenItHasAProviderID(t *testing.T) {
 		h.rests("a")
 		h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Status.ProviderID = "kwok://a" })
 		h.hears()
-		h.wants("a", terminate)
+		h.wants("a", terminateClaim)
 		h.world.removeClaim("claim-a")
 		h.hears()
 		h.rests("a")
@@ -185,7 +185,7 @@ func TestAnUnreadableMarkIsToldOnce(t *testing.T) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
 		spoil := func(text string) {
-			h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = map[string]string{record.MarkAnnotation: text} })
+			h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = map[string]string{ownership.MarkAnnotation: text} })
 			h.hears()
 			for range 3 { // Karpenter writes on
 				h.world.changeClaim("claim-a", sets("Drifted", "", metav1.ConditionTrue))

@@ -22,11 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/ledger"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
@@ -111,7 +111,7 @@ func (s *site) node() *corev1.Node {
 }
 
 // errand is to begin a treatment of a node.
-func (s *site) errand(node *corev1.Node) *errand {
+func (s *site) errand(node *corev1.Node) *task {
 	s.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": "x"}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -119,21 +119,21 @@ func (s *site) errand(node *corev1.Node) *errand {
 	template.SetName("quick")
 	object, err := remediation.Make(template, node, ownerOf(checkNamed("check")))
 	must(s.T, err)
-	return &errand{
-		task: begin, rule: checkRule("check"), node: node, create: object,
+	return &task{
+		kind: createRemediation, rule: checkRule("check"), node: node, create: object,
 		lease: nodelease.Take(nil, node, nodelease.HolderOf("check"), leaseDuration, time.Now()),
 	}
 }
 
 // runs runs an errand, and says that it has that fate.
-func (s *site) runs(e *errand, want treat.Fate) *errandReport {
+func (s *site) runs(e *task, want treat.Result) *taskResult {
 	s.Helper()
 	l := s.loop
-	l.reports = make(chan *errandReport, 1)
-	l.sendErrand(s.Context(), time.Now(), &bed{node: s.name}, e)
-	r := <-l.reports
-	if r.fate != want {
-		s.Fatalf("the fate is %s (%v), want %s", fateNames[r.fate], r.err, fateNames[want])
+	l.taskResults = make(chan *taskResult, 1)
+	l.runTaskInBackground(s.Context(), time.Now(), &nodeTreatments{node: s.name}, e)
+	r := <-l.taskResults
+	if r.result != want {
+		s.Fatalf("the fate is %s (%v), want %s", resultNames[r.result], r.err, resultNames[want])
 	}
 	return r
 }
@@ -167,7 +167,7 @@ func (s *site) beginsUnlocked() {
 	if !r.isCreated || r.isLeased || s.object() == nil {
 		s.Errorf("created %t, locked %t", r.isCreated, r.isLeased)
 	}
-	r = s.runs(&errand{task: lock, node: r.errand.node, lease: r.errand.lease}, treat.Stale)
+	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: r.task.lease}, treat.Stale)
 	if r.err == nil || r.isLeased {
 		s.Errorf("locked %t: %v", r.isLeased, r.err)
 	}
@@ -189,10 +189,10 @@ func (s *site) nodeChanged() {
 // gateClosed says that the loop is asked after the node was locked and looked at, and that
 // its answer counts.
 func (s *site) gateClosed() {
-	s.loop.questions = make(chan question)
+	s.loop.startRequests = make(chan startRequest)
 	asked := make(chan *coordinationv1.Lease, 1)
 	go func() {
-		q := <-s.loop.questions
+		q := <-s.loop.startRequests
 		lease := &coordinationv1.Lease{}
 		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(q.node)}, lease)
 		asked <- lease
@@ -202,7 +202,7 @@ func (s *site) gateClosed() {
 	if lease := <-asked; lease.UID == "" {
 		s.Error("the loop was asked before the node was locked")
 	}
-	if !r.isOff || r.err != nil || s.object() != nil {
+	if !r.calledOff || r.err != nil || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
@@ -233,7 +233,7 @@ func (s *site) answerLost() {
 		}
 		return errBroken
 	}
-	s.runs(e, treat.Unsure)
+	s.runs(e, treat.Unknown)
 	s.onAnswer = nil
 	e.lease.ResourceVersion = "" // it was taken, which nobody knows
 	r := s.runs(e, treat.Stale)
@@ -250,7 +250,7 @@ func (s *site) answerLost() {
 func (s *site) nodeIsThere() {
 	node := s.node()
 	r := s.runs(s.errand(node), treat.Made)
-	e := &errand{task: end, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
+	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
 	if r := s.runs(e, treat.Stale); r.fresh == nil || s.object() == nil {
 		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
 	}
@@ -264,7 +264,7 @@ func (s *site) nodeMadeAgain() {
 	r := s.runs(s.errand(s.node()), treat.Made)
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
-	e := &errand{task: end, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
+	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
 	if s.runs(e, treat.Made); s.object() != nil {
 		s.Error("it is there still")
 	}
@@ -273,8 +273,8 @@ func (s *site) nodeMadeAgain() {
 func (s *site) lockGone() {
 	r := s.runs(s.errand(s.node()), treat.Made)
 	must(s.T, s.api.Delete(s.Context(), r.lease.DeepCopy()))
-	renewed := nodelease.Take(r.lease, r.errand.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
-	r = s.runs(&errand{task: lock, node: r.errand.node, lease: renewed}, treat.Stale)
+	renewed := nodelease.Take(r.lease, r.task.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
+	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: renewed}, treat.Stale)
 	if r.err != nil || !r.isLeased || r.lease != nil {
 		s.Errorf("the report: %+v", r)
 	}
@@ -296,21 +296,21 @@ func (s *site) refused() {
 func reigns(t *testing.T, api client.WithWatch, namespace, identity string) *ward {
 	t.Helper()
 	c := &clinic{t: t}
-	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Announcement) { c.events = append(c.events, word) })
+	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
 	book, inherited, err := ledger.Claim(t.Context(), api, namespace, identity)
 	must(t, err)
-	c.pages = pages{book: book, inherited: inherited, done: make(chan error, 1)}
+	c.ledger = ledgerWriter{ledger: book, restored: inherited, done: make(chan error, 1)}
 	t.Cleanup(c.requests.Wait)
 	return wardIn(t, c)
 }
 
 // asks has a treatment of control-plane node a ask for a place.
-func (w *ward) asks() *errand {
+func (w *ward) asks() *task {
 	w.t.Helper()
 	w.node("a", corev1.ConditionTrue, inControl)
-	e := w.wants("a", begin)
-	w.dispatchErrands(w.t.Context(), time.Now())
-	if b := w.beds["a"]; b.stage != entered || w.nursing > 0 || len(w.pages.beginning) != 1 {
+	e := w.wants("a", createRemediation)
+	w.startTasks(w.t.Context(), time.Now())
+	if b := w.treatments["a"]; b.stage != awaitingLedger || w.tasksRunning > 0 || len(w.ledger.queuedTreatments) != 1 {
 		w.t.Fatalf("it does not wait for the ledger: %+v", b)
 	}
 	return e
@@ -320,33 +320,33 @@ func (s *site) asksForAPage() {
 	t, api, namespace := s.T, s.api, s.name
 	w := reigns(t, api, namespace, "first")
 	e := w.asks()
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
-	b := w.beds["a"]
-	if b.granted != e.entry() || b.asks.Object != "" || b.stage != queued || !slices.Equal(w.pages.begun, []*bed{b}) {
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
+	b := w.treatments["a"]
+	if b.granted != e.ledgerEntry() || b.asks.Object != "" || b.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{b}) {
 		t.Errorf("afterwards: %+v", b)
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
 	must(t, err)
-	if !slices.Equal(named, []ledger.Entry{e.entry()}) {
+	if !slices.Equal(named, []ledger.Entry{e.ledgerEntry()}) {
 		t.Errorf("the page names %+v", named)
 	}
-	w.runs(w.wants("a", begin), "a", treat.Made, w.makes(w.made("a", "quick")))
+	w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
 	w.node("b", corev1.ConditionTrue, inControl)
 	w.rests("b") // one at a time
 	w.node("a", corev1.ConditionFalse, inControl)
-	w.runs(w.wants("a", end), "a", treat.Made)
+	w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
 	w.loses(w.made("a", "quick"))
-	w.runs(w.wants("a", unlock), "a", treat.Made)
-	w.dispatchErrands(t.Context(), time.Now())
-	if w.beds["b"].stage != entered {
-		t.Fatalf("the next one does not ask: %+v", w.beds["b"])
+	w.runs(w.wants("a", releaseLease), "a", treat.Made)
+	w.startTasks(t.Context(), time.Now())
+	if w.treatments["b"].stage != awaitingLedger {
+		t.Fatalf("the next one does not ask: %+v", w.treatments["b"])
 	}
-	w.writePage(t.Context(), time.Now())
-	if err := w.turnPage(<-w.pages.done); !errors.Is(err, ledger.ErrDeposed) {
+	w.writeLedger(t.Context(), time.Now())
+	if err := w.snapshotStored(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("the page is another's, and what is told is %v", err)
 	}
-	if slices.Contains(w.pages.begun, b) {
+	if slices.Contains(w.ledger.treatmentsWithSlots, b) {
 		t.Error("what has arrived is named still")
 	}
 }
@@ -364,27 +364,27 @@ func (s *site) pageFails() {
 	}), namespace, "first")
 	e := w.asks()
 	isBroken.Store(true)
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
-	b := w.beds["a"]
-	if b.stage != entered || b.granted.Object != "" || b.asks.Object != "" || !slices.Equal(w.pages.beginning, []*bed{b}) {
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
+	b := w.treatments["a"]
+	if b.stage != awaitingLedger || b.granted.Object != "" || b.asks.Object != "" || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{b}) {
 		t.Errorf("after a failure: %+v", b)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
 		t.Errorf("the row says %q", message)
 	}
-	if due := w.writePage(t.Context(), time.Now()); due.IsZero() || w.pages.busy {
+	if due := w.writeLedger(t.Context(), time.Now()); due.IsZero() || w.ledger.busy {
 		t.Errorf("it is written again at %v", due)
 	}
 	isBroken.Store(false)
-	w.writePage(t.Context(), w.pages.notBefore)
-	must(t, w.turnPage(<-w.pages.done))
-	if b.granted != e.entry() {
+	w.writeLedger(t.Context(), w.ledger.notBefore)
+	must(t, w.snapshotStored(<-w.ledger.done))
+	if b.granted != e.ledgerEntry() {
 		t.Errorf("afterwards: %+v", b)
 	}
-	w.beds["a"].stage = idle
+	w.treatments["a"].stage = idle
 	w.node("a", corev1.ConditionFalse, inControl) // nobody has sent anything
-	if b := w.beds["a"]; b != nil {
+	if b := w.treatments["a"]; b != nil {
 		t.Errorf("its bed is still there: %+v", b)
 	}
 }
@@ -399,8 +399,8 @@ func (s *site) pageIsTooLarge() {
 	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
 	must(t, api.Update(t.Context(), page))
 	w.asks()
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
 		t.Errorf("the row says %q", message)
 	}
@@ -414,28 +414,28 @@ func (s *site) inherits() {
 	t, api, namespace := s.T, s.api, s.name
 	w := reigns(t, api, namespace, "first")
 	e := w.asks()
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
 
 	heir := reigns(t, api, namespace, "second")
 	heir.node("a", corev1.ConditionFalse, inControl)
-	heir.takeInheritance(time.Now())
+	heir.restore(time.Now())
 	heir.goesOn()
 	due := heir.rests("a")
-	if wait := time.Until(due); wait < longestWay-time.Minute || wait > longestWay {
+	if wait := time.Until(due); wait < maxInFlight-time.Minute || wait > maxInFlight {
 		t.Errorf("what the one before has sent is waited for for %s", wait)
 	}
 	heir.node("b", corev1.ConditionTrue, inControl)
 	if heir.rests("b"); heir.finding("b") != triage.ControlPlaneBusy {
 		t.Errorf("b is %s", heir.finding("b"))
 	}
-	if heir.beds["a"].granted != e.entry() || !slices.Contains(heir.pages.begun, heir.beds["a"]) {
-		t.Errorf("the next page would not name it: %+v", heir.beds["a"])
+	if heir.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(heir.ledger.treatmentsWithSlots, heir.treatments["a"]) {
+		t.Errorf("the next page would not name it: %+v", heir.treatments["a"])
 	}
 	object := heir.made("a", "quick")
 	heir.finds(object) // it arrives
-	heir.wants("a", end)
-	if b := heir.beds["a"]; b.granted.Object != "" || !b.sent.IsZero() {
+	heir.wants("a", deleteRemediation)
+	if b := heir.treatments["a"]; b.granted.Object != "" || !b.sent.IsZero() {
 		t.Errorf("it has arrived, and is waited for: %+v", b)
 	}
 }
@@ -444,20 +444,20 @@ func (s *site) inheritsWhatArrived() {
 	t, api, namespace := s.T, s.api, s.name
 	w := reigns(t, api, namespace, "first")
 	w.asks()
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
 
 	heir := reigns(t, api, namespace, "second")
 	heir.node("a", corev1.ConditionTrue, inControl)
 	heir.finds(heir.made("a", "quick"))
-	heir.takeInheritance(time.Now())
-	if b := heir.beds["a"]; b.granted.Object != "" || len(heir.pages.begun) > 0 {
+	heir.restore(time.Now())
+	if b := heir.treatments["a"]; b.granted.Object != "" || len(heir.ledger.treatmentsWithSlots) > 0 {
 		t.Errorf("it is waited for: %+v", b)
 	}
 	again := reigns(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
-	again.takeInheritance(time.Now())
-	if len(again.pages.begun) != 1 {
+	again.restore(time.Now())
+	if len(again.ledger.treatmentsWithSlots) != 1 {
 		t.Error("what may still be made for an earlier node of that name is not waited for")
 	}
 }
@@ -467,57 +467,57 @@ func (s *site) inheritsNothingEnded() {
 	t, api, namespace := s.T, s.api, s.name
 	w := reigns(t, api, namespace, "first")
 	w.asks()
-	w.writePage(t.Context(), time.Now())
-	must(t, w.turnPage(<-w.pages.done))
+	w.writeLedger(t.Context(), time.Now())
+	must(t, w.snapshotStored(<-w.ledger.done))
 	object := w.made("a", "quick")
-	w.runs(w.wants("a", begin), "a", treat.Made, w.makes(object))
-	if w.writePage(t.Context(), time.Now()); !w.pages.busy {
+	w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
+	if w.writeLedger(t.Context(), time.Now()); !w.ledger.busy {
 		t.Fatal("the page names still what has arrived")
 	}
-	must(t, w.turnPage(<-w.pages.done))
+	must(t, w.snapshotStored(<-w.ledger.done))
 	w.node("a", corev1.ConditionFalse, inControl)
-	w.runs(w.wants("a", end), "a", treat.Made)
+	w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
 	w.loses(object)
 
 	heir := reigns(t, api, namespace, "second")
 	heir.node("a", corev1.ConditionFalse, inControl)
-	heir.takeInheritance(time.Now())
+	heir.restore(time.Now())
 	heir.node("b", corev1.ConditionTrue, inControl)
-	heir.wants("b", begin)
+	heir.wants("b", createRemediation)
 }
 
 // said waits until an inquiry is answered like that.
-func said(t *testing.T, signal <-chan struct{}, q *inquiry[*unstructured.Unstructured], want answer) {
+func said(t *testing.T, signal <-chan struct{}, q *optionalInbox[*unstructured.Unstructured], want availability) {
 	t.Helper()
 	limit := time.After(time.Minute)
 	for {
-		if is, _ := q.said(); is == want {
+		if is, _ := q.availability(); is == want {
 			return
 		}
 		select {
 		case <-signal:
 		case <-limit:
-			is, err := q.said()
+			is, err := q.availability()
 			t.Fatalf("the answer is %d (%v), want %d", is, err, want)
 		}
 	}
 }
 
 // inquires asks for the kinds of the remediator until the test ends.
-func inquires(t *testing.T, api client.WithWatch) (q *inquiry[*unstructured.Unstructured], signal chan struct{}) {
+func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructured.Unstructured], signal chan struct{}) {
 	t.Helper()
 	signal = make(chan struct{}, 1)
 	sample := &unstructured.Unstructured{}
 	sample.SetGroupVersionKind(remediator.Kind)
-	q = newInquiry(signal, sample, objectsFrom(api, remediator.Kind))
-	if is, _ := q.said(); is != noAnswer {
+	q = newOptionalInbox(signal, sample, unstructuredSource(api, remediator.Kind))
+	if is, _ := q.availability(); is != notAnswered {
 		t.Errorf("before anybody asked the answer is %d", is)
 	}
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var log strings.Builder
 	ctx = logr.NewContextWithSlogLogger(ctx, slog.New(slog.NewTextHandler(&log, nil)))
-	go func() { defer close(ended); q.ask(ctx) }()
+	go func() { defer close(ended); q.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
@@ -531,9 +531,9 @@ func inquires(t *testing.T, api client.WithWatch) (q *inquiry[*unstructured.Unst
 func (s *site) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	t, api := s.T, s.api
 	q, signal := inquires(t, api)
-	said(t, signal, q, isAbsent)
+	said(t, signal, q, notServed)
 	must(t, remediator.Install(t.Context(), cluster))
-	said(t, signal, q, isThere)
+	said(t, signal, q, available)
 	if !q.hasSynced() {
 		t.Error("it is there, and was not listed")
 	}
@@ -542,13 +542,13 @@ func (s *site) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	object.SetNamespace(metav1.NamespaceDefault)
 	object.SetName("x")
 	must(t, api.Create(t.Context(), object))
-	for q.take().latest["x"].object == nil {
+	for q.take().changes["x"].object == nil {
 		<-signal
 	}
 	_, err := cluster.Kubectl(t.Context(), "delete", "crd", "exampleremediations."+remediator.GroupVersion.Group)
 	must(t, err)
-	said(t, signal, q, isAbsent)
-	if letter := q.take(); letter.whole == "" && !letter.latest["x"].gone || q.hasSynced() {
+	said(t, signal, q, notServed)
+	if letter := q.take(); letter.listVersion == "" && !letter.changes["x"].gone || q.hasSynced() {
 		t.Errorf("what there was of it is believed to be there: %+v", letter)
 	}
 }
@@ -578,15 +578,15 @@ func (s *site) asksForAKindThatIsThere() {
 			return c.Watch(ctx, list, options...)
 		},
 	}))
-	said(t, signal, q, isBarred)
-	if _, err := q.said(); !apierrors.IsForbidden(err) {
+	said(t, signal, q, accessDenied)
+	if _, err := q.availability(); !apierrors.IsForbidden(err) {
 		t.Errorf("the reason is %v", err)
 	}
 	fault.Store(&errBroken)
-	said(t, signal, q, isBroken)
+	said(t, signal, q, failing)
 	fault.Store(nil)
-	said(t, signal, q, isThere)
-	if letter := q.take(); letter.whole == "" {
+	said(t, signal, q, available)
+	if letter := q.take(); letter.listVersion == "" {
 		t.Error("it is there, and no list has come")
 	}
 }

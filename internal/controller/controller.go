@@ -18,17 +18,17 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/census"
+	"github.com/resourcestack/autohealer/internal/agentlease"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
+	"github.com/resourcestack/autohealer/internal/nodefacts"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/silence"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 // Config is what a controller works with.
@@ -38,7 +38,7 @@ type Config struct {
 	// Nodes is where nodes come from, trimmed as nodewatch does.
 	Nodes cache.ListerWatcherWithContext
 	// Agents is where the Leases of agents come from, and AgentNamespace where they are.
-	Agents         silence.Leases
+	Agents         agentlease.Leases
 	AgentNamespace string
 	// Namespace is where the ledger is kept, and ConfigMaps with sets are read.
 	Namespace string
@@ -46,11 +46,11 @@ type Config struct {
 	Identity string
 	// Repairs is how nodes are replaced.
 	Repairs RepairConfig
-	// Census, if there is one, is told of every node from now on.
-	Census *census.Census
-	// Announce tells users of a change. It must not block, and may be called by several
+	// NodeFacts, if there is one, is told of every node from now on.
+	NodeFacts *nodefacts.Store
+	// Event tells users of a change. It must not block, and may be called by several
 	// goroutines.
-	Announce func(treat.Announcement)
+	Event func(treat.Event)
 	// Metrics may be nil.
 	Metrics *Metrics
 	Logger  *slog.Logger
@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 		missing bool
 	}{
 		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"AgentNamespace", c.AgentNamespace == ""}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
-		{"Announce", c.Announce == nil}, {"Logger", c.Logger == nil},
+		{"Announce", c.Event == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
 			errs = append(errs, errors.New(field.name+" is missing"))
@@ -75,8 +75,8 @@ func (c Config) Validate() error {
 
 // Controller follows the policies of a cluster for as long as it leads.
 type Controller struct {
-	cfg   Config
-	pulse pulse
+	cfg      Config
+	liveness liveness
 }
 
 // New returns a controller that does nothing until it is started.
@@ -95,12 +95,12 @@ func (c *Controller) NeedLeaderElection() bool { return true }
 
 // Start works until ctx ends, or until another has taken over.
 func (c *Controller) Start(ctx context.Context) error {
-	book, inherited, err := c.claim(ctx)
+	book, inherited, err := c.claimLedger(ctx)
 	if err != nil {
 		return err
 	}
 	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
-	agents, err := c.listenToAgents()
+	agents, err := c.newAgentMonitor()
 	if err != nil {
 		return err
 	}
@@ -110,56 +110,56 @@ func (c *Controller) Start(ctx context.Context) error {
 	defer cancel()
 
 	signal := make(chan struct{}, 1)
-	nodes, sets := newMailbox(signal, nodewatch.Same), newMailbox[*v1alpha1.ConditionSet](signal, nil)
+	nodes, sets := newInbox(signal, nodewatch.Same), newInbox[*v1alpha1.ConditionSet](signal, nil)
 	watches.Go(func() { nodes.fill(ctx, &corev1.Node{}, c.cfg.Nodes, c.cfg.Logger) })
 	watches.Go(func() {
-		sets.fill(ctx, &v1alpha1.ConditionSet{}, from(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
+		sets.fill(ctx, &v1alpha1.ConditionSet{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
 	})
-	pinned := newSheets(c.cfg, signal)
-	watches.Go(func() { pinned.readKept(ctx, c.cfg.Logger) })
+	pinned := newConfigMapSets(c.cfg, signal)
+	watches.Go(func() { pinned.readRevisions(ctx, c.cfg.Logger) })
 	watches.Go(func() {
-		pinned.mail.fill(ctx, &corev1.ConfigMap{}, sheetsFrom(c.cfg.Client, c.cfg.Namespace, pinned.tell), c.cfg.Logger)
+		pinned.inbox.fill(ctx, &corev1.ConfigMap{}, configMapSource(c.cfg.Client, c.cfg.Namespace, pinned.setAccess), c.cfg.Logger)
 	})
-	leases := newInquiry(signal, &coordinationv1.Lease{}, from(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
-	watches.Go(func() { leases.ask(ctx) })
-	peers := newInquiry(signal, &coordinationv1.Lease{}, peerFrom(c.cfg.Client))
-	peers.spread = true
-	watches.Go(func() { peers.ask(ctx) })
+	leases := newOptionalInbox(signal, &coordinationv1.Lease{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
+	watches.Go(func() { leases.run(ctx) })
+	peers := newOptionalInbox(signal, &coordinationv1.Lease{}, medik8sLeases(c.cfg.Client))
+	peers.namespaced = true
+	watches.Go(func() { peers.run(ctx) })
 	watches.Go(func() { agents.Run(ctx) })
-	healthChecks := newInquiry(signal, &remediationv1alpha1.NodeHealthCheck{}, from(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
-	watches.Go(func() { healthChecks.ask(ctx) })
-	repairPolicies := newInquiry(signal, &v1alpha1.RepairPolicy{}, from(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
-	watches.Go(func() { repairPolicies.ask(ctx) })
-	blocks, err := c.keepBlocks(signal)
+	healthChecks := newOptionalInbox(signal, &remediationv1alpha1.NodeHealthCheck{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
+	watches.Go(func() { healthChecks.run(ctx) })
+	repairPolicies := newOptionalInbox(signal, &v1alpha1.RepairPolicy{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &v1alpha1.RepairPolicyList{} }))
+	watches.Go(func() { repairPolicies.run(ctx) })
+	blocks, err := c.newRepairBlocks(signal)
 	if err != nil {
 		return err
 	}
 	watches.Go(func() { blocks.Run(ctx) })
-	claims := newInquiry(signal, &karpenter.NodeClaim{}, &companion{
-		source: from(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
-		isLost: func() bool { known, isThere, _ := blocks.Answer(); return known && !isThere },
+	claims := newOptionalInbox(signal, &karpenter.NodeClaim{}, &dependentSource{
+		source: sourceOf(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
+		isLost: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	})
-	watches.Go(func() { claims.ask(ctx) })
+	watches.Go(func() { claims.run(ctx) })
 	l := &loop{
-		cfg:      c.cfg,
-		core:     triage.New(),
-		write:    treat.NewWriter(c.cfg.Client),
-		signal:   signal,
-		nodes:    nodes,
-		sets:     sets,
-		patients: map[string]*patient{},
-		policies: map[string]*policy{},
-		outcomes: make(chan outcome, writers),
-		statuses: make(chan statusOutcome, statusWriters),
-		sheets:   pinned,
-		leases:   leases,
+		cfg:           c.cfg,
+		core:          triage.New(),
+		write:         treat.NewWriter(c.cfg.Client),
+		signal:        signal,
+		nodeInbox:     nodes,
+		setInbox:      sets,
+		nodeStates:    map[string]*nodeState{},
+		sets:          map[string]*conditionSet{},
+		writeResults:  make(chan writeResult, writers),
+		statusResults: make(chan statusResult, statusWriters),
+		configMaps:    pinned,
+		leaseInbox:    leases,
 		checks: checks{
-			mail:      healthChecks,
-			peer:      peer{mail: peers, leases: map[string]tenure{}},
+			inbox:     healthChecks,
+			medik8s:   medik8sLeader{inbox: peers, leases: map[string]observedLease{}},
 			known:     map[string]*check{},
 			templates: map[remediation.Template]*unstructured.Unstructured{},
-			kinds: kinds{
-				client: c.cfg.Client, signal: signal, known: map[schema.GroupVersionKind]*kind{},
+			watches: dynamicWatches{
+				client: c.cfg.Client, signal: signal, known: map[schema.GroupVersionKind]*dynamicWatch{},
 				watch: func(work func(context.Context)) context.CancelFunc {
 					ctx, stop := context.WithCancel(ctx)
 					watches.Go(func() { work(ctx) })
@@ -167,50 +167,50 @@ func (c *Controller) Start(ctx context.Context) error {
 				},
 			},
 		},
-		repairs:        newRepairs(c.cfg.Repairs, repairPolicies, blocks),
-		machines:       newMachines(claims),
-		beds:           map[string]*bed{},
-		homes:          map[string]*bed{},
-		reports:        make(chan *errandReport, nurses),
-		checkStatuses:  make(chan checkStatusOutcome, statusWriters),
-		policyStatuses: make(chan policyStatusOutcome, statusWriters),
-		pulse:          &c.pulse,
-		pages:          pages{book: book, inherited: inherited, kept: book.Kept(), done: make(chan error, 1)},
-		startedAt:      time.Now(),
+		repairs:             newRepairs(c.cfg.Repairs, repairPolicies, blocks),
+		nodeClaims:          newNodeClaims(claims),
+		treatments:          map[string]*nodeTreatments{},
+		treatmentsByObject:  map[string]*nodeTreatments{},
+		taskResults:         make(chan *taskResult, maxConcurrentTasks),
+		checkStatusResults:  make(chan checkStatusResult, statusWriters),
+		repairStatusResults: make(chan repairStatusResult, statusWriters),
+		liveness:            &c.liveness,
+		ledger:              ledgerWriter{ledger: book, restored: inherited, kept: book.Kept(), done: make(chan error, 1)},
+		startedAt:           time.Now(),
 	}
 	return l.run(ctx)
 }
 
-// listenToAgents returns who calls them silent. It shares nothing with the loop: what
+// newAgentMonitor returns who calls them silent. It shares nothing with the loop: what
 // it writes, the loop sees as it sees what agents write.
-func (c *Controller) listenToAgents() (*silence.Keeper, error) {
-	return silence.NewKeeper(silence.Config{
+func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
+	return agentlease.NewMonitor(agentlease.Config{
 		Leases:    c.cfg.Agents,
-		Hands:     silence.NewHands(c.cfg.Client, c.cfg.AgentNamespace),
+		Client:    agentlease.NewClient(c.cfg.Client, c.cfg.AgentNamespace),
 		Namespace: c.cfg.AgentNamespace,
-		Announce:  c.cfg.Announce,
-		Wrote:     func(fate treat.Fate) { c.cfg.Metrics.wrote("nodes/status", fate) },
-		Count:     c.cfg.Metrics.heard,
+		Event:     c.cfg.Event,
+		Wrote:     func(fate treat.Result) { c.cfg.Metrics.wrote("nodes/status", fate) },
+		Count:     c.cfg.Metrics.agentsHeard,
 		Logger:    c.cfg.Logger,
 	})
 }
 
-// keepBlocks returns who knows which repair blocks are in force. It shares nothing with
+// newRepairBlocks returns who knows which repair blocks are in force. It shares nothing with
 // the loop, which takes from it what has changed.
-func (c *Controller) keepBlocks(signal chan<- struct{}) (*poolblock.Keeper, error) {
+func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store, error) {
 	r := c.cfg.Repairs
-	return poolblock.NewKeeper(poolblock.Config{
+	return repairblock.NewStore(repairblock.Config{
 		Client:    c.cfg.Client,
 		Namespace: c.cfg.Namespace,
-		Judge: func(pool string, block *v1alpha1.RepairSpec) error {
+		Check: func(pool string, block *v1alpha1.RepairSpec) error {
 			named := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}, Spec: karpenter.NodePoolSpec{Repair: block}}
-			return vet.StandingNodePool(vet.NodePoolCase{Pool: named, Repairs: vet.Repairs{Statements: r.Karpenter}}).Err()
+			return validate.StandingNodePool(validate.NodePoolCase{Pool: named, Repairs: validate.Repairs{Statements: r.Karpenter}}).Err()
 		},
-		Restore:  r.RestoreSchema,
-		Schema:   r.Schema,
-		Announce: c.cfg.Announce,
-		Wrote:    c.cfg.Metrics.wrote,
-		Count:    c.cfg.Metrics.blocks,
+		Restore: r.RestoreSchema,
+		Schema:  r.Schema,
+		Event:   c.cfg.Event,
+		Wrote:   c.cfg.Metrics.wrote,
+		Count:   c.cfg.Metrics.blocks,
 		Changed: func() {
 			select {
 			case signal <- struct{}{}:
@@ -221,9 +221,9 @@ func (c *Controller) keepBlocks(signal chan<- struct{}) (*poolblock.Keeper, erro
 	})
 }
 
-// claim takes the ledger over. An API server that is not there yet, or rights
+// claimLedger takes the ledger over. An API server that is not there yet, or rights
 // that are not, are waited for: who leads must not give up what others wait for.
-func (c *Controller) claim(ctx context.Context) (*ledger.Ledger, []ledger.Entry, error) {
+func (c *Controller) claimLedger(ctx context.Context) (*ledger.Ledger, []ledger.Entry, error) {
 	for failures := 1; ; failures++ {
 		book, inherited, err := ledger.Claim(ctx, c.cfg.Client, c.cfg.Namespace, c.cfg.Identity)
 		if err == nil || errors.Is(err, ledger.ErrUnreadable) {

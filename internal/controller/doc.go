@@ -16,7 +16,7 @@
 // # Who is followed
 //
 // A webhook judges a set before it is stored, if there is one, and it may have been
-// off. So the loop judges every set again by the same rules (internal/vet) once nodes and
+// off. So the loop judges every set again by the same rules (internal/validate) once nodes and
 // sets have come in. One that is refused is not followed, and its status says why.
 // What a status says has been accepted, in this version, is held against the other
 // sets only and never against the nodes: whoever takes over in the middle of a storm

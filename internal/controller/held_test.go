@@ -99,11 +99,11 @@ func (h *hall) settle() string {
 		}
 	}
 	for _, event := range h.events {
-		if event.What == treat.PoolHeld || event.What == treat.PoolReleased {
-			fmt.Fprintln(&out, event.Words)
+		if event.EventReason == treat.PoolHeld || event.EventReason == treat.PoolReleased {
+			fmt.Fprintln(&out, event.Message)
 		}
 	}
 	h.events = nil
-	fmt.Fprintf(&out, "%s failed in a row: %d\n", time.Now().UTC().Format(time.TimeOnly), h.repairs.counts["default"].tries.failed)
+	fmt.Fprintf(&out, "%s failed in a row: %d\n", time.Now().UTC().Format(time.TimeOnly), h.repairs.counts["default"].failures.failed)
 	return out.String()
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // locked has a lock renewed.
-func (w *ward) locked(r *errandReport) {
-	r.lease, r.isLeased = r.errand.lease.DeepCopy(), true
+func (w *ward) locked(r *taskResult) {
+	r.lease, r.isLeased = r.task.lease.DeepCopy(), true
 	r.lease.ResourceVersion = w.nextVersion()
 }
 
@@ -24,14 +24,14 @@ func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
 		began := time.Now()
 		w.treats("a")
 		renewals := 0
-		for time.Since(began) < longestWork {
+		for time.Since(began) < maxWork {
 			due := w.rests("a")
 			if wait := time.Until(due); wait <= 0 || wait > leaseDuration/2 {
 				t.Fatalf("the lock is looked at in %s", wait)
 			}
 			w.passes(time.Until(due))
 			e, _ := w.next("a")
-			if e == nil || e.task != lock {
+			if e == nil || e.kind != takeLease {
 				break
 			}
 			renewals++
@@ -40,10 +40,10 @@ func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
 		if renewals != 5 { // after 5, 10, 15, 20 and 25 minutes
 			t.Errorf("it was renewed %d times", renewals)
 		}
-		w.runs(w.wants("a", note), "a", treat.Made, func(r *errandReport) { r.version = w.nextVersion() })
-		w.runs(w.wants("a", unlock), "a", treat.Made)
-		if due := w.rests("a"); !due.IsZero() || w.beds["a"].lease != nil {
-			t.Errorf("after half an hour there is %v, looked at %v", w.beds["a"].lease, due)
+		w.runs(w.wants("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wants("a", releaseLease), "a", treat.Made)
+		if due := w.rests("a"); !due.IsZero() || w.treatments["a"].lease != nil {
+			t.Errorf("after half an hour there is %v, looked at %v", w.treatments["a"].lease, due)
 		}
 	})
 }
@@ -58,13 +58,13 @@ func TestWhoeverLocksANodeIsWaitedFor(t *testing.T) {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
 		w.passes(time.Until(due))
-		w.wants("a", begin)
+		w.wants("a", createRemediation)
 	})
 }
 
 // heldFor lets time pass until a node is unlocked, and says how long that took. Notes
 // have the fate that is asked for.
-func (w *ward) heldFor(node string, notes treat.Fate, atMost time.Duration) time.Duration {
+func (w *ward) heldFor(node string, notes treat.Result, atMost time.Duration) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	for time.Since(began) < atMost {
@@ -72,14 +72,14 @@ func (w *ward) heldFor(node string, notes treat.Fate, atMost time.Duration) time
 		switch {
 		case e == nil:
 			w.passes(max(time.Millisecond, min(time.Until(due), time.Minute)))
-		case e.task == unlock:
+		case e.kind == releaseLease:
 			return time.Since(began)
-		case e.task == lock:
+		case e.kind == takeLease:
 			w.runs(e, node, treat.Made, w.locked)
-		case e.task == note:
-			w.runs(e, node, notes, func(r *errandReport) { r.version = w.nextVersion() })
+		case e.kind == annotateRemediation:
+			w.runs(e, node, notes, func(r *taskResult) { r.version = w.nextVersion() })
 		default:
-			w.t.Fatalf("%s is to be done", e.task)
+			w.t.Fatalf("%s is to be done", e.kind)
 		}
 	}
 	w.t.Fatalf("the node is locked for %s", atMost)
@@ -97,14 +97,14 @@ func TestARemediatorIsToldToStopBeforeTheNodeIsUnlocked(t *testing.T) {
 					says(remediation.SucceededCondition, metav1.ConditionFalse)(object)
 					w.finds(object)
 				} else {
-					w.passes(longestWork)
+					w.passes(maxWork)
 				}
-				e := w.wants("a", note)
-				if e.notes[remediation.TimedOutAnnotation] == nil {
-					t.Errorf("noted: %v", e.notes)
+				e := w.wants("a", annotateRemediation)
+				if e.annotations[remediation.TimedOutAnnotation] == nil {
+					t.Errorf("noted: %v", e.annotations)
 				}
 				w.runs(e, "a", treat.Refused)
-				if held := w.heldFor("a", treat.Refused, 3*longestWork); held < longestWork/2 || held > 2*longestWork {
+				if held := w.heldFor("a", treat.Refused, 3*maxWork); held < maxWork/2 || held > 2*maxWork {
 					t.Errorf("it cannot be told, and the node is locked for %s more", held)
 				}
 			})
@@ -116,13 +116,13 @@ func TestTheLockOnAHealthyNodeEnds(t *testing.T) {
 	openWard(t, func(w *ward) {
 		w.treats("a")
 		w.node("a", corev1.ConditionFalse)
-		if held := w.heldFor("a", treat.Made, 5*time.Hour); held < longestWork || held > longestWork+leaseDuration {
+		if held := w.heldFor("a", treat.Made, 5*time.Hour); held < maxWork || held > maxWork+leaseDuration {
 			t.Errorf("it is locked for %s", held)
 		}
 		if w.finding("a") != triage.Recovering {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
-		for _, o := range w.beds["a"].objects {
+		for _, o := range w.treatments["a"].objects {
 			if o.TimedOut {
 				t.Error("who waits for somebody's word was told that its time is up")
 			}
@@ -141,7 +141,7 @@ func TestAPauseStopsNoTimeout(t *testing.T) {
 		if held := w.heldFor("a", treat.Made, time.Hour); held > time.Minute {
 			t.Errorf("its time is up, and the node is locked for %s more", held)
 		}
-		if o := w.beds["a"].of(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
+		if o := w.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
 			t.Errorf("it was not told: %+v", o)
 		}
 	}, inSteps)

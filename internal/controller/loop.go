@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -33,66 +33,66 @@ type loop struct {
 	core  *triage.Core
 	write *treat.Writer
 
-	signal <-chan struct{}
-	nodes  *mailbox[*corev1.Node]
-	sets   *mailbox[*v1alpha1.ConditionSet]
-	sheets *sheets
-	loaded bool
+	signal     <-chan struct{}
+	nodeInbox  *inbox[*corev1.Node]
+	setInbox   *inbox[*v1alpha1.ConditionSet]
+	configMaps *configMapSets
+	loaded     bool
 
-	patients map[string]*patient
-	policies map[string]*policy
-	vetting  vetting
-	unowned  unowned
+	nodeStates map[string]*nodeState
+	sets       map[string]*conditionSet
+	validation setValidation
+	unowned    unowned
 
-	checks   checks
-	repairs  repairs
-	machines machines
-	leases   *inquiry[*coordinationv1.Lease] // of nodes
-	beds     map[string]*bed
-	homes    map[string]*bed // of remediation objects, by kind, namespace and name
-	remains  remains
-	bedAlarm time.Time  // when a bed is to be looked at, zero for never
-	errands  fifo[*bed] // with something to do
-	nursing  int        // errands that are being run
-	reports  chan *errandReport
+	checks             checks
+	repairs            repairs
+	nodeClaims         nodeClaims
+	leaseInbox         *optionalInbox[*coordinationv1.Lease] // of nodes
+	treatments         map[string]*nodeTreatments
+	treatmentsByObject map[string]*nodeTreatments // of remediation objects, by kind, namespace and name
+	orphans            orphanedRemediations
+	nextTreatmentDue   time.Time              // when a bed is to be looked at, zero for never
+	taskQueue          queue[*nodeTreatments] // with something to do
+	tasksRunning       int                    // errands that are being run
+	taskResults        chan *taskResult
 
-	questions chan question // whether a treatment may still begin; nil while the loop does not run
-	asked     []question    // to be answered after the round
-	stopped   chan struct{} // closed when the loop has ended
+	startRequests chan startRequest // whether a treatment may still begin; nil while the loop does not run
+	answered      []startRequest    // to be answered after the round
+	stopped       chan struct{}     // closed when the loop has ended
 
-	queue    fifo[*patient] // with something to do
-	delayed  []*patient     // likewise, but not now
-	writing  int
-	outcomes chan outcome
+	writeQueue    queue[*nodeState] // with something to do
+	delayed       []*nodeState      // likewise, but not now
+	writesRunning int
+	writeResults  chan writeResult
 
-	statusWriting  int
-	statuses       chan statusOutcome
-	checkStatuses  chan checkStatusOutcome
-	policyStatuses chan policyStatusOutcome
+	statusWritesRunning int
+	statusResults       chan statusResult
+	checkStatusResults  chan checkStatusResult
+	repairStatusResults chan repairStatusResult
 
 	statusAt   time.Time // when statuses are to be looked at, zero for never
 	statusLast time.Time
 
-	pages     pages
-	requests  sync.WaitGroup
-	pulse     *pulse
-	putOffs   teller
-	refusals  teller
-	retired   map[triage.RuleID]time.Time // policies that are gone: when their counts may go
-	startedAt time.Time
+	ledger       ledgerWriter
+	requests     sync.WaitGroup
+	liveness     *liveness
+	retryLog     logLimiter
+	refusalLog   logLimiter
+	retiredRules map[triage.RuleID]time.Time // policies that are gone: when their counts may go
+	startedAt    time.Time
 }
 
 // run works until ctx ends or the ledger is lost.
 func (l *loop) run(ctx context.Context) error {
 	defer l.requests.Wait()
 	defer l.cfg.Metrics.leading.Set(0)
-	defer l.cfg.Metrics.sheetsRead.Set(0)
+	defer l.cfg.Metrics.configMapsRead.Set(0)
 	defer l.cfg.Metrics.unknown.Reset()
 	alarm := time.NewTimer(0)
 	defer alarm.Stop()
-	l.pulse.rests(time.Now())
-	defer l.pulse.ends()
-	l.questions, l.stopped = make(chan question), make(chan struct{})
+	l.liveness.sleeping(time.Now())
+	defer l.liveness.stopped()
+	l.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
 	defer close(l.stopped)
 	for {
 		select {
@@ -100,33 +100,33 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		case <-l.signal:
 		case <-alarm.C:
-		case o := <-l.outcomes:
-			l.heed(o)
-		case o := <-l.statuses:
-			l.heedStatus(o)
-		case o := <-l.checkStatuses:
-			l.heedCheckStatus(o)
-		case o := <-l.policyStatuses:
-			l.heedPolicyStatus(o)
-		case r := <-l.reports:
-			l.heedErrand(r)
-		case q := <-l.questions:
-			l.hear(q)
-		case o := <-l.sheets.done:
-			l.heedShelf(time.Now(), o)
-		case a := <-l.sheets.access:
-			l.heedAccess(a)
-		case err := <-l.pages.done:
-			if err := l.turnPage(err); err != nil {
+		case o := <-l.writeResults:
+			l.handleWriteResult(o)
+		case o := <-l.statusResults:
+			l.handleStatusResult(o)
+		case o := <-l.checkStatusResults:
+			l.handleCheckStatusResult(o)
+		case o := <-l.repairStatusResults:
+			l.handleRepairStatusResult(o)
+		case r := <-l.taskResults:
+			l.handleTaskResult(r)
+		case q := <-l.startRequests:
+			l.queueStartRequest(q)
+		case o := <-l.configMaps.done:
+			l.handleRevisionResult(time.Now(), o)
+		case a := <-l.configMaps.access:
+			l.handleAccess(a)
+		case err := <-l.ledger.done:
+			if err := l.snapshotStored(err); err != nil {
 				return err
 			}
 		}
-		rest := longestRest
+		rest := maxSleep
 		if due := l.round(ctx); !due.IsZero() {
 			rest = min(rest, max(0, time.Until(due)))
 		}
-		l.answerQuestions()
-		l.pulse.rests(time.Now().Add(rest))
+		l.answerStartRequests()
+		l.liveness.sleeping(time.Now().Add(rest))
 		alarm.Reset(rest)
 	}
 }
@@ -135,62 +135,62 @@ func (l *loop) run(ctx context.Context) error {
 // with its plan, and returns when the next round is due, zero if nothing will be.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
-	if !l.loaded && (!l.nodes.hasSynced() || !l.sets.hasSynced() || !l.sheets.canBeRead() && len(l.sheets.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
+	if !l.loaded && (!l.nodeInbox.hasSynced() || !l.setInbox.hasSynced() || !l.configMaps.canBeRead() && len(l.configMaps.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
 		return time.Time{} // the mailboxes will call
 	}
 	l.takeSets(now)
 	if !l.loaded {
-		l.vetSets(now, false) // so that nodes meet rules, and not each rule all nodes
+		l.validateSetsDue(now, false) // so that nodes meet rules, and not each rule all nodes
 	}
 	l.takeRepairs(now)
 	l.takeClaims(now) // so that what is allowed is known before anything is decided
-	l.tellAllowances(now)
+	l.updateAllowances(now)
 	l.takeNodes(now)
-	l.vetSets(now, true)
-	l.takeSheets(now) // which are held against the sets that are followed
-	l.vetSets(now, true)
+	l.validateSetsDue(now, true)
+	l.takeConfigMaps(now) // which are held against the sets that are followed
+	l.validateSetsDue(now, true)
 	proving := l.proveSets(now) // before a plan is carried out that the nodes speak against
 	l.takeChecks(now)
 	l.takeObjects(now) // of nodes that are known, and for rules that are not yet
 	l.followChecks(now)
 	l.followRepairs(now)
 	if !l.loaded {
-		if l.cfg.Census != nil {
-			l.cfg.Census.Take()
+		if l.cfg.NodeFacts != nil {
+			l.cfg.NodeFacts.Takeover()
 		}
-		l.takeInheritance(now)
-		l.tellAllowances(now) // which it may have changed
+		l.restore(now)
+		l.updateAllowances(now) // which it may have changed
 		l.loaded = true
-		l.lookAtRemains(now)
+		l.checkOrphans(now)
 		l.core.Loaded(now)
-		for node := range l.beds {
-			l.tend(now, node)
+		for node := range l.treatments {
+			l.reconcileTreatments(now, node)
 		}
 		l.cfg.Metrics.leading.Set(1)
-		l.cfg.Logger.Info("loaded", "nodes", len(l.patients), "conditionSets", len(l.policies), "nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.machines.known), "after", time.Since(l.startedAt).String())
+		l.cfg.Logger.Info("loaded", "nodes", len(l.nodeStates), "conditionSets", len(l.sets), "nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.nodeClaims.byName), "after", time.Since(l.startedAt).String())
 	}
-	l.lookAtRemains(now)
-	judging := l.judgeWaiting(now)
+	l.checkOrphans(now)
+	judging := l.validateWaiting(now)
 	l.reportUnowned(now)
 	l.core.Advance(now)
-	l.considerWoken(now)
+	l.reconcileWoken(now)
 	l.retry(now)
-	waking := l.wakeBeds(now)
-	l.considerWoken(now)
-	l.dispatch(ctx, now)
-	l.dispatchErrands(ctx, now)
-	l.considerWoken(now)
-	allowing := l.tellAllowances(now)
-	due := earliest(l.retry(now), earliest(allowing, l.writePage(ctx, now)))
-	if l.queue.len() > 0 && l.writing < writers || l.errands.len() > 0 && l.nursing < nurses { // a last look changed a plan
+	waking := l.runDueTreatments(now)
+	l.reconcileWoken(now)
+	l.startWrites(ctx, now)
+	l.startTasks(ctx, now)
+	l.reconcileWoken(now)
+	allowing := l.updateAllowances(now)
+	due := earliest(l.retry(now), earliest(allowing, l.writeLedger(ctx, now)))
+	if l.writeQueue.len() > 0 && l.writesRunning < writers || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a last look changed a plan
 		due = now
 	}
-	due = earliest(earliest(due, l.tendShelf(ctx, now)), l.writeStatuses(ctx, now))
+	due = earliest(earliest(due, l.writeRevisions(ctx, now)), l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
-	due = earliest(earliest(due, earliest(judging, proving)), earliest(earliest(waking, l.bedAlarm), l.checks.peer.until()))
-	return earliest(due, earliest(l.sumUp(now), l.forgetRetired(now)))
+	due = earliest(earliest(due, earliest(judging, proving)), earliest(earliest(waking, l.nextTreatmentDue), l.checks.medik8s.until()))
+	return earliest(due, earliest(l.logSuppressed(now), l.forgetRetired(now)))
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -202,36 +202,36 @@ func earliest(a, b time.Time) time.Time {
 
 // takeNodes lets the core know of the nodes that have changed.
 func (l *loop) takeNodes(now time.Time) {
-	letter := l.nodes.take()
-	if letter.whole != "" {
-		for name, p := range l.patients {
+	letter := l.nodeInbox.take()
+	if letter.listVersion != "" {
+		for name, p := range l.nodeStates {
 			// One that was read afresh may be younger than the list.
-			if _, there := letter.latest[name]; !there && !olderVersion(letter.whole, p.node.ResourceVersion) {
-				l.forget(now, p)
+			if _, there := letter.changes[name]; !there && !olderVersion(letter.listVersion, p.node.ResourceVersion) {
+				l.removeNode(now, p)
 			}
 		}
 	}
-	facts := make([]triage.Node, 0, len(letter.latest))
-	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
-		a := letter.latest[name]
-		p := l.patients[name]
+	facts := make([]triage.Node, 0, len(letter.changes))
+	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
+		a := letter.changes[name]
+		p := l.nodeStates[name]
 		switch {
 		case a.gone:
 			if p != nil && !older(a.object, p.node) {
-				l.forget(now, p)
+				l.removeNode(now, p)
 			}
 		case p != nil && !isNews(p.node, a.object): // our own write told us before the watch did
 		case p != nil && nodewatch.Same(p.node, a.object): // a heartbeat
-			p.know(a.object, p.seen)
+			p.setNode(a.object, p.seen)
 		default:
-			facts = append(facts, l.learn(a.object, a.at))
+			facts = append(facts, l.upsertNode(a.object, a.at))
 		}
 	}
 	l.core.Observe(now, facts...)
-	l.attendStirred(now)
+	l.reobserveDirty(now)
 	// Somebody else's taint that served may be gone, which is no fact of the core.
 	for i := range facts {
-		l.consider(now, l.patients[facts[i].Name])
+		l.reconcileNode(now, l.nodeStates[facts[i].Name])
 	}
 }
 
@@ -251,34 +251,34 @@ func olderVersion(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// learn takes over a newer version of a node.
-func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
-	p := l.patients[node.Name]
+// upsertNode takes over a newer version of a node.
+func (l *loop) upsertNode(node *corev1.Node, at time.Time) triage.Node {
+	p := l.nodeStates[node.Name]
 	if p == nil {
-		p = &patient{}
-		l.patients[node.Name] = p
+		p = &nodeState{}
+		l.nodeStates[node.Name] = p
 	}
 	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // another set may select it now
 		l.lookAtStatuses(at)
 	}
 	before := p.node
-	l.machines.tie(before, node)
-	p.know(node, at)
-	if before == nil || before.Annotations[record.Annotation] != node.Annotations[record.Annotation] {
-		note, _ := record.Read(node.Annotations) // unreadable: that is told below
-		l.cfg.Metrics.keptMore("record", note.CountUnknown()-p.unknown)
+	l.nodeClaims.link(before, node)
+	p.setNode(node, at)
+	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
+		note, _ := ownership.Read(node.Annotations) // unreadable: that is told below
+		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-p.unknown)
 		p.unknown = note.CountUnknown()
 	}
 	if before != nil { // which may have had another machine
-		l.weighNode(before)
+		l.recountNode(before)
 	}
-	l.weighNode(node)
+	l.recountNode(node)
 	facts, err := observe.Node(node)
-	l.addCare(at, p, &facts)
+	l.addTreatmentFacts(at, p, &facts)
 	l.unowned.update(p, unownedOn(node))
-	l.vetting.moved, l.vetting.toProve, l.sheets.moved = true, true, true
-	if l.cfg.Census != nil {
-		l.cfg.Census.Observe(facts)
+	l.validation.changed, l.validation.toProve, l.configMaps.changed = true, true, true
+	if l.cfg.NodeFacts != nil {
+		l.cfg.NodeFacts.Observe(facts)
 	}
 	if !slices.Equal(p.ours, facts.Taints) {
 		p.ours = facts.Taints
@@ -288,66 +288,66 @@ func (l *loop) learn(node *corev1.Node, at time.Time) triage.Node {
 		p.unreadable = unreadable
 		if unreadable {
 			l.cfg.Logger.Error("record unreadable", "node", node.Name, "err", err)
-			l.cfg.Announce(treat.Announcement{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Trouble: unreadableRecord(err)})
+			l.cfg.Event(treat.Event{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecord(err)})
 		}
 	}
 	return facts
 }
 
-func (l *loop) forget(now time.Time, p *patient) {
+func (l *loop) removeNode(now time.Time, p *nodeState) {
 	name := p.node.Name
 	l.core.Forget(now, name)
-	l.vetting.moved, l.vetting.toProve, l.sheets.moved = true, true, true
-	if l.cfg.Census != nil {
-		l.cfg.Census.Forget(name)
+	l.validation.changed, l.validation.toProve, l.configMaps.changed = true, true, true
+	if l.cfg.NodeFacts != nil {
+		l.cfg.NodeFacts.Forget(name)
 	}
 	l.noteFindings(now, p, nil)
 	l.lookAtStatuses(now)
 	for _, policy := range p.shadowed {
-		l.repairs.shadow(policy, name, false)
+		l.repairs.noteShadowed(policy, name, false)
 	}
 	l.unowned.update(p, nil)
-	l.machines.untie(p.node)
-	l.cfg.Metrics.keptMore("record", -p.unknown)
+	l.nodeClaims.unlink(p.node)
+	l.cfg.Metrics.addUnknownEntries("record", -p.unknown)
 	p.terminatedBy = triage.RuleID{}
-	l.weighNode(p.node)
+	l.recountNode(p.node)
 	p.gone = true
-	delete(l.patients, name)
-	l.tend(now, name)
+	delete(l.nodeStates, name)
+	l.reconcileTreatments(now, name)
 }
 
 // takeSets takes in the policies that have changed.
 func (l *loop) takeSets(now time.Time) {
-	letter := l.sets.take()
-	if letter.whole != "" {
-		for name, pol := range l.policies {
-			if _, there := letter.latest[name]; !there && pol.isInAPI() {
-				l.dropSet(now, name)
+	letter := l.setInbox.take()
+	if letter.listVersion != "" {
+		for name, pol := range l.sets {
+			if _, there := letter.changes[name]; !there && pol.isInAPI() {
+				l.removeSet(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
-		if a := letter.latest[name]; a.gone {
-			l.dropSet(now, name)
+	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
+		if a := letter.changes[name]; a.gone {
+			l.removeSet(now, name)
 		} else {
 			l.followSet(now, a.object)
 		}
 	}
-	if l.vetting.due && !l.sheets.judgeAt.IsZero() { // what has changed may have been in a ConfigMap's way
-		l.sheets.judgeAt, l.sheets.moved = now, true
+	if l.validation.due && !l.configMaps.judgeAt.IsZero() { // what has changed may have been in a ConfigMap's way
+		l.configMaps.judgeAt, l.configMaps.changed = now, true
 	}
 }
 
-// considerWoken looks at every node whose plan may ask for something else than
+// reconcileWoken looks at every node whose plan may ask for something else than
 // before. Until everything is known, no plan is what it will be.
-func (l *loop) considerWoken(now time.Time) {
+func (l *loop) reconcileWoken(now time.Time) {
 	for l.loaded {
 		name, ok := l.core.NextWoken()
 		if !ok {
 			return
 		}
-		if p := l.patients[name]; p != nil {
-			l.consider(now, p)
+		if p := l.nodeStates[name]; p != nil {
+			l.reconcileNode(now, p)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -24,15 +24,15 @@ type Metrics struct {
 	behind   *prometheus.GaugeVec
 	unknown  *prometheus.GaugeVec
 
-	checkNodes    *prometheus.GaugeVec
-	checkWaiting  *prometheus.GaugeVec
-	checkDisabled *prometheus.GaugeVec
-	treatments    *prometheus.CounterVec
-	toRemediation *prometheus.HistogramVec
-	toRecovery    *prometheus.HistogramVec
-	isBack        prometheus.Gauge
-	sheetsRead    prometheus.Gauge
-	agents        *prometheus.GaugeVec
+	checkNodes     *prometheus.GaugeVec
+	checkWaiting   *prometheus.GaugeVec
+	checkDisabled  *prometheus.GaugeVec
+	treatments     *prometheus.CounterVec
+	toRemediation  *prometheus.HistogramVec
+	toRecovery     *prometheus.HistogramVec
+	deferring      prometheus.Gauge
+	configMapsRead prometheus.Gauge
+	agents         *prometheus.GaugeVec
 
 	repairNodes  *prometheus.GaugeVec
 	repairFrom   *prometheus.GaugeVec
@@ -83,7 +83,7 @@ func NewMetrics() *Metrics {
 			Name: "autohealer_leading",
 			Help: "Whether this replica leads and has loaded all nodes and sets (1) or not (0).",
 		}),
-		sheetsRead: prometheus.NewGauge(prometheus.GaugeOpts{
+		configMapsRead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_configmaps_followed",
 			Help: "1 on the replica that leads and has read all ConfigMaps with sets; 0 on it means that a right is missing for that.",
 		}),
@@ -121,7 +121,7 @@ func NewMetrics() *Metrics {
 			Help:    "Time from when a remediation was begun to when it was removed because the node had recovered.",
 			Buckets: []float64{1, 5, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200},
 		}, []string{"nodehealthcheck"}),
-		isBack: prometheus.NewGauge(prometheus.GaugeOpts{
+		deferring: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "autohealer_nodehealthcheck_standing_back",
 			Help: "Whether NodeHealthChecks are left to another controller (1) or followed (0).",
 		}),
@@ -179,29 +179,31 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.sheetsRead, m.unknown,
-		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.isBack, m.agents,
+	return []prometheus.Collector{m.nodes, m.placed, m.removed, m.latency, m.writes, m.waiting, m.accepted, m.events, m.leading, m.behind, m.configMapsRead, m.unknown,
+		m.checkNodes, m.checkWaiting, m.checkDisabled, m.treatments, m.toRemediation, m.toRecovery, m.deferring, m.agents,
 		m.repairNodes, m.repairFrom, m.repairs, m.repairAfter, m.readyTimeout, m.poolHeld, m.poolBlocks}
 }
 
-var fateNames = map[treat.Fate]string{
-	treat.Made: "made", treat.Stale: "stale", treat.Busy: "busy", treat.Refused: "refused", treat.Unsure: "unsure",
+var resultNames = map[treat.Result]string{
+	treat.Made: "made", treat.Stale: "stale", treat.Busy: "busy", treat.Refused: "refused", treat.Unknown: "unsure",
 }
 
-func (m *Metrics) wrote(resource string, fate treat.Fate) {
-	m.writes.WithLabelValues(resource, fateNames[fate]).Inc()
+func (m *Metrics) wrote(resource string, fate treat.Result) {
+	m.writes.WithLabelValues(resource, resultNames[fate]).Inc()
 }
 
-// kept tells how much there is in a format that this version does not know.
-func (m *Metrics) kept(format string, n int) { m.unknown.WithLabelValues(format).Set(float64(n)) }
+// unknownEntries tells how much there is in a format that this version does not know.
+func (m *Metrics) unknownEntries(format string, n int) {
+	m.unknown.WithLabelValues(format).Set(float64(n))
+}
 
-// keptMore tells that there is more of it, or less.
-func (m *Metrics) keptMore(format string, n int) {
+// addUnknownEntries tells that there is more of it, or less.
+func (m *Metrics) addUnknownEntries(format string, n int) {
 	m.unknown.WithLabelValues(format).Add(float64(n))
 }
 
 // population tells the counts of a set.
-func (m *Metrics) population(set string, counts triage.Population, t tally, isFollowed bool) {
+func (m *Metrics) population(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "matched": counts.Sick, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
 	} {
@@ -210,12 +212,12 @@ func (m *Metrics) population(set string, counts triage.Population, t tally, isFo
 	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
 }
 
-// sheet tells whether a ConfigMap says something else than what is in force.
-func (m *Metrics) sheet(name string, isBehind bool) {
+// configMap tells whether a ConfigMap says something else than what is in force.
+func (m *Metrics) configMap(name string, isBehind bool) {
 	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
 }
 
-func (m *Metrics) forgetSheet(name string) { m.behind.DeleteLabelValues(name) }
+func (m *Metrics) forgetConfigMap(name string) { m.behind.DeleteLabelValues(name) }
 
 // forgetSet drops what is said of a set while it is there.
 func (m *Metrics) forgetSet(set string) {
@@ -280,7 +282,7 @@ func (m *Metrics) timedOut(pool, capacityType string) {
 }
 
 // repaired tells the counts of a rule of repairs.
-func (m *Metrics) repaired(rule triage.RuleID, pool string, sum tallied) {
+func (m *Metrics) repaired(rule triage.RuleID, pool string, sum repairCounts) {
 	for state, n := range map[string]int{"governed": sum.nodes, "sick": sum.sick, "repairing": sum.repairing, "held": sum.held} {
 		m.repairNodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
 	}
@@ -307,8 +309,8 @@ func (m *Metrics) forgetRepair(rule triage.RuleID) {
 }
 
 // blocks tells what is the matter with repair blocks.
-func (m *Metrics) blocks(t poolblock.Tally) {
-	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.Unkept} {
+func (m *Metrics) blocks(t repairblock.Counts) {
+	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.NotSaved} {
 		m.poolBlocks.WithLabelValues(state).Set(float64(n))
 	}
 }
@@ -347,10 +349,10 @@ func (m *Metrics) forgetCheck(name string) {
 	m.checkDisabled.DeletePartialMatch(labels)
 }
 
-func (m *Metrics) standingBack(isBack bool) { m.isBack.Set(zeroOrOne(isBack)) }
+func (m *Metrics) setDeferring(isBack bool) { m.deferring.Set(zeroOrOne(isBack)) }
 
-// heard tells how many agents are, and how many are silent.
-func (m *Metrics) heard(heard, silent int) {
+// agentsHeard tells how many agents are, and how many are silent.
+func (m *Metrics) agentsHeard(heard, silent int) {
 	m.agents.WithLabelValues("heard").Set(float64(heard))
 	m.agents.WithLabelValues("silent").Set(float64(silent))
 }

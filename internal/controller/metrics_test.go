@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/poolblock"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -19,19 +19,19 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m := NewMetrics()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m)
-	for fate := treat.Made; fate <= treat.Unsure; fate++ {
-		if fateNames[fate] == "" {
+	for fate := treat.Made; fate <= treat.Unknown; fate++ {
+		if resultNames[fate] == "" {
 			t.Errorf("fate %d has no name", fate)
 		}
 		m.wrote("nodes", fate)
 	}
-	m.population("set", triage.Population{Counts: triage.Counts{Selected: 10, Sick: 6}}, tally{tainted: 4, heldBack: 2}, true)
+	m.population("set", triage.Population{Counts: triage.Counts{Selected: 10, Sick: 6}}, nodeCounts{tainted: 4, heldBack: 2}, true)
 	m.placed.WithLabelValues("set", "NoExecute").Inc()
 	m.removed.WithLabelValues("set", "NoExecute").Inc()
 	m.latency.Observe(0.01)
 	m.Event("written")
-	m.heard(2, 1)
-	m.repaired(poolRuleID("pool"), "pool", tallied{nodes: 1})
+	m.agentsHeard(2, 1)
+	m.repaired(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
 	m.repairedFrom(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
@@ -51,8 +51,8 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 
 func TestMetricsTellWhatIsTheMatterWithRepairBlocks(t *testing.T) {
 	m := NewMetrics()
-	m.blocks(poolblock.Tally{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, Unkept: 1})
-	m.blocks(poolblock.Tally{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, Unkept: 2})
+	m.blocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
+	m.blocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
 	if err := testutil.CollectAndCompare(m, strings.NewReader(`
 # HELP autohealer_nodepool_repair_blocks NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).
 # TYPE autohealer_nodepool_repair_blocks gauge
@@ -84,14 +84,14 @@ func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
 		}
 
 		c.followSet(time.Now(), set())
-		c.tell(time.Now(), p, placed)
+		c.reportChange(time.Now(), p, placed)
 		later(24 * time.Hour)
 		if count() != 1 {
 			c.t.Fatal("the counts of a set that is there are gone")
 		}
-		c.dropSet(time.Now(), "set")
+		c.removeSet(time.Now(), "set")
 		later(countsStay / 2)
-		c.tell(time.Now(), p, removed)
+		c.reportChange(time.Now(), p, removed)
 		later(countsStay / 2)
 		if count() != 2 {
 			c.t.Error("nobody had the time to read the last count")
@@ -104,16 +104,16 @@ func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
 			c.t.Errorf("%d counts are left of a set that is gone", n)
 		}
 
-		c.tell(time.Now(), p, removed) // it was stuck on a node
+		c.reportChange(time.Now(), p, removed) // it was stuck on a node
 		later(countsStay)
 		if n := count(); n != 0 {
 			c.t.Errorf("%d counts are left of a taint that was stuck", n)
 		}
 
-		c.dropSet(time.Now(), "set")
+		c.removeSet(time.Now(), "set")
 		c.followSet(time.Now(), set())
-		c.tell(time.Now(), p, placed)
-		c.dropSet(time.Now(), "set")
+		c.reportChange(time.Now(), p, placed)
+		c.removeSet(time.Now(), "set")
 		c.followSet(time.Now(), set()) // it is back in time
 		later(24 * time.Hour)
 		if count() != 1 {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -40,7 +40,7 @@ func unownedOn(node *corev1.Node) (taints []taintID) {
 	if len(node.Spec.Taints) == 0 {
 		return nil
 	}
-	note, _ := record.Read(node.Annotations) // unreadable: it proves nothing
+	note, _ := ownership.Read(node.Annotations) // unreadable: it proves nothing
 	for _, t := range node.Spec.Taints {
 		if !note.Owns(t) && !note.Keeps(t) {
 			taints = append(taints, taintID{t.Key, t.Effect})
@@ -50,7 +50,7 @@ func unownedOn(node *corev1.Node) (taints []taintID) {
 }
 
 // update takes over what is on a node now, nil for a node that is gone.
-func (u *unowned) update(p *patient, taints []taintID) {
+func (u *unowned) update(p *nodeState, taints []taintID) {
 	if slices.Equal(p.unowned, taints) {
 		return
 	}
@@ -60,7 +60,7 @@ func (u *unowned) update(p *patient, taints []taintID) {
 			delete(u.nodes, id)
 		}
 		if !slices.Contains(taints, id) {
-			delete(p.toldUnclear, id)
+			delete(p.unclearReported, id)
 		}
 	}
 	if u.nodes == nil {
@@ -94,14 +94,14 @@ func (l *loop) reportUnowned(now time.Time) {
 		return
 	}
 	l.unowned.stale = false
-	for _, name := range slices.Sorted(maps.Keys(l.policies)) {
-		pol := l.policies[name]
+	for _, name := range slices.Sorted(maps.Keys(l.sets)) {
+		pol := l.sets[name]
 		unclear := map[string]taintID{}
 		if pol.err == nil && pol.rule.Response.Taint != nil {
 			for _, id := range slices.Backward(taintsOf(pol.rule)) { // so that of two the stronger is named
 				for node := range l.unowned.nodes[id] {
 					unclear[node] = id
-					l.tellUnclear(l.patients[node], pol, id)
+					l.reportUnclear(l.nodeStates[node], pol, id)
 				}
 			}
 		}
@@ -112,18 +112,18 @@ func (l *loop) reportUnowned(now time.Time) {
 	}
 }
 
-func (l *loop) tellUnclear(p *patient, pol *policy, id taintID) {
-	if p.toldUnclear[id] {
+func (l *loop) reportUnclear(p *nodeState, pol *conditionSet, id taintID) {
+	if p.unclearReported[id] {
 		return
 	}
-	if p.toldUnclear == nil {
-		p.toldUnclear = map[taintID]bool{}
+	if p.unclearReported == nil {
+		p.unclearReported = map[taintID]bool{}
 	}
-	p.toldUnclear[id] = true
+	p.unclearReported[id] = true
 	words := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it. "+
 		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound of the set. %s", id, pol.set.Name, remedy(p.node.Name, id))
 	l.cfg.Logger.Warn("ownership of a taint is unclear", "node", p.node.Name, "key", id.key, "effect", string(id.effect), "conditionSet", pol.set.Name)
-	l.cfg.Announce(treat.Announcement{Node: p.node, Policy: treat.AboutSet(pol.set), What: treat.OwnershipUnclear, Words: words})
+	l.cfg.Event(treat.Event{Node: p.node, Policy: treat.AboutSet(pol.set), EventReason: treat.OwnershipUnclear, Message: words})
 }
 
 // remedy says what people can do about a taint of which nothing proves that it is ours.
@@ -134,7 +134,7 @@ func remedy(node string, id taintID) string {
 
 // judgeOwnership says in the status of a set which taints may not be ours. A set that
 // never had such a taint has no word of it.
-func (pol *policy) judgeOwnership(status *v1alpha1.ConditionSetStatus) {
+func (pol *conditionSet) judgeOwnership(status *v1alpha1.ConditionSetStatus) {
 	condition := metav1.Condition{
 		Type: v1alpha1.OwnershipUnclear, Status: metav1.ConditionFalse, Reason: "AllRecorded",
 		Message: "every taint with the key and effect of the set is recorded as Autohealer's", ObservedGeneration: pol.set.Generation,

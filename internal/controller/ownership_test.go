@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -20,10 +20,10 @@ import (
 // becomes shows the loop a newer version of a node.
 func (c *clinic) becomes(name string, change func(*corev1.Node)) {
 	c.t.Helper()
-	node := c.patients[name].node.DeepCopy()
+	node := c.nodeStates[name].node.DeepCopy()
 	node.ResourceVersion += "1"
 	change(node)
-	c.core.Observe(time.Now(), c.learn(node, time.Now()))
+	c.core.Observe(time.Now(), c.upsertNode(node, time.Now()))
 	c.reportUnowned(time.Now())
 }
 
@@ -32,11 +32,11 @@ func (c *clinic) unclear() map[string]string {
 	c.t.Helper()
 	told := map[string]string{}
 	for _, event := range c.events {
-		if event.What == treat.OwnershipUnclear {
+		if event.EventReason == treat.OwnershipUnclear {
 			if event.Policy == nil || event.Policy.Name != "disk" || told[event.Node.Name] != "" {
 				c.t.Errorf("an Event about no set, or a second one: %+v", event)
 			}
-			told[event.Node.Name] = event.Words
+			told[event.Node.Name] = event.Message
 		}
 	}
 	return told
@@ -45,8 +45,8 @@ func (c *clinic) unclear() map[string]string {
 func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 	const key = "example.com/disk"
 	for name, lose := range map[string]func(*corev1.Node){
-		"the record is removed":    func(n *corev1.Node) { delete(n.Annotations, record.Annotation) },
-		"the record is garbled":    func(n *corev1.Node) { n.Annotations[record.Annotation] = "?" },
+		"the record is removed":    func(n *corev1.Node) { delete(n.Annotations, ownership.Annotation) },
+		"the record is garbled":    func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "?" },
 		"the value is overwritten": func(n *corev1.Node) { n.Spec.Taints[0].Value = "theirs" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				c.core.Loaded(time.Now())
 				carried := map[string]bool{}
 				for _, g := range c.core.Grants() {
-					c.carries(c.patients[g.Node].node, "disk", key, corev1.TaintEffectNoExecute)
+					c.carries(c.nodeStates[g.Node].node, "disk", key, corev1.TaintEffectNoExecute)
 					carried[g.Node] = true
 				}
 				if c.reportUnowned(time.Now()); len(carried) != 4 || len(c.unclear()) != 0 {
@@ -71,21 +71,21 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				}
 				condition := func() *metav1.Condition {
 					counts, _ := c.core.Population(setRule("disk"))
-					c.policies["disk"].status = c.statusOf(c.policies["disk"], counts)
-					return meta.FindStatusCondition(c.policies["disk"].status.Conditions, v1alpha1.OwnershipUnclear)
+					c.sets["disk"].status = c.statusOf(c.sets["disk"], counts)
+					return meta.FindStatusCondition(c.sets["disk"].status.Conditions, v1alpha1.OwnershipUnclear)
 				}
 				if is := condition(); is != nil {
 					t.Errorf("the status says %+v", is)
 				}
 
-				c.policies["disk"].stale = false
+				c.sets["disk"].stale = false
 				for node := range carried {
 					c.becomes(node, lose)
 				}
 				if counts, _ := c.core.Population(setRule("disk")); counts.Pooled != 4 || counts.Foreign != 4 || counts.Cap != 4 {
 					t.Errorf("the bound counts %d of %d, %d of them foreign", counts.Pooled, counts.Cap, counts.Foreign)
 				}
-				for node := range c.patients {
+				for node := range c.nodeStates {
 					plan, _ := c.core.Plan(node)
 					for _, wanted := range plan.Taints {
 						if wanted.Effect == triage.NoExecute {
@@ -102,7 +102,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				if is := condition(); is == nil || is.Status != metav1.ConditionTrue || !strings.Contains(is.Message, ": 4 (node-0, ") || !strings.Contains(is.Message, "kubectl taint node node-0 ") {
 					t.Errorf("the status says %+v", is)
 				}
-				if !c.policies["disk"].stale {
+				if !c.sets["disk"].stale {
 					t.Error("no status is to be written")
 				}
 
@@ -110,7 +110,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				for node := range carried {
 					c.becomes(node, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
 					plan, _ := c.core.Plan(node)
-					if change := treat.Prepare(c.patients[node].node, plan, time.Now()); change != nil && len(change.Made("9").Spec.Taints) != 1 {
+					if change := treat.Prepare(c.nodeStates[node].node, plan, time.Now()); change != nil && len(change.Made("9").Spec.Taints) != 1 {
 						t.Errorf("the taint of %s is to go", node)
 					}
 				}
@@ -135,7 +135,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				if told := c.unclear(); len(told) != 1 || !strings.Contains(told["node-9"], key+":NoSchedule-") {
 					t.Errorf("told %v", told)
 				}
-				c.forget(time.Now(), c.patients["node-9"])
+				c.removeNode(time.Now(), c.nodeStates["node-9"])
 				c.reportUnowned(time.Now())
 				if is := condition(); is.Status != metav1.ConditionFalse {
 					t.Errorf("after the node is gone the status says %+v", is)

@@ -26,7 +26,7 @@ func openPlainHall(t *testing.T, test func(h *hall)) {
 	t.Helper()
 	openHall(t, func(h *hall) {
 		h.checks.known, h.checks.templates = map[string]*check{}, map[remediation.Template]*unstructured.Unstructured{}
-		h.checks.kinds = kinds{known: map[schema.GroupVersionKind]*kind{}, watch: func(func(context.Context)) context.CancelFunc { return func() {} }}
+		h.checks.watches = dynamicWatches{known: map[schema.GroupVersionKind]*dynamicWatch{}, watch: func(func(context.Context)) context.CancelFunc { return func() {} }}
 		for _, name := range []string{"a", "b", "c"} {
 			n := named(name, "")
 			n.UID, n.Labels = types.UID("uid-of-"+name), map[string]string{"plain": "yes"}
@@ -65,7 +65,7 @@ func (h *hall) remediates(template string) {
 // brings has the watch bring a remediation object, or tell that it is gone.
 func (h *hall) brings(u *unstructured.Unstructured, isGone bool) {
 	h.t.Helper()
-	mail := h.checks.kinds.known[rebootKind]
+	mail := h.checks.watches.known[rebootKind]
 	u.SetResourceVersion(h.world.next())
 	if isGone {
 		must(h.t, mail.Delete(u.DeepCopy()))
@@ -78,16 +78,16 @@ func (h *hall) brings(u *unstructured.Unstructured, isGone bool) {
 // begun has the remediation of a node begun that is due, and returns its object.
 func (h *hall) begun(node string) *unstructured.Unstructured {
 	h.t.Helper()
-	h.wants(node, begin)
+	h.wants(node, createRemediation)
 	h.turns()
 	r := h.begins(node)
-	object := r.errand.create.DeepCopy()
+	object := r.task.create.DeepCopy()
 	object.SetUID(types.UID("uid-of-remediation-of-" + node))
 	object.SetResourceVersion(h.world.next())
 	r.object, r.isCreated = object.DeepCopy(), true
-	r.lease, r.isLeased = r.errand.lease.DeepCopy(), true
+	r.lease, r.isLeased = r.task.lease.DeepCopy(), true
 	r.lease.ResourceVersion = h.world.next()
-	h.heedErrand(r)
+	h.handleTaskResult(r)
 	h.goesOn()
 	return object
 }
@@ -110,7 +110,7 @@ func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
 		if object.GroupVersionKind() != rebootKind || object.GetNamespace() != "ns" || object.GetName() != "a" {
 			t.Errorf("what is made is %v", object)
 		}
-		if by, _, held := nodelease.Held(h.beds["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
+		if by, _, held := nodelease.Held(h.treatments["a"].lease, time.Now()); !held || by != nodelease.HolderOf("RepairPolicy/p") {
 			t.Errorf("the node's Lease is held by %q", by)
 		}
 		h.rests("b")
@@ -122,14 +122,14 @@ func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
 		if row := h.statusOf("p").SickNodes[0]; row.Name != "a" || !strings.HasSuffix(row.Message, words) {
 			t.Errorf("what the status says of it: %+v", row)
 		}
-		if told := h.events[len(h.events)-1]; told.What != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
+		if told := h.events[len(h.events)-1]; told.EventReason != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
 			t.Errorf("what is told of it: %v", told.Reason)
 		}
 		if is := h.statusOf("p"); is.Nodes != 3 || is.Sick != 2 || is.Repairing != 1 || is.Held != 1 {
 			t.Errorf("the status of the policy: %+v", is)
 		}
 		h.breaks(corev1.ConditionFalse, "a")
-		if e := h.wants("a", end); e.object.Name != "a" {
+		if e := h.wants("a", deleteRemediation); e.object.Name != "a" {
 			t.Errorf("%v is to be ended", e.object)
 		}
 		h.brings(object, true)
@@ -148,7 +148,7 @@ func TestAClaimWithoutAPoolIsNoneOfAPlainNodesBusiness(t *testing.T) {
 		if is := h.finding(triage.Repair, "a"); is.Code == triage.NotAllowed {
 			t.Errorf("what is said of it: %v", is)
 		}
-		h.wants("a", begin)
+		h.wants("a", createRemediation)
 	})
 }
 
@@ -168,7 +168,7 @@ func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
 		left("a")
 		for range 2 {
 			h.remediates("quick")
-			h.wants("a", begin)
+			h.wants("a", createRemediation)
 			h.remediates("")
 			left("a")
 			left("b")
@@ -177,11 +177,11 @@ func TestAPolicyGainsAndLosesItsTemplate(t *testing.T) {
 		object := h.begun("a")
 		h.remediates("") // what is under way is not forgotten, and the next is left
 		left("b")
-		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.beds["a"].of(plainRule)) != 1 {
+		if counts, _ := h.core.Population(plainRule); counts.Treated != 1 || len(h.treatments["a"].objectsOf(plainRule)) != 1 {
 			t.Errorf("%d are in treatment", counts.Treated)
 		}
 		h.breaks(corev1.ConditionFalse, "a")
-		h.wants("a", end)
+		h.wants("a", deleteRemediation)
 		h.brings(object, true)
 		left("b")
 	})
@@ -198,6 +198,6 @@ func TestAPolicyWaitsForItsTemplate(t *testing.T) {
 			t.Errorf("what is said of it: %v", is)
 		}
 		h.remediates("quick")
-		h.wants("a", begin)
+		h.wants("a", createRemediation)
 	})
 }

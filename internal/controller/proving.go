@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/configmaps"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 const (
@@ -43,7 +43,7 @@ type proof struct {
 }
 
 // withholds says whether the set is kept from placing a taint that it would place.
-func (p *policy) withholds() bool {
+func (p *conditionSet) withholds() bool {
 	return p.proof.refused || p.rule.Hold != "" && p.proof.matching > 0
 }
 
@@ -59,12 +59,12 @@ func (p *proof) hold() string {
 }
 
 // resumedProof returns what an earlier leader said in the status that a set lacks.
-func (p *policy) resumedProof() proof {
+func (p *conditionSet) resumedProof() proof {
 	accepted := meta.FindStatusCondition(p.status.Conditions, v1alpha1.Accepted)
 	if !p.unjudged || !p.inherited || accepted == nil || accepted.ObservedGeneration != p.set.Generation {
 		return proof{}
 	}
-	types := vet.Unproven(p.set, nil)
+	types := validate.Unproven(p.set, nil)
 	switch {
 	case len(types) == 0: // the user has confirmed the set
 	case accepted.Reason == reasonHeld:
@@ -77,8 +77,8 @@ func (p *policy) resumedProof() proof {
 
 // lacking returns what the nodes leave open of a set, judged as if it was written now. A
 // version that only narrows one that was proven needs no proof.
-func (l *loop) lacking(pol *policy) proof {
-	types := vet.Unproven(pol.set, nil)
+func (l *loop) lacking(pol *conditionSet) proof {
+	types := validate.Unproven(pol.set, nil)
 	if len(types) == 0 {
 		return proof{}
 	}
@@ -86,7 +86,7 @@ func (l *loop) lacking(pol *policy) proof {
 	if len(pol.proof.types) == 0 && !pol.isInForce() {
 		c.Before = pol.inForce
 	}
-	judged := vet.Prove(c, types)
+	judged := validate.Prove(c, types)
 	if judged.Proven {
 		return proof{}
 	}
@@ -96,7 +96,7 @@ func (l *loop) lacking(pol *policy) proof {
 // beginProof has a set proven that a controller finds when it takes over. A set whose
 // status says that it is followed was proven, unless no node reports what it names. Of a
 // set in a ConfigMap no status tells: one that has placed taints goes on.
-func (l *loop) beginProof(now time.Time, pol *policy) {
+func (l *loop) beginProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
 	}
@@ -105,18 +105,18 @@ func (l *loop) beginProof(now time.Time, pol *policy) {
 		wasFollowed = l.hasPlaced(pol.rule.ID)
 	}
 	if wasFollowed {
-		pol.proof = proof{types: vet.Unproven(pol.set, l.core.Reported())}
+		pol.proof = proof{types: validate.Unproven(pol.set, l.core.Reported())}
 	} else {
 		pol.proof = l.lacking(pol)
 	}
-	l.vetting.toProve = l.vetting.toProve || len(pol.proof.types) > 0
+	l.validation.toProve = l.validation.toProve || len(pol.proof.types) > 0
 	l.applyHold(now, pol)
 }
 
 // hasPlaced says whether any node has a taint of a rule.
 func (l *loop) hasPlaced(rule triage.RuleID) bool {
-	for _, p := range l.patients {
-		if p.has(rule) > 0 {
+	for _, p := range l.nodeStates {
+		if p.hasTaint(rule) > 0 {
 			return true
 		}
 	}
@@ -126,15 +126,15 @@ func (l *loop) hasPlaced(rule triage.RuleID) bool {
 // confirmProof takes in that the user has changed the annotation of a set that is
 // followed: a set whose impact is accepted needs no proof, and any other value has a
 // held set judged again.
-func (l *loop) confirmProof(now time.Time, pol *policy) {
+func (l *loop) confirmProof(now time.Time, pol *conditionSet) {
 	p := &pol.proof
 	switch {
 	case len(p.types) == 0:
-	case len(vet.Unproven(pol.set, nil)) == 0:
+	case len(validate.Unproven(pol.set, nil)) == 0:
 		l.endProof(now, pol, "the user has accepted the impact of the set")
 	case p.refused:
 		*p = proof{types: p.types}
-		l.vetting.toProve = true
+		l.validation.toProve = true
 		l.applyHold(now, pol)
 	}
 }
@@ -144,9 +144,9 @@ func (l *loop) confirmProof(now time.Time, pol *policy) {
 // another node begins to report: until the judgement nothing says that the node is not
 // one of many healthy ones.
 func (l *loop) proveSets(now time.Time) (due time.Time) {
-	isTime := l.vetting.toProve && !now.Before(l.vetting.proveAt)
+	isTime := l.validation.toProve && !now.Before(l.validation.proveAt)
 	waiting := 0
-	for _, pol := range l.policies {
+	for _, pol := range l.sets {
 		p := &pol.proof
 		if len(p.types) == 0 || p.refused || pol.err != nil {
 			continue
@@ -173,16 +173,16 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 		}
 	}
 	if isTime && waiting > 0 {
-		l.vetting.toProve, l.vetting.proveAt = false, now.Add(time.Duration(waiting)*proveEvery)
+		l.validation.toProve, l.validation.proveAt = false, now.Add(time.Duration(waiting)*proveEvery)
 	}
-	if waiting > 0 && l.vetting.toProve {
-		due = earliest(due, l.vetting.proveAt)
+	if waiting > 0 && l.validation.toProve {
+		due = earliest(due, l.validation.proveAt)
 	}
 	return due
 }
 
 // proofCase is the case of a set that is judged as if it was written now.
-func (l *loop) proofCase(pol *policy) vet.Case {
+func (l *loop) proofCase(pol *conditionSet) validate.Case {
 	c := l.caseOf(pol)
 	c.Before, c.Reported, c.Impact = nil, l.core.Reported(), l.core.Impact
 	if pol.inherited {
@@ -191,9 +191,9 @@ func (l *loop) proofCase(pol *policy) vet.Case {
 	return c
 }
 
-func (l *loop) prove(now time.Time, pol *policy, hasSettled bool) {
+func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	p := &pol.proof
-	judged := vet.Prove(l.proofCase(pol), p.types)
+	judged := validate.Prove(l.proofCase(pol), p.types)
 	p.matching, p.text, pol.stale = judged.Matching, judged.Text, true
 	l.lookAtStatuses(now)
 	switch {
@@ -206,51 +206,51 @@ func (l *loop) prove(now time.Time, pol *policy, hasSettled bool) {
 		l.applyHold(now, pol)
 	case p.matching > 0 && !p.told:
 		p.told = true
-		l.tellHeld(pol)
+		l.reportHeld(pol)
 	}
-	l.showSheetOf(pol)
+	l.updateSetMetricsOf(pol)
 }
 
 // holdRefused holds a set that admission would refuse now.
-func (l *loop) holdRefused(now time.Time, pol *policy, problems []vet.Problem) {
+func (l *loop) holdRefused(now time.Time, pol *conditionSet, problems []validate.Problem) {
 	p := &pol.proof
 	for i := range problems {
-		if problems[i].Reason == vet.Impact {
-			problems[i].Text += againByHand
+		if problems[i].Reason == validate.Impact {
+			problems[i].Text += editAgain
 		}
 	}
 	p.refused, p.told = true, true
 	p.text = fmt.Sprintf("held: too few nodes reported %s when the set was accepted, and now that more do, it would be refused. It places no new taint, and its taints on nodes stay. %s",
-		strings.Join(p.types, ", "), vet.Verdict{Problems: problems}.Err())
+		strings.Join(p.types, ", "), validate.Verdict{Problems: problems}.Err())
 	l.applyHold(now, pol)
-	l.tellHeld(pol)
-	l.showSheetOf(pol)
+	l.reportHeld(pol)
+	l.updateSetMetricsOf(pol)
 }
 
 // endProof has a set followed as any other.
-func (l *loop) endProof(now time.Time, pol *policy, why string) {
+func (l *loop) endProof(now time.Time, pol *conditionSet, why string) {
 	if pol.proof.told {
-		l.cfg.Announce(treat.Announcement{Policy: treat.AboutSet(pol.set), What: treat.Accepted, Words: l.about(pol, "no longer held: "+why)})
+		l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.Accepted, Message: l.about(pol, "no longer held: "+why)})
 	}
 	pol.proof = proof{}
 	l.applyHold(now, pol)
-	l.showSheetOf(pol)
+	l.updateSetMetricsOf(pol)
 	l.cfg.Logger.Info("set proven", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", why)
 }
 
-// tellHeld tells why a set is held.
-func (l *loop) tellHeld(pol *policy) {
+// reportHeld tells why a set is held.
+func (l *loop) reportHeld(pol *conditionSet) {
 	words := l.about(pol, pol.proof.words())
-	l.cfg.Announce(treat.Announcement{Policy: treat.AboutSet(pol.set), Trouble: words})
+	l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: words})
 	l.cfg.Logger.Warn("set held", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", words)
 }
 
 // about names the set where it is one of several in a ConfigMap.
-func (l *loop) about(pol *policy, words string) string {
-	if configmaps.IsWrittenIn(pol.set) == nil {
+func (l *loop) about(pol *conditionSet, words string) string {
+	if configmaps.ConfigMapOf(pol.set) == nil {
 		return words
 	}
-	return "set " + pol.set.Spec.Type + ": " + sheetWords.Replace(words)
+	return "set " + pol.set.Spec.Type + ": " + configMapMessage.Replace(words)
 }
 
 // words say what the status of the set says of its proof.
@@ -270,7 +270,7 @@ func (p *proof) words() string {
 }
 
 // applyHold has the rule of a set place nothing new while the set lacks a proof.
-func (l *loop) applyHold(now time.Time, pol *policy) {
+func (l *loop) applyHold(now time.Time, pol *conditionSet) {
 	hold := pol.proof.hold()
 	if pol.rule.Hold == hold {
 		return

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 // evicting makes NoExecute of the effect, with the default bound: 6 of 13 nodes.
@@ -31,13 +31,13 @@ func (c *clinic) begin() {
 func (c *clinic) says(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus) {
 	c.t.Helper()
 	node := named(fmt.Sprintf("node-%d", i), "1")
-	if p := c.patients[node.Name]; p != nil {
+	if p := c.nodeStates[node.Name]; p != nil {
 		node = p.node.DeepCopy()
 	}
 	rows := slices.DeleteFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == condition })
 	rows = append(rows, corev1.NodeCondition{Type: condition, Status: status})
 	node.Status.Conditions = rows
-	c.core.Observe(time.Now(), c.learn(node, time.Now()))
+	c.core.Observe(time.Now(), c.upsertNode(node, time.Now()))
 }
 
 // judges does what a round does about sets, and returns when it wants to again.
@@ -49,7 +49,7 @@ func (c *clinic) judges(sets ...*v1alpha1.ConditionSet) time.Time {
 
 // tainted counts the nodes that are to have a taint.
 func (c *clinic) tainted() (n int) {
-	for name := range c.patients {
+	for name := range c.nodeStates {
 		if plan, _ := c.core.Plan(name); len(plan.Taints) > 0 {
 			n++
 		}
@@ -60,7 +60,7 @@ func (c *clinic) tainted() (n int) {
 // accepted returns the condition of that name.
 func (c *clinic) accepted(name string) metav1.Condition {
 	counts, _ := c.core.Population(setRule(name))
-	return c.statusOf(c.policies[name], counts).Conditions[0]
+	return c.statusOf(c.sets[name], counts).Conditions[0]
 }
 
 func (c *clinic) wants(status metav1.ConditionStatus, reason string, tainted int, says ...string) {
@@ -139,7 +139,7 @@ func TestASetThatACanaryMatchesIsHeld(t *testing.T) {
 				pass(proveEvery)
 				c.judges()
 				c.wants(no, reasonHeld, 0, "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
-				if len(c.events) == 0 || !strings.Contains(c.events[len(c.events)-1].Trouble, "held: ") {
+				if len(c.events) == 0 || !strings.Contains(c.events[len(c.events)-1].Failure, "held: ") {
 					t.Errorf("told: %+v", c.events)
 				}
 			})
@@ -227,7 +227,7 @@ func TestAConditionThatOnlySickNodesReport(t *testing.T) {
 			t.Errorf("nothing is waited for, until %s", due)
 		}
 		c.wants(yes, reasonAwaitingReports, 1)
-		c.carries(c.patients["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
+		c.carries(c.nodeStates["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
 		// Then all others report the same at once: what stands stays.
 		for i := 1; i < 13; i++ {
 			c.says(i, "FanBroken", corev1.ConditionTrue)
@@ -237,7 +237,7 @@ func TestAConditionThatOnlySickNodesReport(t *testing.T) {
 		c.wants(no, reasonHeld, 1, "13 of 13 selected nodes")
 		// An edit that only narrows a set in force is let in; this one is not in force.
 		c.judges(setNamed("a", asking("FanBroken", "True"), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
-		c.is("a", vet.Impact)
+		c.is("a", validate.Impact)
 	})
 }
 
@@ -310,7 +310,7 @@ func TestWhoTakesOverGoesOnProving(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			open(t, func(c *clinic) {
 				c.followSet(time.Now(), setNamed("a", asking("FanBroken", "False"), evicting, test.status))
-				c.vetSets(time.Now(), false)
+				c.validateSetsDue(time.Now(), false)
 				c.begin()
 				c.loaded = false
 				for i := range test.reports {
@@ -348,7 +348,7 @@ func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
 					c.says(i, "FanBroken", corev1.ConditionFalse)
 				}
 				if test.placed {
-					c.carries(c.patients["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
+					c.carries(c.nodeStates["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
 				}
 				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, acceptedBefore(1), func(s *v1alpha1.ConditionSet) {
 					s.Namespace, s.OwnerReferences = "ns", []metav1.OwnerReference{{Name: "policies"}}
@@ -361,7 +361,7 @@ func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
 				if n := c.tainted(); n != test.tainted {
 					t.Errorf("%d nodes are to have a taint, want %d", n, test.tainted)
 				}
-				if test.reason == reasonHeld && (len(c.events) != 1 || !strings.Contains(c.events[0].Trouble, "annotate the ConfigMap")) {
+				if test.reason == reasonHeld && (len(c.events) != 1 || !strings.Contains(c.events[0].Failure, "annotate the ConfigMap")) {
 					t.Errorf("told: %+v", c.events)
 				}
 			})

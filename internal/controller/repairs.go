@@ -13,10 +13,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/observe"
-	"github.com/resourcestack/autohealer/internal/poolblock"
 	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/triage"
-	"github.com/resourcestack/autohealer/internal/vet"
+	"github.com/resourcestack/autohealer/internal/validate"
 )
 
 // RepairConfig is how nodes are replaced.
@@ -40,33 +40,33 @@ type RepairConfig struct {
 // repairs are the policies by which nodes are replaced.
 type repairs struct {
 	cfg    RepairConfig
-	mail   *inquiry[*v1alpha1.RepairPolicy]
+	inbox  *optionalInbox[*v1alpha1.RepairPolicy]
 	blocks poolSource
 
-	policies map[string]*repairPolicy
-	inOrder  []*repairPolicy            // those that are followed, by precedence
-	garbled  []*repairPolicy            // those of which no version can be
-	pools    map[string]*poolblock.Pool // the NodePools
-	counts   map[string]*headcount      // of the claims of a pool, by its name
-	followed map[triage.RuleID]*regime
-	moved    bool // something that rules depend on
-	// stirred are the pools that something has changed of which is a fact about their
+	policies     map[string]*repairPolicy
+	inOrder      []*repairPolicy              // those that are followed, by precedence
+	invalidPools []*repairPolicy              // those of which no version can be
+	pools        map[string]*repairblock.Pool // the NodePools
+	counts       map[string]*poolCounts       // of the claims of a pool, by its name
+	followed     map[triage.RuleID]*repairRule
+	changed      bool // something that rules depend on
+	// dirty are the pools that something has changed of which is a fact about their
 	// nodes.
-	stirred map[string]bool
+	dirty map[string]bool
 }
 
 // poolSource is who knows the NodePools, and which repair block of each is in force.
 type poolSource interface {
-	Answer() (known, isThere bool, err error)
-	Take() (changed map[string]*poolblock.Pool, all bool)
+	Listed() (known, isThere bool, err error)
+	Take() (changed map[string]*repairblock.Pool, all bool)
 }
 
 // newRepairs returns what knows of no policy yet.
-func newRepairs(cfg RepairConfig, mail *inquiry[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+func newRepairs(cfg RepairConfig, mail *optionalInbox[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
 	return repairs{
-		cfg: cfg, mail: mail, blocks: blocks,
-		policies: map[string]*repairPolicy{}, pools: map[string]*poolblock.Pool{},
-		counts: map[string]*headcount{}, followed: map[triage.RuleID]*regime{}, stirred: map[string]bool{},
+		cfg: cfg, inbox: mail, blocks: blocks,
+		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
+		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, dirty: map[string]bool{},
 	}
 }
 
@@ -115,8 +115,8 @@ func (p *repairPolicy) ruleFor(pool string) string {
 	return policyRule(p.object.Name) + "/" + pool
 }
 
-// regime is a rule by which nodes are terminated, with what it was compiled from.
-type regime struct {
+// repairRule is a rule by which nodes are terminated, with what it was compiled from.
+type repairRule struct {
 	findings
 	rule   triage.Rule
 	spec   *v1alpha1.RepairSpec
@@ -135,28 +135,28 @@ func isRepair(rule triage.RuleID) bool {
 // installed keeps nobody waiting.
 func (l *loop) knowsRepairs(now time.Time) bool {
 	l.takeRepairs(now)
-	policies, _ := l.repairs.mail.said()
-	claims, _ := l.machines.mail.said()
-	arePoolsKnown, _, _ := l.repairs.blocks.Answer()
-	return policies != noAnswer && claims != noAnswer && arePoolsKnown
+	policies, _ := l.repairs.inbox.availability()
+	claims, _ := l.nodeClaims.mail.availability()
+	arePoolsKnown, _, _ := l.repairs.blocks.Listed()
+	return policies != notAnswered && claims != notAnswered && arePoolsKnown
 }
 
 // takeRepairs takes in the policies and pools that have changed.
 func (l *loop) takeRepairs(now time.Time) {
 	r := &l.repairs
-	letter := r.mail.take()
-	if letter.whole != "" {
+	letter := r.inbox.take()
+	if letter.listVersion != "" {
 		for name := range r.policies {
-			if _, there := letter.latest[name]; !there {
-				l.dropRepairPolicy(now, name)
+			if _, there := letter.changes[name]; !there {
+				l.removeRepairPolicy(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.latest)) {
-		if a := letter.latest[name]; a.gone {
-			l.dropRepairPolicy(now, name)
+	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
+		if a := letter.changes[name]; a.gone {
+			l.removeRepairPolicy(now, name)
 		} else {
-			l.meetRepairPolicy(now, a.object)
+			l.upsertRepairPolicy(now, a.object)
 		}
 	}
 	changed, all := r.blocks.Take()
@@ -168,12 +168,12 @@ func (l *loop) takeRepairs(now time.Time) {
 		}
 	}
 	for name, pool := range changed {
-		l.meetPool(now, name, pool)
+		l.upsertPool(now, name, pool)
 	}
 }
 
-// meetPool takes over a pool as it is now, nil if it is gone.
-func (l *loop) meetPool(now time.Time, name string, pool *poolblock.Pool) {
+// upsertPool takes over a pool as it is now, nil if it is gone.
+func (l *loop) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 	r := &l.repairs
 	before := r.pools[name]
 	if pool == nil {
@@ -182,31 +182,31 @@ func (l *loop) meetPool(now time.Time, name string, pool *poolblock.Pool) {
 	} else {
 		was := l.templateOf(name)
 		r.pools[name] = pool
-		delete(l.retired, timeoutRule(name))
-		l.heedTemplate(name)
+		delete(l.retiredRules, timeoutRule(name))
+		l.noteTemplate(name)
 		if l.templateOf(name) != was {
-			l.weighPool(name)
+			l.recountPool(name)
 		}
 	}
 	if (before == nil) != (pool == nil) || pool != nil && vetoOf(before) != vetoOf(pool) {
-		r.stirred[name] = true
+		r.dirty[name] = true
 	}
-	r.moved = true
+	r.changed = true
 	r.countOf(name).dirty = true
 }
 
 // vetoOf returns the annotation by which somebody forbids the repair of a whole pool.
-func vetoOf(pool *poolblock.Pool) string {
+func vetoOf(pool *repairblock.Pool) string {
 	by, _ := karpenter.DoNotRepair(pool.Annotations)
 	return by
 }
 
-func (l *loop) meetRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
+func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	pol := l.repairs.policies[object.Name]
 	shadowed := map[string]bool{}
 	if pol != nil && pol.object.UID != object.UID {
 		shadowed = pol.shadowed // who asks for a node in vain is known by name
-		l.dropRepairPolicy(now, object.Name)
+		l.removeRepairPolicy(now, object.Name)
 		pol = nil
 	}
 	if pol == nil {
@@ -220,7 +220,7 @@ func (l *loop) meetRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 	if isSame {
 		return
 	}
-	l.repairs.moved, l.checks.moved = true, true // it may speak of a kind that is not watched yet
+	l.repairs.changed, l.checks.changed = true, true // it may speak of a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
 	if err := l.repairs.judge(object); err != nil {
@@ -232,21 +232,21 @@ func (l *loop) meetRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) {
 		pol.selector = selectorOf(&object.Spec)
 	}
 	if pol.problem != was {
-		l.tellOfPolicy(pol)
+		l.reportRepairPolicy(pol)
 	}
 }
 
 // judge says why a policy cannot be followed.
 func (r *repairs) judge(object *v1alpha1.RepairPolicy) error {
-	return vet.StandingRepairPolicy(vet.RepairCase{Policy: object, Repairs: vet.Repairs{Statements: r.cfg.Karpenter}}).Err()
+	return validate.StandingRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
 }
 
-func (l *loop) dropRepairPolicy(now time.Time, name string) {
+func (l *loop) removeRepairPolicy(now time.Time, name string) {
 	if l.repairs.policies[name] == nil {
 		return
 	}
 	delete(l.repairs.policies, name)
-	l.repairs.moved, l.checks.moved = true, true
+	l.repairs.changed, l.checks.changed = true, true
 	l.lookAtStatuses(now)
 	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
@@ -256,12 +256,12 @@ func (l *loop) dropRepairPolicy(now time.Time, name string) {
 // could begin more than a budget leaves.
 func (l *loop) followRepairs(now time.Time) {
 	r := &l.repairs
-	if !r.moved {
+	if !r.changed {
 		return
 	}
-	r.moved = false
+	r.changed = false
 	r.sortPolicies()
-	wanted := l.regimes()
+	wanted := l.repairRules()
 	for id := range r.followed {
 		if wanted[id] == nil {
 			delete(r.followed, id)
@@ -290,24 +290,24 @@ func (l *loop) followRepairs(now time.Time) {
 	for _, count := range r.counts {
 		count.dirty = true
 	}
-	l.tellAllowances(now)
-	l.governAll(now, func(p *patient) bool {
-		return stirred[p.governed.repairedBy] || r.stirred[p.node.Labels[karpenter.NodePoolLabel]]
+	l.updateAllowances(now)
+	l.assignAllPolicies(now, func(p *nodeState) bool {
+		return stirred[p.assigned.repairedBy] || r.dirty[p.node.Labels[karpenter.NodePoolLabel]]
 	})
-	clear(r.stirred)
+	clear(r.dirty)
 	for _, pol := range r.policies {
 		pol.stale = true
 	}
 	l.lookAtStatuses(now)
 }
 
-// regimes returns the rules that are to be followed: for every pool the one that stands
+// repairRules returns the rules that are to be followed: for every pool the one that stands
 // on it, or that its provider recommends; for every policy one for each pool whose nodes
 // it may select, and one for nodes without a pool; and the timeout of every pool.
-func (l *loop) regimes() map[triage.RuleID]*regime {
+func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 	r := &l.repairs
-	wanted := map[triage.RuleID]*regime{}
-	add := func(next *regime, rule triage.Rule, err error) {
+	wanted := map[triage.RuleID]*repairRule{}
+	add := func(next *repairRule, rule triage.Rule, err error) {
 		if err != nil { // which was judged before, so it is valid
 			return
 		}
@@ -316,24 +316,24 @@ func (l *loop) regimes() map[triage.RuleID]*regime {
 	}
 	for name, pool := range r.pools {
 		spec := pool.Block
-		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil && !pool.IsGarbled() {
+		if spec == nil && r.cfg.WithoutPolicy && r.namedBy(name) == nil && !pool.NeverValid() {
 			spec = &v1alpha1.RepairSpec{}
 		}
 		if spec != nil {
 			rule, err := observe.Repair(poolRule(name), name, spec, r.cfg.Karpenter, nil)
-			add(&regime{spec: spec, pool: name}, rule, err)
+			add(&repairRule{spec: spec, pool: name}, rule, err)
 		}
 		if r.cfg.ReadyTimeout > 0 {
 			timed, pol := r.timingOf(name)
 			rule, err := observe.ReadyTimeout(name, timed, r.cfg.ReadyTimeout)
-			add(&regime{spec: timed, pool: name, policy: pol}, rule, err)
+			add(&repairRule{spec: timed, pool: name, policy: pol}, rule, err)
 		}
 	}
 	for _, pol := range r.inOrder {
 		spec := &pol.inForce.Spec.Repair
 		follow := func(pool string, statements []dialect.RepairStatement, template *corev1.ObjectReference) {
 			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
-			next := &regime{spec: spec, pool: pool, policy: pol}
+			next := &repairRule{spec: spec, pool: pool, policy: pol}
 			if template != nil && err == nil {
 				t, _ := remediation.TemplateOf(*template) // which was compiled
 				next.ladder = []remediation.Template{t}

@@ -25,8 +25,8 @@ type policyStatus struct {
 	stored  v1alpha1.RepairPolicyStatus
 	version string // of the object that it was last stored in
 	writing bool
-	mayFrom time.Time // when it may be written next
-	trouble trouble   // of the last time
+	mayFrom time.Time    // when it may be written next
+	trouble writeFailure // of the last time
 }
 
 // meet takes over what the watch brings, unless it is older than what was written here.
@@ -36,8 +36,8 @@ func (s *policyStatus) meet(object *v1alpha1.RepairPolicy) {
 	}
 }
 
-// policyStatusOutcome is what became of one.
-type policyStatusOutcome struct {
+// repairStatusResult is what became of one.
+type repairStatusResult struct {
 	policy  *repairPolicy
 	status  v1alpha1.RepairPolicyStatus
 	version string
@@ -47,10 +47,10 @@ type policyStatusOutcome struct {
 // writePolicyStatuses brings the statuses of repair policies up to date, and counts what
 // all rules of repairs have to say.
 func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
-	sums := map[*repairPolicy]*tallied{}
+	sums := map[*repairPolicy]*repairCounts{}
 	for id, r := range l.repairs.followed {
 		counts, _ := l.core.Population(id)
-		sum := l.take(r, counts)
+		sum := l.countRepair(r, counts)
 		l.cfg.Metrics.repaired(id, r.pool, sum)
 		if r.stale {
 			due := l.firstDue(sum.rows)
@@ -62,7 +62,7 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 			continue
 		}
 		if sums[r.policy] == nil {
-			sums[r.policy] = &tallied{}
+			sums[r.policy] = &repairCounts{}
 		}
 		sums[r.policy].add(sum)
 		if r.stale {
@@ -75,13 +75,13 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 	for _, pol := range l.repairs.policies {
 		sum := sums[pol]
 		if sum == nil {
-			sum = &tallied{}
+			sum = &repairCounts{}
 		}
 		if !pol.stale && pol.status.stored.Nodes == clamp(sum.nodes) {
 			continue
 		}
 		switch {
-		case pol.status.writing || l.statusWriting >= statusWriters: // whose turn comes with the next answer
+		case pol.status.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
 			continue
 		case now.Before(pol.status.mayFrom):
 			l.statusAt = earliest(l.statusAt, pol.status.mayFrom)
@@ -96,36 +96,36 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 
 func (l *loop) sendPolicyStatus(ctx context.Context, pol *repairPolicy, status v1alpha1.RepairPolicyStatus) {
 	pol.status.writing = true
-	l.statusWriting++
+	l.statusWritesRunning++
 	name := pol.object.Name
 	l.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		version, err := l.write.RepairPolicyStatus(ctx, name, status)
-		l.policyStatuses <- policyStatusOutcome{pol, status, version, err}
+		l.repairStatusResults <- repairStatusResult{pol, status, version, err}
 	})
 }
 
-func (l *loop) heedPolicyStatus(o policyStatusOutcome) {
-	l.statusWriting--
+func (l *loop) handleRepairStatusResult(o repairStatusResult) {
+	l.statusWritesRunning--
 	s := &o.policy.status
 	s.writing = false
 	l.lookAtStatuses(time.Now())
-	l.cfg.Metrics.wrote("repairpolicies/status", treat.FateOf(o.err))
+	l.cfg.Metrics.wrote("repairpolicies/status", treat.Classify(o.err))
 	switch {
 	case o.err == nil:
-		s.stored, s.version, s.trouble = o.status, o.version, trouble{}
+		s.stored, s.version, s.trouble = o.status, o.version, writeFailure{}
 	case apierrors.IsNotFound(o.err): // the watch will tell
 	default:
 		o.policy.stale, s.mayFrom = true, time.Now().Add(statusRetry)
-		if s.trouble.meets(treat.FateOf(o.err), o.err) {
+		if s.trouble.add(treat.Classify(o.err), o.err) {
 			l.cfg.Logger.Warn("status not written", "repairPolicy", o.policy.object.Name, "retryIn", statusRetry.String(), "err", o.err)
 		}
 	}
 }
 
-// tallied is what has come of a rule of repairs, or of all that a policy stands for.
-type tallied struct {
+// repairCounts is what has come of a rule of repairs, or of all that a policy stands for.
+type repairCounts struct {
 	nodes, sick, repairing, held int
 	rows                         []row
 }
@@ -136,7 +136,7 @@ type row struct {
 	reason triage.Reason
 }
 
-func (s *tallied) add(other tallied) {
+func (s *repairCounts) add(other repairCounts) {
 	s.nodes += other.nodes
 	s.sick += other.sick
 	s.repairing += other.repairing
@@ -144,11 +144,11 @@ func (s *tallied) add(other tallied) {
 	s.rows = append(s.rows, other.rows...)
 }
 
-// take counts what a rule has to say. A ready timeout has all nodes of its pool in view:
+// countRepair counts what a rule has to say. A ready timeout has all nodes of its pool in view:
 // those that have started are no more its business, and those that may take their time
 // still are not sick. Every node begins like that.
-func (l *loop) take(r *regime, counts triage.Population) tallied {
-	sum := tallied{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
+func (l *loop) countRepair(r *repairRule, counts triage.Population) repairCounts {
+	sum := repairCounts{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
 	isTimeout := r.rule.ID.Kind == triage.ReadyTimeout
 	if isTimeout {
 		sum.nodes = min(sum.nodes, l.repairs.countOf(r.pool).starting)
@@ -181,7 +181,7 @@ func (l *loop) firstDue(rows []row) map[string]time.Time {
 }
 
 // policyStatusOf says what has come of a policy.
-func (l *loop) policyStatusOf(pol *repairPolicy, sum *tallied) v1alpha1.RepairPolicyStatus {
+func (l *loop) policyStatusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairPolicyStatus {
 	status := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: pol.object.Generation,
 		Nodes:              clamp(sum.nodes), Sick: clamp(sum.sick), Repairing: clamp(sum.repairing), Held: clamp(sum.held),
@@ -193,10 +193,10 @@ func (l *loop) policyStatusOf(pol *repairPolicy, sum *tallied) v1alpha1.RepairPo
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
 		reason := l.today(row.node, row.reason)
-		if b, p := l.beds[row.node], l.patients[row.node]; b != nil && p != nil && l.isByObject(b, p, reason.Rule) {
-			reason = byObject(reason)
+		if b, p := l.treatments[row.node], l.nodeStates[row.node]; b != nil && p != nil && l.usesRemediationObject(b, p, reason.Rule) {
+			reason = asRemediation(reason)
 		}
-		told := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.bedWords(row.node, reason.String())}
+		told := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.treatmentMessage(row.node, reason.String())}
 		if at := l.eligible(row); !at.IsZero() {
 			told.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}
@@ -280,8 +280,8 @@ func (l *loop) conflict(pol *repairPolicy) string {
 	}
 	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
 	by := "nothing that is switched on"
-	if p := l.patients[node]; p != nil && p.governed.repairedBy != "" {
-		by = p.governed.repairedBy
+	if p := l.nodeStates[node]; p != nil && p.assigned.repairedBy != "" {
+		by = p.assigned.repairedBy
 	}
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
 }

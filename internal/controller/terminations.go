@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -24,27 +24,27 @@ import (
 
 // nextTermination returns what is to be done about the machine of a node, or when there
 // may be.
-func (l *loop) nextTermination(now time.Time, b *bed, p *patient, plan triage.Plan) (e *errand, due time.Time) {
-	c, _ := l.machines.claimOf(p.node)
+func (l *loop) nextTermination(now time.Time, b *nodeTreatments, p *nodeState, plan triage.Plan) (e *task, due time.Time) {
+	c, _ := l.nodeClaims.claimOf(p.node)
 	if c != nil && c.mark != nil && c.mark.NodeUID != p.node.UID && !c.isEnding() { // it was for a node that had this machine before
 		rule := triage.RuleID(c.mark.Rule)
-		return &errand{task: spare, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
-		case !isRepair(rule) || len(b.of(rule)) > 0:
+		case !isRepair(rule) || len(b.objectsOf(rule)) > 0:
 		case c != nil && c.isMarkedBy(rule, p.node) && c.isEnding(): // nobody can call that back
-		case p.isParting(now) && triage.RuleID(p.outlives.mark.Rule) == rule: // nor that
-			due = earliest(due, p.outlives.until)
+		case p.isOutlivingClaim(now) && triage.RuleID(p.outlivedClaim.mark.Rule) == rule: // nor that
+			due = earliest(due, p.outlivedClaim.until)
 		case c != nil && c.isMarkedBy(rule, p.node):
-			return &errand{task: spare, rule: rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+			return &task{kind: cancelTermination, rule: rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		default:
-			due = earliest(due, l.vacate(now, b, rule))
+			due = earliest(due, l.releaseSlot(now, b, rule))
 		}
 	}
 	t := plan.Treatment
-	if t != nil && isRepair(t.Rule) && c == nil && p.isParting(now) {
-		due = earliest(due, p.outlives.until)
+	if t != nil && isRepair(t.Rule) && c == nil && p.isOutlivingClaim(now) {
+		due = earliest(due, p.outlivedClaim.until)
 	}
 	if t == nil || !isRepair(t.Rule) || c == nil || c.isEnding() {
 		return nil, due
@@ -54,26 +54,26 @@ func (l *loop) nextTermination(now time.Time, b *bed, p *patient, plan triage.Pl
 		return nil, due
 	}
 	if c.mark != nil {
-		if words := l.speaksAgainst(now, p, c, r); words != "" {
+		if words := l.vetoOnTermination(now, p, c, r); words != "" {
 			reason := triage.Reason{Code: triage.Vetoed, Rule: t.Rule, Other: words}
-			return &errand{task: spare, rule: t.Rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+			return &task{kind: cancelTermination, rule: t.Rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		}
 	}
-	b.want(now, p)
-	e = &errand{task: terminate, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: t.Step, since: t.Since}
+	b.noteWanted(now, p)
+	e = &task{kind: terminateClaim, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: t.Step, since: t.Since}
 	if c.mark == nil {
 		e.mark = markFor(e, r.spec, now)
 	}
 	return e, due
 }
 
-// speaksAgainst says what speaks against the deletion of a claim that is marked: a mark
+// vetoOnTermination says what speaks against the deletion of a claim that is marked: a mark
 // whose deletion was not sent, or was not made, may be old, and much can have come in
 // between. The core asks no more, since to it the termination is under way.
-func (l *loop) speaksAgainst(now time.Time, p *patient, c *claim, r *regime) string {
+func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *repairRule) string {
 	switch {
-	case p.spokenFor != "":
-		return p.spokenFor
+	case p.rulesSeen != "":
+		return p.rulesSeen
 	case r.rule.Hold != "":
 		return r.rule.Hold
 	case l.isOverBound(r.rule.ID):
@@ -82,7 +82,7 @@ func (l *loop) speaksAgainst(now time.Time, p *patient, c *claim, r *regime) str
 		return ""
 	}
 	count := l.countWithout(r.pool, c)
-	if allowed, _ := l.budgeted(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
+	if allowed, _ := l.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
 		return allowed.Words
 	}
 	return ""
@@ -91,8 +91,8 @@ func (l *loop) speaksAgainst(now time.Time, p *patient, c *claim, r *regime) str
 // markFor returns the mark that a claim gets before it is deleted. By force means that
 // nobody waits for its pods; otherwise Karpenter drains the node, for no longer than the
 // policy says. A deadline that is earlier stays.
-func markFor(e *errand, spec *v1alpha1.RepairSpec, now time.Time) record.Mark {
-	mark := record.Mark{Rule: record.Rule(e.rule), Node: e.node.Name, NodeUID: e.node.UID, Since: e.since.UTC()}
+func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
+	mark := ownership.Mark{Rule: ownership.Rule(e.rule), Node: e.node.Name, NodeUID: e.node.UID, Since: e.since.UTC()}
 	var deadline time.Time
 	switch {
 	case modeOf(spec) == v1alpha1.Forceful:
@@ -119,13 +119,13 @@ func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
 }
 
 // isMarked says whether the claim that an errand deletes has its mark already.
-func (e *errand) isMarked() bool { return e.mark.Node == "" }
+func (e *task) isMarked() bool { return e.mark.Node == "" }
 
-// runTerminate looks at the node once more, marks its claim, and deletes it. The two
+// runTerminateClaim looks at the node once more, marks its claim, and deletes it. The two
 // writes carry the claim's version, so that whatever somebody wrote on it meanwhile is
 // looked at first.
-func (l *loop) runTerminate(ctx context.Context, r *errandReport) error {
-	e := r.errand
+func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
+	e := r.task
 	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
@@ -133,71 +133,71 @@ func (l *loop) runTerminate(ctx context.Context, r *errandReport) error {
 	if !e.isMarked() {
 		marked, err := l.write.MarkClaim(ctx, claim, e.mark)
 		if err != nil {
-			return l.lookAtClaim(ctx, r, claim, err)
+			return l.fetchClaim(ctx, r, claim, err)
 		}
 		claim, r.claim = marked, marked
 	}
 	if err := l.write.DeleteClaim(ctx, claim); err != nil {
-		return l.lookAtClaim(ctx, r, claim, err)
+		return l.fetchClaim(ctx, r, claim, err)
 	}
 	r.isDeleted = true
 	return nil
 }
 
-// runSpare takes the mark off a claim again.
-func (l *loop) runSpare(ctx context.Context, r *errandReport) error {
-	spared, err := l.write.SpareClaim(ctx, r.errand.claim, r.errand.mark)
+// runCancelTermination takes the mark off a claim again.
+func (l *loop) runCancelTermination(ctx context.Context, r *taskResult) error {
+	spared, err := l.write.SpareClaim(ctx, r.task.claim, r.task.mark)
 	if err != nil {
-		return l.lookAtClaim(ctx, r, r.errand.claim, err)
+		return l.fetchClaim(ctx, r, r.task.claim, err)
 	}
 	r.claim = spared
 	return nil
 }
 
-// lookAtClaim reads a claim afresh that has turned out to be another than it was known
+// fetchClaim reads a claim afresh that has turned out to be another than it was known
 // to be, so that the loop can decide again. If it is as it was when the write was sent,
 // that was turned down for another reason.
-func (l *loop) lookAtClaim(ctx context.Context, r *errandReport, sent *karpenter.NodeClaim, err error) error {
+func (l *loop) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	now, failed := l.write.FetchClaim(ctx, r.errand.claim.Name)
+	now, failed := l.write.FetchClaim(ctx, r.task.claim.Name)
 	if failed != nil {
 		return failed
 	}
 	if now != nil && now.UID == sent.UID && now.ResourceVersion == sent.ResourceVersion { // some admission webhook answers with a conflict
-		r.fate = treat.Refused
+		r.result = treat.Refused
 		return err
 	}
-	r.claim, r.isGone, r.fate = now, now == nil, treat.Stale
+	r.claim, r.isGone, r.result = now, now == nil, treat.Stale
 	return nil
 }
 
 // takeClaim takes over a claim that an errand has written, or read afresh.
-func (l *loop) takeClaim(now time.Time, r *errandReport) {
-	meant := func() *claim {
-		if c := l.machines.known[r.errand.claim.Name]; c != nil && c.UID == r.errand.claim.UID {
+func (l *loop) takeClaim(now time.Time, r *taskResult) {
+	meant := func() *nodeClaim {
+		if c := l.nodeClaims.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
 			return c
 		}
 		return nil // it is gone, and known better
 	}
 	switch c := meant(); {
 	case c != nil && r.claim != nil:
-		l.findClaim(now, r.claim)
+		l.upsertClaim(now, r.claim)
 	case c != nil && r.isGone:
-		l.loseClaim(now, c)
+		l.claimDeleted(now, c)
 	}
 	if c := meant(); c != nil && r.isDeleted {
 		c.ended = true
-		l.weigh(c)
+		l.recountDirty(c)
 	}
-	l.attendStirred(now)
+	l.reobserveDirty(now)
 }
 
 // isOverAllowance looks once more, before a place is taken for good, whether more are
 // being taken out of service than may be now: a bound or a budget may have been lowered,
 // or somebody else may have begun.
-func (l *loop) isOverAllowance(now time.Time, e *errand) bool {
+func (l *loop) isOverAllowance(now time.Time, e *task) bool {
 	if l.isOverBound(e.rule) {
 		return true
 	}
@@ -205,42 +205,42 @@ func (l *loop) isOverAllowance(now time.Time, e *errand) bool {
 	if r == nil || r.pool == "" {
 		return false
 	}
-	count := l.countWithout(r.pool, l.machines.known[e.claim.Name])
+	count := l.countWithout(r.pool, l.nodeClaims.byName[e.claim.Name])
 	allowed, _ := l.allowance(now, e.rule, r.pool, &count)
 	return allowed != nil && allowed.Places < 1
 }
 
 // countWithout returns the counts of a pool as if a claim were in service.
-func (l *loop) countWithout(pool string, c *claim) headcount {
+func (l *loop) countWithout(pool string, c *nodeClaim) poolCounts {
 	count := *l.repairs.countOf(pool)
 	if c != nil {
-		count.disrupted -= c.share.disrupted
-		count.going -= c.share.going
-		count.trying -= c.share.trying
+		count.disrupted -= c.counts.disrupted
+		count.going -= c.counts.going
+		count.trying -= c.counts.trying
 	}
 	return count
 }
 
-// inheritTermination takes up the termination of a node that the one before may have
+// restoreTermination takes up the termination of a node that the one before may have
 // sent. Its mark can only be made while the claim has the version that the ledger names;
 // without a mark, a claim of another version is safe. So is one whose node is known to
 // have gone.
-func (l *loop) inheritTermination(now time.Time, p *patient, b *bed, name string) {
+func (l *loop) restoreTermination(now time.Time, p *nodeState, b *nodeTreatments, name string) {
 	e := b.granted
 	rule := triage.RuleID(e.Rule)
-	c := l.machines.known[name]
-	_, isNamed := l.pages.departed.named[departureOf(e)]
-	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !b.isGrantedTo(p) {
-		b.giveBack()
+	c := l.nodeClaims.byName[name]
+	_, isNamed := l.ledger.replacements.inLedger[newReplacement(e)]
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !b.hasSlotFor(p) {
+		b.releaseSlot()
 		return
 	}
-	l.pages.begun = append(l.pages.begun, b)
+	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, b)
 	if c == nil { // it was deleted, and its node is to follow if it is there
-		l.outlive(now, markOf(e))
-		l.attendStirred(now)
+		l.noteOutlived(now, markOf(e))
+		l.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
-	if !b.isGrantedTo(p) {
+	if !b.hasSlotFor(p) {
 		grant.Gone = now // nobody knows when
 	}
 	l.core.Resume(now, grant)
@@ -252,35 +252,35 @@ func (l *loop) inheritTermination(now time.Time, p *patient, b *bed, name string
 // about to be is on the page as one already: whoever comes next knows of it, whether it
 // gets there or not.
 
-// countTry counts a node that is replaced because it has not become ready, or no longer
+// countLaunchFailure counts a node that is replaced because it has not become ready, or no longer
 // is.
-func (l *loop) countTry(now time.Time, c *claim, was *record.Mark) {
-	isTimeout := func(mark *record.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isTry(c) { // what was there before has been counted
+func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
+	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
+	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isLaunchFailure(c) { // what was there before has been counted
 		return
 	}
 	count := l.repairs.countOf(c.pool())
 	count.dirty = true
 	if isTimeout(was) {
-		count.tries.failed = max(0, count.tries.failed-1)
+		count.failures.failed = max(0, count.failures.failed-1)
 		return
 	}
-	count.tries = tries{count.tries.failed + 1, now.UTC().Truncate(time.Second), l.templateOf(c.pool())}
+	count.failures = launchFailures{count.failures.failed + 1, now.UTC().Truncate(time.Second), l.templateOf(c.pool())}
 	if count.isHeld() {
-		l.tellOfHold(c.pool(), count)
+		l.reportPoolHeld(c.pool(), count)
 	}
 }
 
 // isBefore says whether what an entry of the page names is a try that has not been made.
 func (l *loop) isBefore(e ledger.Entry) bool {
 	name, is := claimNamed(e.Object)
-	c := l.machines.known[name]
-	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isTry(c)
+	c := l.nodeClaims.byName[name]
+	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isLaunchFailure(c)
 }
 
-// triesBefore counts, by pools, the tries among entries of the page that have not been
+// launchFailuresBefore counts, by pools, the tries among entries of the page that have not been
 // made.
-func (l *loop) triesBefore(entries []ledger.Entry) map[string]int {
+func (l *loop) launchFailuresBefore(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {
 		if l.isBefore(e) {
@@ -290,40 +290,40 @@ func (l *loop) triesBefore(entries []ledger.Entry) map[string]int {
 	return before
 }
 
-// withTry returns an entry of the page, and the one that counts it among the tries of its
+// withLaunchFailure returns an entry of the page, and the one that counts it among the tries of its
 // pool if it is one.
-func (l *loop) withTry(now time.Time, e ledger.Entry) []ledger.Entry {
+func (l *loop) withLaunchFailure(now time.Time, e ledger.Entry) []ledger.Entry {
 	if !l.isBefore(e) {
 		return []ledger.Entry{e}
 	}
 	return []ledger.Entry{e, {Rule: e.Rule, Tries: math.MaxInt32, Since: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
 }
 
-// inheritTries takes up how often in a row nodes of a pool had not become ready.
-func (l *loop) inheritTries(e ledger.Entry) {
+// restoreLaunchFailures takes up how often in a row nodes of a pool had not become ready.
+func (l *loop) restoreLaunchFailures(e ledger.Entry) {
 	pool := e.Rule.Name
-	for _, other := range l.pages.inherited {
+	for _, other := range l.ledger.restored {
 		if other.Rule == e.Rule && l.isBefore(other) {
 			e.Tries--
 		}
 	}
 	count := l.repairs.countOf(pool)
-	count.tries, count.dirty = tries{e.Tries, e.Since, e.Template}, true
-	l.heedTemplate(pool) // which may have been changed since
-	l.weighPool(pool)    // one may have become ready since
+	count.failures, count.dirty = launchFailures{e.Tries, e.Since, e.Template}, true
+	l.noteTemplate(pool) // which may have been changed since
+	l.recountPool(pool)  // one may have become ready since
 }
 
-// nameTries returns what the next page is to say of pools whose nodes do not become
+// launchFailureEntries returns what the next page is to say of pools whose nodes do not become
 // ready, with those that it lets go.
-func (l *loop) nameTries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
-	before := l.triesBefore(begun)
+func (l *loop) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
+	before := l.launchFailuresBefore(begun)
 	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
-		t := l.repairs.counts[name].tries
+		t := l.repairs.counts[name].failures
 		if before[name] > 0 {
-			t = tries{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
+			t = launchFailures{t.failed + before[name], now.UTC().Truncate(time.Second), l.templateOf(name)}
 		}
 		if t.failed > 0 {
-			entries = append(entries, ledger.Entry{Rule: record.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last, Template: t.template})
+			entries = append(entries, ledger.Entry{Rule: ownership.Rule(timeoutRule(name)), Tries: t.failed, Since: t.last, Template: t.template})
 		}
 	}
 	return entries

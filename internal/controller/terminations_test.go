@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/poolblock"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/repairblock"
 	"github.com/resourcestack/autohealer/internal/treat"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
@@ -29,7 +29,7 @@ func (h *hall) sicken(also ...string) {
 
 // isMarked says whether the claim of a node has a mark in the API.
 func (h *hall) isMarked(node string) bool {
-	_, is := h.world.claims["claim-"+node].Annotations[record.MarkAnnotation]
+	_, is := h.world.claims["claim-"+node].Annotations[ownership.MarkAnnotation]
 	return is
 }
 
@@ -71,7 +71,7 @@ func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
 		h.passes(10 * time.Minute)
 		h.rests("b")
 		h.launches("default", "d")
-		h.wants("b", terminate)
+		h.wants("b", terminateClaim)
 	})
 }
 
@@ -80,20 +80,20 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 	for name, test := range map[string]struct {
 		goes              how
 		isMarked, deleted bool
-		next              task        // once it may be tried again
+		next              taskKind    // once it may be tried again
 		code              triage.Code // of what is said meanwhile
 		again             bool        // the page names it still
 	}{
 		"both are made":                      {how{}, true, true, nothing, triage.Treating, true},
-		"the mark is stale":                  {how{first: treat.Stale}, false, false, terminate, triage.Treating, true},
-		"nobody had time for the mark":       {how{first: treat.Busy}, false, false, terminate, triage.Treating, true},
-		"the mark is refused":                {how{first: treat.Refused}, false, false, terminate, triage.Retrying, false},
-		"the mark is lost":                   {how{first: treat.Unsure}, false, false, terminate, triage.Treating, true},
-		"the answer to the mark is lost":     {how{first: treat.Unsure, unanswered: true}, true, false, terminate, triage.Treating, true},
-		"nobody had time for the deletion":   {how{second: treat.Busy}, true, false, terminate, triage.Treating, true},
-		"the deletion is refused":            {how{second: treat.Refused}, true, false, terminate, triage.Treating, true},
-		"the deletion is lost":               {how{second: treat.Unsure}, true, false, terminate, triage.Treating, true},
-		"the answer to the deletion is lost": {how{second: treat.Unsure, unanswered: true}, true, true, nothing, triage.Treating, true},
+		"the mark is stale":                  {how{first: treat.Stale}, false, false, terminateClaim, triage.Treating, true},
+		"nobody had time for the mark":       {how{first: treat.Busy}, false, false, terminateClaim, triage.Treating, true},
+		"the mark is refused":                {how{first: treat.Refused}, false, false, terminateClaim, triage.Retrying, false},
+		"the mark is lost":                   {how{first: treat.Unknown}, false, false, terminateClaim, triage.Treating, true},
+		"the answer to the mark is lost":     {how{first: treat.Unknown, unanswered: true}, true, false, terminateClaim, triage.Treating, true},
+		"nobody had time for the deletion":   {how{second: treat.Busy}, true, false, terminateClaim, triage.Treating, true},
+		"the deletion is refused":            {how{second: treat.Refused}, true, false, terminateClaim, triage.Treating, true},
+		"the deletion is lost":               {how{second: treat.Unknown}, true, false, terminateClaim, triage.Treating, true},
+		"the answer to the deletion is lost": {how{second: treat.Unknown, unanswered: true}, true, true, nothing, triage.Treating, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			openHall(t, func(h *hall) {
@@ -107,7 +107,7 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
 				}
-				if is := h.beds["a"].granted.Object != ""; is != test.again {
+				if is := h.treatments["a"].granted.Object != ""; is != test.again {
 					t.Errorf("its place is kept on the page: %t", is)
 				}
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
@@ -117,7 +117,7 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 					return
 				}
 				for range 20 { // as often as it has to be put off
-					if e, due := h.nextErrand(time.Now(), h.beds["a"]); e == nil && !due.IsZero() {
+					if e, due := h.nextTask(time.Now(), h.treatments["a"]); e == nil && !due.IsZero() {
 						h.passes(max(time.Millisecond, time.Until(due)))
 					}
 				}
@@ -146,7 +146,7 @@ func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
 		h.terminates("b")
 		told := 0
 		for _, word := range h.events {
-			if word.What == treat.RepairBlocked && strings.Contains(word.Words, "the NodeClaim could not be deleted") {
+			if word.EventReason == treat.RepairBlocked && strings.Contains(word.Message, "the NodeClaim could not be deleted") {
 				told++
 			}
 		}
@@ -175,7 +175,7 @@ func TestAClaimIsSpared(t *testing.T) {
 			h.hears()
 		}, triage.Vetoed},
 		"somebody forbids it on the pool": {func(h *hall) {
-			h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) {
+			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
 			})
 		}, triage.Vetoed},
@@ -189,7 +189,7 @@ func TestAClaimIsSpared(t *testing.T) {
 			h.pool("default", block)
 		}, triage.Vetoed},
 		"the budget is used up": {func(h *hall) {
-			h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) {
+			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				p.Spec.Disruption.Budgets = []karpenter.Budget{{Nodes: "1"}}
 			})
 			h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
@@ -207,19 +207,19 @@ func TestAClaimIsSpared(t *testing.T) {
 				h.turns()
 				h.runs("a", how{second: treat.Refused})
 				test.happens(h)
-				if e := h.wants("a", spare); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
+				if e := h.wants("a", cancelTermination); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
 					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
 				}
-				h.runs("a", how{first: treat.Unsure})
-				if !h.isMarked("a") || h.beds["a"].granted.Object == "" {
+				h.runs("a", how{first: treat.Unknown})
+				if !h.isMarked("a") || h.treatments["a"].granted.Object == "" {
 					t.Error("its place is free before it is spared")
 				}
 				h.passes(lastRetry)
 				h.runs("a", how{})
-				if h.isMarked("a") || h.beds["a"] != nil && h.beds["a"].granted.Object != "" || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
-					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.beds["a"], h.core.Grants())
+				if h.isMarked("a") || h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
+					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.treatments["a"], h.core.Grants())
 				}
-				told := slices.IndexFunc(h.events, func(word treat.Announcement) bool { return word.What == treat.NodeSpared })
+				told := slices.IndexFunc(h.events, func(word treat.Event) bool { return word.EventReason == treat.TerminationCancelled })
 				if told < 0 {
 					t.Error("nobody is told")
 				}
@@ -246,17 +246,17 @@ func TestWhatIsDeletedCannotBeCalledBack(t *testing.T) {
 }
 
 func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
-	for name, test := range map[string]func(h *hall, r *errandReport){
-		"with its claim": func(h *hall, r *errandReport) {
+	for name, test := range map[string]func(h *hall, r *taskResult){
+		"with its claim": func(h *hall, r *taskResult) {
 			h.world.carryOut(r, how{})
 			h.goes("a")
 		},
-		"before anything was sent": func(h *hall, r *errandReport) {
+		"before anything was sent": func(h *hall, r *taskResult) {
 			h.world.removeNode("a")
 			h.hears()
 			h.world.carryOut(r, how{})
 		},
-		"and is made anew": func(h *hall, r *errandReport) {
+		"and is made anew": func(h *hall, r *taskResult) {
 			h.world.carryOut(r, how{})
 			h.goes("a")
 			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
@@ -273,7 +273,7 @@ func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
 				h.turns()
 				r := h.begins("a")
 				test(h, r)
-				h.heedErrand(r)
+				h.handleTaskResult(r)
 				h.hears()
 				if h.taken("default") != 1 {
 					t.Errorf("%d places are taken", h.taken("default"))
@@ -283,8 +283,8 @@ func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
 				if e := h.named("a"); e == nil || e.Gone.IsZero() {
 					t.Errorf("the page names %+v", e)
 				}
-				if h.goesOn(); h.beds["a"] != nil && h.beds["a"].granted.Object != "" {
-					t.Errorf("and it is kept on the page: %+v", h.beds["a"].granted)
+				if h.goesOn(); h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" {
+					t.Errorf("and it is kept on the page: %+v", h.treatments["a"].granted)
 				}
 			})
 		})
@@ -300,7 +300,7 @@ func TestAMarkForAnEarlierNodeIsTakenOff(t *testing.T) {
 		h.world.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
 		h.hears()
 		h.passes(time.Hour)
-		h.wants("a", spare)
+		h.wants("a", cancelTermination)
 		h.runs("a", how{})
 		if h.isMarked("a") {
 			t.Error("the mark is still there")
@@ -322,21 +322,21 @@ func TestVetoes(t *testing.T) {
 				h.hears()
 			},
 			"NodePool default": func(h *hall, value map[string]string) {
-				h.pool("default", ofAtMost("1"), func(p *poolblock.Pool) { p.Annotations = value })
+				h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) { p.Annotations = value })
 			},
 		} {
 			t.Run(name+" has "+annotation, func(t *testing.T) {
 				openHall(t, func(h *hall) {
 					h.t = t
 					h.sicken()
-					h.wants("a", terminate)
+					h.wants("a", terminateClaim)
 					set(h, map[string]string{annotation: "true"})
 					h.rests("a")
 					if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
 						t.Errorf("what is said of it: %v", is)
 					}
 					set(h, nil)
-					h.wants("a", terminate)
+					h.wants("a", terminateClaim)
 				})
 			})
 		}
@@ -387,7 +387,7 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 		if test.stands != "" {
 			c.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: test.stands}
 		}
-		e := &errand{node: named("a", "1"), claim: c, rule: poolRuleID("default"), since: now.Add(-time.Second)}
+		e := &task{node: named("a", "1"), claim: c, rule: poolRuleID("default"), since: now.Add(-time.Second)}
 		mark := markFor(e, test.spec, now)
 		if mark.Deadline != test.deadline || mark.Before != test.before || !mark.Since.Equal(e.since) || mark.Node != "a" {
 			t.Errorf("%s: the mark is %+v", name, mark)
@@ -415,8 +415,8 @@ func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 				h.breaks(corev1.ConditionTrue, "a")
 				h.passes(10 * time.Minute)
 				h.terminates("a")
-				if told := h.events[len(h.events)-1]; told.What != treat.NodeRepaired || told.Words != "NodeClaim claim-a is being deleted "+test.ending {
-					t.Errorf("what is told: %s", told.Words)
+				if told := h.events[len(h.events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "NodeClaim claim-a is being deleted "+test.ending {
+					t.Errorf("what is told: %s", told.Message)
 				}
 			})
 		})
@@ -439,7 +439,7 @@ func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
 		if e := h.named("a"); e != nil || h.taken("default") != 0 {
 			t.Errorf("the page names %+v, and %d places are taken", e, h.taken("default"))
 		}
-		if entries, due := h.nextPage(time.Now()); entries != nil || !due.IsZero() {
+		if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 			t.Errorf("another page is to be written: %v, due %s", entries, due)
 		}
 	})

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/resourcestack/autohealer/internal/slip"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // flags makes a set of flags, with those that every program has for its log.
@@ -50,7 +50,7 @@ func hint(f *flag.FlagSet, err error) error {
 	}
 	var names []string
 	f.VisitAll(func(known *flag.Flag) { names = append(names, known.Name) })
-	if meant, ok := slip.Nearest(strings.TrimLeft(unknown, "-"), names); ok {
+	if meant, ok := spelling.Nearest(strings.TrimLeft(unknown, "-"), names); ok {
 		return fmt.Errorf("there is no flag --%s; did you mean --%s?", unknown, meant)
 	}
 	return fmt.Errorf("there is no flag --%s; there are --%s", unknown, strings.Join(names, ", --"))

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
@@ -78,8 +78,8 @@ func healthChecker(n node, args []string, out io.Writer) int {
 		Care:  check.Care{Check: "health-checker " + strings.Join(args, " "), Unit: o.service, Repair: o.repair, Cooldown: o.cooldown},
 		Units: n.units, Repairs: &check.Repairs{Folder: n.repairs}, Now: n.now,
 	}
-	examineBoth := func(ctx context.Context) exam.Answer {
-		if answer := o.exam(n)(ctx); answer.Verdict != exam.Well || len(o.patterns) == 0 {
+	examineBoth := func(ctx context.Context) checkresult.Result {
+		if answer := o.exam(n)(ctx); answer.Verdict != checkresult.Well || len(o.patterns) == 0 {
 			return answer
 		}
 		return o.searchJournal(ctx, n)
@@ -87,7 +87,7 @@ func healthChecker(n node, args []string, out io.Writer) int {
 	return examine(out, time.Duration(float64(limit)*spare), guard.Around(examineBoth))
 }
 
-func (o healthOptions) exam(n node) exam.Exam {
+func (o healthOptions) exam(n node) checkresult.Check {
 	switch o.component {
 	case "kube-proxy":
 		return check.Endpoint("kube-proxy", check.KubeProxyURL(n.getenv))
@@ -100,14 +100,14 @@ func (o healthOptions) exam(n node) exam.Exam {
 }
 
 // searchJournal looks for the patterns in what the unit has written since its start.
-func (o healthOptions) searchJournal(ctx context.Context, n node) exam.Answer {
+func (o healthOptions) searchJournal(ctx context.Context, n node) checkresult.Result {
 	u, err := n.units.Look(ctx, o.service)
 	if err != nil {
-		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	since, err := o.since(n.now(), u)
 	if err != nil {
-		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	counts := make([]int, len(o.patterns))
 	err = readJournal(ctx, journal.Config{Path: n.journal, Unit: u.Name, Since: since}, n.now(), func(line []byte) {
@@ -118,14 +118,14 @@ func (o healthOptions) searchJournal(ctx context.Context, n node) exam.Answer {
 		}
 	})
 	if err != nil {
-		return exam.Answer{Message: fmt.Sprintf("searching the journal: %v", err)}
+		return checkresult.Result{Message: fmt.Sprintf("searching the journal: %v", err)}
 	}
 	for i, p := range o.patterns {
 		if counts[i] >= p.count {
-			return exam.Answer{Verdict: exam.Sick, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
+			return checkresult.Result{Verdict: checkresult.Sick, Message: fmt.Sprintf("%s has written %d lines that match %q", o.service, counts[i], p.text)}
 		}
 	}
-	return exam.Answer{Verdict: exam.Well, Message: o.service + " is well"}
+	return checkresult.Result{Verdict: checkresult.Well, Message: o.service + " is well"}
 }
 
 // since is from when on the journal of a unit is searched. There is no search without an

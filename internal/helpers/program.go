@@ -12,7 +12,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 )
 
@@ -73,18 +73,18 @@ func say(out io.Writer, code int, format string, args ...any) int {
 }
 
 // examine makes an examination within a time, and returns the exit code for its answer.
-func examine(out io.Writer, limit time.Duration, e exam.Exam) int {
+func examine(out io.Writer, limit time.Duration, e checkresult.Check) int {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	answer := e(ctx)
 	return say(out, code(answer.Verdict), "%s", answer.Message)
 }
 
-func code(v exam.Verdict) int {
+func code(v checkresult.Verdict) int {
 	switch v {
-	case exam.Well:
+	case checkresult.Well:
 		return well
-	case exam.Sick:
+	case checkresult.Sick:
 		return sick
 	}
 	return unknown

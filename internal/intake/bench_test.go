@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -73,7 +73,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	const connections, perSecond = 4, 10_000
 	events := atomic.Int64{}
 	folder := b.TempDir()
-	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r symptom.Report) { events.Add(int64(len(r.Events))) }})
+	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r finding.Report) { events.Add(int64(len(r.Events))) }})
 	flood, calm := own(folder, "flood", disk, "KernelDeadlock"), own(folder, "calm", "NTPProblem")
 	calm.Rate, calm.Burst = 1000, 1000
 	must(b, in.Apply(Setup{Sources: []Source{flood, calm}}))
@@ -166,7 +166,7 @@ func BenchmarkStatus(b *testing.B) {
 
 // handler returns an intake with one source, and how to post to it.
 func handler() (*Intake, func(body string) int) {
-	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(string, symptom.Report) {}})
+	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(string, finding.Report) {}})
 	mine := own("/", "flood", disk, "KernelDeadlock")
 	in.desks = []*desk{newDesk(mine, time.Now())}
 	c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -39,8 +39,8 @@ type desk struct {
 	token  *digest // nil if there is none, or it cannot be read
 	bucket bucket
 
-	told     map[string]symptom.Condition // by the source, by type
-	shown    map[string]symptom.Condition // to the world, as of when it first was so
+	told     map[string]finding.Condition // by the source, by type
+	shown    map[string]finding.Condition // to the world, as of when it first was so
 	hushes   map[string]*hush             // of each condition
 	whole    hush                         // of the source
 	refusals refusals
@@ -89,7 +89,7 @@ func (h *hush) quiet(most time.Duration) time.Duration {
 func newDesk(source Source, now time.Time) *desk {
 	d := &desk{
 		name: source.Name, source: source, bucket: newBucket(source.Rate, source.Burst, now),
-		told: map[string]symptom.Condition{}, shown: map[string]symptom.Condition{}, hushes: map[string]*hush{}, events: map[string]bool{},
+		told: map[string]finding.Condition{}, shown: map[string]finding.Condition{}, hushes: map[string]*hush{}, events: map[string]bool{},
 		counts: Counts{Source: source.Name, Refused: map[int]uint64{}}, refusals: refusals{logged: map[int]time.Time{}},
 	}
 	for _, kind := range source.Conditions {
@@ -99,10 +99,10 @@ func newDesk(source Source, now time.Time) *desk {
 }
 
 // hear takes a statement, and returns what is new in it.
-func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.RefusedError) {
+func (d *desk) hear(s *statement, now time.Time) (finding.Report, *problem.RefusedError) {
 	said, refusal := judge(s, &d.source, d.told, now)
 	if refusal != nil {
-		return symptom.Report{}, refusal
+		return finding.Report{}, refusal
 	}
 	gagged := d.bucket.owe(len(said.Events))
 	d.refusals.forget()
@@ -111,7 +111,7 @@ func (d *desk) hear(s *statement, now time.Time) (symptom.Report, *problem.Refus
 		d.told[c.Type] = c
 		d.hushes[c.Type].broken(now, gagged)
 	}
-	r := symptom.Report{Source: d.name}
+	r := finding.Report{Source: d.name}
 	for i := range said.Events {
 		if d.isNew(said.Events[i].ID) {
 			r.Events = append(r.Events, said.Events[i])
@@ -149,8 +149,8 @@ func (d *desk) isNew(id string) bool {
 }
 
 // lapse notes that time has passed without a word, and returns what that changes.
-func (d *desk) lapse(passed time.Duration, now time.Time) symptom.Report {
-	r := symptom.Report{Source: d.name}
+func (d *desk) lapse(passed time.Duration, now time.Time) finding.Report {
+	r := finding.Report{Source: d.name}
 	d.whole.lapse(passed, d.source.Silence)
 	fell := false
 	for _, h := range d.hushes {
@@ -164,7 +164,7 @@ func (d *desk) lapse(passed time.Duration, now time.Time) symptom.Report {
 
 // show adds to a report the conditions that look otherwise than they did, and the events
 // of that.
-func (d *desk) show(r *symptom.Report, now time.Time) {
+func (d *desk) show(r *finding.Report, now time.Time) {
 	for _, kind := range d.source.Conditions {
 		was, before := d.shown[kind]
 		looks := d.look(kind, now)
@@ -201,10 +201,10 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // look says how a condition is to be shown.
-func (d *desk) look(kind string, now time.Time) symptom.Condition {
+func (d *desk) look(kind string, now time.Time) finding.Condition {
 	said, ok := d.told[kind]
 	h := d.hushes[kind]
-	unknown := symptom.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
+	unknown := finding.Condition{Type: kind, Status: catalog.Unknown, Since: now, Reason: Silent}
 	switch {
 	case ok && !h.silent:
 		return said
@@ -226,17 +226,17 @@ func (d *desk) look(kind string, now time.Time) symptom.Condition {
 }
 
 // change is the event of a condition that has changed.
-func (d *desk) change(c symptom.Condition, at time.Time) symptom.Event {
-	return symptom.Event{
+func (d *desk) change(c finding.Condition, at time.Time) finding.Event {
+	return finding.Event{
 		ID:       identity("change", d.name, c.Type, string(c.Status), c.Reason, at.UTC().Format(time.RFC3339Nano)),
-		Severity: symptom.Info, Time: at, Reason: c.Reason, Condition: c.Type,
+		Severity: finding.Info, Time: at, Reason: c.Reason, Condition: c.Type,
 		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
 	}
 }
 
 // all returns every condition as it is shown.
-func (d *desk) all() []symptom.Condition {
-	var list []symptom.Condition
+func (d *desk) all() []finding.Condition {
+	var list []finding.Condition
 	for _, kind := range d.source.Conditions {
 		if c, ok := d.shown[kind]; ok {
 			list = append(list, c)

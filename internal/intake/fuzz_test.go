@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -30,11 +30,11 @@ func FuzzServe(f *testing.F) {
 	f.Add([]byte(strings.Repeat(`[`, problem.MaxBody)))
 	f.Add([]byte("{\"source\": \"disk-watch\", \"\xff\": 1, \"events\": [{\"severity\": \"warn\", \"reason\": \"A\", \"timestamp\": \"2026-11-15T12:00:00+23:59\", \"message\": \"\xff\\ud800\"}]}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var passed []symptom.Report
-		in := New(Config{Emit: func(_ string, r symptom.Report) { passed = append(passed, r) }, Logger: slog.New(slog.DiscardHandler)})
+		var passed []finding.Report
+		in := New(Config{Emit: func(_ string, r finding.Report) { passed = append(passed, r) }, Logger: slog.New(slog.DiscardHandler)})
 		mine := source("disk-watch", disk)
 		d := newDesk(mine, time.Now())
-		d.show(&symptom.Report{}, time.Now())
+		d.show(&finding.Report{}, time.Now())
 		in.desks = []*desk{d}
 		c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}
 		request := httptest.NewRequestWithContext(withCaller(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
@@ -65,7 +65,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-func checkReport(t *testing.T, r symptom.Report) {
+func checkReport(t *testing.T, r finding.Report) {
 	t.Helper()
 	soon := time.Now().Add(ahead)
 	for _, c := range r.Conditions {
@@ -74,12 +74,12 @@ func checkReport(t *testing.T, r symptom.Report) {
 		}
 	}
 	for _, e := range r.Events {
-		if e.ID == "" || e.Severity != symptom.Info && e.Severity != symptom.Warn || !problem.IsReason(e.Reason) || e.Condition == "" && len(e.Message) > problem.MaxMessage || !utf8.ValidString(e.Message) || e.Time.After(soon) {
+		if e.ID == "" || e.Severity != finding.Info && e.Severity != finding.Warn || !problem.IsReason(e.Reason) || e.Condition == "" && len(e.Message) > problem.MaxMessage || !utf8.ValidString(e.Message) || e.Time.After(soon) {
 			t.Fatalf("%+v is passed on", e)
 		}
 	}
-	own := slices.DeleteFunc(slices.Clone(r.Events), func(e symptom.Event) bool { return e.Condition != "" })
-	if !slices.IsSortedFunc(own, func(a, b symptom.Event) int { return a.Time.Compare(b.Time) }) {
+	own := slices.DeleteFunc(slices.Clone(r.Events), func(e finding.Event) bool { return e.Condition != "" })
+	if !slices.IsSortedFunc(own, func(a, b finding.Event) int { return a.Time.Compare(b.Time) }) {
 		t.Fatalf("%+v are not in their order", own)
 	}
 }

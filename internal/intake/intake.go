@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 type Config struct {
 	// Emit takes what the sources tell, in the order in which it counts. It must not wait,
 	// and must not ask the intake; nor may whoever does hold a lock that Emit takes.
-	Emit func(source string, r symptom.Report)
+	Emit func(source string, r finding.Report)
 	// Memory keeps what the sources have told over a restart. May be nil.
 	Memory Memory
 	// Boot is the identity of the present boot: a reboot cures what the catalogue says.
@@ -134,7 +134,7 @@ func (in *Intake) settle(sources []Source, now time.Time) []*desk {
 			d.closed = true
 			in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", d.name)
 		}
-		in.emit(d, symptom.Report{Source: d.name, Gone: d.resettle(next)})
+		in.emit(d, finding.Report{Source: d.name, Gone: d.resettle(next)})
 		d.mu.Unlock()
 	}
 	desks := make([]*desk, 0, len(sources))
@@ -160,8 +160,8 @@ func (in *Intake) begin(d *desk, now time.Time) {
 			in.cfg.Logger.Error("what a source had told is forgotten", "source", d.name, "err", err)
 		}
 	}
-	d.show(&symptom.Report{}, now)
-	in.emit(d, symptom.Report{Source: d.name, Conditions: d.all()})
+	d.show(&finding.Report{}, now)
+	in.emit(d, finding.Report{Source: d.name, Conditions: d.all()})
 	in.cfg.Logger.Info("a source of problem reports is listened for", "source", d.name, "conditions", d.source.Conditions, "silence", d.source.Silence)
 }
 
@@ -169,20 +169,20 @@ func (in *Intake) begin(d *desk, now time.Time) {
 func (in *Intake) greet(d *desk, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := symptom.Report{Source: d.name}
+	r := finding.Report{Source: d.name}
 	d.show(&r, now)
 	in.emit(d, r)
 }
 
 // emit passes on what is new. The desk is locked, so that the order is that of the desk.
-func (in *Intake) emit(d *desk, r symptom.Report) {
+func (in *Intake) emit(d *desk, r finding.Report) {
 	if !r.IsEmpty() {
 		in.cfg.Emit(d.name, r)
 	}
 }
 
 // keep remembers what a desk knows, after a report of it.
-func (in *Intake) keep(d *desk, r symptom.Report) {
+func (in *Intake) keep(d *desk, r finding.Report) {
 	if in.cfg.Memory == nil {
 		return
 	}
@@ -192,7 +192,7 @@ func (in *Intake) keep(d *desk, r symptom.Report) {
 		in.cfg.Logger.Error("what a source has told cannot be kept", "source", d.name, "err", err)
 		return
 	}
-	urgent := slices.ContainsFunc(r.Events, func(e symptom.Event) bool { return e.Condition != "" })
+	urgent := slices.ContainsFunc(r.Events, func(e finding.Event) bool { return e.Condition != "" })
 	in.cfg.Memory.Keep(d.name, text, d.unknown.Len(), urgent)
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -17,29 +17,29 @@ const ahead = 5 * time.Second
 
 // judge holds a statement against what its source may say, and what it has said. What it
 // returns is what the statement says, with messages cut.
-func judge(s *statement, source *Source, told map[string]symptom.Condition, now time.Time) (symptom.Report, *problem.RefusedError) {
+func judge(s *statement, source *Source, told map[string]finding.Condition, now time.Time) (finding.Report, *problem.RefusedError) {
 	switch {
 	case s.Source == "":
-		return symptom.Report{}, missing("source", "write the name of the source: "+source.Name)
+		return finding.Report{}, missing("source", "write the name of the source: "+source.Name)
 	case s.Source != source.Name:
-		return symptom.Report{}, refuse(http.StatusForbidden, "source", "write the name by which the agent knows you",
+		return finding.Report{}, refuse(http.StatusForbidden, "source", "write the name by which the agent knows you",
 			"you are known as %s, not as %.80q", source.Name, s.Source)
 	case len(s.Events) > problem.MaxEvents:
-		return symptom.Report{}, refuse(http.StatusRequestEntityTooLarge, "events", fmt.Sprintf("send %d at most at once", problem.MaxEvents),
+		return finding.Report{}, refuse(http.StatusRequestEntityTooLarge, "events", fmt.Sprintf("send %d at most at once", problem.MaxEvents),
 			"there are %d events", len(s.Events))
 	}
-	r := symptom.Report{Source: source.Name}
+	r := finding.Report{Source: source.Name}
 	for i := range s.Conditions {
 		c, refusal := judgeCondition(&s.Conditions[i], source, r.Conditions, told, now)
 		if refusal != nil {
-			return symptom.Report{}, within(refusal, "conditions", i)
+			return finding.Report{}, within(refusal, "conditions", i)
 		}
 		r.Conditions = append(r.Conditions, c)
 	}
 	for i := range s.Events {
 		e, refusal := judgeEvent(&s.Events[i], r.Events, now)
 		if refusal != nil {
-			return symptom.Report{}, within(refusal, "events", i)
+			return finding.Report{}, within(refusal, "events", i)
 		}
 		e.ID = identity("event", source.Name, string(e.Severity), e.Time.Format(time.RFC3339Nano), e.Reason, e.Message)
 		r.Events = append(r.Events, e)
@@ -59,18 +59,18 @@ func missing(field, hint string) *problem.RefusedError {
 
 // judgeCondition holds a condition against those before it in the statement, and against
 // what was told.
-func judgeCondition(s *conditionStatement, source *Source, before []symptom.Condition, told map[string]symptom.Condition, now time.Time) (symptom.Condition, *problem.RefusedError) {
-	none := symptom.Condition{}
+func judgeCondition(s *conditionStatement, source *Source, before []finding.Condition, told map[string]finding.Condition, now time.Time) (finding.Condition, *problem.RefusedError) {
+	none := finding.Condition{}
 	if refusal := judgeType(s.Type, source); refusal != nil {
 		return none, refusal
 	}
-	if slices.ContainsFunc(before, func(other symptom.Condition) bool { return other.Type == s.Type }) {
+	if slices.ContainsFunc(before, func(other finding.Condition) bool { return other.Type == s.Type }) {
 		return none, refuse(http.StatusUnprocessableEntity, "type", "send each once, as it is by now", "%s is there twice", s.Type)
 	}
 	if s.Status == nil {
 		return none, missing("status", "write true if the node has the problem, and else false")
 	}
-	c := symptom.Condition{Type: s.Type, Status: catalog.False, Reason: s.Reason, Message: problem.Cut(s.Message)}
+	c := finding.Condition{Type: s.Type, Status: catalog.False, Reason: s.Reason, Message: problem.Cut(s.Message)}
 	if *s.Status {
 		c.Status = catalog.True
 	}
@@ -104,8 +104,8 @@ func judgeType(kind string, source *Source) *problem.RefusedError {
 }
 
 // judgeEvent holds an event against those before it in the statement.
-func judgeEvent(s *eventStatement, before []symptom.Event, now time.Time) (symptom.Event, *problem.RefusedError) {
-	e := symptom.Event{Severity: symptom.Severity(s.Severity), Reason: s.Reason, Message: problem.Cut(s.Message)}
+func judgeEvent(s *eventStatement, before []finding.Event, now time.Time) (finding.Event, *problem.RefusedError) {
+	e := finding.Event{Severity: finding.Severity(s.Severity), Reason: s.Reason, Message: problem.Cut(s.Message)}
 	switch problem.Severity(s.Severity) {
 	case problem.Info, problem.Warn:
 	case "":

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // Memory keeps what must outlive the agent, by source. Neither method waits.
@@ -30,8 +30,8 @@ type state struct {
 
 type conditionState struct {
 	// Told is what the source has said, without a type if it has said nothing.
-	Told  symptom.Condition `json:"told"`
-	Shown symptom.Condition `json:"shown"`
+	Told  finding.Condition `json:"told"`
+	Shown finding.Condition `json:"shown"`
 	// Silent says that nothing had been said of it for too long.
 	Silent bool `json:"silent,omitempty"`
 	// Quiet is for how long nothing had been said of it, if it was not too long yet.

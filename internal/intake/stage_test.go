@@ -17,8 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/chart"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/aggregate"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -44,8 +44,8 @@ type stage struct {
 	in *Intake
 
 	mu     sync.Mutex
-	chart  chart.Chart
-	events []symptom.Event
+	chart  aggregate.Aggregate
+	events []finding.Event
 	gone   []string
 	kept   map[string]json.RawMessage
 	urgent int
@@ -65,14 +65,14 @@ func (s *stage) begin(boot string, logs io.Writer) *Intake {
 	return s.in
 }
 
-func (s *stage) emit(name string, r symptom.Report) {
+func (s *stage) emit(name string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Source != name || r.IsEmpty() {
 		s.tb.Errorf("%s emits %+v", name, r)
 	}
 	s.events = append(s.events, r.Events...)
-	s.gone = append(s.gone, s.chart.Enter(name, r).Gone...)
+	s.gone = append(s.gone, s.chart.Add(name, r).Gone...)
 }
 
 func (s *stage) Recall(name string) json.RawMessage {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/problem"
 )
 
@@ -195,7 +195,7 @@ func TestAClockThatWasSetBackDeafensNobody(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		bubble(t, func(t *testing.T, s *stage) {
 			t.Helper()
-			old := symptom.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
+			old := finding.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
 			text, err := json.Marshal(state{Boot: "boot-1", Conditions: map[string]conditionState{disk: {Told: old, Shown: old}}})
 			must(t, err)
 			s.kept["disk-watch"] = text

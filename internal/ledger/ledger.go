@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
 const (
@@ -42,9 +42,9 @@ var (
 // Entry is a write that takes a place under a rule's bound and may be on its way, or a
 // node that was taken away and keeps its place.
 type Entry struct {
-	Rule record.Rule `json:"rule"`
-	Node string      `json:"node"`
-	UID  string      `json:"uid"`
+	Rule ownership.Rule `json:"rule"`
+	Node string         `json:"node"`
+	UID  string         `json:"uid"`
 	// ResourceVersion is the version of the node that the write carries as its
 	// precondition. Once the node has another, the write has been made or never
 	// will be. It is empty if the write makes an object.

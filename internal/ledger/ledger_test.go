@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
 func entry(node string) ledger.Entry {
-	return ledger.Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node, ResourceVersion: "7"}
+	return ledger.Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "set"}, Node: node, UID: "u-" + node, ResourceVersion: "7"}
 }
 
 func TestLedger(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
 // Version is that of the pages that are written. Pages from before there were versions
@@ -32,10 +32,10 @@ type page struct {
 // and a node has one entry for all of its rules: so the names stand here, and the entries
 // say which of them.
 type storedPage struct {
-	Version int           `json:"version"`
-	Holder  string        `json:"holder"`
-	Rules   []record.Rule `json:"rules,omitempty"`
-	Grants  []storedEntry `json:"grants"`
+	Version int              `json:"version"`
+	Holder  string           `json:"holder"`
+	Rules   []ownership.Rule `json:"rules,omitempty"`
+	Grants  []storedEntry    `json:"grants"`
 }
 
 // storedEntry stands for entries that differ in their rules alone.
@@ -47,7 +47,7 @@ type storedEntry struct {
 // places are those of rules in the page's list.
 type places struct {
 	at   []int
-	name *record.Rule // in pages without a version
+	name *ownership.Rule // in pages without a version
 }
 
 func (p places) MarshalJSON() ([]byte, error) { return json.Marshal(p.at) }
@@ -89,7 +89,7 @@ func parse(text []byte) (page, error) {
 		return page{}, errors.New("it names no holder")
 	}
 	p := page{holder: s.Holder, unknown: unknown}
-	add := func(e Entry, rule record.Rule) {
+	add := func(e Entry, rule ownership.Rule) {
 		if e.Rule = rule; e.isKnown() {
 			p.grants = append(p.grants, e)
 		} else {
@@ -102,7 +102,7 @@ func parse(text []byte) (page, error) {
 			continue
 		}
 		if len(stored.Rule.at) == 0 { // of a kind that has none
-			add(stored.Entry, record.Rule{})
+			add(stored.Entry, ownership.Rule{})
 		}
 		for _, at := range stored.Rule.at {
 			if at < 0 || at >= len(s.Rules) {
@@ -116,18 +116,18 @@ func parse(text []byte) (page, error) {
 
 func (p page) text() []byte {
 	s := storedPage{Version: Version, Holder: p.holder, Grants: []storedEntry{}}
-	rules, entries := map[record.Rule]int{}, map[Entry]int{}
+	rules, entries := map[ownership.Rule]int{}, map[Entry]int{}
 	for _, list := range [][]Entry{p.grants, p.kept} {
 		for _, e := range list {
 			rule := e.Rule
-			e.Rule = record.Rule{}
+			e.Rule = ownership.Rule{}
 			at, isThere := entries[e]
 			if !isThere {
 				at = len(s.Grants)
 				entries[e] = at
 				s.Grants = append(s.Grants, storedEntry{Rule: places{at: []int{}}, Entry: e})
 			}
-			if rule == (record.Rule{}) {
+			if rule == (ownership.Rule{}) {
 				continue
 			}
 			place, isNamed := rules[rule]
@@ -150,13 +150,13 @@ func (p page) text() []byte {
 // need.
 type Room struct {
 	left  int
-	rules map[record.Rule]bool
+	rules map[ownership.Rule]bool
 }
 
 // Room returns the room of a page that holds nothing but what every page does. With a nil
 // ledger that is nothing at all.
 func (l *Ledger) Room() *Room {
-	r := &Room{left: maxBytes, rules: map[record.Rule]bool{}}
+	r := &Room{left: maxBytes, rules: map[ownership.Rule]bool{}}
 	if l != nil {
 		empty := page{holder: l.holder, kept: l.kept, unknown: l.unknown}
 		r.left -= len(empty.text()) + len(`"rules":[],`)
@@ -194,7 +194,7 @@ func isSame(a, b Entry) bool {
 // was.
 func (r *Room) Take(entries ...Entry) bool {
 	left := r.left
-	fresh := make([]record.Rule, 0, len(entries))
+	fresh := make([]ownership.Rule, 0, len(entries))
 	for _, e := range entries {
 		if !r.rules[e.Rule] {
 			fresh = append(fresh, e.Rule)

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/internal/format"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -41,7 +41,7 @@ func at(text string) time.Time {
 // The pages of all versions that were ever written are read. Those files never change;
 // a new version adds its own.
 func TestPagesOfAllVersionsAreRead(t *testing.T) {
-	rule := func(kind triage.Kind, name string) record.Rule { return record.Rule{Kind: kind, Name: name} }
+	rule := func(kind triage.Kind, name string) ownership.Rule { return ownership.Rule{Kind: kind, Name: name} }
 	uid := func(n int) string { return fmt.Sprintf("0c7f0f9e-1111-4a6e-9d52-%012d", n) }
 	want := []Entry{
 		{Rule: rule(triage.ConditionSet, "kernel-deadlock"), Node: "worker-1", UID: uid(1), ResourceVersion: "4711"},
@@ -73,7 +73,7 @@ func TestWhatANewerVersionHasNamedIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, Node: "worker-1", UID: "u1", ResourceVersion: "4711", Unknown: `{"zone":"a"}`}
+	known := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: "kernel-deadlock"}, Node: "worker-1", UID: "u1", ResourceVersion: "4711", Unknown: `{"zone":"a"}`}
 	if diff := cmp.Diff([]Entry{known}, p.grants); diff != "" {
 		t.Errorf("known are (-want +got):\n%s", diff)
 	}
@@ -123,14 +123,14 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 	name := rapid.StringMatching(`[ab]`)
 	entries := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Entry {
 		e := Entry{
-			Rule: record.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.ConditionSet, triage.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.ConditionSet, triage.Repair}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
 			Node: name.Draw(t, "node"), UID: name.Draw(t, "uid"), ResourceVersion: rapid.StringMatching(`[1-9]`).Draw(t, "version"),
 		}
 		if rapid.Bool().Draw(t, "newer") {
 			e.Unknown = format.Unknown(fmt.Sprintf(`{"new":%q}`, name.Draw(t, "new")))
 		}
 		if rapid.IntRange(0, 3).Draw(t, "other") == 0 {
-			e.Rule = record.Rule{Name: "Other/" + name.Draw(t, "rule")}
+			e.Rule = ownership.Rule{Name: "Other/" + name.Draw(t, "rule")}
 		}
 		return e
 	}), 0, 20)
@@ -209,7 +209,7 @@ func TestTheWorstCaseFitsOnPages(t *testing.T) {
 			entries, node := make([]Entry, sets), longest("node", served+onPage)
 			for set := range entries {
 				entries[set] = Entry{
-					Rule: record.Rule{Kind: triage.ConditionSet, Name: names[set]}, Node: node,
+					Rule: ownership.Rule{Kind: triage.ConditionSet, Name: names[set]}, Node: node,
 					UID: "0c7f0f9e-1111-4a6e-9d52-000000000001", ResourceVersion: "18446744073709551615",
 				}
 			}
@@ -242,7 +242,7 @@ func TestRoomIsTakenWholeOrNotAtAll(t *testing.T) {
 	room := (*Ledger)(nil).Room()
 	taken := 0
 	for i := range 100_000 { // each with rules of its own
-		a := Entry{Rule: record.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i), ResourceVersion: "1"}
+		a := Entry{Rule: ownership.Rule{Kind: triage.ConditionSet, Name: longest("a", i)}, Node: longest("node", i), ResourceVersion: "1"}
 		b := a
 		b.Rule.Name = longest("b", i)
 		before := *room

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/resourcestack/autohealer/internal/wire"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 // The numbers of the fields that are read, as Kubernetes' .proto files have them.
@@ -54,7 +54,7 @@ func newDecoder() *decoder {
 
 // event reads one.
 func (d *decoder) event(frame []byte) (event watch.Event, err error) {
-	brought, err := wire.Open(frame)
+	brought, err := protowatch.DecodeEvent(frame)
 	event.Type = brought.Type
 	if err != nil {
 		return event, err
@@ -118,14 +118,14 @@ type parts struct {
 // find goes through a message without copying anything of it.
 func (p *parts) find(message []byte) error {
 	*p = parts{labels: p.labels[:0], notes: p.notes[:0], taints: p.taints[:0], conditions: p.conditions[:0]}
-	return wire.Fields(message, func(number protowire.Number, value []byte) error {
+	return protowatch.Fields(message, func(number protowire.Number, value []byte) error {
 		switch number {
 		case nodeMeta:
-			return wire.Fields(value, p.findMeta)
+			return protowatch.Fields(value, p.findMeta)
 		case nodeSpec:
-			return wire.Fields(value, p.findSpec)
+			return protowatch.Fields(value, p.findSpec)
 		case nodeStatus:
-			return wire.Fields(value, wire.Collect(statusConditions, &p.conditions))
+			return protowatch.Fields(value, protowatch.CollectField(statusConditions, &p.conditions))
 		}
 		return nil
 	})
@@ -157,7 +157,7 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 		p.labels = append(p.labels, value)
 	case metaAnnotations:
 		var key []byte
-		if err := wire.Fields(value, wire.Keep(entryKey, &key)); err != nil {
+		if err := protowatch.Fields(value, protowatch.KeepField(entryKey, &key)); err != nil {
 			return err
 		}
 		for _, one := range read {
@@ -183,7 +183,7 @@ func (p *parts) appendSaid(to []byte) ([]byte, error) {
 	}
 	for _, message := range p.conditions {
 		var c conditionParts
-		if err := wire.Fields(message, c.find); err != nil {
+		if err := protowatch.Fields(message, c.find); err != nil {
 			return to, err
 		}
 		for _, part := range [...][]byte{c.kind, c.status, c.transition, c.reason} {
@@ -244,7 +244,7 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	}
 	for i, message := range p.conditions {
 		var c conditionParts
-		if err := wire.Fields(message, c.find); err != nil {
+		if err := protowatch.Fields(message, c.find); err != nil {
 			return nil, err
 		}
 		row := &n.Status.Conditions[i]
@@ -264,7 +264,7 @@ func (d *decoder) entries(messages [][]byte) (map[string]string, error) {
 	made := make(map[string]string, len(messages))
 	for _, message := range messages {
 		var key, value []byte
-		if err := wire.Fields(message, func(number protowire.Number, part []byte) error {
+		if err := protowatch.Fields(message, func(number protowire.Number, part []byte) error {
 			switch number {
 			case entryKey:
 				key = part

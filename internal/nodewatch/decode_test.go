@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"pgregory.net/rapid"
 
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -65,7 +65,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
 		}
-		node.Annotations[record.Annotation] = text.Draw(t, "note")
+		node.Annotations[ownership.Annotation] = text.Draw(t, "note")
 		if rapid.Bool().Draw(t, "isConfirmed") {
 			node.Annotations[remediation.ConfirmedAnnotation] = text.Draw(t, "confirmed")
 		}
@@ -109,7 +109,7 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	case 1:
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{Names: []string{"new"}})
 	case 2:
-		node.Annotations = map[string]string{record.Annotation: "another"}
+		node.Annotations = map[string]string{ownership.Annotation: "another"}
 		return true
 	case 11:
 		node.Annotations = map[string]string{remediation.ConfirmedAnnotation: "another"}
@@ -286,7 +286,7 @@ func TestRefusesWhatIsCutOff(t *testing.T) {
 func FuzzEvent(f *testing.F) {
 	stamp := metav1.Unix(1700000000, 0)
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "1", CreationTimestamp: stamp, Labels: map[string]string{"l": "v"}, Annotations: map[string]string{record.Annotation: "note", "other": "x"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "1", CreationTimestamp: stamp, Labels: map[string]string{"l": "v"}, Annotations: map[string]string{ownership.Annotation: "note", "other": "x"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &stamp}}, PodCIDR: "10.0.0.0/24"},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", Message: "m", LastHeartbeatTime: stamp, LastTransitionTime: stamp}}},
 	}

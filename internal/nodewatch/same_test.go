@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -14,7 +14,7 @@ func TestSameSeesEverythingThatIsKept(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		added := metav1.Unix(100, 0)
 		n := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{record.Annotation: "note"}},
+			ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{ownership.Annotation: "note"}},
 			Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &added}}},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True", Reason: "r", LastTransitionTime: added}}},
 		}
@@ -34,7 +34,7 @@ func TestSameSeesEverythingThatIsKept(t *testing.T) {
 		"a deletion":               {func(n *corev1.Node) { n.DeletionTimestamp = &later }, false},
 		"a provider's ID":          {func(n *corev1.Node) { n.Spec.ProviderID = "kwok://n" }, false},
 		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
-		"the record":               {func(n *corev1.Node) { n.Annotations[record.Annotation] = "other" }, false},
+		"the record":               {func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "other" }, false},
 		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},
 		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
 		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},

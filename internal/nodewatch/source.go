@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"github.com/resourcestack/autohealer/internal/wire"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 // Source is where a reflector gets nodes from. It has one watch at a time.
@@ -30,11 +30,11 @@ type Source struct {
 
 // New returns a source with a connection of its own.
 func New(config *rest.Config) (*Source, error) {
-	client, err := wire.Client(config, corev1.SchemeGroupVersion)
+	client, err := protowatch.Client(config, corev1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}
-	return &Source{client: client, silence: wire.LongestSilence}, nil
+	return &Source{client: client, silence: protowatch.IdleTimeout}, nil
 }
 
 // ListWithContext returns a page of nodes, trimmed.
@@ -58,7 +58,7 @@ func (s *Source) Version(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer body.Close()
-	return wire.List(body, "PartialObjectMetadataList", func([]byte) error { return nil })
+	return protowatch.List(body, "PartialObjectMetadataList", func([]byte) error { return nil })
 }
 
 // WatchWithContext returns a stream of nodes, trimmed. Those that it sends must
@@ -74,7 +74,7 @@ func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOption
 		}
 		return event, err
 	}
-	stream, err := wire.Watch(ctx, s.client.Get().Resource("nodes"), options, wire.Reader{What: "nodes", Decode: decode, Ended: giveBack, Silence: s.silence})
+	stream, err := protowatch.Watch(ctx, s.client.Get().Resource("nodes"), options, protowatch.Reader{Resource: "nodes", Decode: decode, Ended: giveBack, IdleTimeout: s.silence})
 	if err != nil {
 		giveBack()
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -86,7 +86,7 @@ func TestSource(t *testing.T) {
 		}
 		patch(`{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"2030-01-01T00:00:00Z"}]}}`, "status")
 		patch(`{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Sick","lastTransitionTime":"2030-01-01T00:00:00Z"}]}}`, "status")
-		patch(`{"metadata":{"annotations":{"` + record.Annotation + `":"note","other":"x"},"labels":{"a":"b"}},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
+		patch(`{"metadata":{"annotations":{"` + ownership.Annotation + `":"note","other":"x"},"labels":{"a":"b"}},"spec":{"taints":[{"key":"k","effect":"NoSchedule"}]}}`)
 		if err := nodes.Delete(ctx, "node-0003", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

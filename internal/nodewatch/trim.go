@@ -5,13 +5,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // read are the annotations that somebody reads.
 var read = [...]string{
-	record.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
+	ownership.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
 }
 
 // Trim keeps of a node what is decided by and written back: no images, no

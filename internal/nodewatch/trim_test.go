@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
@@ -17,7 +17,7 @@ func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, DeletionTimestamp: new(metav1.Unix(100, 0)),
 			Annotations: map[string]string{
-				record.Annotation: "note", remediation.ConfirmedAnnotation: "", "other": "long text",
+				ownership.Annotation: "note", remediation.ConfirmedAnnotation: "", "other": "long text",
 				karpenter.DoNotRepairAnnotation: "true", karpenter.OurDoNotRepairAnnotation: "",
 			},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}},
@@ -30,7 +30,7 @@ func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
 	}
 	slim := Trim(node)
 	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" || slim.DeletionTimestamp == nil || slim.Spec.ProviderID != "kwok://n" ||
-		slim.Annotations[record.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
+		slim.Annotations[ownership.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
 		slim.Status.Conditions[0].Reason != "KubeletReady" {
 		t.Errorf("something that is used is gone: %+v", slim)
 	}

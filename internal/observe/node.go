@@ -5,7 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -44,14 +44,14 @@ func Node(n *corev1.Node) (triage.Node, error) {
 			Type: string(c.Type), Status: status(c.Status), Reason: c.Reason, Transition: c.LastTransitionTime.Time,
 		})
 	}
-	note, err := record.Read(n.Annotations)
+	note, err := ownership.Read(n.Annotations)
 	facts.Foreign = foreign(n.Spec.Taints, note)
 	if err != nil {
 		return facts, fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	facts.Initialized = facts.Initialized || note.Initialized
 	facts.Taints = taints(n.Spec.Taints, note)
-	for _, m := range note.Memories {
+	for _, m := range note.Starts {
 		facts.Memories = append(facts.Memories, triage.Memory{
 			Rule: triage.RuleID(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition,
 		})
@@ -61,7 +61,7 @@ func Node(n *corev1.Node) (triage.Node, error) {
 
 // taints returns the taints that are both on the node and on our note, once for
 // every rule that has them.
-func taints(onNode []corev1.Taint, note record.Record) []triage.Taint {
+func taints(onNode []corev1.Taint, note ownership.Record) []triage.Taint {
 	var ours []triage.Taint
 	for _, noted := range note.Taints {
 		effect, err := triage.ParseEffect(string(noted.Effect))
@@ -78,7 +78,7 @@ func taints(onNode []corev1.Taint, note record.Record) []triage.Taint {
 }
 
 // foreign returns the keys of the NoExecute taints on the node that are not on our note.
-func foreign(onNode []corev1.Taint, note record.Record) (keys []string) {
+func foreign(onNode []corev1.Taint, note ownership.Record) (keys []string) {
 	for _, t := range onNode {
 		if t.Effect == corev1.TaintEffectNoExecute && !note.Owns(t) {
 			keys = append(keys, t.Key)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/observe"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -86,35 +86,35 @@ func TestNode(t *testing.T) {
 func TestNodeKnowsItsOwn(t *testing.T) {
 	added := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(t time.Time) *metav1.Time { return &metav1.Time{Time: t} }
-	noted := func(rule, key string, effect corev1.TaintEffect) record.Taint {
+	noted := func(rule, key string, effect corev1.TaintEffect) ownership.Taint {
 		id, err := triage.ParseRuleID(rule)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return record.Taint{Rule: record.Rule(id), Key: key, Effect: effect, Added: added}
+		return ownership.Taint{Rule: ownership.Rule(id), Key: key, Effect: effect, Added: added}
 	}
 	set := func(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
 	tests := []struct {
 		name   string
-		note   record.Record
+		note   ownership.Record
 		taints []corev1.Taint
 		want   triage.Node
 	}{
 		{
 			name:   "a taint that is on the note and on the node",
-			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{{Key: "other"}, {Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added)}},
 			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoExecute}}},
 		},
 		{
 			name:   "the time in another zone",
-			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoSchedule")}},
+			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoSchedule")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added.In(time.FixedZone("", 3600)))}},
 			want:   triage.Node{Taints: []triage.Taint{{Rule: set("a"), Key: "example.com/a", Effect: triage.NoSchedule}}},
 		},
 		{
 			name: "a taint that several rules share, once for each",
-			note: record.Record{Taints: []record.Taint{
+			note: ownership.Record{Taints: []ownership.Taint{
 				noted("ConditionSet/a", "example.com/shared", "PreferNoSchedule"), noted("ConditionSet/b", "example.com/shared", "PreferNoSchedule"),
 			}},
 			taints: []corev1.Taint{{Key: "example.com/shared", Effect: "PreferNoSchedule", TimeAdded: at(added)}},
@@ -125,7 +125,7 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 		},
 		{
 			name: "no taint that is on the note alone",
-			note: record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			note: ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 		},
 		{
 			name:   "no taint that is on the node alone",
@@ -134,13 +134,13 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 		},
 		{
 			name:   "no taint whose value somebody has overwritten",
-			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Value: "theirs", Effect: "NoExecute", TimeAdded: at(added)}},
 			want:   triage.Node{Foreign: []string{"example.com/a"}},
 		},
 		{
 			name: "no taint that somebody has replaced by an equal one",
-			note: record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
+			note: ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "NoExecute")}},
 			taints: []corev1.Taint{
 				{Key: "example.com/a", Effect: "NoExecute", TimeAdded: at(added.Add(time.Second))},
 				{Key: "example.com/a", Effect: "NoSchedule", TimeAdded: at(added)},
@@ -149,14 +149,14 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 		},
 		{
 			name:   "no taint of an effect that there is not",
-			note:   record.Record{Taints: []record.Taint{noted("ConditionSet/a", "example.com/a", "Evict")}},
+			note:   ownership.Record{Taints: []ownership.Taint{noted("ConditionSet/a", "example.com/a", "Evict")}},
 			taints: []corev1.Taint{{Key: "example.com/a", Effect: "Evict", TimeAdded: at(added)}},
 		},
 		{
 			name: "what it was asked to remember",
-			note: record.Record{Memories: []record.Memory{
-				{Rule: record.Rule(set("a")), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
-				{Rule: record.Rule(set("a")), Condition: "B", Since: added},
+			note: ownership.Record{Starts: []ownership.RememberedStart{
+				{Rule: ownership.Rule(set("a")), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
+				{Rule: ownership.Rule(set("a")), Condition: "B", Since: added},
 			}},
 			want: triage.Node{Memories: []triage.Memory{
 				{Rule: set("a"), Condition: "A", Since: added, Transition: added.Add(time.Minute)},
@@ -168,7 +168,7 @@ func TestNodeKnowsItsOwn(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			node := corev1.Node{Spec: corev1.NodeSpec{Taints: tt.taints}}
 			if text, noted := tt.note.Encode(); noted {
-				node.Annotations = map[string]string{record.Annotation: text}
+				node.Annotations = map[string]string{ownership.Annotation: text}
 			}
 			got, err := observe.Node(&node)
 			if err != nil {
@@ -186,12 +186,12 @@ func TestNodeWithARecordThatCannotBeRead(t *testing.T) {
 	for _, text := range []string{"", "null and void", `{"taints":[{"rule":"ConditionSet/a","key":"k","effect":"NoExecute","added":"soon"}]}`, `[]`} {
 		t.Run(text, func(t *testing.T) {
 			node := corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "worker-1", Annotations: map[string]string{record.Annotation: text}},
+				ObjectMeta: metav1.ObjectMeta{Name: "worker-1", Annotations: map[string]string{ownership.Annotation: text}},
 				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "k", Effect: "NoExecute", TimeAdded: &metav1.Time{Time: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}}}},
 				Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "True"}}},
 			}
 			got, err := observe.Node(&node)
-			if err == nil || !strings.Contains(err.Error(), "node worker-1: annotation "+record.Annotation) {
+			if err == nil || !strings.Contains(err.Error(), "node worker-1: annotation "+ownership.Annotation) {
 				t.Errorf("the error is %v", err)
 			}
 			want := triage.Node{Name: "worker-1", Conditions: []triage.Condition{{Type: "A", Status: triage.True}}, Foreign: []string{"k"}}

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -24,7 +24,7 @@ func BenchmarkTake(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	found := symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{{ID: "0123456789abcdef", Severity: symptom.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "Out of memory: Killed process 1234 (stress)"}}}
+	found := finding.Report{Source: "kernel-monitor", Events: []finding.Event{{ID: "0123456789abcdef", Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "Out of memory: Killed process 1234 (stress)"}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Take(found)
@@ -64,7 +64,7 @@ func BenchmarkConditionSeenByAWatcher(b *testing.B) {
 		reason := fmt.Sprint("Change", len(took))
 		b.StartTimer()
 		began := time.Now()
-		a.Take(symptom.Report{Conditions: []symptom.Condition{is("Mine", catalog.True, reason)}})
+		a.Take(finding.Report{Conditions: []finding.Condition{is("Mine", catalog.True, reason)}})
 		for event := range watch.ResultChan() {
 			node, ok := event.Object.(*corev1.Node)
 			if ok && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "Mine" && c.Reason == reason }) {

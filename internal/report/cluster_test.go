@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 	"github.com/resourcestack/autohealer/internal/report"
-	"github.com/resourcestack/autohealer/internal/symptom"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -63,7 +63,7 @@ type agent struct {
 	stop func()
 }
 
-func (w *world) agent(shape func(*report.Config), first ...symptom.Condition) *agent {
+func (w *world) agent(shape func(*report.Config), first ...finding.Condition) *agent {
 	w.Helper()
 	client, err := kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *world) agent(shape func(*report.Config), first ...symptom.Condition) *a
 	go func() { a.Run(ctx); close(done) }()
 	a.stop = sync.OnceFunc(func() { cancel(); <-done })
 	w.Cleanup(a.stop)
-	a.Take(symptom.Report{Source: "kernel-monitor", Conditions: first})
+	a.Take(finding.Report{Source: "kernel-monitor", Conditions: first})
 	a.Complete()
 	w.until("the first write", func() bool { return !a.Counts().Pending })
 	return a
@@ -162,8 +162,8 @@ func (w *world) owned(manager string) string {
 	return strings.Join(found, "\n")
 }
 
-func is(kind string, status catalog.Status, reason string) symptom.Condition {
-	return symptom.Condition{Type: kind, Status: status, Reason: reason, Message: "100% " + reason, Since: time.Now().Add(-time.Hour)}
+func is(kind string, status catalog.Status, reason string) finding.Condition {
+	return finding.Condition{Type: kind, Status: status, Reason: reason, Message: "100% " + reason, Since: time.Now().Add(-time.Hour)}
 }
 
 func npd(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
@@ -199,7 +199,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
 		a := w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine"))
 		w.until("the takeover", func() bool { r := w.row("KernelDeadlock"); return r != nil && r.Reason == "Sick" })
-		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
 		if w.row("Other") == nil || w.row("Ready") == nil {
 			w.Errorf("the node has %v", w.get().Status.Conditions)
@@ -215,7 +215,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		if c := a.Counts(); c.TakenOver != 1 {
 			w.Errorf("%+v", c)
 		}
-		a.Take(symptom.Report{Gone: []string{"KernelDeadlock", "Shared"}})
+		a.Take(finding.Report{Gone: []string{"KernelDeadlock", "Shared"}})
 		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
 		// From one who has never lost anything to us nothing was taken.
 		if shared := w.row("Shared"); shared == nil || shared.Status != corev1.ConditionFalse || w.row("Other") == nil {
@@ -249,7 +249,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			return row != nil && row.Reason == "Fine" && len(a.Counts().Yielded) == 0
 		})
 		yield()
-		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.apply("gitops", map[string]string{"type": "Else", "status": "True"})
 		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil && w.row("AutohealerPlaceholder") == nil })
 		if w.row("Other") == nil || w.row("Else") == nil || w.row("Ready") == nil {
@@ -260,7 +260,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "up"})
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("ReadonlyFilesystem", catalog.False, "Fine"))
 		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "still up"})
-		a.Take(symptom.Report{Conditions: []symptom.Condition{is("KernelDeadlock", catalog.True, "DockerHung")}})
+		a.Take(finding.Report{Conditions: []finding.Condition{is("KernelDeadlock", catalog.True, "DockerHung")}})
 		w.until("the change", func() bool { return w.row("KernelDeadlock").Status == corev1.ConditionTrue })
 		if ready, other := w.row("Ready"), w.row("ReadonlyFilesystem"); ready.Message != "still up" || other == nil || other.Status != corev1.ConditionFalse {
 			w.Errorf("Ready is %v, ReadonlyFilesystem %v", ready, other)
@@ -277,7 +277,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 	})
 	scene("nothing is written while nothing changes, however often one looks", func(w *world) {
-		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), symptom.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
+		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), finding.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
 		version := w.get().ResourceVersion
 		look := report.Outcome{Kind: "look", Result: "ok"}
 		seen := a.Counts().Requests[look]
@@ -301,7 +301,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("the row is no longer whole: %v", row)
 		}
 		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
-		a.Take(symptom.Report{Conditions: []symptom.Condition{is("KernelDeadlock", catalog.False, "Ours"), is("Other", catalog.True, "Ours")}})
+		a.Take(finding.Report{Conditions: []finding.Condition{is("KernelDeadlock", catalog.False, "Ours"), is("Other", catalog.True, "Ours")}})
 		w.until("our own row", func() bool { return w.row("Other").Reason == "Ours" })
 		if row := w.row("KernelDeadlock"); row.Reason != "Theirs" || a.Counts().Yielded["KernelDeadlock"] != "node-problem-detector" {
 			w.Errorf("the row is %v", row)
@@ -348,7 +348,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	scene("a row that another has patched stays when its monitor goes", func(w *world) {
 		a := w.agent(func(c *report.Config) { c.LookEvery = time.Hour }, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		w.merge("node-problem-detector", whole("Theirs"))
-		a.Take(symptom.Report{Gone: []string{"KernelDeadlock"}})
+		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.until("it to be his", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
 		if row := w.row("KernelDeadlock"); row == nil || row.Reason != "Theirs" || w.row("Other") == nil {
 			w.Errorf("the row is %v", row)
@@ -389,7 +389,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	})
 	scene("an empty reason wipes out what another has written", func(w *world) {
 		w.merge("somebody", npd(corev1.ConditionTrue, "Theirs"))
-		w.agent(nil, symptom.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
+		w.agent(nil, finding.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
 		if row := w.row("KernelDeadlock"); row.Reason != "" || row.Message != "" || row.Status != corev1.ConditionFalse {
 			w.Errorf("the row is %v", row)
 		}
@@ -397,7 +397,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	scene("rows of removed monitors are removed, also those of an earlier life, and nothing else is", func(w *world) {
 		before := w.get().Status
 		a := w.agent(nil, is("A", catalog.True, "X"), is("B", catalog.False, "X"), is("C", catalog.False, "X"))
-		a.Take(symptom.Report{Gone: []string{"B"}})
+		a.Take(finding.Report{Gone: []string{"B"}})
 		w.until("B to go", func() bool { return w.row("B") == nil })
 		if diff := cmp.Diff(before.Addresses, w.get().Status.Addresses); diff != "" || w.row("Ready") == nil {
 			w.Error(diff)
@@ -414,9 +414,9 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		if diff := cmp.Diff(before, w.get().Status); diff != "" || len(before.Conditions) == 0 {
 			w.Error(diff)
 		}
-		c.Take(symptom.Report{Conditions: []symptom.Condition{is("D", catalog.True, "X")}})
+		c.Take(finding.Report{Conditions: []finding.Condition{is("D", catalog.True, "X")}})
 		w.until("D", func() bool { return w.row("D") != nil })
-		c.Take(symptom.Report{Gone: []string{"D"}})
+		c.Take(finding.Report{Gone: []string{"D"}})
 		w.until("D to go", func() bool { return w.row("D") == nil && w.row("AutohealerPlaceholder") == nil })
 		if diff := cmp.Diff(before, w.get().Status); diff != "" {
 			w.Error(diff)
@@ -431,10 +431,10 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 	})
 	scene("events are stored once, as they are", func(w *world) {
-		event := symptom.Event{ID: "0123456789abcdef0123", Severity: symptom.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100%!s(MISSING) ü"}
+		event := finding.Event{ID: "0123456789abcdef0123", Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100%!s(MISSING) ü"}
 		a := w.agent(nil)
 		for range 3 {
-			a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{event}})
+			a.Take(finding.Report{Source: "kernel-monitor", Events: []finding.Event{event}})
 		}
 		w.until("three deliveries", func() bool { return a.Counts().EventsSent == 3 })
 		list, err := admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.node})
@@ -449,7 +449,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 	})
 	scene("events go to the namespace that is asked for", func(w *world) {
 		a := w.agent(func(c *report.Config) { c.EventNamespace = "elsewhere" })
-		a.Take(symptom.Report{Source: "x", Events: []symptom.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})
+		a.Take(finding.Report{Source: "x", Events: []finding.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})
 		w.until("the delivery", func() bool { return a.Counts().EventsSent == 1 })
 		list, err := admin.CoreV1().Events("elsewhere").List(w.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) != 1 || len(list.Items[0].Message) > 1024 {
@@ -491,7 +491,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			}
 			a := w.agent(func(c *report.Config) { c.LeaseNamespace = namespace })
 			w.until("the refusal", func() bool { return a.Counts().Requests[report.Outcome{Kind: "lease", Result: result}] > 0 })
-			a.Take(symptom.Report{Source: "x", Conditions: []symptom.Condition{is("A", catalog.True, namespace)}, Events: []symptom.Event{{ID: namespace, Reason: "R"}}})
+			a.Take(finding.Report{Source: "x", Conditions: []finding.Condition{is("A", catalog.True, namespace)}, Events: []finding.Event{{ID: namespace, Reason: "R"}}})
 			w.until("the rest", func() bool { r := w.row("A"); return r != nil && r.Reason == namespace && a.Counts().EventsSent == 1 })
 			if n := strings.Count(a.log.String(), "level=WARN"); n != 1 {
 				w.Errorf("said %d times:\n%s", n, a.log)
@@ -522,11 +522,11 @@ func weather(w *world) {
 		proxy.Partition()
 		for range lines / outages {
 			line++
-			event := symptom.Event{ID: fmt.Sprint("flood-", line), Severity: symptom.Warn, Time: time.Now(), Reason: fmt.Sprint("Flood", line%3), Message: strconv.Itoa(line)}
-			a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{event}})
+			event := finding.Event{ID: fmt.Sprint("flood-", line), Severity: finding.Warn, Time: time.Now(), Reason: fmt.Sprint("Flood", line%3), Message: strconv.Itoa(line)}
+			a.Take(finding.Report{Source: "kernel-monitor", Events: []finding.Event{event}})
 		}
-		change := symptom.Event{ID: fmt.Sprint("change-", i), Time: time.Now(), Reason: "DockerHung", Condition: "KernelDeadlock", Message: fmt.Sprint("change ", i)}
-		a.Take(symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{change}, Conditions: []symptom.Condition{is("KernelDeadlock", catalog.True, fmt.Sprint("Hung", i))}})
+		change := finding.Event{ID: fmt.Sprint("change-", i), Time: time.Now(), Reason: "DockerHung", Condition: "KernelDeadlock", Message: fmt.Sprint("change ", i)}
+		a.Take(finding.Report{Source: "kernel-monitor", Events: []finding.Event{change}, Conditions: []finding.Condition{is("KernelDeadlock", catalog.True, fmt.Sprint("Hung", i))}})
 		select {
 		case <-time.After(time.Duration(random.IntN(300)) * time.Millisecond):
 		case <-w.Context().Done():

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // The kinds of requests.
@@ -83,7 +83,7 @@ func (c *core) lookEvery() time.Duration {
 }
 
 // take notes what was found.
-func (c *core) take(now time.Time, r symptom.Report) {
+func (c *core) take(now time.Time, r finding.Report) {
 	if !c.cfg.WithoutConditions {
 		for _, kind := range r.Gone {
 			delete(c.rows.want, kind)

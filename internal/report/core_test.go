@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // story drives a core and a fake API server with a clock of its own.
@@ -101,7 +101,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		s.core = begin(State{})
 		kinds := rapid.SampledFrom([]string{"A", "B", "C", "Ready"})
 		statuses := rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown})
-		want := map[string]symptom.Condition{}
+		want := map[string]finding.Condition{}
 		events, occurrences := 0, 0
 		emptied := map[string]bool{} // by others alone, who may go on doing so
 		var ended time.Time          // the agent before this one
@@ -120,14 +120,14 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		}
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
-				c := symptom.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
+				c := finding.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
 					Reason: rapid.StringN(0, 5, 10).Draw(t, "reason"), Message: rapid.StringN(0, 3, 9).Draw(t, "message")}
 				s.core.take(s.now, conditions(c))
 				want[c.Type] = c
 			},
 			"gone": func(t *rapid.T) {
 				kind := kinds.Draw(t, "type")
-				s.core.take(s.now, symptom.Report{Gone: []string{kind}})
+				s.core.take(s.now, finding.Report{Gone: []string{kind}})
 				delete(want, kind)
 			},
 			"events": func(t *rapid.T) {
@@ -139,7 +139,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				for range rapid.IntRange(1, 100).Draw(t, "many") {
 					events++
 					occurrences++
-					s.core.take(s.now, symptom.Report{Source: source, Events: []symptom.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
+					s.core.take(s.now, finding.Report{Source: source, Events: []finding.Event{{ID: digest(strconv.Itoa(occurrences)), Time: s.now, Reason: reason, Condition: kind, Message: "50%s"}}})
 				}
 			},
 			"complete": func(*rapid.T) { s.core.complete = true },
@@ -197,7 +197,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				if rapid.Bool().Draw(t, "told") {
 					s.pass(time.Duration(rapid.IntRange(0, 400).Draw(t, "s")) * time.Second)
 				}
-				s.core.take(s.now, symptom.Report{Gone: []string{kind}})
+				s.core.take(s.now, finding.Report{Gone: []string{kind}})
 				delete(want, kind)
 			},
 			"let go": func(t *rapid.T) { // one who applies says a row, and then no more
@@ -418,7 +418,7 @@ func TestSourceNameIsNoOtherComponents(t *testing.T) {
 }
 
 func TestWordsOfAnEventFitWithTheirSum(t *testing.T) {
-	w := waiting{Event: symptom.Event{Message: strings.Repeat("ü", 2000)}, more: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
+	w := waiting{Event: finding.Event{Message: strings.Repeat("ü", 2000)}, more: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
 	got := w.words()
 	if len(got) > LongestMessage || !strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %q", len(got), got)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 
 // waiting is an Event that is on its way.
 type waiting struct {
-	symptom.Event
+	finding.Event
 	source string
 	more   uint64 // that are summed up in it
 	since  time.Time
@@ -71,7 +71,7 @@ func newLanes(counts *Counts) lanes {
 }
 
 // post takes an Event in.
-func (l *lanes) post(now time.Time, source string, event symptom.Event) {
+func (l *lanes) post(now time.Time, source string, event finding.Event) {
 	event.Message, event.Reason = cut(event.Message, LongestMessage), cut(event.Reason, LongestReason)
 	event.Time = stamp(event.Time, now)
 	l.counts.EventsTaken++

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // traffic drives lanes second by second, and notes what leaves them.
@@ -30,7 +30,7 @@ func newTraffic() *traffic {
 
 func (f *traffic) post(source, reason, condition, message string) {
 	f.n++
-	f.lanes.post(f.now, source, symptom.Event{ID: strconv.Itoa(f.n), Time: f.now, Reason: reason, Condition: condition, Message: message})
+	f.lanes.post(f.now, source, finding.Event{ID: strconv.Itoa(f.n), Time: f.now, Reason: reason, Condition: condition, Message: message})
 }
 
 // second sends all that may go now, and lets a second pass.

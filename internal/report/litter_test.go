@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // apply applies rows as somebody else, with force.
@@ -59,7 +59,7 @@ func TestOnlyRowsThatNobodyKeepsAreStrays(t *testing.T) {
 }
 
 func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
-	sick := func(r *running) symptom.Report {
+	sick := func(r *running) finding.Report {
 		return conditions(condition("A", catalog.True, "Sick", time.Now()), condition("B", catalog.False, "Fine", time.Now()))
 	}
 	for _, all := range []bool{false, true} {
@@ -69,7 +69,7 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 			r.Take(sick(r))
 			r.Complete()
 			pass(time.Minute)
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(coalesce)
 			if a, b := r.api.row("A"), r.api.row("B"); a != nil || b["status"] != "False" {
 				r.Errorf("A is %v, B is %v", a, b)
@@ -116,7 +116,7 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 			}
 			return nil
 		})
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(time.Hour)
 		if a := r.api.row("A"); a["status"] != "False" || len(r.api.swept) != 0 || r.api.count("PATCH") < 3 {
 			r.Errorf("A is %v", a)
@@ -180,7 +180,7 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 	for name, also := range map[string]map[string]string{"with his status": theirs, "with the status that we left": nil} {
 		inBubble(t, "and gone if there is no monitor of it either, "+name, nil, func(r *running) {
 			yield(r, also)
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(10 * time.Minute)
 			if a := r.api.row("A"); a["reason"] != "TheirsAgain" || a["status"] == "" {
 				r.Fatalf("A is %v", a)
@@ -203,14 +203,14 @@ func TestNoRowIsLeftWithoutAStatus(t *testing.T) {
 			}
 			return nil
 		})
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(time.Second)
 		r.Take(conditions(condition("B", catalog.True, "Now", time.Now())))
 		synctest.Wait()
 		if b := r.api.row("B"); b["reason"] != "Now" {
 			r.Errorf("B is %v", b)
 		}
-		r.Take(symptom.Report{Gone: []string{"B"}}) // and now the placeholder cannot be deleted
+		r.Take(finding.Report{Gone: []string{"B"}}) // and now the placeholder cannot be deleted
 		pass(time.Second)
 		if r.api.row(placeholder) == nil {
 			r.Fatal("there is no placeholder")

@@ -9,22 +9,22 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // noise is an event of a rule, one of many.
-func noise(reason string, i int) symptom.Report {
-	return symptom.Report{Source: "kernel-monitor", Events: []symptom.Event{{
-		ID: digest(fmt.Sprint(reason, i)), Severity: symptom.Warn, Time: time.Now(), Reason: reason, Message: fmt.Sprintf("100%% %s %d", reason, i),
+func noise(reason string, i int) finding.Report {
+	return finding.Report{Source: "kernel-monitor", Events: []finding.Event{{
+		ID: digest(fmt.Sprint(reason, i)), Severity: finding.Warn, Time: time.Now(), Reason: reason, Message: fmt.Sprintf("100%% %s %d", reason, i),
 	}}}
 }
 
 // flip is an event of a change of a condition.
-func flip(kind string, i int) symptom.Report {
+func flip(kind string, i int) finding.Report {
 	r := noise("Flipped", i)
 	r.Events[0].ID = digest(kind + strconv.Itoa(i))
-	r.Events[0].Condition, r.Events[0].Severity = kind, symptom.Info
+	r.Events[0].Condition, r.Events[0].Severity = kind, finding.Info
 	return r
 }
 
@@ -342,7 +342,7 @@ func TestOutages(t *testing.T) {
 		if r.api.row("B") == nil {
 			r.Fatal("B was not told")
 		}
-		r.Take(symptom.Report{Gone: []string{"B"}})
+		r.Take(finding.Report{Gone: []string{"B"}})
 		r.api.loseWith(nil)
 		pass(longestWait)
 		if r.api.row("B") != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // patch is a write of a whole row that was there before: its writer owns what he changes,
@@ -21,7 +21,7 @@ func (r *running) patch(kind, reason string) {
 		"lastHeartbeatTime": stamp, "lastTransitionTime": stamp})
 }
 
-func both() symptom.Report {
+func both() finding.Report {
 	since := time.Now().Add(-time.Hour)
 	return conditions(condition("A", catalog.False, "FineA", since), condition("B", catalog.False, "FineB", since))
 }
@@ -75,7 +75,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 			r.api.guarded = guarded
 			r.begins()
 			r.patch("A", "Theirs")
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(time.Minute)
 			if a := r.api.row("A"); a["reason"] != "Theirs" || r.api.owners[FieldManager]["A"] != nil || r.forbidden() != 0 {
 				r.Errorf("A is %v, of %v", a, r.api.owners)
@@ -97,7 +97,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 				}
 				return nil
 			})
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(time.Minute)
 			if a := r.api.row("A"); a["reason"] != "Theirs" || r.api.owners[FieldManager]["A"] != nil {
 				r.Errorf("A is %v, of %v", a, r.api.owners)
@@ -107,7 +107,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 			r.api.guarded = guarded
 			r.begins()
 			r.api.update("npd", map[string]string{"type": "A", heartbeatTime: "2026-01-01T00:00:00Z"})
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(time.Hour)
 			if a := r.api.row("A"); a["reason"] != "FineA" || a["status"] != "False" {
 				r.Errorf("A is %v, of %v", a, r.api.owners)
@@ -127,7 +127,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 			}
 			return nil
 		})
-		r.Take(symptom.Report{Gone: []string{"B"}})
+		r.Take(finding.Report{Gone: []string{"B"}})
 		r.Take(conditions(condition("AA", catalog.True, "New", time.Now()), condition("C000", catalog.True, "Sick", time.Now())))
 		pass(4 * time.Minute)
 		if len(r.api.rows) != MostConditions || r.api.row("B") == nil || r.api.row("AA") != nil || r.api.row("C000")["reason"] != "Sick" {
@@ -153,7 +153,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 			r.begins()
 			r.patch("A", "Theirs")
 			r.api.refuseWith(refuse)
-			r.Take(symptom.Report{Gone: []string{"A"}})
+			r.Take(finding.Report{Gone: []string{"A"}})
 			pass(time.Second)
 			r.Take(conditions(condition("B", catalog.True, "Sick", time.Now())))
 			pass(2 * time.Second)
@@ -178,7 +178,7 @@ func TestWhatOthersWriteInOurRowsIsTheirs(t *testing.T) {
 	inBubble(t, "who may not look tells what it has to tell", nil, func(r *running) {
 		r.api.refuseWith(answers("GET ", 403))
 		r.begins()
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(time.Minute)
 		if a, b := r.api.row("A"), r.api.row("B"); a != nil || b == nil {
 			r.Errorf("A is %v, B is %v", a, b)
@@ -243,7 +243,7 @@ func TestARowIsLeftToNobodyForEver(t *testing.T) {
 	})
 	inBubble(t, "nor does a row that we would not say", nil, func(r *running) {
 		r.leaves()
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(48 * time.Hour)
 		if a := r.api.row("A"); a["reason"] != "Theirs1" {
 			r.Errorf("A is %v", a)

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 const (
@@ -98,7 +98,7 @@ func New(cfg Config) (*Reporter, error) {
 }
 
 // Take hands over what was found. It never blocks.
-func (r *Reporter) Take(found symptom.Report) {
+func (r *Reporter) Take(found finding.Report) {
 	if found.IsEmpty() {
 		return
 	}

@@ -13,18 +13,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 const patchStatus = "PATCH /api/v1/nodes/n/status"
 
-func condition(kind string, status catalog.Status, reason string, since time.Time) symptom.Condition {
-	return symptom.Condition{Type: kind, Status: status, Reason: reason, Message: "all of " + reason, Since: since}
+func condition(kind string, status catalog.Status, reason string, since time.Time) finding.Condition {
+	return finding.Condition{Type: kind, Status: status, Reason: reason, Message: "all of " + reason, Since: since}
 }
 
-func conditions(list ...symptom.Condition) symptom.Report {
-	return symptom.Report{Source: "kernel-monitor", Conditions: list}
+func conditions(list ...finding.Condition) finding.Report {
+	return finding.Report{Source: "kernel-monitor", Conditions: list}
 }
 
 // running is a reporter that runs in a bubble.
@@ -217,12 +217,12 @@ func TestConditions(t *testing.T) {
 	})
 	inBubble(t, "a condition that nobody keeps any more is removed", nil, func(r *running) {
 		start(r)
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(coalesce)
 		if a, b := r.api.row("A"), r.api.row("B"); a != nil || b == nil {
 			r.Errorf("A is %v, B is %v", a, b)
 		}
-		r.Take(symptom.Report{Gone: []string{"B"}})
+		r.Take(finding.Report{Gone: []string{"B"}})
 		pass(coalesce)
 		if b := r.api.row("B"); b != nil {
 			r.Errorf("B is %v", b)
@@ -296,7 +296,7 @@ func TestConditions(t *testing.T) {
 		}
 	})
 	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(r *running) {
-		r.Take(symptom.Report{Conditions: []symptom.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
+		r.Take(finding.Report{Conditions: []finding.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
 		r.Complete()
 		synctest.Wait()
 		for range 24 {
@@ -512,7 +512,7 @@ func TestTwoWriters(t *testing.T) {
 		r.Take(both)
 		r.Complete()
 		pass(10 * time.Minute)
-		r.Take(symptom.Report{Gone: []string{"A"}})
+		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(time.Second)
 		if a := r.api.row("A"); a != nil {
 			r.Errorf("A is %v", a)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 const (
@@ -30,7 +30,7 @@ type row struct {
 	since           int64 // to the second, as the API server has it
 }
 
-func rowFor(c symptom.Condition, now time.Time) row {
+func rowFor(c finding.Condition, now time.Time) row {
 	return row{
 		status: c.Status, reason: cut(c.Reason, LongestReason), message: cut(c.Message, LongestMessage),
 		since: stamp(c.Since, now).Unix(),

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/kubeapi"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 const (
@@ -132,7 +132,7 @@ func (c *core) createEvent(w *waiting) kubeapi.Request {
 	if w.more > 0 && w.since.Before(first) {
 		first = w.since
 	}
-	if w.Severity == symptom.Warn {
+	if w.Severity == finding.Warn {
 		kind = "Warning"
 	}
 	return kubeapi.Request{

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -26,7 +26,7 @@ type Change struct {
 	Takes []triage.RuleID
 
 	taints []corev1.Taint
-	record record.Record
+	record ownership.Record
 	spec   bool // the taints change, not only the record of them
 }
 
@@ -41,9 +41,9 @@ type RemovedTaint struct {
 // there is left to them, and serves. That the node was ready for work is noted if the
 // plan says so, and stays.
 func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
-	before, err := record.Read(node.Annotations) // unreadable: nothing on the node counts as ours
+	before, err := ownership.Read(node.Annotations) // unreadable: nothing on the node counts as ours
 	c := &Change{Node: node}
-	c.record.Kept = before.Kept
+	c.record.Unrecognized = before.Unrecognized
 	for _, wanted := range plan.Taints {
 		effect := corev1.TaintEffect(wanted.Effect.String())
 		there, ours := find(node, before, wanted.Key, effect)
@@ -54,7 +54,7 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 			continue
 		default:
 			added := now.UTC().Truncate(time.Second)
-			if at := slices.IndexFunc(c.record.Taints, func(t record.Taint) bool { return t.Key == wanted.Key && t.Effect == effect }); at >= 0 {
+			if at := slices.IndexFunc(c.record.Taints, func(t ownership.Taint) bool { return t.Key == wanted.Key && t.Effect == effect }); at >= 0 {
 				added = c.record.Taints[at].Added // another rule places the same one
 			}
 			c.note(before, wanted, effect, added)
@@ -65,11 +65,13 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		}
 	}
 	for _, m := range plan.Remember {
-		noted := record.Memory{Rule: record.Rule(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition}
-		if at := slices.IndexFunc(before.Memories, func(was record.Memory) bool { return was.Rule == noted.Rule && was.Condition == noted.Condition }); at >= 0 {
-			noted.Unknown = before.Memories[at].Unknown
+		noted := ownership.RememberedStart{Rule: ownership.Rule(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition}
+		if at := slices.IndexFunc(before.Starts, func(was ownership.RememberedStart) bool {
+			return was.Rule == noted.Rule && was.Condition == noted.Condition
+		}); at >= 0 {
+			noted.Unknown = before.Starts[at].Unknown
 		}
-		c.record.Memories = append(c.record.Memories, noted)
+		c.record.Starts = append(c.record.Starts, noted)
 	}
 	c.record.Initialized = before.Initialized || plan.Initialized
 	c.settle(before, plan)
@@ -87,14 +89,14 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 // Fence returns a change that does nothing but give the node a new version, so
 // that an older write which may be on its way can never be made.
 func Fence(node *corev1.Node, token string) *Change {
-	before, _ := record.Read(node.Annotations)
+	before, _ := ownership.Read(node.Annotations)
 	before.Fence = token
 	return &Change{Node: node, record: before, taints: node.Spec.Taints}
 }
 
 // find returns the taint of that key and effect on the node, and whether it is
 // ours. There is at most one.
-func find(node *corev1.Node, before record.Record, key string, effect corev1.TaintEffect) (there *corev1.Taint, ours bool) {
+func find(node *corev1.Node, before ownership.Record, key string, effect corev1.TaintEffect) (there *corev1.Taint, ours bool) {
 	for i := range node.Spec.Taints {
 		if t := &node.Spec.Taints[i]; t.Key == key && t.Effect == effect {
 			return t, before.Owns(*t)
@@ -104,13 +106,13 @@ func find(node *corev1.Node, before record.Record, key string, effect corev1.Tai
 }
 
 // notes says whether the record has the taint under this very rule.
-func notes(before record.Record, rule triage.RuleID, taint corev1.Taint) bool {
-	return slices.ContainsFunc(before.Taints, func(t record.Taint) bool { return t.Rule == record.Rule(rule) && t.Is(taint) })
+func notes(before ownership.Record, rule triage.RuleID, taint corev1.Taint) bool {
+	return slices.ContainsFunc(before.Taints, func(t ownership.Taint) bool { return t.Rule == ownership.Rule(rule) && t.Is(taint) })
 }
 
-func (c *Change) note(before record.Record, wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
-	noted := record.Taint{Rule: record.Rule(wanted.Rule), Key: wanted.Key, Effect: effect, Added: added.UTC()}
-	if at := slices.IndexFunc(before.Taints, func(was record.Taint) bool { return was.Rule == noted.Rule && was.Is(noted.Taint()) }); at >= 0 {
+func (c *Change) note(before ownership.Record, wanted triage.PlannedTaint, effect corev1.TaintEffect, added time.Time) {
+	noted := ownership.Taint{Rule: ownership.Rule(wanted.Rule), Key: wanted.Key, Effect: effect, Added: added.UTC()}
+	if at := slices.IndexFunc(before.Taints, func(was ownership.Taint) bool { return was.Rule == noted.Rule && was.Is(noted.Taint()) }); at >= 0 {
 		noted.Unknown = before.Taints[at].Unknown
 	}
 	c.record.Taints = append(c.record.Taints, noted)
@@ -118,7 +120,7 @@ func (c *Change) note(before record.Record, wanted triage.PlannedTaint, effect c
 
 // settle makes the list of taints: everybody's, without those of ours that go,
 // with those that come.
-func (c *Change) settle(before record.Record, plan triage.Plan) {
+func (c *Change) settle(before ownership.Record, plan triage.Plan) {
 	for _, taint := range c.Node.Spec.Taints {
 		if before.Owns(taint) && !c.record.Owns(taint) && !before.Keeps(taint) {
 			c.spec = true
@@ -168,7 +170,7 @@ func (c *Change) patch() ([]byte, error) {
 	body := map[string]any{"metadata": map[string]any{
 		"uid":             c.Node.UID,
 		"resourceVersion": c.Node.ResourceVersion,
-		"annotations":     map[string]any{record.Annotation: note},
+		"annotations":     map[string]any{ownership.Annotation: note},
 	}}
 	if c.spec {
 		body["spec"] = map[string]any{"taints": c.taints}
@@ -182,12 +184,12 @@ func (c *Change) Made(resourceVersion string) *corev1.Node {
 	node.ResourceVersion = resourceVersion
 	node.Annotations = map[string]string{}
 	for key, value := range c.Node.Annotations {
-		if key != record.Annotation {
+		if key != ownership.Annotation {
 			node.Annotations[key] = value
 		}
 	}
 	if text, some := c.record.Encode(); some {
-		node.Annotations[record.Annotation] = text
+		node.Annotations[ownership.Annotation] = text
 	}
 	node.Spec.Taints = c.taints
 	return &node

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -24,8 +24,8 @@ var (
 
 func rule(name string) triage.RuleID { return triage.RuleID{Kind: triage.ConditionSet, Name: name} }
 
-func noted(name, key string, effect corev1.TaintEffect) record.Taint {
-	return record.Taint{Rule: record.Rule(rule(name)), Key: key, Effect: effect, Added: before}
+func noted(name, key string, effect corev1.TaintEffect) ownership.Taint {
+	return ownership.Taint{Rule: ownership.Rule(rule(name)), Key: key, Effect: effect, Added: before}
 }
 
 func wanted(name, key string, effect triage.Effect) triage.PlannedTaint {
@@ -36,10 +36,10 @@ func wanted(name, key string, effect triage.Effect) triage.PlannedTaint {
 }
 
 // node returns a node with a note, the taints on the note, and others.
-func node(note []record.Taint, others ...corev1.Taint) *corev1.Node {
+func node(note []ownership.Taint, others ...corev1.Taint) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7", Annotations: map[string]string{"other": "one"}}}
-	if text, some := (record.Record{Taints: note}).Encode(); some {
-		n.Annotations[record.Annotation] = text
+	if text, some := (ownership.Record{Taints: note}).Encode(); some {
+		n.Annotations[ownership.Annotation] = text
 	}
 	n.Spec.Taints = slices.Clone(others)
 	for _, t := range note {
@@ -53,7 +53,7 @@ func node(note []record.Taint, others ...corev1.Taint) *corev1.Node {
 func TestPrepare(t *testing.T) {
 	theirs := corev1.Taint{Key: "theirs", Value: "v", Effect: corev1.TaintEffectNoSchedule}
 	fresh := func(key string, effect corev1.TaintEffect) corev1.Taint {
-		return record.Taint{Key: key, Effect: effect, Added: now.Truncate(time.Second)}.Taint()
+		return ownership.Taint{Key: key, Effect: effect, Added: now.Truncate(time.Second)}.Taint()
 	}
 	tests := []struct {
 		name    string
@@ -70,7 +70,7 @@ func TestPrepare(t *testing.T) {
 		},
 		{
 			name: "writes nothing where everything is there",
-			node: node([]record.Taint{noted("a", "k", "NoExecute")}, theirs),
+			node: node([]ownership.Taint{noted("a", "k", "NoExecute")}, theirs),
 			plan: triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
 		},
 		{
@@ -87,19 +87,19 @@ func TestPrepare(t *testing.T) {
 		},
 		{
 			name:   "exchanges the effect in one write",
-			node:   node([]record.Taint{noted("a", "k", "NoSchedule")}, theirs),
+			node:   node([]ownership.Taint{noted("a", "k", "NoSchedule")}, theirs),
 			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}},
 			taints: []corev1.Taint{theirs, fresh("k", "NoExecute")}, placed: []string{"a"}, removed: []string{"a"}, takes: []string{"a"},
 		},
 		{
 			name:   "takes its own away and leaves the others",
-			node:   node([]record.Taint{noted("a", "k", "NoExecute")}, theirs),
+			node:   node([]ownership.Taint{noted("a", "k", "NoExecute")}, theirs),
 			plan:   triage.Plan{Findings: []triage.Reason{{Code: triage.Recovered, Rule: rule("a")}}},
 			taints: []corev1.Taint{theirs}, removed: []string{"a"},
 		},
 		{
 			name:   "leaves a taint with a reserved key, whatever the record says",
-			node:   node([]record.Taint{noted("a", "k", "NoExecute"), noted("a", "node.kubernetes.io/unreachable", "NoExecute")}),
+			node:   node([]ownership.Taint{noted("a", "k", "NoExecute"), noted("a", "node.kubernetes.io/unreachable", "NoExecute")}),
 			taints: []corev1.Taint{noted("", "node.kubernetes.io/unreachable", "NoExecute").Taint()}, removed: []string{"a"},
 		},
 		{
@@ -115,7 +115,7 @@ func TestPrepare(t *testing.T) {
 		},
 		{
 			name:   "hands a taint over to the rule that now wants it, which takes a place of its own",
-			node:   node([]record.Taint{noted("old", "k", "NoExecute")}),
+			node:   node([]ownership.Taint{noted("old", "k", "NoExecute")}),
 			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("new", "k", triage.NoExecute)}},
 			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()}, takes: []string{"new"},
 		},
@@ -127,14 +127,14 @@ func TestPrepare(t *testing.T) {
 		},
 		{
 			name:   "one of two that share a taint lets go of it",
-			node:   node([]record.Taint{noted("a", "k", "NoExecute"), noted("b", "k", "NoExecute")}),
+			node:   node([]ownership.Taint{noted("a", "k", "NoExecute"), noted("b", "k", "NoExecute")}),
 			plan:   triage.Plan{Taints: []triage.PlannedTaint{wanted("b", "k", triage.NoExecute)}},
 			taints: []corev1.Taint{noted("", "k", "NoExecute").Taint()},
 		},
 		{
 			name: "a taint that somebody took away is placed anew, and takes a place anew",
 			node: func() *corev1.Node {
-				n := node([]record.Taint{noted("a", "k", "NoExecute")})
+				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
 				n.Spec.Taints = nil
 				return n
 			}(),
@@ -144,7 +144,7 @@ func TestPrepare(t *testing.T) {
 		{
 			name: "an equal one that somebody put in its place is theirs",
 			node: func() *corev1.Node {
-				n := node([]record.Taint{noted("a", "k", "NoExecute")})
+				n := node([]ownership.Taint{noted("a", "k", "NoExecute")})
 				n.Spec.Taints[0].TimeAdded = nil
 				return n
 			}(),
@@ -154,7 +154,7 @@ func TestPrepare(t *testing.T) {
 			name: "a note that cannot be read is left alone while there is nothing to note",
 			node: func() *corev1.Node {
 				n := node(nil, theirs)
-				n.Annotations[record.Annotation] = "scribble"
+				n.Annotations[ownership.Annotation] = "scribble"
 				return n
 			}(),
 		},
@@ -230,23 +230,23 @@ func TestPrepareNotesThatANodeWasReady(t *testing.T) {
 			t.Errorf("%+v is to be written once more", again)
 		}
 	}
-	if note, err := record.Read(Fence(made, "somebody").Made("9").Annotations); err != nil || !note.Initialized {
+	if note, err := ownership.Read(Fence(made, "somebody").Made("9").Annotations); err != nil || !note.Initialized {
 		t.Errorf("a fence leaves %+v, %v", note, err)
 	}
 }
 
 func TestFenceChangesTheNodeAndNothingElse(t *testing.T) {
-	n := node([]record.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
+	n := node([]ownership.Taint{noted("a", "k", "NoExecute")}, corev1.Taint{Key: "theirs", Effect: "NoSchedule"})
 	made := Fence(n, "somebody").Made("8")
 	if diff := cmp.Diff(n.Spec, made.Spec); diff != "" {
 		t.Errorf("the fence changed the taints:\n%s", diff)
 	}
-	if n.Annotations[record.Annotation] == made.Annotations[record.Annotation] {
+	if n.Annotations[ownership.Annotation] == made.Annotations[ownership.Annotation] {
 		t.Error("the note is the same: the node would keep its version")
 	}
 	plan := triage.Plan{Taints: []triage.PlannedTaint{wanted("a", "k", triage.NoExecute)}}
 	change := Prepare(made, plan, now)
-	if change == nil || change.Made("9").Annotations[record.Annotation] != n.Annotations[record.Annotation] {
+	if change == nil || change.Made("9").Annotations[ownership.Annotation] != n.Annotations[ownership.Annotation] {
 		t.Error("the fence is not taken down again")
 	}
 }
@@ -259,7 +259,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 		names := rapid.SampledFrom([]string{"a", "b", "c"})
 		keys := rapid.SampledFrom([]string{"k", "l"})
 		effects := []triage.Effect{triage.PreferNoSchedule, triage.NoSchedule, triage.NoExecute}
-		var note []record.Taint
+		var note []ownership.Taint
 		for _, name := range []string{"a", "b", "old"} {
 			if rapid.Bool().Draw(t, "noted "+name) {
 				effect := corev1.TaintEffect(rapid.SampledFrom(effects).Draw(t, "effect").String())
@@ -284,7 +284,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 				plan.Taints = append(plan.Taints, w)
 			}
 		}
-		was, err := record.Read(n.Annotations)
+		was, err := ownership.Read(n.Annotations)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +303,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 				foreign++
 			}
 		}
-		is, err := record.Read(after.Annotations)
+		is, err := ownership.Read(after.Annotations)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +330,7 @@ func TestPrepareKeepsToItsOwn(t *testing.T) {
 		// And nothing else of ours is.
 		for _, noted := range is.Taints {
 			if !slices.ContainsFunc(plan.Taints, func(w triage.PlannedTaint) bool {
-				return record.Rule(w.Rule) == noted.Rule && w.Key == noted.Key && w.Effect.String() == string(noted.Effect)
+				return ownership.Rule(w.Rule) == noted.Rule && w.Key == noted.Key && w.Effect.String() == string(noted.Effect)
 			}) {
 				t.Fatalf("%+v is noted, but nobody wants it", noted)
 			}
@@ -383,10 +383,10 @@ func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := record.Taint{Key: "machine", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
-	shared := record.Taint{Key: "kernel", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
+	theirs := ownership.Taint{Key: "machine", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
+	shared := ownership.Taint{Key: "kernel", Effect: corev1.TaintEffectNoExecute, Added: before}.Taint()
 	n := node(nil, theirs, shared)
-	n.Annotations[record.Annotation] = string(text)
+	n.Annotations[ownership.Annotation] = string(text)
 	ours := wanted("kernel-deadlock", "kernel", triage.NoExecute)
 	memory := triage.Memory{Rule: rule("kernel-deadlock"), Condition: "KernelDeadlock", Since: before.Add(-9 * time.Minute)}
 
@@ -403,22 +403,22 @@ func TestPrepareKeepsWhatANewerVersionHasNoted(t *testing.T) {
 			continue
 		}
 		after := c.Made("8")
-		note, err := record.Read(after.Annotations)
+		note, err := ownership.Read(after.Annotations)
 		if err != nil {
 			t.Fatal(err)
 		}
-		was, _ := record.Read(n.Annotations)
-		if diff := cmp.Diff(was.Kept, note.Kept); diff != "" || len(c.Removed) > 0 {
+		was, _ := ownership.Read(n.Annotations)
+		if diff := cmp.Diff(was.Unrecognized, note.Unrecognized); diff != "" || len(c.Removed) > 0 {
 			t.Errorf("%s: removed %v, kept (-want +got):\n%s", name, c.Removed, diff)
 		}
 		if kept := slices.DeleteFunc(slices.Clone(after.Spec.Taints), func(t corev1.Taint) bool { return !was.Keeps(t) }); len(kept) != 2 {
 			t.Errorf("%s: the taints are %v", name, after.Spec.Taints)
 		}
-		if len(plan.Taints) > 0 && (note.Taints[0].Unknown == "" || note.Memories[0].Unknown == "") {
+		if len(plan.Taints) > 0 && (note.Taints[0].Unknown == "" || note.Starts[0].Unknown == "") {
 			t.Errorf("%s: a field is lost: %+v", name, note)
 		}
 	}
-	if fenced, err := record.Read(Fence(n, "token").Made("8").Annotations); err != nil || fenced.CountUnknown() != 6 {
+	if fenced, err := ownership.Read(Fence(n, "token").Made("8").Annotations); err != nil || fenced.CountUnknown() != 6 {
 		t.Errorf("after a fence the note is %+v (%v)", fenced, err)
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
@@ -68,9 +68,9 @@ func TestWriterForHealthChecks(t *testing.T) {
 }
 
 // fate says what became of a write, and fails if it is not what is wanted.
-func fate(t *testing.T, err error, want treat.Fate) {
+func fate(t *testing.T, err error, want treat.Result) {
 	t.Helper()
-	if got := treat.FateOf(err); got != want {
+	if got := treat.Classify(err); got != want {
 		t.Errorf("the fate of the write is %d, want %d: %v", got, want, err)
 	}
 }
@@ -212,7 +212,7 @@ func (k clinic) createsOnce(t *testing.T) {
 	quick, slow := k.storeTemplate(t, "quick", several), k.storeTemplate(t, "slow", several)
 	lost := proxy.Inject(testbed.On("create", "exampleremediations"), testbed.CutResponse(), 1)
 	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
-	fate(t, err, treat.Unsure)
+	fate(t, err, treat.Unknown)
 	lost.Lift()
 	_, err = writer.CreateRemediation(t.Context(), mustMake(t, quick, "once-1"))
 	fate(t, err, treat.Stale)

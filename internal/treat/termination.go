@@ -13,15 +13,15 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
 // MarkClaim writes the mark of a termination on this very version of a claim, and with
 // it the deadline that the mark names, if it names one. It returns the claim as it is
 // stored.
-func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark record.Mark) (*karpenter.NodeClaim, error) {
-	annotations := map[string]any{record.MarkAnnotation: mark.Encode()}
+func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
+	annotations := map[string]any{ownership.MarkAnnotation: mark.Encode()}
 	if mark.Deadline != "" {
 		annotations[karpenter.TerminationTimestampAnnotation] = mark.Deadline
 	}
@@ -31,8 +31,8 @@ func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark
 // SpareClaim takes the mark off this very version of a claim, and the deadline if it
 // still is the one that came with the mark. A deletion that names an older version
 // cannot be made any more.
-func (w *Writer) SpareClaim(ctx context.Context, claim *karpenter.NodeClaim, mark record.Mark) (*karpenter.NodeClaim, error) {
-	annotations := map[string]any{record.MarkAnnotation: nil}
+func (w *Writer) SpareClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
+	annotations := map[string]any{ownership.MarkAnnotation: nil}
 	if mark.Deadline != "" && claim.Annotations[karpenter.TerminationTimestampAnnotation] == mark.Deadline {
 		annotations[karpenter.TerminationTimestampAnnotation] = nil
 		if mark.Before != "" {

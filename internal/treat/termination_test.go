@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/karpenter"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	installed "github.com/resourcestack/autohealer/internal/testbed/karpenter"
 	"github.com/resourcestack/autohealer/internal/treat"
@@ -41,8 +41,8 @@ func TestWriterForTerminations(t *testing.T) {
 	}
 	h := halls{c, treat.NewWriter(c)}
 	t.Run("knows a kind that is not there", func(t *testing.T) {
-		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, record.Mark{})
-		if got := treat.FateOf(err); got != treat.Refused && got != treat.Stale {
+		_, err := h.MarkClaim(t.Context(), &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, ownership.Mark{})
+		if got := treat.Classify(err); got != treat.Refused && got != treat.Stale {
 			t.Errorf("the fate is %d: %v", got, err)
 		}
 	})
@@ -94,8 +94,8 @@ func (h halls) fetched(t *testing.T, name string) *karpenter.NodeClaim {
 	return claim
 }
 
-var aMark = record.Mark{
-	Rule: record.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u",
+var aMark = ownership.Mark{
+	Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u",
 	Since: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Deadline: treat.Deadline(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)),
 }
 
@@ -107,7 +107,7 @@ func (h halls) marks(t *testing.T) {
 	if marked.ResourceVersion != now.ResourceVersion || marked.UID != claim.UID {
 		t.Errorf("the answer is of version %s, and it has %s", marked.ResourceVersion, now.ResourceVersion)
 	}
-	read, err := record.ReadMark(now.Annotations)
+	read, err := ownership.ReadMark(now.Annotations)
 	if err != nil || *read != aMark {
 		t.Errorf("the mark is %+v, %v", read, err)
 	}
@@ -143,7 +143,7 @@ func (h halls) marksAsKnown(t *testing.T) {
 	other := h.fetched(t, "changed")
 	other.UID = "another"
 	_, err = h.MarkClaim(t.Context(), other, aMark)
-	if got := treat.FateOf(err); got != treat.Stale && got != treat.Refused {
+	if got := treat.Classify(err); got != treat.Stale && got != treat.Refused {
 		t.Errorf("another one of that name: %d, %v", got, err)
 	}
 	other.Name = "nobody"
@@ -182,14 +182,14 @@ func (h halls) spares(t *testing.T) {
 	const timestamp = karpenter.TerminationTimestampAnnotation
 	for name, test := range map[string]struct {
 		before   map[string]string
-		mark     func(*record.Mark)
+		mark     func(*ownership.Mark)
 		meddle   map[string]string
 		deadline string
 	}{
-		"spared":   {nil, func(*record.Mark) {}, nil, ""},
-		"restored": {map[string]string{timestamp: "2027-01-01T00:00:00Z"}, func(m *record.Mark) { m.Before = "2027-01-01T00:00:00Z" }, nil, "2027-01-01T00:00:00Z"},
-		"kept":     {map[string]string{timestamp: "2025-01-01T00:00:00Z"}, func(m *record.Mark) { m.Deadline = "" }, nil, "2025-01-01T00:00:00Z"},
-		"theirs":   {nil, func(*record.Mark) {}, map[string]string{timestamp: "2026-06-06T00:00:00Z"}, "2026-06-06T00:00:00Z"},
+		"spared":   {nil, func(*ownership.Mark) {}, nil, ""},
+		"restored": {map[string]string{timestamp: "2027-01-01T00:00:00Z"}, func(m *ownership.Mark) { m.Before = "2027-01-01T00:00:00Z" }, nil, "2027-01-01T00:00:00Z"},
+		"kept":     {map[string]string{timestamp: "2025-01-01T00:00:00Z"}, func(m *ownership.Mark) { m.Deadline = "" }, nil, "2025-01-01T00:00:00Z"},
+		"theirs":   {nil, func(*ownership.Mark) {}, map[string]string{timestamp: "2026-06-06T00:00:00Z"}, "2026-06-06T00:00:00Z"},
 	} {
 		mark := aMark
 		test.mark(&mark)
@@ -210,7 +210,7 @@ func (h halls) spares(t *testing.T) {
 		}
 		spared, err := h.SpareClaim(t.Context(), marked, mark)
 		fate(t, err, treat.Made)
-		if _, isMarked := spared.Annotations[record.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
+		if _, isMarked := spared.Annotations[ownership.MarkAnnotation]; isMarked || spared.Annotations[timestamp] != test.deadline {
 			t.Errorf("%s: the annotations are %v", name, spared.Annotations)
 		}
 		fate(t, h.DeleteClaim(t.Context(), late), treat.Stale) // which was on its way

@@ -93,13 +93,13 @@ func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": fields})
 }
 
-// Fate is what has become of a write.
-type Fate int
+// Result is what has become of a write.
+type Result int
 
 // The fates of a write.
 const (
 	// Made: the write has taken effect.
-	Made Fate = iota
+	Made Result = iota
 	// Stale: the object is not what the write was made for. It was not made.
 	Stale
 	// Busy: the server had no time. The write was not made.
@@ -107,11 +107,11 @@ const (
 	// Refused: the write was not made, and asking again will not help soon.
 	Refused
 	// Unsure: the write may have been made, or may be on its way still.
-	Unsure
+	Unknown
 )
 
-// FateOf tells what the error of a write says about it.
-func FateOf(err error) Fate {
+// Classify tells what the error of a write says about it.
+func Classify(err error) Result {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
@@ -119,7 +119,7 @@ func FateOf(err error) Fate {
 	case meta.IsNoMatchError(err):
 		return Refused // the server has no such kind, so nothing was sent
 	case !errors.As(err, &status):
-		return Unsure // no answer came
+		return Unknown // no answer came
 	}
 	switch code := int(status.Status().Code); {
 	case code == http.StatusConflict || code == http.StatusNotFound || code == http.StatusGone:
@@ -129,5 +129,5 @@ func FateOf(err error) Fate {
 	case code >= 400 && code < 500 && code != http.StatusRequestTimeout:
 		return Refused
 	}
-	return Unsure
+	return Unknown
 }

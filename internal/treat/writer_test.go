@@ -26,7 +26,7 @@ func TestFateOf(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error
-		want treat.Fate
+		want treat.Result
 	}{
 		{"an answer without error", nil, treat.Made},
 		{"a conflict", apierrors.NewConflict(nodes, "n", errors.New("changed")), treat.Stale},
@@ -35,18 +35,18 @@ func TestFateOf(t *testing.T) {
 		{"forbidden", apierrors.NewForbidden(nodes, "n", nil), treat.Refused},
 		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "n", nil), treat.Refused},
 		{"no such kind", &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "example.com", Kind: "K"}}, treat.Refused},
-		{"a server that broke down over it", apierrors.NewInternalError(errors.New("etcd")), treat.Unsure},
-		{"a server that took too long", apierrors.NewTimeoutError("slow", 1), treat.Unsure},
-		{"a server that is going down", apierrors.NewServiceUnavailable("bye"), treat.Unsure},
-		{"no answer", errors.New("connection reset"), treat.Unsure},
-		{"nobody waits for the answer", context.DeadlineExceeded, treat.Unsure},
+		{"a server that broke down over it", apierrors.NewInternalError(errors.New("etcd")), treat.Unknown},
+		{"a server that took too long", apierrors.NewTimeoutError("slow", 1), treat.Unknown},
+		{"a server that is going down", apierrors.NewServiceUnavailable("bye"), treat.Unknown},
+		{"no answer", errors.New("connection reset"), treat.Unknown},
+		{"nobody waits for the answer", context.DeadlineExceeded, treat.Unknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.err
 			if err != nil {
 				err = fmt.Errorf("patching node n: %w", err)
 			}
-			if got := treat.FateOf(err); got != test.want {
+			if got := treat.Classify(err); got != test.want {
 				t.Errorf("fate %d, want %d", got, test.want)
 			}
 		})
@@ -74,7 +74,7 @@ func TestWriter(t *testing.T) {
 	refuses := func(t *testing.T, change *treat.Change) {
 		t.Helper()
 		_, err := writer.Apply(t.Context(), change)
-		if fate := treat.FateOf(err); fate != treat.Stale {
+		if fate := treat.Classify(err); fate != treat.Stale {
 			t.Errorf("the write was not refused as stale: %v", err)
 		}
 	}

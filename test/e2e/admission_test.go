@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -95,7 +95,7 @@ func (w *ward) desk() *desk {
 }
 
 // guarded starts a controller whose webhook is asked until the test is over.
-func (w *ward) guarded(o rig.Options) *rig.Controller {
+func (w *ward) guarded(o install.Options) *install.Controller {
 	w.t.Helper()
 	o.Webhook = true
 	c := w.start(o)
@@ -103,12 +103,12 @@ func (w *ward) guarded(o rig.Options) *rig.Controller {
 	return c
 }
 
-func (w *ward) ask(c *rig.Controller) {
+func (w *ward) ask(c *install.Controller) {
 	w.t.Helper()
-	if err := rig.Ask(w.t.Context(), w.Cluster, c); err != nil {
+	if err := install.UseWebhook(w.t.Context(), w.Cluster, c); err != nil {
 		w.t.Fatalf("%v\n%s", err, w.lastWords())
 	}
-	w.t.Cleanup(func() { _ = rig.StopAsking(context.WithoutCancel(w.t.Context()), w.Cluster) })
+	w.t.Cleanup(func() { _ = install.RemoveWebhook(context.WithoutCancel(w.t.Context()), w.Cluster) })
 }
 
 // policy returns a set of the ward that harms nobody, changed.
@@ -197,7 +197,7 @@ const untruncated = 4096
 // they say in full is vet's business.
 func testVerdicts(w *ward) {
 	nodes := w.admit(healthyNodes(10))
-	w.guarded(rig.Options{})
+	w.guarded(install.Options{})
 	d := w.desk()
 	w.must(w.turn(nodes[:6], corev1.ConditionTrue))
 	w.must(d.api.Create(w.t.Context(), w.policy("first")))
@@ -283,7 +283,7 @@ func testVerdicts(w *ward) {
 func testWaysToWrite(w *ward) {
 	nodes := w.admit(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
-	w.guarded(rig.Options{})
+	w.guarded(install.Options{})
 	good := w.file(w.policy("set", when("Sick=True")))
 	narrower := w.file(w.policy("set", when("Sick=True", "KernelDeadlock=True")))
 	trap := w.file(w.policy("set", when("OutOfDisk=False")))
@@ -386,7 +386,7 @@ func (w *ward) file(set *v1alpha1.ConditionSet) string {
 // testBadObjects writes what the webhook would have refused while nobody is asked.
 func testBadObjects(w *ward) {
 	w.admit(healthyNodes(10))
-	controller := w.start(rig.Options{Webhook: true})
+	controller := w.start(install.Options{Webhook: true})
 	bad := w.policy("bad", when("OutOfDisk=False"), noTaints)
 	bad.Finalizers = []string{"example.com/wait"}
 	w.must(w.api.Create(w.t.Context(), bad))
@@ -432,19 +432,19 @@ func testBadObjects(w *ward) {
 // testFollowerAnswers asks two replicas the same.
 func testFollowerAnswers(w *ward) {
 	nodes := w.admit(healthyNodes(12))
-	leader := w.start(rig.Options{Webhook: true})
+	leader := w.start(install.Options{Webhook: true})
 	w.eventually("somebody leading", func() error {
 		if value(w.t, w.scrape(leader), "autohealer_leading") != 1 {
 			return errors.New("nobody does")
 		}
 		return nil
 	})
-	follower := w.start(rig.Options{Webhook: true})
+	follower := w.start(install.Options{Webhook: true})
 	d := w.desk()
 	for i, sick := range []int{3, 5, 9} {
 		w.must(w.turn(nodes[:sick], corev1.ConditionTrue))
 		var answers []string
-		for _, c := range []*rig.Controller{leader, follower} {
+		for _, c := range []*install.Controller{leader, follower} {
 			w.ask(c)
 			count := fmt.Sprintf("%d of 12 selected nodes", sick)
 			w.eventually("an answer of "+c.String(), func() error {
@@ -473,7 +473,7 @@ func testTooEarly(w *ward) {
 	proxy, err := w.Proxy()
 	w.must(err)
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
-	controller := w.start(rig.Options{Webhook: true, Unready: true, Through: proxy})
+	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
 	d := w.desk()
 	if page := w.probe(controller, "/readyz?verbose"); !strings.Contains(page, "[-]webhooks") {
@@ -512,8 +512,8 @@ func testTooEarly(w *ward) {
 // testWebhookDown kills the replica that is asked, and goes on with the other.
 func testWebhookDown(w *ward) {
 	nodes := w.admit(healthyNodes(10))
-	w.start(rig.Options{})
-	asked := w.guarded(rig.Options{})
+	w.start(install.Options{})
+	asked := w.guarded(install.Options{})
 	d := w.desk()
 	w.must(d.api.Create(w.t.Context(), w.policy("set", when("Sick=True"))))
 	w.must(d.api.Create(w.t.Context(), w.policy("other")))
@@ -551,8 +551,8 @@ func testWebhookDown(w *ward) {
 // without a pause. Good ones get in and bad ones do not, at every moment.
 func testRotation(w *ward) {
 	w.admit(healthyNodes(10))
-	first := w.guarded(rig.Options{})
-	w.start(rig.Options{Webhook: true})
+	first := w.guarded(install.Options{})
+	w.start(install.Options{Webhook: true})
 	const rounds = 4
 	var good, bad int
 	var failures []error
@@ -582,7 +582,7 @@ func testRotation(w *ward) {
 			bad++
 		}
 	})
-	key := types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret}
+	key := types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}
 	for range rounds {
 		secret := &corev1.Secret{}
 		w.must(w.api.Get(w.t.Context(), key, secret))
@@ -619,7 +619,7 @@ func testRotation(w *ward) {
 }
 
 // shows returns the certificate that a webhook shows, as it stands in a PEM file.
-func (w *ward) shows(c *rig.Controller) (string, error) {
+func (w *ward) shows(c *install.Controller) (string, error) {
 	shown, err := w.shown(c)
 	if err != nil {
 		return "", err
@@ -628,14 +628,14 @@ func (w *ward) shows(c *rig.Controller) (string, error) {
 }
 
 // shownNames returns the names in the certificate that a webhook shows.
-func (w *ward) shownNames(c *rig.Controller) []string {
+func (w *ward) shownNames(c *install.Controller) []string {
 	w.t.Helper()
 	shown, err := w.shown(c)
 	w.must(err)
 	return shown.DNSNames
 }
 
-func (w *ward) shown(c *rig.Controller) (*x509.Certificate, error) {
+func (w *ward) shown(c *install.Controller) (*x509.Certificate, error) {
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // whom to trust is not the question
 	connection, err := dialer.DialContext(w.t.Context(), "tcp", c.Webhook)
 	if err != nil {
@@ -646,7 +646,7 @@ func (w *ward) shown(c *rig.Controller) (*x509.Certificate, error) {
 }
 
 // probe returns what a probe of a controller says.
-func (w *ward) probe(c *rig.Controller, path string) string {
+func (w *ward) probe(c *install.Controller, path string) string {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+path, nil)
 	w.must(err)

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // oldRights are those that a node-problem-detector has, which knows no Lease.
@@ -45,7 +45,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).ward(t, "access")
 	nodes := w.agents(2)
-	controller := w.start(rig.Options{Args: short})
+	controller := w.start(install.Options{Args: short})
 	l := w.logged(nodes[0], nil)
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 	process, lines := l.PID(), 0
@@ -76,7 +76,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	}
 	token := func(w *ward, lifetime time.Duration) string {
 		w.t.Helper()
-		made, err := w.PodToken(w.t.Context(), rig.AgentAccount, l.Pod, lifetime)
+		made, err := w.PodToken(w.t.Context(), install.AgentAccount, l.Pod, lifetime)
 		w.must(err)
 		w.must(l.Mount(l.Token, []byte(made)))
 		return made
@@ -110,7 +110,7 @@ func TestTheAgentsAccess(t *testing.T) {
 	w.part("who has the rights of a node-problem-detector works, says so once and is never called silent", func(w *ward) {
 		_, err := w.KubectlApply(w.t.Context(), oldRights)
 		w.must(err)
-		old := w.logged(nodes[1], func(o *rig.AgentOptions) { o.Account = "node-problem-detector" })
+		old := w.logged(nodes[1], func(o *install.AgentOptions) { o.Account = "node-problem-detector" })
 		old.becomes(w, corev1.ConditionFalse, "100% well")
 		old.writes(w, "docker hangs 100%", "OOMKilling 100%")
 		old.becomes(w, corev1.ConditionTrue, "docker hangs 100%")
@@ -123,7 +123,7 @@ func TestTheAgentsAccess(t *testing.T) {
 		// Both stop, and only of one would anybody miss something.
 		w.must(old.Kill())
 		w.must(l.Kill())
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + l.node}}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + l.node}}
 		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(l.node, "KernelDeadlock")
 		w.metric(controller, `autohealer_agents{state="silent"} 1`)

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -25,14 +25,14 @@ var problems = []string{"OOMKilling", "TaskHung", "IOError"}
 
 // logged is a node whose agent reads a log file of the test's own.
 type logged struct {
-	*rig.Agent
+	*install.Agent
 	node  string
 	log   *os.File
 	admin *kubernetes.Clientset
 }
 
 // logged starts the agent of a node.
-func (w *ward) logged(node string, shape func(*rig.AgentOptions)) *logged {
+func (w *ward) logged(node string, shape func(*install.AgentOptions)) *logged {
 	w.t.Helper()
 	folder := w.t.TempDir()
 	log, err := os.Create(filepath.Join(folder, "kernel.log"))
@@ -46,14 +46,14 @@ func (w *ward) logged(node string, shape func(*rig.AgentOptions)) *logged {
 	w.must(os.WriteFile(monitor, fmt.Appendf(nil, `{"plugin": "filelog", "logPath": %q, "lookback": "5m", "source": "kernel-monitor",
 		"pluginConfig": {"timestamp": "^\\S+", "message": "^\\S+ (.*)", "timestampFormat": "2006-01-02T15:04:05.000000Z"},
 		"conditions": [{"type": "KernelDeadlock", "reason": "KernelHasNoDeadlock", "message": "100%% well"}], "rules": [%s]}`, log.Name(), strings.Join(rules, ", ")), 0o600))
-	o := rig.AgentOptions{Node: node, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + monitor, "--k8s-exporter-heartbeat-period=10s"}}
+	o := install.AgentOptions{Node: node, StateDir: filepath.Join(folder, "state"), Args: []string{"--config.system-log-monitor=" + monitor, "--k8s-exporter-heartbeat-period=10s"}}
 	if shape != nil {
 		shape(&o)
 	}
 	l := &logged{node: node, log: log}
 	l.admin, err = kubernetes.NewForConfig(w.AdminConfig())
 	w.must(err)
-	l.Agent, err = rig.StartAgent(w.t.Context(), w.Cluster, o)
+	l.Agent, err = install.StartAgent(w.t.Context(), w.Cluster, o)
 	w.must(err)
 	w.t.Cleanup(func() {
 		if text, err := l.Log(); w.t.Failed() {
@@ -198,7 +198,7 @@ lines:
 // agents makes a world for agents, and so many nodes in it.
 func (w *ward) agents(nodes int) []string {
 	w.t.Helper()
-	w.must(rig.InstallAgent(w.t.Context(), w.Cluster))
+	w.must(install.InstallAgent(w.t.Context(), w.Cluster))
 	w.agentsAreBound()
 	return w.admit(testbed.Nodes{Count: nodes})
 }

@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -89,7 +89,7 @@ func TestAnAgentInOutages(t *testing.T) {
 	w := newWorld(t).ward(t, "outages")
 	proxy, err := w.Proxy()
 	w.must(err)
-	l := w.logged(w.agents(1)[0], func(o *rig.AgentOptions) { o.Through = proxy })
+	l := w.logged(w.agents(1)[0], func(o *install.AgentOptions) { o.Through = proxy })
 	l.becomes(w, corev1.ConditionFalse, "100% well")
 
 	began, written, saw := time.Now(), 0, map[string]int{}

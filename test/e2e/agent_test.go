@@ -21,14 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // probed is a node that the agent's own program looks after, with the token of its pod,
 // its rights and the guard. It reads the kernel log of this machine.
 type probed struct {
-	*rig.Agent
+	*install.Agent
 	w    *ward
 	node string
 	mark string // of the lines that are for it
@@ -103,7 +103,7 @@ func TestTheAgent(t *testing.T) {
 	t.Parallel()
 	world := newWorld(t)
 	w := world.ward(t, "probed")
-	w.must(rig.InstallAgent(t.Context(), w.Cluster))
+	w.must(install.InstallAgent(t.Context(), w.Cluster))
 	w.agentsAreBound()
 	folder := t.TempDir()
 	p := &probed{w: w, node: w.admit(testbed.Nodes{Count: 1})[0], mark: fmt.Sprintf("autohealer-e2e-%d", time.Now().UnixNano()), file: filepath.Join(folder, "kernel-monitor.json")}
@@ -111,9 +111,9 @@ func TestTheAgent(t *testing.T) {
 	w.want("hung", func(s *v1alpha1.ConditionSetSpec) {
 		s.Conditions = map[string]v1alpha1.SetCondition{"KernelDeadlock": stand}
 	})
-	controller := w.start(rig.Options{Args: short})
+	controller := w.start(install.Options{Args: short})
 	var err error
-	p.Agent, err = rig.StartAgent(t.Context(), w.Cluster, rig.AgentOptions{
+	p.Agent, err = install.StartAgent(t.Context(), w.Cluster, install.AgentOptions{
 		Node: p.node, StateDir: filepath.Join(folder, "state"),
 		Args: []string{"--config.system-log-monitor=" + p.file, "--k8s-exporter-heartbeat-period=10s"},
 	})
@@ -141,7 +141,7 @@ func TestTheAgent(t *testing.T) {
 		p.becomes(w, "KernelDeadlock", corev1.ConditionTrue, "DockerHung")
 		w.must(p.Kill())
 		// Six minutes are more than a test has.
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + p.node}}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + p.node}}
 		w.must(w.api.Patch(w.t.Context(), lease, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`))))
 		w.isSilent(p.node, "KernelDeadlock", "XfsShutdown")
 		w.has(p.node, noSchedule(w.key("hung"))) // who was sick is not well because nobody looks
@@ -213,12 +213,12 @@ func TestTheAgent(t *testing.T) {
 // agentsAreBound waits until the guard is in force.
 func (w *ward) agentsAreBound() {
 	w.t.Helper()
-	config, err := w.ServiceAccountConfig(w.t.Context(), rig.AgentAccount, rig.AgentAccount)
+	config, err := w.ServiceAccountConfig(w.t.Context(), install.AgentAccount, install.AgentAccount)
 	w.must(err)
 	nobody, err := kubernetes.NewForConfig(config)
 	w.must(err)
 	w.eventually("the guard", func() error {
-		_, err := nobody.CoordinationV1().Leases(rig.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := nobody.CoordinationV1().Leases(install.Namespace).Create(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "names no node") {
 			return errors.Join(errors.New("it is not there yet"), err)
 		}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // testBackup puts an old certificate back, which the API server does not trust any
@@ -22,7 +22,7 @@ import (
 // is trusted before it is served.
 func testBackup(w *ward) {
 	w.admit(healthyNodes(4))
-	replicas := []*rig.Controller{w.guarded(rig.Options{}), w.start(rig.Options{Webhook: true})}
+	replicas := []*install.Controller{w.guarded(install.Options{}), w.start(install.Options{Webhook: true})}
 	backup := w.certificate().Data
 	w.replaceCertificate(replicas, nil)
 	w.distrust(w.certificate().Data["ca.crt"])
@@ -80,13 +80,13 @@ func testBackup(w *ward) {
 func (w *ward) certificate() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	w.must(w.api.Get(w.t.Context(), types.NamespacedName{Namespace: rig.Namespace, Name: rig.WebhookSecret}, secret))
+	w.must(w.api.Get(w.t.Context(), types.NamespacedName{Namespace: install.Namespace, Name: install.WebhookSecret}, secret))
 	return secret
 }
 
 // replaceCertificate writes the content of the Secret, nothing for another one, and
 // returns when all replicas serve what stands there.
-func (w *ward) replaceCertificate(replicas []*rig.Controller, content map[string][]byte) {
+func (w *ward) replaceCertificate(replicas []*install.Controller, content map[string][]byte) {
 	w.t.Helper()
 	secret := w.certificate()
 	old := string(secret.Data["tls.crt"])
@@ -127,7 +127,7 @@ func (w *ward) rewriteTrust(change func(bundle []byte) []byte) {
 	w.t.Helper()
 	w.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		config := &admissionv1.ValidatingWebhookConfiguration{}
-		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.WebhookConfig}, config); err != nil {
+		if err := w.api.Get(w.t.Context(), client.ObjectKey{Name: install.WebhookConfig}, config); err != nil {
 			return err
 		}
 		for i := range config.Webhooks {

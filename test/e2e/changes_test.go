@@ -8,7 +8,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -97,7 +97,7 @@ func relabelling(w *ward) {
 
 // testChanges makes all changes at once. With an absent controller, they are made
 // while it is down.
-func testChanges(w *ward, absent *rig.Controller) {
+func testChanges(w *ward, absent *install.Controller) {
 	wards := make([]*ward, len(changes))
 	for i, c := range changes {
 		wards[i] = w.ward(w.t, fmt.Sprintf("%s-%02d", w.name, i))

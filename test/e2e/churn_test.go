@@ -11,7 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -24,7 +24,7 @@ func testFlapping(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.want("set", evict(intstr.FromString("30%")))
 	w.want("weak", on("Sick", "Tired"))
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
@@ -50,7 +50,7 @@ func testRecreated(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.want("set", evict(almostHalf))
 	box := p.keep(placesNoExecute, 20)
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	// Those whose taint is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 20)
 	for i, l := range kept {
@@ -68,7 +68,7 @@ func testRecreated(w *ward) {
 			w.admit(again)
 		}
 	}
-	box.Empty()
+	box.Release()
 	// 4 are gone, 8 are well, of 56 are 27 evicted.
 	w.counts(w.key("set"), 27, count-12-27)
 	w.recover(w.evicted(w.key("set"))[:5])
@@ -79,7 +79,7 @@ func testRecreated(w *ward) {
 func testJoiningStorm(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 40})
 	w.want("set", evict(almostHalf))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
 	for first := 41; first <= 100; first += 10 {
 		w.admit(testbed.Nodes{Count: 10, First: first})

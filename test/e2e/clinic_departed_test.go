@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -46,7 +46,7 @@ func testDepartedKilled(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 8})
 	w.check("check", atMost("1"))
 	w.vacate()
-	controller := w.start(rig.Options{Args: p.Args(alone)})
+	controller := w.start(install.Options{Args: p.Args(alone)})
 	isDone := map[string]metav1.ConditionStatus{"PermanentNodeDeletionExpected": metav1.ConditionTrue, "Succeeded": metav1.ConditionTrue}
 	replacements := 0
 	for _, point := range []string{"before the page", "before the page, which arrives late", "after the page", "after the object is deleted"} {

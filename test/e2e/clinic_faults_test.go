@@ -22,8 +22,8 @@ import (
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -186,10 +186,10 @@ func testClinicKilled(w *ward) {
 		{"telling a status", w.sends(http.MethodPatch, "nodehealthchecks"), []fate{after, late}},
 		{"telling an Event", w.sends(http.MethodPost, "events"), []fate{after, late}},
 	}
-	var controller *rig.Controller
+	var controller *install.Controller
 	launch := func() {
 		if controller == nil {
-			controller = w.start(rig.Options{Args: p.Args(alone)})
+			controller = w.start(install.Options{Args: p.Args(alone)})
 		} else {
 			w.restart(controller.Part)
 		}
@@ -235,7 +235,7 @@ func testClinicKilled(w *ward) {
 
 // planeInFlight makes three nodes of the control plane. The remediation of the first
 // is on its way when it returns.
-func planeInFlight(w *ward) (controller *rig.Controller, kept []*letter) {
+func planeInFlight(w *ward) (controller *install.Controller, kept []*letter) {
 	w.t.Helper()
 	p := w.newPost(w.name)
 	w.template("quick")
@@ -243,7 +243,7 @@ func planeInFlight(w *ward) (controller *rig.Controller, kept []*letter) {
 	w.check("check", atMost("100%"))
 	w.vacate()
 	box := p.keep(w.makes(), 1)
-	controller = w.start(rig.Options{Args: p.Args(alone)})
+	controller = w.start(install.Options{Args: p.Args(alone)})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	return controller, box.wait(w, 1)
 }
@@ -272,7 +272,7 @@ func testPlaneHeir(w *ward) {
 	w.kill(first)
 	w.says(w.node(1), "Sick", corev1.ConditionFalse)
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.letsGo(kept)
 }
@@ -284,7 +284,7 @@ func testPlaneHeirsHeir(w *ward) {
 	w.kill(first)
 	w.says(w.node(1), "Sick", corev1.ConditionFalse)
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	heir := w.start(rig.Options{Args: []string{alone}})
+	heir := w.start(install.Options{Args: []string{alone}})
 	w.queues()
 	w.kill(heir)
 	w.says(w.node(3), "Sick", corev1.ConditionTrue)
@@ -299,7 +299,7 @@ func testPlaneStillSick(w *ward) {
 	first, kept := planeInFlight(w)
 	w.kill(first)
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "quick")
 	w.queues()
 	w.arrives(kept, http.StatusConflict)
@@ -316,7 +316,7 @@ func testPlaneOwner(w *ward) {
 	w.says(w.node(1), "Sick", corev1.ConditionFalse)
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
 	w.queues()
-	kept[0].Lose() // the controller hears that nobody answers
+	kept[0].Drop() // the controller hears that nobody answers
 	w.says(w.node(3), "Sick", corev1.ConditionTrue)
 	w.checkTold("check", row(w.node(3), "ControlPlaneBusy", w.node(1)))
 	w.queues()
@@ -343,7 +343,7 @@ func testPlaneGoneHeir(w *ward) {
 	w.kill(first)
 	w.removeNode(w.node(1))
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.remainsOf()
 	w.letsGo(kept)
 }
@@ -353,7 +353,7 @@ func testPlaneGoneOwner(w *ward) {
 	w.removeNode(w.node(1))
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
 	w.remainsOf()
-	kept[0].Lose()
+	kept[0].Drop()
 	w.remainsOf()
 	w.letsGo(kept)
 }
@@ -364,7 +364,7 @@ func testPlaneMadeAgain(w *ward) {
 	w.removeNode(w.node(1))
 	w.admit(testbed.Nodes{Count: 1, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.remainsOf()
 	w.letsGo(kept)
 }
@@ -377,13 +377,13 @@ func (w *ward) hold(object *unstructured.Unstructured, finalizers string) {
 
 // treatedPlane makes three nodes of the control plane, of which the first is treated by
 // a remediator that does not let go of its object.
-func treatedPlane(w *ward) (controller *rig.Controller, object *unstructured.Unstructured) {
+func treatedPlane(w *ward) (controller *install.Controller, object *unstructured.Unstructured) {
 	w.t.Helper()
 	w.template("quick")
 	w.admit(testbed.Nodes{Count: 3, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
 	w.vacate()
-	controller = w.start(rig.Options{Args: []string{alone}})
+	controller = w.start(install.Options{Args: []string{alone}})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	object = w.tries(w.node(1), "quick")
 	w.hold(object, `["example.com/hangs"]`)
@@ -429,12 +429,12 @@ func testCalledOff(w *ward) {
 	w.check("check", atMost("1"))
 	takes := p.keep(w.sends(http.MethodPost, "leases"), 1)
 	made := p.count(w.makes())
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	takes.wait(w, 1)
 	w.fallSick(nodes[1:4])
 	w.checkTold("check", row(nodes[1], "GateClosed", "4 of 6"))
-	takes.All()[0].Lose() // nothing was made
+	takes.All()[0].Drop() // nothing was made
 	w.checkTold("check", row(nodes[0], "GateClosed"), counted(6, 2, 0))
 	if got := made.Load(); got > 0 {
 		w.t.Errorf("%d were asked for after the gate had closed", got)
@@ -460,9 +460,9 @@ func testClinicLeaderKilled(w *ward) {
 		return passed > 8 && makes(l)
 	}, 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: p.Args(short...)})
+	leader := w.start(install.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
-	w.start(rig.Options{Args: successor})
+	w.start(install.Options{Args: successor})
 	w.arrives(kept[:5], http.StatusCreated)
 	w.kill(leader)
 	box.Close()
@@ -483,14 +483,14 @@ func testClinicLeaderPaused(w *ward) {
 	w.check("check", atMost("100%"))
 	box := p.keep(w.makes(), 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: p.Args(short...)})
+	leader := w.start(install.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
 	w.must(leader.Pause())
 	w.change("check", func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Type = "Worse" })
-	w.start(rig.Options{Args: successor})
+	w.start(install.Options{Args: successor})
 	w.checkTold("check", counted(2*count, count, count))
 	w.arrives(kept[:5], http.StatusCreated)
-	box.Empty()
+	box.Release()
 	leader.Expect()
 	w.must(leader.Resume())
 	w.ended(leader)
@@ -511,12 +511,12 @@ func testClinicDeposed(w *ward) {
 	plane := w.admit(testbed.Nodes{Count: 3, First: 21, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"))
 	w.vacate()
-	first := w.start(rig.Options{Args: []string{alone}})
+	first := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:5])
 	w.checkTold("check", counted(23, 18, 5))
 	holder := w.holder()
 	first.Expect()
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.eventually("another holder of the ledger", func() error {
 		if now := w.holder(); now == holder {
 			return fmt.Errorf("it is still %s", now)
@@ -570,7 +570,7 @@ func testClinicWeather(w *ward) {
 	nodes := w.admit(sickFromBirth(count))
 	plane := w.admit(testbed.Nodes{Count: 4, First: count + 1, Labels: map[string]string{controlPlaneLabel: ""}})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.fallSick(plane)
 	for _, many := range []int{5, 20, 35} {
 		w.eventually(fmt.Sprintf("%d remediations", many), func() error {
@@ -626,7 +626,7 @@ func testClinicOutage(w *ward) {
 	nodes := w.admit(sickFromBirth(count))
 	w.check("check", atMost("100%"))
 	held := proxy.Inject(later(8), testbed.Hold(), 0)
-	controller := w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 		defer cancel()
@@ -659,7 +659,7 @@ func testClinicFlapping(w *ward) {
 		s.HealthyDelay = "1s"
 		s.UnhealthyConditions = append(s.UnhealthyConditions, remediationv1alpha1.UnhealthyCondition{Type: "Tired", Status: corev1.ConditionUnknown, Duration: "1s"})
 	})
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	statuses := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
 	w.must(w.everywhere(nodes, func(ctx context.Context, i int, node string) error {
 		random := rand.New(rand.NewPCG(1, uint64(i)))
@@ -688,7 +688,7 @@ func testClinicRecreated(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.check("check", atMost("100%"))
 	box := p.keep(w.makes(), 10)
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	// Those whose remediation is on its way go, and come back: some sick, some well.
 	kept := box.wait(w, 10)
 	for i, l := range kept {
@@ -708,7 +708,7 @@ func testClinicRecreated(w *ward) {
 		}
 	}
 	w.arrives(kept[:5], http.StatusCreated) // whoever sent them is not told
-	box.Empty()
+	box.Release()
 	w.checkTold("check", counted(18, 4, 14)) // 2 are gone, 4 are well
 	w.eventually("remediations of nodes that are there", func() error {
 		nodes, err := w.all(w.t.Context())
@@ -735,7 +735,7 @@ func testClinicJoining(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 10})
 	w.check("check", atMost("49%"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	fallen := w.meanwhile(func() error { return w.turn(nodes, corev1.ConditionTrue) })
 	w.admit(testbed.Nodes{Count: 20, First: 11})
 	fallen()
@@ -758,7 +758,7 @@ func testPendingWait(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.UnhealthyConditions[0].Duration = "6s" })
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.checkTold("check", counted(4, 4, 0))
 	w.lock(nodes[0], "maintenance", time.Hour)
 	w.lock(nodes[1], "NodeHealthCheck-"+w.name+"-check", time.Hour) // of an earlier treatment
@@ -801,7 +801,7 @@ func beginSilence(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 3})
 	w.check("check", w.steps("first", "second"))
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.tries(nodes[0], "first")
 	w.kill(controller)
 }
@@ -809,7 +809,7 @@ func beginSilence(w *ward) {
 // endSilence sees that each step had its time, however often the controller was
 // killed meanwhile, and that there was an end of it.
 func endSilence(w *ward) {
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.tries(w.node(1), "first", "second")
 	var due time.Time
 	objects, err := w.objects(w.t.Context(), w.node(1))

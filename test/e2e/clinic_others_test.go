@@ -20,8 +20,8 @@ import (
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -42,7 +42,7 @@ func (w *ward) withdrawRemedies(verbs ...string) (giveBack func()) {
 func (w *ward) withdrawLocks(verbs ...string) (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: rig.Account}, role))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: leaseNamespace, Name: install.Account}, role))
 	return w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: coordinationv1.GroupName, Resource: "leases", Namespace: leaseNamespace,
 	}, verbs)
@@ -66,7 +66,7 @@ func testClinicForbidden(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.checkTold("check", counted(4, 4, 0))
 	giveBack := w.withdrawRemedies("create")
 	w.fallSick(nodes[:2])
@@ -99,7 +99,7 @@ func testClinicBlind(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 6})
 	w.check("check", atMost("100%"))
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.fallSick(nodes[:2])
 	w.checkTold("check", counted(6, 4, 2))
 	giveBack := w.withdrawRemedies("list", "watch")
@@ -126,7 +126,7 @@ func testClinicNoLocks(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.checkTold("check", counted(4, 4, 0))
 	giveBack := w.withdrawLocks("create")
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
@@ -180,7 +180,7 @@ func testClinicRefused(w *ward) {
 	})
 	w.check("check", atMost("100%"))
 	tries, since := p.count(func(l *letter) bool { return w.makes()(l) && isAbout(l, nodes[0]) }), time.Now()
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	w.heard("Node", nodes[0], "RemediationSkipped", "hands off "+nodes[0])
 	w.fallSick(nodes[1:])
@@ -208,7 +208,7 @@ func testClinicNeighbour(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.check("check", atMost("100%"), func(s *remediationv1alpha1.NodeHealthCheckSpec) { s.HealthyDelay = "1s" })
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	gone := client.IgnoreNotFound
 	patch := func(ctx context.Context, node, body string) error {
 		object := &unstructured.Unstructured{}
@@ -294,7 +294,7 @@ func testEagerDeleter(w *ward) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	ctx, cancel := context.WithTimeout(w.t.Context(), lasts)
 	defer cancel()
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
@@ -357,7 +357,7 @@ func testSkew(w *ward) {
 		s.UnhealthyConditions[0].Duration = skewedWait.String()
 		s.HealthyDelay = skewedWait.String()
 	})
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	for i, clock := range skewed {
 		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
 	}
@@ -390,7 +390,7 @@ func testSkewKilled(w *ward) {
 	for i, clock := range skewed {
 		w.says(nodes[i], "Sick", corev1.ConditionFalse, stamped(clock.by-time.Hour))
 	}
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.checkTold("check", counted(3, 3, 0))
 	fell := time.Now()
 	for i, clock := range skewed {

@@ -17,8 +17,8 @@ import (
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -130,7 +130,7 @@ func (w *ward) stands(name string, back bool, words ...string) {
 }
 
 // isBack says what a controller tells of itself, in its metrics and its log.
-func (w *ward) isBack(c *rig.Controller, back bool, words string) {
+func (w *ward) isBack(c *install.Controller, back bool, words string) {
 	w.t.Helper()
 	want := 0.0
 	if back {
@@ -195,7 +195,7 @@ func testPeerExpires(w *ward) {
 	theirs := []*unstructured.Unstructured{w.peerMakes(check, nodes[0], "quick"), w.peerMakes(check, nodes[1], "quick")}
 	w.lock(nodes[0], "NodeHealthCheck-"+check.Name, time.Minute)
 	w.lock(nodes[1], "NodeHealthCheck-"+check.Name, time.Minute)
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "medik8s_1", peerNamespace+"/"+peerLease)
 	w.isBack(controller, true, "standing back")
 	// It has recovered, which the other will see; and one falls sick.
@@ -232,7 +232,7 @@ func testPeerReturns(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	end(w.peerGivesBack)
 	first := w.tries(nodes[0], "quick")
@@ -269,7 +269,7 @@ func testPeerSteps(w *ward) {
 	early := w.peerMakes(check, nodes[0], "first")
 	before := w.peerMakes(check, nodes[1], "first")
 	late := w.peerMakes(check, nodes[1], "second")
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	w.replies(early, "Succeeded", metav1.ConditionFalse)
 	w.replies(before, "Succeeded", metav1.ConditionFalse)
@@ -292,7 +292,7 @@ func testPeerRestart(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true)
 	for range 3 {
 		w.kill(controller)
@@ -316,7 +316,7 @@ func testPeerRestart(w *ward) {
 // testPeerUnseen takes away the right to see the other's Lease.
 func testPeerUnseen(w *ward) {
 	role := &rbacv1.ClusterRole{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.Account}, role))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
 	giveBack := w.withdrawEach(role, &role.Rules, authorizationv1.ResourceAttributes{
 		Group: coordinationv1.GroupName, Resource: "leases", Name: peerLease,
 	}, []string{"list", "watch"})
@@ -324,7 +324,7 @@ func testPeerUnseen(w *ward) {
 	nodes := w.admit(testbed.Nodes{Count: 4})
 	w.check("check", atMost("100%"))
 	w.fallSick(nodes[:2])
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.stands("check", true, "nobody can tell", "forbidden")
 	w.isBack(controller, true, "nobody can tell")
 	w.want("set")
@@ -355,7 +355,7 @@ func testPeerBroken(w *ward) {
 	for i := range 2 {
 		broken := proxy.Inject(everywhere, testbed.InternalError(), 0)
 		if i == 0 {
-			w.start(rig.Options{Through: proxy, Unready: true, Args: []string{alone}})
+			w.start(install.Options{Through: proxy, Unready: true, Args: []string{alone}})
 		} else {
 			w.eventually("watches to be dropped", func() error {
 				if proxy.DropWatches() == 0 {

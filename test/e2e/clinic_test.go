@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -38,7 +38,7 @@ const (
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	controller := w.ward(t, "all").start(rig.Options{})
+	controller := w.ward(t, "all").start(install.Options{})
 	for _, part := range []struct {
 		name, ward string
 		test       func(*ward)
@@ -130,7 +130,7 @@ conditionSets:
 func (w *ward) pin(name, text string, isGood bool) {
 	w.t.Helper()
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: rig.Namespace, Name: w.name + "-" + name, Labels: map[string]string{sheetLabel: "true"}, Annotations: map[string]string{},
+		Namespace: install.Namespace, Name: w.name + "-" + name, Labels: map[string]string{sheetLabel: "true"}, Annotations: map[string]string{},
 	}, Data: map[string]string{"sets.yaml": text}}
 	if !isGood {
 		m.Annotations[badMark] = "yes"
@@ -146,7 +146,7 @@ func (w *ward) pin(name, text string, isGood bool) {
 func (w *ward) unpin() {
 	w.t.Helper()
 	var list corev1.ConfigMapList
-	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(rig.Namespace), client.HasLabels{sheetLabel}))
+	w.must(w.api.List(w.t.Context(), &list, client.InNamespace(install.Namespace), client.HasLabels{sheetLabel}))
 	for i := range list.Items {
 		if strings.HasPrefix(list.Items[i].Name, w.name+"-") {
 			w.must(w.api.Delete(w.t.Context(), &list.Items[i]))
@@ -158,7 +158,7 @@ func (w *ward) unpin() {
 // revisions returns what is kept of a ConfigMap of the ward, of all if it has no name.
 func (w *ward) revisions(name string) ([]appsv1.ControllerRevision, error) {
 	var list appsv1.ControllerRevisionList
-	err := w.api.List(w.t.Context(), &list, client.InNamespace(rig.Namespace), client.HasLabels{keptLabel})
+	err := w.api.List(w.t.Context(), &list, client.InNamespace(install.Namespace), client.HasLabels{keptLabel})
 	return slices.DeleteFunc(list.Items, func(r appsv1.ControllerRevision) bool {
 		owner := r.OwnerReferences[0].Name
 		return owner != w.name+"-"+name && (name != "" || !strings.HasPrefix(owner, w.name+"-"))
@@ -188,7 +188,7 @@ func (w *ward) keeps(name string, says ...string) (number int64) {
 }
 
 // metric waits until the metrics of a controller have a line.
-func (w *ward) metric(c *rig.Controller, line string) {
+func (w *ward) metric(c *install.Controller, line string) {
 	w.t.Helper()
 	w.eventually("the metric "+line, func() error {
 		text := w.scrape(c)
@@ -201,7 +201,7 @@ func (w *ward) metric(c *rig.Controller, line string) {
 	})
 }
 
-func testSheetOfTheSeed(c *rig.Controller) func(*ward) {
+func testSheetOfTheSeed(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		seed, err := os.ReadFile("../../internal/configmaps/testdata/seed.yaml")
 		w.must(err)
@@ -236,7 +236,7 @@ data:
 	}
 }
 
-func testBadEdit(c *rig.Controller) func(*ward) {
+func testBadEdit(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		w.admit(healthyNodes(8))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
@@ -269,7 +269,7 @@ func testBadEdit(c *rig.Controller) func(*ward) {
 		before, err := w.events(w.t.Context(), w.name+"-policies", "Trouble")
 		w.must(err)
 		m := &corev1.ConfigMap{}
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-policies"}, m))
+		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Labels["example.com/touched"] = "by-somebody"
 		w.must(w.api.Update(w.t.Context(), m))
 
@@ -380,7 +380,7 @@ func testSheetStorm(w *ward) {
 }
 
 // testSheetRestart kills the controller while the present version is bad.
-func testSheetRestart(c *rig.Controller) func(*ward) {
+func testSheetRestart(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		w.admit(healthyNodes(6))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -402,7 +402,7 @@ func testSheetRestart(c *rig.Controller) func(*ward) {
 }
 
 // testSheetAbsent edits and deletes while the controller is down.
-func testSheetAbsent(c *rig.Controller) func(*ward) {
+func testSheetAbsent(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		w.admit(healthyNodes(6, "Gone", "Lost"))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -418,7 +418,7 @@ func testSheetAbsent(c *rig.Controller) func(*ward) {
 		w.must(err)
 		w.must(c.Stop(w.t.Context()))
 		w.pin("edited", w.sheet("new", "NoSchedule", "Sick"), true)
-		w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.name + "-deleted"}}))
+		w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-deleted"}}))
 		kept, err := w.revisions("lost")
 		w.must(err)
 		w.must(w.api.Delete(w.t.Context(), &kept[0]))
@@ -442,7 +442,7 @@ func testSheetUnlabelled(w *ward) {
 	w.has(w.node(1), noSchedule(w.key("set")))
 	w.keeps("policies", w.key("set"))
 	m := &corev1.ConfigMap{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-policies"}, m))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 	delete(m.Labels, sheetLabel)
 	w.must(w.api.Update(w.t.Context(), m))
 	w.has(w.node(1))
@@ -461,7 +461,7 @@ func testSheetDeleted(w *ward) {
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	w.pin("policies", w.sheet("set", "NoSchedule", "Sick"), true)
 	w.has(w.node(1), noSchedule(w.key("set")))
-	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.name + "-policies"}}))
+	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-policies"}}))
 	w.has(w.node(1))
 	w.keeps("policies")
 	// One of the same name is another one.
@@ -489,10 +489,10 @@ func testSheetTwice(w *ward) {
 	// The second takes its turn when the first goes. The judge is told by a mark, and before
 	// that: afterwards the controller may be faster.
 	m := &corev1.ConfigMap{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-second"}, m))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-second"}, m))
 	delete(m.Annotations, badMark)
 	w.must(w.api.Update(w.t.Context(), m))
-	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: w.name + "-first"}}))
+	w.must(w.api.Delete(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: w.name + "-first"}}))
 	w.has(w.node(1), noSchedule(w.key("other")))
 	w.tellsOf(w.name+"-second", "Accepted", "sets: 1")
 }
@@ -502,7 +502,7 @@ func testSheetTwice(w *ward) {
 func (w *ward) oldRole() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	before := slices.Clone(role.Rules)
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 		return slices.Contains(r.Resources, "controllerrevisions") || slices.Contains(r.Resources, "configmaps") && slices.Contains(r.Verbs, "list")
@@ -513,7 +513,7 @@ func (w *ward) oldRole() (giveBack func()) {
 		w.eventually("a change of rights", func() error {
 			for group, resource := range map[string]string{"": "configmaps", "apps": "controllerrevisions"} {
 				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-					User: rig.User, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource, Namespace: rig.Namespace},
+					User: install.User, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Group: group, Resource: resource, Namespace: install.Namespace},
 				}}
 				if err := w.api.Create(w.t.Context(), review); err != nil {
 					return err
@@ -533,7 +533,7 @@ func (w *ward) oldRole() (giveBack func()) {
 }
 
 // testSheetOldRole runs a controller whose role was not replaced together with it.
-func testSheetOldRole(c *rig.Controller) func(*ward) {
+func testSheetOldRole(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		w.admit(healthyNodes(6))
 		w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -576,7 +576,7 @@ func testSheetOldRole(c *rig.Controller) func(*ward) {
 }
 
 // testSheetHurts has versions refused for what they would do, until they would not.
-func testSheetHurts(c *rig.Controller) func(*ward) {
+func testSheetHurts(c *install.Controller) func(*ward) {
 	return func(w *ward) {
 		nodes := w.admit(healthyNodes(4, "Worse"))
 		behind := `autohealer_configmap_not_in_force{configmap="` + w.name + `-policies"} `
@@ -619,7 +619,7 @@ func testSheetHurts(c *rig.Controller) func(*ward) {
 		w.pin("policies", w.sheet("worse", "NoSchedule", "Worse"), false)
 		w.tellsOf(w.name+"-policies", "Trouble", "set worse: ")
 		m := &corev1.ConfigMap{}
-		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: w.name + "-policies"}, m))
+		w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: w.name + "-policies"}, m))
 		m.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
 		w.must(w.api.Update(w.t.Context(), m))
 		w.has(nodes[3], noSchedule(w.key("worse")))

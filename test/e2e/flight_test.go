@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/faultproxy"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/post"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 // arrives lets letters take effect now and says with what answer.
 func (w *ward) arrives(letters []*letter, code int) {
 	w.t.Helper()
-	post.Arrive(w.t, letters, code)
+	faultproxy.DeliverAll(w.t, letters, code)
 }
 
 // What arrives late was decided by what a set asked for when it was sent: these
@@ -29,14 +29,14 @@ func (w *ward) arrives(letters []*letter, code int) {
 // first node's NoExecute is on its way when inFlight returns. The second node
 // will be the one whom the set wants: an edit of its conditions leaves the first
 // node selected and untouched, so that what is on its way can still arrive.
-func inFlight(w *ward) (controller *rig.Controller, kept []*letter) {
+func inFlight(w *ward) (controller *install.Controller, kept []*letter) {
 	w.t.Helper()
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 2})
 	w.want("set", evict(intstr.FromInt32(1)))
 	w.says(w.node(2), "Worse", corev1.ConditionTrue)
 	box := p.keep(placesNoExecute, 1)
-	controller = w.start(rig.Options{Args: p.Args(alone)})
+	controller = w.start(install.Options{Args: p.Args(alone)})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	return controller, box.wait(w, 1)
 }
@@ -52,7 +52,7 @@ func testHeir(w *ward) {
 	first, kept := inFlight(w)
 	w.kill(first)
 	w.edit("set", on("Worse"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.arrives(kept, http.StatusConflict)
 	w.hasNow(w.node(1))
@@ -65,12 +65,12 @@ func testSlowFence(w *ward) {
 	w.edit("set", on("Worse"))
 	p := w.newPost(w.name + "-heir")
 	slow := p.keep(fences, 1)
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	slow.wait(w, 1)
 	w.waits(w.node(2))
 	w.arrives(kept, http.StatusOK)
 	w.waits(w.node(2))
-	slow.Empty()
+	slow.Release()
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.has(w.node(1))
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 2, Fallbacks: 1, Removals: 2})
@@ -84,7 +84,7 @@ func testHeirsHeir(w *ward) {
 	w.edit("set", on("Worse"))
 	p := w.newPost(w.name + "-heir")
 	box := p.keep(fences, 1)
-	heir := w.start(rig.Options{Args: p.Args(alone)})
+	heir := w.start(install.Options{Args: p.Args(alone)})
 	box.wait(w, 1)
 	w.kill(heir)
 	w.restart(heir.Part)
@@ -119,10 +119,10 @@ func keepsPlace(w *ward, befall, cure func()) {
 	w.says(w.node(3), "Worse", corev1.ConditionTrue)
 	w.says(w.node(4), "Worse", corev1.ConditionTrue)
 	box := p.keep(changesNodeOf(w.node(1)), 0)
-	controller := w.start(rig.Options{Args: p.Args(alone)})
+	controller := w.start(install.Options{Args: p.Args(alone)})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	kept := box.wait(w, 1)
-	kept[0].Lose()
+	kept[0].Drop()
 	box.wait(w, 2) // asked again
 	befall()
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
@@ -133,11 +133,11 @@ func keepsPlace(w *ward, befall, cure func()) {
 
 	q := w.newPost(w.name + "-heir")
 	slow := q.keep(fences, 1)
-	w.start(rig.Options{Args: q.Args(alone)})
+	w.start(install.Options{Args: q.Args(alone)})
 	slow.wait(w, 1)
 	w.counts(w.key("set"), 1, 1) // one place is free, the other is not
 	w.arrives(kept, http.StatusOK)
-	slow.Empty()
+	slow.Release()
 	w.counts(w.key("set"), 2, 0)
 	w.judge(history.Config{Lag: patience}, history.Counts{Evictions: 4, Removals: 2})
 }
@@ -146,7 +146,7 @@ func testLostAnswer(w *ward) {
 	_, kept := inFlight(w)
 	w.edit("set", on("Worse"))
 	w.waits(w.node(2))
-	kept[0].Lose() // the controller hears that nobody answers
+	kept[0].Drop() // the controller hears that nobody answers
 	w.has(w.node(2), noExecute(w.key("set")))
 	w.arrives(kept, http.StatusConflict)
 	w.has(w.node(1))
@@ -160,7 +160,7 @@ func testUnknownBeforeSent(w *ward) {
 	w.admit(testbed.Nodes{Count: 2})
 	w.want("set", evict(everyone))
 	w.want("weak", on("Tired"))
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	w.told("weak", isAccepted(metav1.ConditionTrue, "Followed"))
 	box := p.keep(names, 1)
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -168,7 +168,7 @@ func testUnknownBeforeSent(w *ward) {
 	w.says(w.node(1), "Sick", corev1.ConditionUnknown)
 	w.says(w.node(2), "Tired", corev1.ConditionTrue)
 	w.has(w.node(2), noSchedule(w.key("weak"))) // by now it has heard of the other too
-	box.Empty()
+	box.Release()
 	w.says(w.node(2), "Sick", corev1.ConditionTrue)
 	w.has(w.node(2), noExecute(w.key("set"))) // and has gone on with the ledger
 	w.hasNow(w.node(1))
@@ -183,7 +183,7 @@ func testLoweredInDoubt(w *ward) {
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 3})
 	w.want("set", evict(intstr.FromInt32(2)))
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	w.has(w.node(1), noExecute(w.key("set")))
 	box := p.keep(placesNoExecute, 1)
@@ -191,7 +191,7 @@ func testLoweredInDoubt(w *ward) {
 	kept := box.wait(w, 1)
 	w.edit("set", evict(intstr.FromInt32(1)))
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
-	kept[0].Lose()
+	kept[0].Drop()
 	w.has(w.node(2), noSchedule(w.key("set")))
 	w.arrives(kept, http.StatusConflict)
 	w.says(w.node(1), "Sick", corev1.ConditionFalse)
@@ -211,7 +211,7 @@ func testEditedInFlight(w *ward) {
 		}
 	}
 	w.want("set", evict(intstr.FromInt32(1)), pools("x"))
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	box := p.keep(changesNodeOf(w.node(1)), 1)
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
 	kept := box.wait(w, 1)
@@ -229,7 +229,7 @@ func testEditedInFlight(w *ward) {
 	w.edit("set", pools("x", "y"))
 	followed()
 	w.arrives(kept, 0)
-	box.Empty()
+	box.Release()
 	w.judge(history.Config{Lag: patience}, history.Counts{Placements: 2, Evictions: 1})
 	w.counts(w.key("set"), 1, 1)
 }
@@ -253,7 +253,7 @@ func testBrakes(w *ward) {
 			w.admit(sickFromBirth(count))
 			w.want("set", evict(everyone))
 			box := p.keep(placesNoExecute, 0)
-			controller := w.start(rig.Options{Args: p.Args(alone)})
+			controller := w.start(install.Options{Args: p.Args(alone)})
 			box.wait(w, 20)
 			w.edit("set", brake.pull)
 			w.told("set", func(v1alpha1.ConditionSetStatus) error { return nil })
@@ -263,7 +263,7 @@ func testBrakes(w *ward) {
 				w.t.Fatalf("%d of %d were sent at once: there is nothing left to be stopped", sent, count)
 			}
 			w.arrives(kept, http.StatusOK)
-			box.Empty()
+			box.Release()
 			if brake.stays {
 				w.counts(w.key("set"), sent, count-sent)
 			} else {

@@ -22,9 +22,9 @@ import (
 
 	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -41,7 +41,7 @@ func TestHealthCheckAdmission(t *testing.T) {
 	_, err := w.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/nodehealthchecks.remediation.medik8s.io")
 	all.must(err)
 	all.eventually("the rights of the remediator being gathered", func() error {
-		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+rig.User, "-n", "default")
+		_, err := w.Kubectl(t.Context(), "auth", "can-i", "get", "exampleremediationtemplates.remediator.example.com", "--as="+install.User, "-n", "default")
 		return err
 	})
 	for _, part := range []struct {
@@ -60,7 +60,7 @@ func TestHealthCheckAdmission(t *testing.T) {
 			ward.vacate()
 			ward.leaderless()
 			part.test(ward)
-			ward.must(rig.StopAsking(t.Context(), w.Cluster))
+			ward.must(install.RemoveWebhook(t.Context(), w.Cluster))
 			ward.must(ward.api.DeleteAllOf(t.Context(), &v1alpha1.NodeHealthCheck{}))
 			ward.dismiss()
 		})
@@ -79,7 +79,7 @@ func (w *ward) leaderless() {
 	w.t.Helper()
 	now := metav1.NowMicro()
 	w.must(w.api.Create(w.t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-controller"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("nobody"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now},
 	}))
 }
@@ -164,7 +164,7 @@ func testHealthVerdicts(w *ward) {
 	quick := w.exampleTemplate("quick")
 	plain, one, two := w.exampleTemplate("plain"), w.exampleTemplate("one", several), w.exampleTemplate("two", several)
 	odd := w.exampleTemplate("odd", func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{} })
-	w.guarded(rig.Options{})
+	w.guarded(install.Options{})
 	d := w.desk()
 	w.must(w.turn(nodes[:3], corev1.ConditionTrue))
 	w.eventually("the webhook knowing the nodes", func() error {
@@ -302,7 +302,7 @@ func testWaysToWriteHealthChecks(w *ward) {
 	nodes := w.admit(healthyNodes(10))
 	w.must(w.turn(nodes[:2], corev1.ConditionTrue))
 	w.exampleTemplate("quick")
-	w.guarded(rig.Options{})
+	w.guarded(install.Options{})
 	good := w.writeDown(w.healthCheck("check"))
 	slower := w.writeDown(w.healthCheck("check", onSign("Sick=True", "10m")))
 	trap := w.writeDown(w.healthCheck("check", onSign("Ready=True", "5m")))
@@ -356,7 +356,7 @@ func testNothingIsCutOff(w *ward) {
 	nodes := w.admit(healthyNodes(3))
 	w.exampleTemplate("quick")
 	other := w.exampleTemplate("slow")
-	w.guarded(rig.Options{})
+	w.guarded(install.Options{})
 	d := w.desk()
 	check := w.healthCheck("check")
 	w.must(d.api.Create(w.t.Context(), check))
@@ -469,7 +469,7 @@ func testNothingIsCutOff(w *ward) {
 func testBadHealthChecks(w *ward) {
 	w.admit(healthyNodes(10))
 	w.exampleTemplate("quick")
-	controller := w.start(rig.Options{Webhook: true})
+	controller := w.start(install.Options{Webhook: true})
 	bad := w.healthCheck("bad", onSign("Ready=True", "5m"))
 	bad.Finalizers = []string{"example.com/wait"}
 	w.must(w.api.Create(w.t.Context(), bad))
@@ -514,7 +514,7 @@ func testHealthChecksTooEarly(w *ward) {
 	proxy, err := w.Proxy()
 	w.must(err)
 	blind := proxy.Inject(func(r testbed.Request) bool { return r.Resource == "nodes" && (r.Verb == "list" || r.Verb == "watch") }, testbed.Hold(), 0)
-	controller := w.start(rig.Options{Webhook: true, Unready: true, Through: proxy})
+	controller := w.start(install.Options{Webhook: true, Unready: true, Through: proxy})
 	w.ask(controller)
 	d := w.desk()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
@@ -545,7 +545,7 @@ func testHealthChecksTooEarly(w *ward) {
 func testHealthWebhookDown(w *ward) {
 	w.admit(healthyNodes(4))
 	w.exampleTemplate("quick")
-	asked := w.guarded(rig.Options{})
+	asked := w.guarded(install.Options{})
 	d := w.desk()
 	check := w.healthCheck("check")
 	w.must(d.api.Create(w.t.Context(), check))

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -29,7 +29,7 @@ func TestHealthChecks(t *testing.T) {
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	w.ward(t, "all").start(rig.Options{Args: []string{alone}})
+	w.ward(t, "all").start(install.Options{Args: []string{alone}})
 	for _, part := range []struct {
 		name, ward string
 		test       func(*ward)

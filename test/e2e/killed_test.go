@@ -7,7 +7,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -59,10 +59,10 @@ func testKilled(w *ward) {
 		tired = append(tired[news:], tired[:news]...)
 	}
 
-	var controller *rig.Controller
+	var controller *install.Controller
 	launch := func() {
 		if controller == nil {
-			controller = w.start(rig.Options{Args: p.Args(alone)})
+			controller = w.start(install.Options{Args: p.Args(alone)})
 		} else {
 			w.restart(controller.Part)
 		}
@@ -111,12 +111,12 @@ func testKilledOverLease(w *ward) {
 	w.vacate()
 	w.admit(sickFromBirth(20))
 	w.want("set", evict(almostHalf))
-	var controller *rig.Controller
+	var controller *install.Controller
 	var slow []*letter
 	for i, match := range []func(*letter) bool{claimsLease, renewsLease} {
 		box := p.keep(match, 0)
 		if i == 0 {
-			controller = w.start(rig.Options{Args: p.Args(short...)})
+			controller = w.start(install.Options{Args: p.Args(short...)})
 		} else {
 			w.restart(controller.Part)
 			w.arrives(slow, 0)

@@ -5,8 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -29,7 +29,7 @@ func TestLastLook(t *testing.T) {
 	w.template("quick")
 	nodes := w.admit(testbed.Nodes{Count: 3})
 	check := w.check("check")
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	w.says(nodes[0], "Sick", corev1.ConditionTrue)
 	w.must(slow.Wait(t.Context(), 1))
 	w.says(nodes[0], "Sick", corev1.ConditionFalse)

@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
 func ledgerPage() *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: ledgerName}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: ledgerName}}
 }
 
 // erase deletes the ledger, whoever holds it.
@@ -36,10 +36,10 @@ func testUnreadableHeir(w *ward) {
 	w.vacate()
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.want("set", evict(almostHalf))
-	leader := w.start(rig.Options{Args: short})
+	leader := w.start(install.Options{Args: short})
 	w.fallSick(nodes)
 	w.counts(w.key("set"), 4, 6)
-	heir := w.start(rig.Options{Args: successor})
+	heir := w.start(install.Options{Args: successor})
 	heir.Expect()
 	w.scribble()
 	w.kill(leader)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestMeaning(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	w := newWorld(t)
-	controller := w.ward(t, "all").start(rig.Options{})
+	controller := w.ward(t, "all").start(install.Options{})
 	for _, part := range []struct {
 		name, ward string
 		test       func(*ward)
@@ -255,7 +255,7 @@ func testDuration(w *ward) {
 	w.has(w.node(1), noExecute(w.key("long")))
 }
 
-func testClockSurvives(w *ward, controller *rig.Controller) {
+func testClockSurvives(w *ward, controller *install.Controller) {
 	hours := func(n int) func(*v1alpha1.ConditionSetSpec) {
 		return func(s *v1alpha1.ConditionSetSpec) {
 			s.Conditions["Sick"] = v1alpha1.SetCondition{Status: "True", Duration: (time.Duration(n) * time.Hour).String()}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -35,7 +35,7 @@ func testNeighbour(w *ward) {
 	}
 	w.want("set", evict(almostHalf), pool("storm"))
 	w.want("weak", pool("kubectl"))
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	patch := func(ctx context.Context, name string, kind types.PatchType, version string, taints []corev1.Taint) error {
 		body := map[string]any{"spec": map[string]any{"taints": taints}}
 		if version != "" {

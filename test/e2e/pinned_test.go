@@ -8,7 +8,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // testPinnedTwin writes sets beside others that are in a ConfigMap. The controller
@@ -16,11 +16,11 @@ import (
 func testPinnedTwin(w *ward) {
 	w.admit(healthyNodes(4))
 	role := &rbacv1.Role{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: rig.Account}, role))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: install.Account}, role))
 	giveBack := w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{
-		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: rig.Namespace,
+		Verb: "watch", Group: "apps", Resource: "controllerrevisions", Namespace: install.Namespace,
 	})
-	c := w.guarded(rig.Options{})
+	c := w.guarded(install.Options{})
 	d := w.desk()
 	try := func() error { return d.api.Create(w.t.Context(), w.policy("mine"), client.DryRunAll) }
 	twin := func(name string) {

@@ -6,28 +6,28 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/resourcestack/autohealer/internal/rig/post"
+	"github.com/resourcestack/autohealer/internal/faultproxy"
 )
 
 // office carries a controller's requests to the API server, and can keep some of them
 // back.
-type office struct{ *post.Office }
+type office struct{ *faultproxy.Proxy }
 
 // letter is a request that is kept.
-type letter = post.Letter
+type letter = faultproxy.Request
 
 // newPost opens a post office. It closes with the test.
 func (w *ward) newPost(name string) office {
 	w.t.Helper()
-	return office{post.Open(w.t, w.Cluster, name)}
+	return office{faultproxy.Start(w.t, w.Cluster, name)}
 }
 
 // keep keeps the next letters that match, as many as limit says; 0 means all until the
 // box is emptied.
-func (o office) keep(match func(*letter) bool, limit int) box { return box{o.Keep(match, limit)} }
+func (o office) keep(match func(*letter) bool, limit int) box { return box{o.Hold(match, limit)} }
 
 // box is where letters are kept.
-type box struct{ *post.Box }
+type box struct{ *faultproxy.Held }
 
 // wait waits until n letters are in the box, and returns them.
 func (b box) wait(w *ward, n int) []*letter {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -29,7 +29,7 @@ func TestQuietHealthChecks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	controller := w.ward(t, "all").start(rig.Options{Through: proxy, Args: []string{alone}})
+	controller := w.ward(t, "all").start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, part := range []struct {
 		name, ward string
 		test       func(*ward)
@@ -91,7 +91,7 @@ func testStandingBack(w *ward) {
 // testUnansweredEnd has the answer to every deletion of a remediation be lost, so that
 // the watch tells first that it is gone. It was ended here all the same, and the next
 // one is not put off as it is where somebody else deletes them.
-func testUnansweredEnd(w *ward, proxy *testbed.Proxy, controller *rig.Controller) {
+func testUnansweredEnd(w *ward, proxy *testbed.Proxy, controller *install.Controller) {
 	cut := proxy.Inject(testbed.On("delete", "exampleremediations"), testbed.CutResponse(), 0)
 	defer cut.Lift()
 	w.template("quick")

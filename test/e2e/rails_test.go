@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/record"
+	"github.com/resourcestack/autohealer/internal/ownership"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -104,7 +104,7 @@ func testLostRecords(w *ward) {
 	witness("after-values", 4)
 	w.tellsOf(evicted[0], "OwnershipUnclear", "ConditionSet "+w.name+"-set", "kubectl taint node "+evicted[0]+" "+noExecute(key)+"-")
 	for _, name := range nodes {
-		w.byHand(name, func(n *corev1.Node) { delete(n.Annotations, record.Annotation) })
+		w.byHand(name, func(n *corev1.Node) { delete(n.Annotations, ownership.Annotation) })
 	}
 	witness("after-records", 10)
 }

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -64,7 +64,7 @@ func (w *ward) complains(node string, parts ...string) {
 	}
 }
 
-func (w *ward) refusals(c *rig.Controller) float64 {
+func (w *ward) refusals(c *install.Controller) float64 {
 	w.t.Helper()
 	return value(w.t, w.scrape(c), `autohealer_writes_total{outcome="refused",resource="nodes"}`)
 }
@@ -74,7 +74,7 @@ func (w *ward) refusals(c *rig.Controller) float64 {
 func (w *ward) withdrawPatch() (giveBack func()) {
 	w.t.Helper()
 	role := &rbacv1.ClusterRole{}
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: rig.Account}, role))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Name: install.Account}, role))
 	return w.withdraw(role, &role.Rules, authorizationv1.ResourceAttributes{Verb: "patch", Resource: "nodes"})
 }
 
@@ -90,7 +90,7 @@ func (w *ward) withdraw(role client.Object, rules *[]rbacv1.PolicyRule, right au
 		w.must(w.api.Update(w.t.Context(), role))
 		w.eventually("a change of rights", func() error {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: rig.User, ResourceAttributes: &right,
+				User: install.User, ResourceAttributes: &right,
 			}}
 			if err := w.api.Create(w.t.Context(), review); err != nil {
 				return err
@@ -113,7 +113,7 @@ func testForbidden(w *ward) {
 	p := w.newPost(w.name)
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.want("set", evict(intstr.FromInt32(1)))
-	controller := w.start(rig.Options{Args: p.Args(alone)})
+	controller := w.start(install.Options{Args: p.Args(alone)})
 	w.told("set", isAccepted(metav1.ConditionTrue, "Followed"))
 	giveBack := w.withdrawPatch()
 	tries, pages, since := p.count(changesNode), p.count(updatesLedger), time.Now()
@@ -190,7 +190,7 @@ func testRefusedEviction(w *ward) {
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 3})
 	w.want("set", evict(intstr.FromInt32(1)))
-	controller := w.start(rig.Options{Args: p.Args(alone)})
+	controller := w.start(install.Options{Args: p.Args(alone)})
 	allow := w.refuse(w.node(1), noEviction, metav1.StatusReasonInvalid)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)
@@ -220,7 +220,7 @@ func testFrozen(w *ward) {
 	p := w.newPost(w.name)
 	w.admit(testbed.Nodes{Count: 3})
 	w.want("set", evict(intstr.FromInt32(1)))
-	w.start(rig.Options{Args: p.Args(alone)})
+	w.start(install.Options{Args: p.Args(alone)})
 	thaw := w.refuse(w.node(1), noChange, metav1.StatusReasonForbidden)
 	tries, since := p.count(changesNodeOf(w.node(1))), time.Now()
 	w.says(w.node(1), "Sick", corev1.ConditionTrue)

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -37,9 +37,9 @@ func testLeaderKilled(w *ward) {
 		return passed > 30 && changesNode(l)
 	}, 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: p.Args(short...)})
+	leader := w.start(install.Options{Args: p.Args(short...)})
 	kept := box.wait(w, 10)
-	w.start(rig.Options{Args: successor})
+	w.start(install.Options{Args: successor})
 	w.arrives(kept[:5], 0)
 	w.kill(leader)
 	box.Close()
@@ -60,22 +60,22 @@ func testLeaderPaused(w *ward) {
 	w.want("set", evict(intstr.FromInt32(most)))
 	box := first.keep(placesNoExecute, 0)
 	w.vacate()
-	leader := w.start(rig.Options{Args: first.Args(short...)})
+	leader := w.start(install.Options{Args: first.Args(short...)})
 	kept := box.wait(w, 20)
 	w.must(leader.Pause())
 	w.edit("set", on("Worse"))
 	slow := second.keep(fences, 0)
-	w.start(rig.Options{Args: second.Args(successor...)})
+	w.start(install.Options{Args: second.Args(successor...)})
 	slow.wait(w, 10)
 
 	// Some of what the old leader has sent arrives while the new one is about to
 	// make sure that it cannot. Then the old one wakes up.
 	w.arrives(kept[:5], http.StatusOK)
-	box.Empty()
+	box.Release()
 	leader.Expect()
 	w.must(leader.Resume())
 	w.ended(leader)
-	slow.Empty()
+	slow.Release()
 	w.counts(w.key("set"), most, 60-most)
 	w.arrives(kept[5:], http.StatusConflict)
 	w.judge(history.Config{AnyTurn: true, Lag: patience}, history.Counts{Evictions: most + 5, Fences: 2})
@@ -85,12 +85,12 @@ func testDeposed(w *ward) {
 	const count = 100
 	nodes := w.admit(testbed.Nodes{Count: count})
 	w.want("set", evict(almostHalf))
-	first := w.start(rig.Options{Args: []string{alone}})
+	first := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:30])
 	w.counts(w.key("set"), 30, 0)
 	holder := w.holder()
 	first.Expect()
-	w.start(rig.Options{Args: []string{alone}})
+	w.start(install.Options{Args: []string{alone}})
 	w.eventually("another holder of the ledger", func() error {
 		if now := w.holder(); now == holder {
 			return fmt.Errorf("it is still %s", now)
@@ -110,8 +110,8 @@ func testDeposed(w *ward) {
 func (w *ward) vacate() {
 	w.t.Helper()
 	for _, left := range []client.Object{
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-controller"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: ledgerName}},
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-controller"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: ledgerName}},
 	} {
 		w.must(client.IgnoreNotFound(w.api.Delete(w.t.Context(), left)))
 	}
@@ -121,7 +121,7 @@ func (w *ward) vacate() {
 func (w *ward) holder() string {
 	w.t.Helper()
 	var ledger corev1.ConfigMap
-	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: rig.Namespace, Name: ledgerName}, &ledger))
+	w.must(w.api.Get(w.t.Context(), client.ObjectKey{Namespace: install.Namespace, Name: ledgerName}, &ledger))
 	var page struct{ Holder string }
 	w.must(json.Unmarshal([]byte(ledger.Data["ledger"]), &page))
 	return page.Holder

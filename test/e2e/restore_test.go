@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -23,7 +23,7 @@ func TestARestoredStore(t *testing.T) {
 	nodes := w.admit(healthyNodes(10))
 	w.want("set", evict(almostHalf))
 	// An outage that costs it the lease would end it as well: this one is too short.
-	controller := w.start(rig.Options{Args: []string{alone}})
+	controller := w.start(install.Options{Args: []string{alone}})
 	w.fallSick(nodes[:1])
 	w.counts(w.key("set"), 1, 0)
 	restore, err := w.Backup(t.Context())

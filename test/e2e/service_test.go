@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -35,9 +35,9 @@ func TestService(t *testing.T) {
 		_, err = w.KubectlApply(t.Context(), string(text))
 		w.must(err)
 	}
-	const name = "autohealer-webhook." + rig.Namespace + ".svc"
+	const name = "autohealer-webhook." + install.Namespace + ".svc"
 	port := w.anyPort()
-	controller := w.start(rig.Options{Args: []string{"--webhooks=true", "--webhook-bind-address=:" + strconv.Itoa(port)}})
+	controller := w.start(install.Options{Args: []string{"--webhooks=true", "--webhook-bind-address=:" + strconv.Itoa(port)}})
 	controller.Webhook = net.JoinHostPort("localhost", strconv.Itoa(port))
 	if got := w.shownNames(controller); !slices.Equal(got, []string{name}) {
 		t.Errorf("the certificate is for %v", got)
@@ -62,7 +62,7 @@ func TestService(t *testing.T) {
 	w.told("good", isAccepted(metav1.ConditionTrue, "Followed"))
 
 	// Through the Service too, the certificate can be replaced and nobody is refused.
-	w.replaceCertificate([]*rig.Controller{controller}, nil)
+	w.replaceCertificate([]*install.Controller{controller}, nil)
 	for range 5 {
 		w.reconnect()
 		if err := refused(d.api.Create(t.Context(), trap.DeepCopy())); err != nil {
@@ -103,7 +103,7 @@ func (w *ward) endpoints(port int) *discoveryv1.EndpointSlice {
 		}
 		return &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: rig.Namespace, Name: "autohealer-webhook-1",
+				Namespace: install.Namespace, Name: "autohealer-webhook-1",
 				Labels: map[string]string{discoveryv1.LabelServiceName: "autohealer-webhook"},
 			},
 			AddressType: discoveryv1.AddressTypeIPv4,

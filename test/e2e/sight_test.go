@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -126,7 +126,7 @@ func testSight(w *ward) {
 	})
 }
 
-func testMetrics(w *ward, controller *rig.Controller) {
+func testMetrics(w *ward, controller *install.Controller) {
 	const (
 		latencies = "autohealer_condition_to_taint_seconds_count"
 		writes    = `autohealer_writes_total{outcome="made",resource="nodes"}`
@@ -194,7 +194,7 @@ func testMetrics(w *ward, controller *rig.Controller) {
 	w.dismiss()
 }
 
-func (w *ward) scrape(c *rig.Controller) string {
+func (w *ward) scrape(c *install.Controller) string {
 	w.t.Helper()
 	var b bytes.Buffer
 	// One that has just begun serves them in a moment.

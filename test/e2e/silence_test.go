@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -44,7 +44,7 @@ func (w *ward) agentOn(node string) *agent {
 	w.must(err)
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: rig.Namespace, Name: "autohealer-agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"},
+			Namespace: install.Namespace, Name: "autohealer-agent-" + node, Labels: map[string]string{"app.kubernetes.io/name": "autohealer-agent"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: found.UID}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("pod-1"), LeaseDurationSeconds: new(int32(leaseLasts / time.Second)), RenewTime: new(metav1.NowMicro())},
@@ -111,7 +111,7 @@ func (w *ward) isSilent(node string, kinds ...string) {
 func (w *ward) ours(node string) (changes []testbed.Change) {
 	w.t.Helper()
 	for _, c := range w.recording() {
-		if c.Name == node && c.Author.User == rig.User {
+		if c.Name == node && c.Author.User == install.User {
 			changes = append(changes, c)
 		}
 	}
@@ -126,7 +126,7 @@ func TestSilentAgents(t *testing.T) {
 	w := world.ward(t, "mute")
 	nodes := w.admit(testbed.Nodes{Count: 5})
 	w.says(nodes[0], "Sick", corev1.ConditionFalse) // which is not the agent's
-	first := w.start(rig.Options{Args: short})
+	first := w.start(install.Options{Args: short})
 	healthy := map[string]corev1.ConditionStatus{"KernelDeadlock": corev1.ConditionFalse, "Disk": corev1.ConditionTrue}
 	all := w // whose agents outlive a part
 	agents := make([]*agent, 4)
@@ -169,11 +169,11 @@ func TestSilentAgents(t *testing.T) {
 	w.part("a node that goes takes its agent along", func(w *ward) {
 		agents[3].stop()
 		w.must(w.api.Delete(w.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodes[3]}}))
-		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
+		w.must(w.api.Delete(w.t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: install.Namespace, Name: "autohealer-agent-" + nodes[3]}}))
 		w.metric(first, `autohealer_agents{state="heard"} 3`)
 	})
 	w.part("who takes over hears for itself", func(w *ward) {
-		second := w.start(rig.Options{Args: successor})
+		second := w.start(install.Options{Args: successor})
 		agents[1].stop()
 		w.kill(first)
 		w.isSilent(nodes[1], "KernelDeadlock", "Disk")
@@ -184,7 +184,7 @@ func TestSilentAgents(t *testing.T) {
 		agents[1].says(healthy)
 	})
 	w.part("an outage makes nobody silent", func(w *ward) {
-		controller := w.start(rig.Options{Args: []string{alone}})
+		controller := w.start(install.Options{Args: []string{alone}})
 		w.metric(controller, `autohealer_agents{state="heard"} 3`)
 		before := len(w.ours(nodes[0])) + len(w.ours(nodes[1])) + len(w.ours(nodes[2]))
 		said := func(words string) int {

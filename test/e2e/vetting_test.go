@@ -14,7 +14,7 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -25,7 +25,7 @@ const noWebhook = "--webhooks=false"
 func TestVetting(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	w := newWorld(t)
-	controller := w.ward(t, "all").start(rig.Options{Args: []string{noWebhook}})
+	controller := w.ward(t, "all").start(install.Options{Args: []string{noWebhook}})
 	for _, part := range []struct {
 		name, ward string
 		test       func(*ward)
@@ -91,7 +91,7 @@ func (w *ward) deny(nodes []string, conditions ...string) {
 
 // testHeld writes two sets before any node reports what they name. One of them turns out
 // to ask for what healthy nodes report.
-func testHeld(controller *rig.Controller) func(*ward) {
+func testHeld(controller *install.Controller) func(*ward) {
 	const awaiting = "AwaitingReports"
 	return func(w *ward) {
 		nodes := w.admit(testbed.Nodes{Count: 13})
@@ -210,7 +210,7 @@ func testAcceptedImpact(w *ward) {
 	w.judge(history.Config{}, history.Counts{Evictions: 5, Fallbacks: 1})
 }
 
-func testFallenImpact(controller *rig.Controller) func(*ward) {
+func testFallenImpact(controller *install.Controller) func(*ward) {
 	return func(w *ward) {
 		nodes := w.admit(healthyNodes(10))
 		w.fallSick(nodes[:6])
@@ -242,7 +242,7 @@ func testFallenImpact(controller *rig.Controller) func(*ward) {
 
 // testEditedInAbsence changes a set in a storm, while nobody leads. Whoever comes next
 // knows nothing of the version before but what stands on the nodes.
-func testEditedInAbsence(w *ward, controller *rig.Controller) {
+func testEditedInAbsence(w *ward, controller *install.Controller) {
 	nodes := w.admit(testbed.Nodes{Count: 10})
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))
@@ -288,7 +288,7 @@ func testEditedImpact(w *ward) {
 	w.judge(w.refusing("set"), history.Counts{Placements: 8})
 }
 
-func testStormRestart(w *ward, controller *rig.Controller) {
+func testStormRestart(w *ward, controller *install.Controller) {
 	nodes := w.admit(testbed.Nodes{Count: 10})
 	w.deny(nodes, "Sick")
 	w.write("set", evict(half))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -43,7 +43,7 @@ func testWeather(w *ward) {
 	}
 	nodes := w.admit(sickFromBirth(count))
 	w.want("set", evict(almostHalf))
-	w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, many := range []int{10, 40, 80} {
 		w.eventually(fmt.Sprintf("NoExecute on %d nodes", many), func() error {
 			if got := len(w.evicted(w.key("set"))); got < many {
@@ -70,7 +70,7 @@ func testWeather(w *ward) {
 }
 
 // answers says that a probe of a controller succeeds.
-func (w *ward) answers(c *rig.Controller, probe string) {
+func (w *ward) answers(c *install.Controller, probe string) {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+c.Probes+probe, nil)
 	w.must(err)
@@ -95,7 +95,7 @@ func testOutage(w *ward) {
 	w.admit(sickFromBirth(count))
 	w.want("set", evict(almostHalf))
 	held := proxy.Inject(later(40), testbed.Hold(), 0)
-	controller := w.start(rig.Options{Through: proxy, Args: []string{alone}})
+	controller := w.start(install.Options{Through: proxy, Args: []string{alone}})
 	for _, down := range []func() error{w.APIServer.Kill, func() error { return w.APIServer.Stop(w.t.Context()) }} {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 		defer cancel()

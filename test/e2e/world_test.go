@@ -25,7 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -53,7 +53,7 @@ const alone = "--leader-elect=false"
 type world struct {
 	*testbed.Cluster
 	api         client.Client // as the admin
-	controllers []*rig.Controller
+	controllers []*install.Controller
 	said        atomic.Int64 // how often conditions were set
 }
 
@@ -70,7 +70,7 @@ func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
 		change(&cfg)
 	}
 	w := &world{Cluster: testbed.New(t, cfg)}
-	if err := rig.Install(t.Context(), w.Cluster); err != nil {
+	if err := install.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	scheme := runtime.NewScheme()
@@ -87,12 +87,12 @@ func newWorld(t *testing.T, changes ...func(*testbed.Config)) *world {
 }
 
 // start runs a controller. Its name is that of its log.
-func (w *ward) start(o rig.Options) *rig.Controller {
+func (w *ward) start(o install.Options) *install.Controller {
 	w.t.Helper()
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
 	}
-	c, err := rig.Start(w.t.Context(), w.Cluster, o)
+	c, err := install.Start(w.t.Context(), w.Cluster, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func (w *world) lastWords() string {
 }
 
 // ended waits until a controller that is to end by itself has.
-func (w *ward) ended(c *rig.Controller) {
+func (w *ward) ended(c *install.Controller) {
 	w.t.Helper()
 	select {
 	case <-c.Ended():
@@ -160,7 +160,7 @@ func (w *ward) ended(c *rig.Controller) {
 	}
 }
 
-func (w *ward) kill(c *rig.Controller) {
+func (w *ward) kill(c *install.Controller) {
 	w.t.Helper()
 	w.must(c.Kill())
 }
@@ -472,9 +472,9 @@ func (w *ward) counts(key string, evicting, keepingOff int) {
 // once the last write has been made.
 func (w *ward) judge(cfg history.Config, atLeast history.Counts) history.Report {
 	w.t.Helper()
-	cfg.Us = history.User(rig.User)
+	cfg.Us = history.User(install.User)
 	cfg.FieldManager = fieldManager
-	cfg.Ledger = types.NamespacedName{Namespace: rig.Namespace, Name: ledgerName}
+	cfg.Ledger = types.NamespacedName{Namespace: install.Namespace, Name: ledgerName}
 	if cfg.Lag == 0 {
 		cfg.Lag = lag
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
 )
 
@@ -31,7 +31,7 @@ const (
 func BenchmarkTheChecksOfANode(b *testing.B) {
 	realnode.Wanted(b)
 	watched := minutes(b)
-	files, err := rig.AgentFiles()
+	files, err := install.AgentFiles()
 	must(b, err)
 	const name, source = "health-checks.json", `"source": "health-checker",`
 	if strings.Count(files[name], source) != 1 {

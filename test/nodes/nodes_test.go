@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
 )
 
@@ -149,18 +149,18 @@ func TestRealNodes(t *testing.T) {
 	})
 	w.part(t, "agents that are stopped leave conditions that nobody vouches for", func(w *world) {
 		lap := stopwatch(w.t)
-		w.kubectl("-n", rig.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
+		w.kubectl("-n", install.AgentAccount, "delete", "daemonset/autohealer-agent", "--cascade=foreground", "--timeout=60s")
 		lap("the agents are gone")
 		must(w.t, w.is(w.first, "KernelDeadlock", corev1.ConditionFalse))
 		// Six minutes are more than a test has.
 		lease := "autohealer-agent-" + w.first.Name
-		_, err := w.api.CoordinationV1().Leases(rig.Namespace).Patch(w.t.Context(), lease, types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`), metav1.PatchOptions{})
+		_, err := w.api.CoordinationV1().Leases(install.Namespace).Patch(w.t.Context(), lease, types.MergePatchType, []byte(`{"spec":{"leaseDurationSeconds":1}}`), metav1.PatchOptions{})
 		must(w.t, err)
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionUnknown, "AgentSilent")
 		lap("the conditions are Unknown")
 		must(w.t, w.is(w.first, corev1.NodeReady, corev1.ConditionTrue))
 		must(w.t, w.isTainted(w.first, false))
-		must(w.t, rig.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
+		must(w.t, install.Agents(w.t.Context(), w.Cluster, w.files, w.flags...))
 		w.becomes(w.first, "KernelDeadlock", corev1.ConditionFalse, "KernelHasNoDeadlock")
 		lap("the agents are back")
 		w.eventually("the Lease to last as long as it should", func() error { return lasts(w.lease(lease)) })
@@ -233,7 +233,7 @@ func (w *world) is(node *realnode.Node, kind corev1.NodeConditionType, status co
 
 func (w *world) lease(name string) *coordinationv1.Lease {
 	w.t.Helper()
-	lease, err := w.api.CoordinationV1().Leases(rig.Namespace).Get(w.t.Context(), name, metav1.GetOptions{})
+	lease, err := w.api.CoordinationV1().Leases(install.Namespace).Get(w.t.Context(), name, metav1.GetOptions{})
 	must(w.t, err)
 	return lease
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/realnode"
 )
@@ -37,7 +37,7 @@ type world struct {
 func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
 	tb.Helper()
 	lap := stopwatch(tb)
-	images, err := rig.Images(tb.Context(), tb.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
+	images, err := install.Images(tb.Context(), tb.TempDir(), "pause", "autohealer-agent", "autohealer-controller")
 	must(tb, err)
 	lap("the images are built")
 	w := &world{t: tb, files: files, flags: flags}
@@ -51,7 +51,7 @@ func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
 	w.first, w.second = nodes[0], nodes[1]
 	tb.Cleanup(w.lastWords)
 	lap("two nodes are Ready")
-	must(tb, rig.Whole(tb.Context(), w.Cluster, w.files, w.flags...))
+	must(tb, install.InstallAll(tb.Context(), w.Cluster, w.files, w.flags...))
 	w.rolledOut()
 	lap("the product is installed")
 	return w
@@ -60,8 +60,8 @@ func newWorld(tb testing.TB, files map[string]string, flags ...string) *world {
 // rolledOut returns when all pods of the product are ready.
 func (w *world) rolledOut() {
 	w.t.Helper()
-	w.kubectl("-n", rig.AgentAccount, "rollout", "status", "daemonset/autohealer-agent", "--timeout=90s")
-	w.kubectl("-n", rig.Namespace, "rollout", "status", "deployment/autohealer-controller", "--timeout=90s")
+	w.kubectl("-n", install.AgentAccount, "rollout", "status", "daemonset/autohealer-agent", "--timeout=90s")
+	w.kubectl("-n", install.Namespace, "rollout", "status", "deployment/autohealer-controller", "--timeout=90s")
 }
 
 // part runs a part of the story, and says how long it took.
@@ -145,8 +145,8 @@ func (w *world) lastWords() {
 		{"get", "nodes", "-o", "custom-columns=NAME:.metadata.name,TAINTS:.spec.taints[*].key,CONDITIONS:.status.conditions[*].type,ARE:.status.conditions[*].status"},
 		{"get", "pods", "-A", "-o", "wide"},
 		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
-		{"-n", rig.AgentAccount, "logs", "--tail=20", "--prefix", "-l", "app.kubernetes.io/name=autohealer-agent"},
-		{"-n", rig.Namespace, "logs", "--tail=20", "--prefix", "-l", "app.kubernetes.io/name=autohealer-controller"},
+		{"-n", install.AgentAccount, "logs", "--tail=20", "--prefix", "-l", "app.kubernetes.io/name=autohealer-agent"},
+		{"-n", install.Namespace, "logs", "--tail=20", "--prefix", "-l", "app.kubernetes.io/name=autohealer-controller"},
 	} {
 		out, err := w.Kubectl(ctx, args...)
 		w.t.Logf("kubectl %s (%v):\n%s", strings.Join(args, " "), err, out)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -125,7 +125,7 @@ func (p *pool) account() *account {
 	return &b.account
 }
 
-func isOurs(change testbed.Change) bool { return change.Author.User == rig.User }
+func isOurs(change testbed.Change) bool { return change.Author.User == install.User }
 
 func (b *bookkeeper) wrong(change testbed.Change, format string, args ...any) {
 	b.wrongs = append(b.wrongs, fmt.Sprintf("%s of %s %s by %s: ", change.Type, change.GVR.Resource, change.Name, change.Author)+fmt.Sprintf(format, args...))
@@ -280,7 +280,7 @@ func (p *pool) forgotten(a *account) {
 	p.t.Helper()
 	p.eventually("a ledger without what is over", func(ctx context.Context) error {
 		page := &corev1.ConfigMap{}
-		if err := p.api.Get(ctx, types.NamespacedName{Namespace: rig.Namespace, Name: ledgerName}, page); err != nil {
+		if err := p.api.Get(ctx, types.NamespacedName{Namespace: install.Namespace, Name: ledgerName}, page); err != nil {
 			return err
 		}
 		for _, e := range a.endings {
@@ -321,11 +321,11 @@ func (w *world) judge(t *testing.T, repairs history.Repairs, atLeast history.Cou
 		t.Fatal(err)
 	}
 	report := history.Require(t, recording, history.Config{
-		Us:           history.User(rig.User),
+		Us:           history.User(install.User),
 		Remediation:  remedies,
 		Repairs:      repairs,
 		FieldManager: "autohealer-controller",
-		Ledger:       types.NamespacedName{Namespace: rig.Namespace, Name: ledgerName},
+		Ledger:       types.NamespacedName{Namespace: install.Namespace, Name: ledgerName},
 		Lag:          slow,
 		AnyTurn:      true,
 	}, atLeast)

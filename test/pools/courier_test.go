@@ -6,32 +6,32 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/resourcestack/autohealer/internal/rig/post"
+	"github.com/resourcestack/autohealer/internal/faultproxy"
 )
 
 // courier carries a controller's requests to the API server, and can keep some of them.
-type courier struct{ *post.Office }
+type courier struct{ *faultproxy.Proxy }
 
 // letter is a request that is kept.
-type letter = post.Letter
+type letter = faultproxy.Request
 
 // newCourier is at work for as long as the test.
 func (p *pool) newCourier() courier {
 	p.t.Helper()
-	return courier{post.Open(p.t, p.Cluster, "courier-"+p.name)}
+	return courier{faultproxy.Start(p.t, p.Cluster, "courier-"+p.name)}
 }
 
 // keep keeps all letters that match, until the box is closed or emptied.
-func (c courier) keep(match func(*letter) bool) box { return box{c.Keep(match, 0)} }
+func (c courier) keep(match func(*letter) bool) box { return box{c.Hold(match, 0)} }
 
 // arrive delivers letters, and says with what answer; 0 for any.
 func (p *pool) arrive(letters []*letter, code int) {
 	p.t.Helper()
-	post.Arrive(p.t, letters, code)
+	faultproxy.DeliverAll(p.t, letters, code)
 }
 
 // box is where letters of a kind are kept.
-type box struct{ *post.Box }
+type box struct{ *faultproxy.Held }
 
 // wait waits until there is a letter, and returns all that there are.
 func (b box) wait(p *pool) []*letter {

@@ -17,8 +17,8 @@ import (
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -108,13 +108,13 @@ func testKilledOverTimeout(p *pool) {
 }
 
 // run starts a controller for this part of the test alone.
-func (p *pool) run(o rig.Options) *rig.Controller {
+func (p *pool) run(o install.Options) *install.Controller {
 	p.t.Helper()
 	return p.start(p.t, o)
 }
 
 // times returns how often a controller has said something in its log.
-func (p *pool) times(c *rig.Controller, message string) int {
+func (p *pool) times(c *install.Controller, message string) int {
 	p.t.Helper()
 	text, err := c.Log()
 	p.must(err)
@@ -173,7 +173,7 @@ type killer struct {
 	p          *pool
 	post       courier
 	args       []string
-	controller *rig.Controller
+	controller *install.Controller
 	slow       []*letter // to be delivered when the next heir is at work
 }
 
@@ -186,7 +186,7 @@ func (p *pool) newKiller(args ...string) *killer {
 func (k *killer) launch() {
 	k.p.t.Helper()
 	if k.controller == nil {
-		k.controller = k.p.run(rig.Options{Args: k.post.Args(k.args...)})
+		k.controller = k.p.run(install.Options{Args: k.post.Args(k.args...)})
 	} else {
 		k.p.must(k.controller.Restart(k.p.t.Context()))
 	}
@@ -278,7 +278,7 @@ func isAbout(p *pool, l *letter, node string) bool {
 func testLateDeletion(p *pool) {
 	c := p.newCourier()
 	box := c.keep(deletes)
-	first := p.run(rig.Options{Args: c.Args(alone)})
+	first := p.run(install.Options{Args: c.Args(alone)})
 	sick := p.names()[0]
 	claim := p.claimOf(sick)
 	p.fallSick(sick)
@@ -294,7 +294,7 @@ func testLateDeletion(p *pool) {
 	}
 	p.must(first.Kill())
 	p.says("BadDisk", corev1.ConditionFalse, sick)
-	p.run(rig.Options{Args: []string{alone}})
+	p.run(install.Options{Args: []string{alone}})
 	p.heard("Node", sick, "NodeRepairCalledOff", claim.GetName())
 	p.arrive(kept, http.StatusConflict)
 	if on := p.claimOf(sick).GetAnnotations(); on[markAnnotation] != "" || on[deadlineAnnotation] != "" {
@@ -308,14 +308,14 @@ func testLateDeletion(p *pool) {
 func testLateMark(p *pool) {
 	c := p.newCourier()
 	box := c.keep(marks)
-	first := p.run(rig.Options{Args: c.Args(alone)})
+	first := p.run(install.Options{Args: c.Args(alone)})
 	nodes := p.names()
 	p.fallSick(nodes[0])
 	kept := box.wait(p)
 	p.must(first.Kill())
 	p.says("BadDisk", corev1.ConditionFalse, nodes[0])
 	p.fallSick(nodes[1])
-	p.run(rig.Options{Args: []string{alone}})
+	p.run(install.Options{Args: []string{alone}})
 	p.heard("Node", nodes[1], "NodeRepairBlocked", "at most 1 of 2")
 	p.arrive(kept, http.StatusOK)
 	p.settled(1, nodes[1])
@@ -334,14 +334,14 @@ var successor = []string{"--leader-elect-lease-duration=60s", "--leader-elect-re
 func testPaused(p *pool) {
 	c := p.newCourier()
 	box := c.keep(func(l *letter) bool { return marks(l) || deletes(l) })
-	leader := p.run(rig.Options{Args: c.Args(short...)})
+	leader := p.run(install.Options{Args: c.Args(short...)})
 	p.eventually("a leader", func(context.Context) error {
 		if p.times(leader, "leading") == 0 {
 			return errors.New("it does not lead")
 		}
 		return nil
 	})
-	next := p.run(rig.Options{Args: successor})
+	next := p.run(install.Options{Args: successor})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	box.wait(p)
@@ -355,7 +355,7 @@ func testPaused(p *pool) {
 		}
 		return nil
 	})
-	box.Empty()
+	box.Release()
 	leader.Expect()
 	p.must(leader.Resume())
 	select {
@@ -391,7 +391,7 @@ func testWeather(p *pool) {
 			rules = append(rules, proxy.Inject(everyNth(int64(i), storm.among, storm.match), fault, 2))
 		}
 	}
-	p.run(rig.Options{Through: proxy, Args: []string{alone}})
+	p.run(install.Options{Through: proxy, Args: []string{alone}})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	for _, many := range []int{1, 4, 7} {
@@ -423,7 +423,7 @@ func testOutage(p *pool) {
 	proxy, err := p.Proxy()
 	p.must(err)
 	held := proxy.Inject(testbed.On("delete", "nodeclaims"), testbed.Hold(), 0)
-	p.run(rig.Options{Through: proxy, Args: []string{alone}})
+	p.run(install.Options{Through: proxy, Args: []string{alone}})
 	nodes := p.names()
 	p.fallSick(nodes...)
 	for _, down := range []func() error{p.APIServer.Kill, func() error { return p.APIServer.Stop(p.t.Context()) }} {

@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // pools is how many tests are at work at a time: they wait more than they compute, and
@@ -22,6 +22,6 @@ func TestMain(m *testing.M) {
 	}
 	log.SetLogger(logr.Discard()) // of the client's library, which complains otherwise
 	code := m.Run()
-	rig.Clean()
+	install.Clean()
 	os.Exit(code)
 }

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -87,7 +87,7 @@ func (p *pool) unlocked(nodes ...string) {
 }
 
 // testPlainNodes has nodes fall sick that no Karpenter has made.
-func testPlainNodes(t *testing.T, w *world, _ *rig.Controller) {
+func testPlainNodes(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p, nodes := w.plain(t, "plain", 10)
 	p.told("plain", counted(10, 0, 0, 0), condition(v1alpha1.Accepted, metav1.ConditionTrue))

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -113,7 +113,7 @@ func row(node, reason string, eligible *time.Time) func(v1alpha1.RepairPolicySta
 }
 
 // testPolicy has a pool without a block, and policies beside it.
-func testPolicy(t *testing.T, w *world, _ *rig.Controller) {
+func testPolicy(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "named"}, 4)
 	names := p.names()
@@ -172,7 +172,7 @@ func (p *pool) isInTable(table string, lines ...string) {
 }
 
 // testSelected has one policy select the nodes of two pools, whose bounds are their own.
-func testSelected(t *testing.T, w *world, _ *rig.Controller) {
+func testSelected(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	const label = "example.com/team"
 	first := w.found(t, karpenter.Pool{Name: "selected-a", Labels: map[string]string{label: "red"}}, 2)
@@ -194,7 +194,7 @@ func testSelected(t *testing.T, w *world, _ *rig.Controller) {
 }
 
 // testBadInput tries what the API server and the webhook refuse, and what they warn of.
-func testBadInput(t *testing.T, w *world, _ *rig.Controller) {
+func testBadInput(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := &pool{world: w, t: t, name: "bad-input"}
 	p.must(w.karpenter.CreatePool(t.Context(), karpenter.Pool{Name: p.name, Spec: object{"repair": repair("1h")}}))
@@ -232,7 +232,7 @@ func testBadInput(t *testing.T, w *world, _ *rig.Controller) {
 }
 
 // testWarnings tries what is let in, with a word of warning.
-func testWarnings(t *testing.T, w *world, _ *rig.Controller) {
+func testWarnings(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := &pool{world: w, t: t, name: "nowhere"}
 	var heard warnings

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -31,8 +31,8 @@ func (p *pool) first() *corev1.Node {
 
 // testNeverReady has a pool whose first node does not become ready, for a reason that is
 // cured by the time that it is replaced.
-func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *world, *rig.Controller) {
-	return func(t *testing.T, w *world, c *rig.Controller) {
+func testNeverReady(startup karpenter.Startup, cure func(*pool)) func(*testing.T, *world, *install.Controller) {
+	return func(t *testing.T, w *world, c *install.Controller) {
 		t.Helper()
 		const timeout = 12 * time.Second
 		name := "starts-" + strings.ToLower(string(startup))
@@ -73,7 +73,7 @@ func wakeDaemon(p *pool) {
 
 // testOnceReady has a node fail that once was ready: whatever the timeout says, that is
 // for others to care about.
-func testOnceReady(t *testing.T, w *world, _ *rig.Controller) {
+func testOnceReady(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	const timeout = 15 * time.Second
 	p := w.founded(t, karpenter.Pool{Name: "once-ready", Spec: object{"repair": object{"readyTimeout": timeout.String()}, "disruption": budgets("100%")}}, 2)
@@ -91,7 +91,7 @@ func testOnceReady(t *testing.T, w *world, _ *rig.Controller) {
 
 // testHeld has a pool none of whose nodes becomes ready. It is held after three tries,
 // and goes on when it is repaired.
-func testHeld(t *testing.T, w *world, c *rig.Controller) {
+func testHeld(t *testing.T, w *world, c *install.Controller) {
 	t.Helper()
 	const timeout = 6 * time.Second
 	// A node that is gone and has no successor that is ready keeps its place under the

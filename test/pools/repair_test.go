@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -22,12 +22,12 @@ func TestPools(t *testing.T) {
 	if err := remediator.Install(t.Context(), w.Cluster); err != nil {
 		t.Fatal(err)
 	}
-	c := w.start(t, rig.Options{Webhook: true, Args: []string{readyTimeouts}})
-	if err := rig.Ask(t.Context(), w.Cluster, c); err != nil {
+	c := w.start(t, install.Options{Webhook: true, Args: []string{readyTimeouts}})
+	if err := install.UseWebhook(t.Context(), w.Cluster, c); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *world, *rig.Controller){
+		for name, test := range map[string]func(*testing.T, *world, *install.Controller){
 			"a sick node is replaced by force":                        testForceful,
 			"a sick node is replaced gracefully":                      testGraceful,
 			"a drain has its time":                                    testGracePeriod,
@@ -70,11 +70,11 @@ func TestPools(t *testing.T) {
 func TestBesideKarpenter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, karpenter.Config{Gates: map[string]bool{"NodeRepair": true}})
-	c := w.start(t, rig.Options{Args: []string{readyTimeouts}})
+	c := w.start(t, install.Options{Args: []string{readyTimeouts}})
 	lost := w.found(t, karpenter.Pool{Name: "lost", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	lost.fills(2)
 	t.Run("together", func(t *testing.T) {
-		for name, test := range map[string]func(*testing.T, *world, *rig.Controller){
+		for name, test := range map[string]func(*testing.T, *world, *install.Controller){
 			"Karpenter repairs a node, and nobody else does": testKarpentersRepair,
 			"the block survives drift":                       testDrift,
 		} {
@@ -156,7 +156,7 @@ func (e *ending) within(t *testing.T, grace time.Duration) {
 	}
 }
 
-func testForceful(t *testing.T, w *world, c *rig.Controller) {
+func testForceful(t *testing.T, w *world, c *install.Controller) {
 	t.Helper()
 	const toleration = 6 * time.Second
 	// Pods that would take longer to stop than the test has time, and may not be evicted.
@@ -179,7 +179,7 @@ func testForceful(t *testing.T, w *world, c *rig.Controller) {
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Forceful",nodepool="forceful",outcome="terminated"}`, "1")
 }
 
-func testGraceful(t *testing.T, w *world, c *rig.Controller) {
+func testGraceful(t *testing.T, w *world, c *install.Controller) {
 	t.Helper()
 	const grace = 12 * time.Second
 	p := w.founded(t, karpenter.Pool{Name: "graceful", Spec: object{"repair": repair("1s", object{"termination": "Graceful"})}}, 3, stubborn(grace))
@@ -195,7 +195,7 @@ func testGraceful(t *testing.T, w *world, c *rig.Controller) {
 	p.measures(c, `autohealer_repairs_total{condition="BadDisk",mode="Graceful",nodepool="graceful",outcome="terminated"}`, "1")
 }
 
-func testGracePeriod(t *testing.T, w *world, _ *rig.Controller) {
+func testGracePeriod(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	const grace = 15 * time.Second
 	block := repair("1s", object{"termination": "Graceful", "terminationGracePeriod": grace.String()})

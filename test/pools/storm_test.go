@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
@@ -29,7 +29,7 @@ func storm(p *pool, bound int) *account {
 	return a
 }
 
-func testStormUnderBound(t *testing.T, w *world, _ *rig.Controller) {
+func testStormUnderBound(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "bound", Spec: object{"repair": repair("2s", object{"maxUnhealthy": 3}), "disruption": budgets("100%")}}, 10)
 	storm(p, 3)
@@ -38,7 +38,7 @@ func testStormUnderBound(t *testing.T, w *world, _ *rig.Controller) {
 
 // Karpenter counts what is being disrupted of what is initialised, and so do we: a node
 // that is gone is in neither number.
-func testStormUnderBudget(t *testing.T, w *world, _ *rig.Controller) {
+func testStormUnderBudget(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "budget", Spec: object{"repair": repair("2s", object{"maxUnhealthy": "100%"}), "disruption": budgets("2")}}, 6)
 	sick := p.names()
@@ -54,7 +54,7 @@ func testStormUnderBudget(t *testing.T, w *world, _ *rig.Controller) {
 }
 
 // The default is a fifth of the pool and a tenth by Karpenter's budget.
-func testStormByDefault(t *testing.T, w *world, _ *rig.Controller) {
+func testStormByDefault(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "usual", Spec: object{"repair": repair("2s")}}, 3)
 	storm(p, 1)
@@ -62,7 +62,7 @@ func testStormByDefault(t *testing.T, w *world, _ *rig.Controller) {
 
 // testStormOfBoth has some nodes sick that were ready, and others that do not become so,
 // in one pool, whose bound is one.
-func testStormOfBoth(t *testing.T, w *world, _ *rig.Controller) {
+func testStormOfBoth(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	const all, never, bound, timeout = 6, 2, 2, 20 * time.Second
 	p := w.found(t, karpenter.Pool{Name: "both", Startup: karpenter.StartsTainted, Spec: object{

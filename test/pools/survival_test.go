@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
 // testDrift has Karpenter replace all nodes of a pool for a reason of its own. The block
 // is in force all the while.
-func testDrift(t *testing.T, w *world, _ *rig.Controller) {
+func testDrift(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "drift", Spec: object{"repair": repair("1s"), "disruption": budgets("100%")}}, 2)
 	before := p.names()
@@ -88,7 +88,7 @@ func (p *pool) hides(is bool) {
 
 // testSchemaLost applies Karpenter's own CRD again, as an upgrade of its chart does. The
 // last good policy stays in force, and comes back onto the pool where that is asked for.
-func testSchemaLost(p *pool, c *rig.Controller) {
+func testSchemaLost(p *pool, c *install.Controller) {
 	t := p.t
 	t.Helper()
 	p.measures(c, `autohealer_nodepool_repair_blocks{state="lost"}`, "0")
@@ -107,7 +107,7 @@ func testSchemaLost(p *pool, c *rig.Controller) {
 	p.must(c.Kill())
 	_, err := p.Kubectl(t.Context(), "apply", "-f", "../../deploy/karpenter/restore-rights.yaml")
 	p.must(err)
-	heir := p.start(t, rig.Options{Args: []string{alone, "--restore-nodepool-schema"}})
+	heir := p.start(t, install.Options{Args: []string{alone, "--restore-nodepool-schema"}})
 	p.hides(false)
 	block, err := p.blockOf(t.Context())
 	p.must(err)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -57,7 +57,7 @@ var vetoes = map[string]veto{
 }
 
 // testVetoes has many nodes sick, and something against the repair of each but one.
-func testVetoes(t *testing.T, w *world, _ *rig.Controller) {
+func testVetoes(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "vetoed", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, len(vetoes)+1)
 	names := p.names()
@@ -94,7 +94,7 @@ func testVetoes(t *testing.T, w *world, _ *rig.Controller) {
 	}
 }
 
-func testVetoedPool(t *testing.T, w *world, _ *rig.Controller) {
+func testVetoedPool(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	annotations := []string{karpentersVeto + "=true", ourVeto + "=true"}
 	pools := make([]*pool, len(annotations))
@@ -157,7 +157,7 @@ func dropClaim(p *pool, _ string) error {
 
 // testAlreadyGoing has somebody delete a claim, whose node falls sick while its pods take
 // their time.
-func testAlreadyGoing(t *testing.T, w *world, _ *rig.Controller) {
+func testAlreadyGoing(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "going", Spec: object{"repair": repair("1s", everything), "disruption": budgets("100%")}}, 2, stubborn(20*time.Second))
 	names := p.names()
@@ -174,7 +174,7 @@ func testAlreadyGoing(t *testing.T, w *world, _ *rig.Controller) {
 
 // testKarpentersRepair has Karpenter repair a node by itself, and wait for its replacement
 // until the node is due here, too.
-func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
+func testKarpentersRepair(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	const condition, toleratedByKarpenter = "KWOKUnhealthy", 30 * time.Second
 	tolerating := func(toleration string) object {
@@ -220,7 +220,7 @@ func testKarpentersRepair(t *testing.T, w *world, _ *rig.Controller) {
 }
 
 // testBeforeKarpenter has the node be due here first.
-func testBeforeKarpenter(t *testing.T, w *world, _ *rig.Controller) {
+func testBeforeKarpenter(t *testing.T, w *world, _ *install.Controller) {
 	t.Helper()
 	p := w.founded(t, karpenter.Pool{Name: "first-repair", Spec: object{
 		"repair":     object{"policies": list{object{"conditionType": "KWOKUnhealthy", "conditionStatus": "True", "toleration": "2s"}}, "maxUnhealthy": "100%"},

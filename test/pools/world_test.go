@@ -26,8 +26,8 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 	"github.com/resourcestack/autohealer/deploy"
 	"github.com/resourcestack/autohealer/internal/history"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/testbed"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
@@ -67,7 +67,7 @@ type world struct {
 	*testbed.Cluster
 	karpenter   *karpenter.Karpenter
 	api         client.Client // as the admin
-	controllers []*rig.Controller
+	controllers []*install.Controller
 }
 
 func newWorld(t *testing.T, cfg karpenter.Config) *world {
@@ -84,7 +84,7 @@ func newWorld(t *testing.T, cfg karpenter.Config) *world {
 		},
 	})}
 	ctx := t.Context()
-	if err := rig.Install(ctx, w.Cluster); err != nil {
+	if err := install.Install(ctx, w.Cluster); err != nil {
 		t.Fatal(err)
 	}
 	w.karpenter = karpenter.New(t, w.Cluster, cfg)
@@ -116,12 +116,12 @@ func (w *world) patchSchema(t *testing.T) {
 }
 
 // start runs a controller, which ends with the test.
-func (w *world) start(t *testing.T, o rig.Options) *rig.Controller {
+func (w *world) start(t *testing.T, o install.Options) *install.Controller {
 	t.Helper()
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("controller-%d", len(w.controllers)+1)
 	}
-	c, err := rig.Start(t.Context(), w.Cluster, o)
+	c, err := install.Start(t.Context(), w.Cluster, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +402,7 @@ func (p *pool) heard(kind, name, reason string, words ...string) {
 
 // measures waits until a controller's metrics have a line that begins with some words and
 // ends with a value.
-func (p *pool) measures(c *rig.Controller, line, value string) {
+func (p *pool) measures(c *install.Controller, line, value string) {
 	p.t.Helper()
 	p.eventually("metric "+line, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Metrics+"/metrics", nil)

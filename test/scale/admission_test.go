@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/resourcestack/autohealer/internal/configmaps"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // question is a policy that is not stored, once such that no node matches it and it is
@@ -80,13 +80,13 @@ func BenchmarkAdmission(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			d := bedOf(b, nodes)
-			asked := d.startWith(b, rig.Options{Webhook: true})
+			asked := d.startWith(b, install.Options{Webhook: true})
 			if bench.crowd {
 				d.crowd(b, asked)
 			}
 			if bench.follower {
 				// It looks for the lease so seldom that no look is among what is counted.
-				asked = d.run(b, rig.Options{Webhook: true, Args: []string{
+				asked = d.run(b, install.Options{Webhook: true, Args: []string{
 					"--leader-elect-lease-duration=3h", "--leader-elect-renew-deadline=2h", "--leader-elect-retry-period=1h",
 				}})
 			}
@@ -99,11 +99,11 @@ func BenchmarkAdmission(b *testing.B) {
 				}
 				bare = append(bare, took)
 			}
-			if err := rig.Ask(b.Context(), d.cluster, asked); err != nil {
+			if err := install.UseWebhook(b.Context(), d.cluster, asked); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(func() {
-				if err := rig.StopAsking(context.WithoutCancel(b.Context()), d.cluster); err != nil {
+				if err := install.RemoveWebhook(context.WithoutCancel(b.Context()), d.cluster); err != nil {
 					b.Error(err)
 				}
 			})
@@ -189,7 +189,7 @@ func (a askers) round(b *testing.B) (took []time.Duration) {
 
 // crowd stores more sets until the benchmark is over, and returns when the controller
 // that leads follows them all.
-func (d *bed) crowd(b *testing.B, leader *rig.Controller) {
+func (d *bed) crowd(b *testing.B, leader *install.Controller) {
 	b.Helper()
 	const stored, pinned, perMap, label = 96, 10, 10, "scale/crowd=true"
 	var text strings.Builder
@@ -210,7 +210,7 @@ data:
   sets.yaml: |
     type: ConditionSets
     conditionSets:
-`, i, rig.Namespace, configmaps.Label, configmaps.LabelValue)
+`, i, install.Namespace, configmaps.Label, configmaps.LabelValue)
 		for k := range perMap {
 			fmt.Fprintf(&text, "    - {type: Pinned%[1]d, effect: NoSchedule, taintKey: example.com/pinned-%[1]d, conditions: [{ConditionType: NTPProblem, conditionStatus: true, duration: %[2]dm}]}\n",
 				i*perMap+k, 1000+i*perMap+k)
@@ -222,7 +222,7 @@ data:
 	b.Cleanup(func() {
 		ctx := context.WithoutCancel(b.Context())
 		for _, kind := range []string{"conditionsets", "configmaps"} {
-			if _, err := d.cluster.Kubectl(ctx, "delete", kind, "-n", rig.Namespace, "-l", label); err != nil {
+			if _, err := d.cluster.Kubectl(ctx, "delete", kind, "-n", install.Namespace, "-l", label); err != nil {
 				b.Error(err)
 			}
 		}
@@ -260,7 +260,7 @@ func (d *bed) beat(b *testing.B) (stop func()) {
 }
 
 // leads says whether a controller does.
-func (d *bed) leads(b *testing.B, controller *rig.Controller) bool {
+func (d *bed) leads(b *testing.B, controller *install.Controller) bool {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {
@@ -278,7 +278,7 @@ type answers struct {
 
 var bucket = regexp.MustCompile(`le="([0-9.]+)"`)
 
-func (d *bed) answers(b *testing.B, controller *rig.Controller) answers {
+func (d *bed) answers(b *testing.B, controller *install.Controller) answers {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {

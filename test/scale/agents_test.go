@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // BenchmarkAgents measures what it costs the controller to listen to agents.
@@ -31,9 +31,9 @@ func BenchmarkAgents(b *testing.B) {
 	d := bedOf(b, 10)
 	config := d.cluster.AdminConfig()
 	config.QPS = -1
-	leases := kubernetes.NewForConfigOrDie(config).CoordinationV1().Leases(rig.Namespace)
+	leases := kubernetes.NewForConfigOrDie(config).CoordinationV1().Leases(install.Namespace)
 	name := func(i int) string { return fmt.Sprintf("autohealer-agent-node-%05d", i) }
-	controller := d.startWith(b, rig.Options{Args: []string{"--leader-elect=false"}})
+	controller := d.startWith(b, install.Options{Args: []string{"--leader-elect=false"}})
 	idle := use(b, controller).cpu
 	time.Sleep(span / 2) //nolint:forbidigo // how much it costs that time passes is the question
 	idle = 2 * (use(b, controller).cpu - idle)

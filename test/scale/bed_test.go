@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -184,7 +184,7 @@ func newBed(ctx context.Context, size int) (_ *bed, err error) {
 			_ = cluster.Stop()
 		}
 	}()
-	if err := rig.Install(ctx, cluster); err != nil {
+	if err := install.Install(ctx, cluster); err != nil {
 		return nil, err
 	}
 	if _, err := cluster.KubectlApply(ctx, sets); err != nil {
@@ -268,12 +268,12 @@ func (d *bed) pick(count int) []string {
 
 // start runs a controller until the benchmark is over, and returns when it
 // leads, knows every node and has said so.
-func (d *bed) start(b *testing.B) *rig.Controller {
+func (d *bed) start(b *testing.B) *install.Controller {
 	b.Helper()
-	return d.startWith(b, rig.Options{})
+	return d.startWith(b, install.Options{})
 }
 
-func (d *bed) startWith(b *testing.B, o rig.Options) *rig.Controller {
+func (d *bed) startWith(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	controller := d.run(b, o)
 	selected := sample(`autohealer_conditionset_nodes{conditionset="` + setName + `",state="selected"}`)
@@ -284,11 +284,11 @@ func (d *bed) startWith(b *testing.B, o rig.Options) *rig.Controller {
 }
 
 // run runs a controller until the benchmark is over, and returns when it is ready.
-func (d *bed) run(b *testing.B, o rig.Options) *rig.Controller {
+func (d *bed) run(b *testing.B, o install.Options) *install.Controller {
 	b.Helper()
 	d.starters++
 	o.Name = "controller-" + strconv.Itoa(d.starters)
-	controller, err := rig.Start(b.Context(), d.cluster, o)
+	controller, err := install.Start(b.Context(), d.cluster, o)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/install/remediator"
 	"github.com/resourcestack/autohealer/internal/nodelease"
 	"github.com/resourcestack/autohealer/internal/remediation"
-	"github.com/resourcestack/autohealer/internal/rig"
-	"github.com/resourcestack/autohealer/internal/rig/remediator"
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
@@ -83,7 +83,7 @@ func clinicIn(b *testing.B, d *bed) *clinic {
 
 // start runs a controller until the benchmark is over, and returns when it follows
 // the health check for every node.
-func (c *clinic) start(b *testing.B) *rig.Controller {
+func (c *clinic) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := c.bed.start(b)
 	selected := sample(`autohealer_nodehealthcheck_nodes{nodehealthcheck="` + checkName + `",state="selected"}`)

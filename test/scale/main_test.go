@@ -7,7 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 func TestMain(m *testing.M) {
@@ -16,6 +16,6 @@ func TestMain(m *testing.M) {
 	if err := standing.clear(); err != nil {
 		code = 1
 	}
-	rig.Clean()
+	install.Clean()
 	os.Exit(code)
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 )
 
 // sample is the name of a metric with its labels, as the page prints it.
@@ -111,7 +111,7 @@ func (w work) calls() int { return w.writes() + w.reads }
 
 // await waits until the metrics of a controller are as they should be and it has
 // asked nothing of the API server for a while, and returns all that it has asked.
-func await(b *testing.B, controller *rig.Controller, what string, while time.Duration, is func(measured) bool) work {
+func await(b *testing.B, controller *install.Controller, what string, while time.Duration, is func(measured) bool) work {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
@@ -151,7 +151,7 @@ type usage struct {
 const ticksPerSecond = 100
 
 // use reads what a controller has used.
-func use(b *testing.B, controller *rig.Controller) (u usage) {
+func use(b *testing.B, controller *install.Controller) (u usage) {
 	b.Helper()
 	process := fmt.Sprintf("/proc/%d/", controller.PID())
 	status, err := os.ReadFile(process + "status")

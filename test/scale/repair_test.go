@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/resourcestack/autohealer/deploy"
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed/karpenter"
 )
 
@@ -130,7 +130,7 @@ func claimText(node string) string {
 }
 
 // start runs a controller, and returns when it governs every node.
-func (p *poolBed) start(b *testing.B) *rig.Controller {
+func (p *poolBed) start(b *testing.B) *install.Controller {
 	b.Helper()
 	controller := p.bed.start(b)
 	governed := sample(`autohealer_repair_nodes{nodepool="default",rule="Repair/NodePool/default",state="governed"}`)

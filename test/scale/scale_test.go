@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/ledger"
-	"github.com/resourcestack/autohealer/internal/rig"
 )
 
 // BenchmarkStorm measures how long it takes until the last of 500 nodes that
@@ -158,7 +158,7 @@ func BenchmarkSteadyState(b *testing.B) {
 		span  = time.Minute
 		beats = int(nodes * span / every)
 	)
-	steady := func(b *testing.B, start func(d *bed) *rig.Controller) {
+	steady := func(b *testing.B, start func(d *bed) *install.Controller) {
 		b.Helper()
 		d := bedOf(b, nodes)
 		controller := start(d)
@@ -202,16 +202,16 @@ func BenchmarkSteadyState(b *testing.B) {
 		d.report(b, controller)
 	}
 	b.Run("nodes=10000", func(b *testing.B) {
-		steady(b, func(d *bed) *rig.Controller { return d.start(b) })
+		steady(b, func(d *bed) *install.Controller { return d.start(b) })
 	})
 	b.Run("nodes=10000,webhook", func(b *testing.B) {
-		steady(b, func(d *bed) *rig.Controller { return d.startWith(b, rig.Options{Webhook: true}) })
+		steady(b, func(d *bed) *install.Controller { return d.startWith(b, install.Options{Webhook: true}) })
 	})
 	b.Run("nodes=10000,healthcheck", func(b *testing.B) {
-		steady(b, func(d *bed) *rig.Controller { return clinicIn(b, d).start(b) })
+		steady(b, func(d *bed) *install.Controller { return clinicIn(b, d).start(b) })
 	})
 	b.Run("nodes=10000,pool", func(b *testing.B) { // the last, for it takes the bed with it
-		steady(b, func(d *bed) *rig.Controller { return poolIn(b, d).start(b) })
+		steady(b, func(d *bed) *install.Controller { return poolIn(b, d).start(b) })
 	})
 }
 
@@ -317,7 +317,7 @@ func (d *bed) assertTouched(b *testing.B, changesBefore int, done work, sick int
 }
 
 // work returns what the controller has asked of the API server so far.
-func (d *bed) work(b *testing.B, controller *rig.Controller) work {
+func (d *bed) work(b *testing.B, controller *install.Controller) work {
 	b.Helper()
 	page, err := scrape(b.Context(), controller.Metrics)
 	if err != nil {
@@ -335,7 +335,7 @@ func (d *bed) versions(b *testing.B) map[string]string {
 		b.Fatal(err)
 	}
 	versions := map[string]string{}
-	page, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(rig.Namespace).Get(b.Context(), ledger.Name, metav1.GetOptions{})
+	page, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(install.Namespace).Get(b.Context(), ledger.Name, metav1.GetOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func (d *bed) versions(b *testing.B) map[string]string {
 }
 
 // report adds what is of interest in every benchmark.
-func (d *bed) report(b *testing.B, controller *rig.Controller) {
+func (d *bed) report(b *testing.B, controller *install.Controller) {
 	b.Helper()
 	u := use(b, controller)
 	b.ReportMetric(float64(u.resident)/1024, "resident-MB")

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
 )
 
 // One op is what the shipped file asks for within 30 s: each of its checks as often as its
@@ -29,7 +29,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 	kubelet := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer kubelet.Close()
 	runtime := listen(b, ready(true, true))
-	var round []exam.Exam
+	var round []checkresult.Check
 	for _, rule := range file.Check.Rules {
 		switch rule.Check {
 		case config.CheckKubelet:
@@ -54,7 +54,7 @@ func BenchmarkShippedChecks(b *testing.B) {
 	for b.Loop() {
 		ops++
 		for _, examine := range round {
-			if got := examine(b.Context()); got.Verdict == exam.Unknown {
+			if got := examine(b.Context()); got.Verdict == checkresult.Unknown {
 				b.Fatalf("%+v", got)
 			}
 		}

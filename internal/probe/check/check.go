@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // Node is where checks are made.
@@ -22,11 +22,11 @@ type Node struct {
 	// Repairs is shared by all checks of a node.
 	Repairs *Repairs
 	// Tell hears of units that were restarted. Nil means that nobody does.
-	Tell func(symptom.Event)
+	Tell func(finding.Event)
 }
 
 // New makes the check of a rule.
-func New(rule config.CheckRule, node Node) (exam.Exam, error) {
+func New(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	examine, err := bare(rule, node)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func New(rule config.CheckRule, node Node) (exam.Exam, error) {
 }
 
 // bare makes the check without its guard.
-func bare(rule config.CheckRule, node Node) (exam.Exam, error) {
+func bare(rule config.CheckRule, node Node) (checkresult.Check, error) {
 	s := rule.Settings
 	switch rule.Check {
 	case config.CheckKubelet:

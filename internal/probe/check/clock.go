@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // Clock examines whether somebody keeps the kernel's clock right, whichever program it
@@ -18,8 +18,8 @@ import (
 // (STA_UNSYNC, TIME_ERROR) is also said where a daemon keeps it and wants the hardware's
 // clock left alone, as chrony does without rtcsync; and the estimated error is left at
 // 16 s by those who estimate none, such as phc2sys.
-func Clock(limit time.Duration) exam.Exam {
-	return func(context.Context) exam.Answer {
+func Clock(limit time.Duration) checkresult.Check {
+	return func(context.Context) checkresult.Result {
 		var told unix.Timex // without modes it is only read
 		if _, err := unix.Adjtimex(&told); err != nil {
 			return unknown(notAllowed, "asking the kernel for its clock: %v", err)
@@ -32,7 +32,7 @@ func Clock(limit time.Duration) exam.Exam {
 // clock that nobody has ever corrected, too.
 const worstError = 16 * time.Second
 
-func judgeClock(told unix.Timex, limit time.Duration) exam.Answer {
+func judgeClock(told unix.Timex, limit time.Duration) checkresult.Result {
 	worst := time.Duration(told.Maxerror) * time.Microsecond
 	switch {
 	case worst >= worstError:

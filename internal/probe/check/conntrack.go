@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // Proc is where the kernel tells about itself.
@@ -19,8 +19,8 @@ const Proc = "/proc"
 // Conntrack examines the kernel's table of connections, which is full at so many percent
 // of what it may hold. A node without such a table cannot run out of it. Each network has
 // its own: that of a pod is not looked at where it is known to be one.
-func Conntrack(proc string, percent int) exam.Exam {
-	return func(context.Context) exam.Answer {
+func Conntrack(proc string, percent int) checkresult.Check {
+	return func(context.Context) checkresult.Result {
 		if apart(proc, "net") {
 			return unknown(notFound, "the table of connections is that of the pod and not of the node; set hostNetwork")
 		}
@@ -60,7 +60,7 @@ func readNumber(path string) (uint64, error) {
 
 // judgeConntrack compares without multiplying, which might overflow. A limit of zero is
 // none.
-func judgeConntrack(count, limit uint64, percent int) exam.Answer {
+func judgeConntrack(count, limit uint64, percent int) checkresult.Result {
 	if limit > 0 && float64(count) >= float64(limit)*float64(percent)/100 {
 		return sick("the table of connections is full: %d of %d", count, limit)
 	}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"net"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // KubernetesService is the name that every cluster resolves.
 const KubernetesService = "kubernetes.default"
 
 // DNS examines whether a name can be resolved from here.
-func DNS(name string) exam.Exam {
+func DNS(name string) checkresult.Check {
 	resolver := &net.Resolver{PreferGo: true}
-	return func(ctx context.Context) exam.Answer {
+	return func(ctx context.Context) checkresult.Result {
 		asking, cancel, limit := patience(ctx)
 		defer cancel()
 		_, err := resolver.LookupHost(asking, name)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // Where the kubelet and kube-proxy answer, on the address that HOST_ADDRESS names and
@@ -41,21 +41,21 @@ func host(getenv func(string) string, name, port string) string {
 
 // Endpoint examines somebody who answers 200 to HTTP as long as they are well. A
 // kube-proxy from before there was /livez is asked for /healthz.
-func Endpoint(name, address string) exam.Exam { return ask(name, address, &http.Transport{}) }
+func Endpoint(name, address string) checkresult.Check { return ask(name, address, &http.Transport{}) }
 
 // DockerSocket is where Docker answers.
 const DockerSocket = "unix:///var/run/docker.sock"
 
 // Docker examines the Docker that answers on a socket: it must list containers, as for
 // docker ps.
-func Docker(socket string) exam.Exam {
+func Docker(socket string) checkresult.Check {
 	path := strings.TrimPrefix(socket, "unix://")
 	examine := ask("Docker", "http://docker/containers/json?limit=1", &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
 	})
-	return func(ctx context.Context) exam.Answer {
+	return func(ctx context.Context) checkresult.Result {
 		if isAway(path) {
 			return notMounted("Docker", path)
 		}
@@ -63,14 +63,14 @@ func Docker(socket string) exam.Exam {
 	}
 }
 
-func ask(name, address string, through *http.Transport) exam.Exam {
+func ask(name, address string, through *http.Transport) checkresult.Check {
 	// A connection of its own each time, as anybody new would need, and no proxy.
 	through.DisableKeepAlives = true
 	client := &http.Client{
 		Transport:     through,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return func(ctx context.Context) exam.Answer {
+	return func(ctx context.Context) checkresult.Result {
 		asking, cancel, limit := patience(ctx)
 		defer cancel()
 		status, said, err := get(asking, client, address)
@@ -108,7 +108,7 @@ func get(ctx context.Context, client *http.Client, address string) (status int, 
 	return response.StatusCode, string(body), nil
 }
 
-func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) exam.Answer {
+func judgeEndpoint(name, address string, limit time.Duration, status int, said string, err error, late bool, ended error) checkresult.Result {
 	switch {
 	case err == nil && status == http.StatusOK:
 		return well("%s is well", name)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 func TestEndpoint(t *testing.T) {
@@ -18,27 +18,27 @@ func TestEndpoint(t *testing.T) {
 		name string
 		path string
 		do   http.HandlerFunc
-		want exam.Verdict
+		want checkresult.Verdict
 		says string
 	}{
-		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, exam.Well, "is well"},
+		{"is well at 200", "/healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }, checkresult.Well, "is well"},
 		{"is sick at 500, and says why", "/healthz", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "[-]syncloop failed\nmore", http.StatusInternalServerError)
-		}, exam.Sick, "answers 500 at http://127.0.0.1"},
-		{"is sick at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, exam.Sick, "302"},
-		{"is sick when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, exam.Sick, "within"},
-		{"is sick when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, exam.Sick, "does not answer"},
+		}, checkresult.Sick, "answers 500 at http://127.0.0.1"},
+		{"is sick at a redirect", "/healthz", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, checkresult.Sick, "302"},
+		{"is sick when it accepts and never answers", "/healthz", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, checkresult.Sick, "within"},
+		{"is sick when it hangs up", "/healthz", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, checkresult.Sick, "does not answer"},
 		{"of an older kube-proxy is asked for /healthz", "/livez", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, exam.Well, ""},
-		{"that is not found anywhere is sick", "/livez", http.NotFound, exam.Sick, "404"},
+		}, checkresult.Well, ""},
+		{"that is not found anywhere is sick", "/livez", http.NotFound, checkresult.Sick, "404"},
 		{"is asked for /healthz only in the place of /livez", "/other", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/healthz" {
 				http.NotFound(w, r)
 			}
-		}, exam.Sick, "404"},
+		}, checkresult.Sick, "404"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(test.do)
@@ -63,7 +63,7 @@ func TestEndpointThatNobodyListensAtIsSick(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != exam.Sick || !strings.Contains(got.Message, "refused") {
+	if got := check.Endpoint("it", "http://"+address)(t.Context()); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "refused") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestWhoIsNotWaitedForIsUnknown(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != exam.Unknown || got.Reason != "CheckStopped" {
+	if got := check.Endpoint("it", server.URL)(ctx); got.Verdict != checkresult.Unknown || got.Reason != "CheckStopped" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -116,7 +116,7 @@ func TestSomebodyWhoHangsUpIsToldInTheSameWordsEachTime(t *testing.T) {
 	}()
 	examine := check.Endpoint("the kubelet", "http://"+listener.Addr().String()+"/healthz")
 	first, second := examine(t.Context()), examine(t.Context())
-	if first != second || first.Verdict != exam.Sick || !strings.Contains(first.Message, "connection reset by peer") {
+	if first != second || first.Verdict != checkresult.Sick || !strings.Contains(first.Message, "connection reset by peer") {
 		t.Errorf("%+v and %+v", first, second)
 	}
 }
@@ -125,12 +125,12 @@ func TestADockerThatIsNotMountedIsUnknown(t *testing.T) {
 	folder := t.TempDir()
 	for _, test := range []struct {
 		socket string
-		want   exam.Verdict
+		want   checkresult.Verdict
 	}{
-		{"unix:///nowhere/docker.sock", exam.Unknown},
-		{"unix://" + folder + "/docker.sock", exam.Sick},
+		{"unix:///nowhere/docker.sock", checkresult.Unknown},
+		{"unix://" + folder + "/docker.sock", checkresult.Sick},
 	} {
-		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == exam.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not that of the node")) {
+		if got := check.Docker(test.socket)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && (got.Reason != "CheckNotPossible" || !strings.Contains(got.Message, "/nowhere is not that of the node")) {
 			t.Errorf("%s: %+v", test.socket, got)
 		}
 	}

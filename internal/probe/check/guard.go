@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // Units is systemd, as far as a guard needs it.
@@ -41,20 +41,20 @@ type Guard struct {
 	Units   Units
 	Repairs *Repairs
 	// Tell hears of restarts. Nil means that nobody does.
-	Tell func(symptom.Event)
+	Tell func(finding.Event)
 	Now  func() time.Time
 }
 
 // Around returns the examination with a guard around it. What is well and was never
 // restarted costs nothing more.
-func (g Guard) Around(examine exam.Exam) exam.Exam {
-	return func(ctx context.Context) exam.Answer {
+func (g Guard) Around(examine checkresult.Check) checkresult.Check {
+	return func(ctx context.Context) checkresult.Result {
 		answer := examine(ctx)
-		if answer.Verdict != exam.Unknown && g.Repair && ctx.Err() == nil {
+		if answer.Verdict != checkresult.Unknown && g.Repair && ctx.Err() == nil {
 			now := g.Now()
 			g.Repairs.revise(unit.Name(g.Unit), func(t try) try { return g.hear(now, t, answer.Verdict) })
 		}
-		if answer.Verdict != exam.Sick || ctx.Err() != nil {
+		if answer.Verdict != checkresult.Sick || ctx.Err() != nil {
 			return answer
 		}
 		seen, err := g.look(ctx)
@@ -164,11 +164,11 @@ func (c Care) mayRestart(seen sight) (why string, may bool) {
 // cures nobody: what it was restarted for is forgiven once it has been well for its whole
 // cool-down, and for its grace, which would else hide that it is sick again. Whichever
 // examination had it restarted must say so, unless that has not been heard of for long.
-func (c Care) hear(now time.Time, t try, verdict exam.Verdict) try {
+func (c Care) hear(now time.Time, t try, verdict checkresult.Verdict) try {
 	rest := c.cooldown(t.Times)
 	switch {
 	case t.Times == 0:
-	case verdict == exam.Sick:
+	case verdict == checkresult.Sick:
 		t.Well = time.Time{}
 	case t.By != c.Check && now.Sub(t.At) <= 2*rest:
 	case t.Well.IsZero(), now.Before(t.Well):
@@ -243,18 +243,18 @@ func (g Guard) restart(ctx context.Context, seen sight, found string) string {
 		return fmt.Sprintf("not restarted: %v", err)
 	}
 	if err := g.Units.Restart(ctx, name); err != nil {
-		g.tell(now, symptom.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), seen.runs)
+		g.tell(now, finding.Warn, "UnitRestartFailed", fmt.Sprintf("%s: %v", found, err), seen.runs)
 		return fmt.Sprintf("not restarted: %v", err)
 	}
-	g.tell(now, symptom.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", name, found), seen.runs)
+	g.tell(now, finding.Warn, "UnitRestarted", fmt.Sprintf("%s was restarted: %s", name, found), seen.runs)
 	return name + " was restarted"
 }
 
-func (g Guard) tell(now time.Time, severity symptom.Severity, reason, message string, runs unit.Unit) {
+func (g Guard) tell(now time.Time, severity finding.Severity, reason, message string, runs unit.Unit) {
 	if g.Tell == nil {
 		return
 	}
-	g.Tell(symptom.Event{
+	g.Tell(finding.Event{
 		ID: fmt.Sprintf("%s-%s-%d", reason, runs.Name, now.UnixNano()), Severity: severity, Time: now, Reason: reason, Message: message,
 	})
 }

@@ -6,17 +6,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
 	"github.com/resourcestack/autohealer/internal/probe/unit/unittest"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 var noon = time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 
-func ill(context.Context) exam.Answer {
-	return exam.Answer{Verdict: exam.Sick, Message: "it is down"}
+func ill(context.Context) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Sick, Message: "it is down"}
 }
 
 func TestGuard(t *testing.T) {
@@ -27,36 +27,36 @@ func TestGuard(t *testing.T) {
 		care      check.Care
 		boot      time.Time
 		unit      unittest.Unit
-		want      exam.Verdict
+		want      checkresult.Verdict
 		says      string
 		restarted bool
 	}{
-		{"nothing is sick while the node starts", check.Care{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, exam.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
-		{"the grace of a node ends", check.Care{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, exam.Sick, "it is down", false},
-		{"a boot in the future is not believed", check.Care{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, exam.Sick, "", false},
-		{"nothing is sick while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, exam.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
-		{"what systemd keeps restarting is sick", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, exam.Sick, "left alone for 2m0s", false},
-		{"what has failed is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, exam.Sick, "left alone", false},
-		{"nothing is repaired unless it is asked for", check.Care{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, exam.Sick, "it is down", false},
-		{"it is repaired after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, exam.Sick, "kubelet.service was restarted", true},
-		{"it is not repaired within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, exam.Sick, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z, and is left alone for 2m0s", false},
-		{"what has failed is repaired", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, exam.Sick, "was restarted", true},
-		{"what somebody has stopped stays so", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, exam.Sick, "stopped by somebody", false},
-		{"what is on its way is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, exam.Sick, "is deactivating", false},
-		{"what systemd is about to do is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, exam.Sick, "about to change", false},
-		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, exam.Sick, "yet to come", false},
-		{"a unit that is not there is said", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, exam.Sick, "no unit kubelet.service", false},
+		{"nothing is sick while the node starts", check.Care{Grace: time.Minute}, noon.Add(-59 * time.Second), unittest.Unit{}, checkresult.Unknown, "the node started at 2026-08-01T11:59:01Z", false},
+		{"the grace of a node ends", check.Care{Grace: time.Minute}, noon.Add(-time.Minute), unittest.Unit{}, checkresult.Sick, "it is down", false},
+		{"a boot in the future is not believed", check.Care{Grace: time.Minute}, noon.Add(time.Hour), unittest.Unit{}, checkresult.Sick, "", false},
+		{"nothing is sick while its unit starts", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Unknown, "kubelet.service started at 2026-08-01T11:59:55Z", false},
+		{"what systemd keeps restarting is sick", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second), Restarts: 3}, checkresult.Sick, "left alone for 2m0s", false},
+		{"what has failed is not starting", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: noon.Add(-5 * time.Second), Changed: noon.Add(-4 * time.Second)}, checkresult.Sick, "left alone", false},
+		{"nothing is repaired unless it is asked for", check.Care{Unit: "kubelet", Cooldown: time.Minute}, old, unittest.Unit{Load: "loaded", Active: "active", Changed: old}, checkresult.Sick, "it is down", false},
+		{"it is repaired after its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2*time.Minute - time.Second)}, checkresult.Sick, "kubelet.service was restarted", true},
+		{"it is not repaired within its cool-down", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(-2 * time.Minute)}, checkresult.Sick, "not restarted: kubelet.service changed at 2026-08-01T11:58:00Z, and is left alone for 2m0s", false},
+		{"what has failed is repaired", repairing, old, unittest.Unit{Load: "loaded", Active: "failed", Started: old, Changed: old}, checkresult.Sick, "was restarted", true},
+		{"what somebody has stopped stays so", repairing, old, unittest.Unit{Load: "loaded", Active: "inactive", Started: old, Changed: old}, checkresult.Sick, "stopped by somebody", false},
+		{"what is on its way is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "deactivating", Started: old, Changed: old}, checkresult.Sick, "is deactivating", false},
+		{"what systemd is about to do is not disturbed", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: old, Job: 7}, checkresult.Sick, "about to change", false},
+		{"a clock that was set back restarts nothing", repairing, old, unittest.Unit{Load: "loaded", Active: "active", Started: old, Changed: noon.Add(time.Hour)}, checkresult.Sick, "yet to come", false},
+		{"a unit that is not there is said", repairing, old, unittest.Unit{Load: "not-found", Active: "inactive"}, checkresult.Sick, "no unit kubelet.service", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			systemd := unittest.Start(t)
 			systemd.Set("kubelet.service", test.unit)
-			var told []symptom.Event
+			var told []finding.Event
 			guard := check.Guard{
 				Care: test.care, Boot: test.boot, Units: unit.New(systemd.Config()), Repairs: &check.Repairs{},
-				Tell: func(e symptom.Event) { told = append(told, e) }, Now: func() time.Time { return noon },
+				Tell: func(e finding.Event) { told = append(told, e) }, Now: func() time.Time { return noon },
 			}
 			got := guard.Around(ill)(t.Context())
-			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == exam.Unknown && got.Reason != "StartingUp" {
+			if got.Verdict != test.want || !strings.Contains(got.Message, test.says) || got.Verdict == checkresult.Unknown && got.Reason != "StartingUp" {
 				t.Errorf("%+v", got)
 			}
 			if restarted := len(systemd.Restarted()) > 0; restarted != test.restarted || (len(told) == 1) != test.restarted {
@@ -71,9 +71,9 @@ func TestGuard(t *testing.T) {
 
 func TestWhatIsWellNeedsNoSystemd(t *testing.T) {
 	guard := check.Guard{Care: check.Care{Unit: "kubelet", Grace: time.Minute, Repair: true}, Boot: noon, Repairs: &check.Repairs{}, Now: func() time.Time { return noon }}
-	for _, verdict := range []exam.Verdict{exam.Well, exam.Unknown} {
-		want := exam.Answer{Verdict: verdict, Reason: "R", Message: "m"}
-		if got := guard.Around(func(context.Context) exam.Answer { return want })(t.Context()); got != want {
+	for _, verdict := range []checkresult.Verdict{checkresult.Well, checkresult.Unknown} {
+		want := checkresult.Result{Verdict: verdict, Reason: "R", Message: "m"}
+		if got := guard.Around(func(context.Context) checkresult.Result { return want })(t.Context()); got != want {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -85,7 +85,7 @@ func TestWithoutSystemdItIsSickAndNotRestarted(t *testing.T) {
 		Units:   unit.New(unit.Config{Bus: "/nowhere/bus", Private: "/nowhere/private"}),
 		Repairs: &check.Repairs{}, Now: time.Now,
 	}
-	if got := guard.Around(ill)(t.Context()); got.Verdict != exam.Sick || !strings.Contains(got.Message, "not restarted") {
+	if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "not restarted") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -15,15 +15,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // IPTables examines whether rules stand both in the old and in the new tables of the
 // kernel, which do not see each other. It asks the kernel itself, and so needs no
 // iptables of either kind, but CAP_NET_ADMIN. Tables that nobody has used yet are not
 // asked for: that would make them.
-func IPTables(proc string) exam.Exam {
-	return func(context.Context) exam.Answer {
+func IPTables(proc string) checkresult.Check {
+	return func(context.Context) checkresult.Result {
 		legacy, err := countLegacy(proc)
 		if err != nil {
 			return unknown(notAllowed, "counting rules of iptables-legacy: %v", err)
@@ -36,7 +36,7 @@ func IPTables(proc string) exam.Exam {
 	}
 }
 
-func judgeIPTables(legacy, nft int) exam.Answer {
+func judgeIPTables(legacy, nft int) checkresult.Result {
 	switch {
 	case legacy > 0 && nft > 0:
 		return sick("rules from both versions, iptables-legacy: %d, iptables-nft: %d", legacy, nft)

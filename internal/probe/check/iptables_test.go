@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // In a network of its own, the kernel is given rules by the real programs.
@@ -17,17 +17,17 @@ func TestIPTablesTellsWhichTablesHaveRules(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		commands []string
-		want     exam.Verdict
+		want     checkresult.Verdict
 		says     string
 	}{
-		{"none", nil, exam.Unknown, "no rules"},
-		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, exam.Unknown, "no rules"},
-		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, exam.Well, "iptables-legacy: 2 "},
-		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, exam.Well, "iptables-nft: 3 "},
-		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, exam.Sick, "both"},
+		{"none", nil, checkresult.Unknown, "no rules"},
+		{"an empty table is none", []string{"iptables-legacy -S", "iptables-nft -S"}, checkresult.Unknown, "no rules"},
+		{"legacy", []string{"iptables-legacy -A INPUT -j ACCEPT", "ip6tables-legacy -A INPUT -j ACCEPT"}, checkresult.Well, "iptables-legacy: 2 "},
+		{"nft", []string{"iptables-nft -A INPUT -j ACCEPT", "ip6tables-nft -A INPUT -j ACCEPT", "iptables-nft -A OUTPUT -j ACCEPT"}, checkresult.Well, "iptables-nft: 3 "},
+		{"both", []string{"iptables-legacy -A INPUT -j ACCEPT", "iptables-nft -A INPUT -j ACCEPT"}, checkresult.Sick, "both"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			done := make(chan exam.Answer)
+			done := make(chan checkresult.Result)
 			go func() {
 				defer close(done)
 				// Never unlocked: the thread, and with it the network, ends with the goroutine.

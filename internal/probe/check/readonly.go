@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
-	"github.com/resourcestack/autohealer/internal/probe/mounttable"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
 )
 
 // MountTable is where the kernel lists what is mounted: of the first process, which in a
@@ -19,8 +19,8 @@ const MountTable = "/proc/1/mountinfo"
 
 // Readonly examines the table of mounts for filesystems that the kernel has made
 // read-only after an error.
-func Readonly(table string) exam.Exam {
-	return func(context.Context) exam.Answer {
+func Readonly(table string) checkresult.Check {
+	return func(context.Context) checkresult.Result {
 		text, err := os.ReadFile(table)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
@@ -28,7 +28,7 @@ func Readonly(table string) exam.Exam {
 		case err != nil:
 			return unknown(notFound, "reading the table of mounts: %v", err)
 		}
-		mounts, err := mounttable.Parse(text)
+		mounts, err := mountinfo.Parse(text)
 		switch {
 		case err != nil:
 			return unknown(notFound, "reading %s: %v", table, err)
@@ -42,11 +42,11 @@ func Readonly(table string) exam.Exam {
 // isPods says whether the table of the first process is that of a pod, and shows nothing of
 // the node: the first process is the agent, or nobody can say who it is, and there is no
 // disk.
-func isPods(proc string, pid int, mounts []mounttable.Mount) bool {
+func isPods(proc string, pid int, mounts []mountinfo.Mount) bool {
 	return pid == 1 || !apart(proc, "mnt") && !slices.ContainsFunc(mounts, onDisk)
 }
 
-func onDisk(m mounttable.Mount) bool {
+func onDisk(m mountinfo.Mount) bool {
 	return strings.HasPrefix(m.Source, "/dev/") || m.Kind == "zfs" || slices.Contains(turning, m.Kind)
 }
 
@@ -61,7 +61,7 @@ var turning = []string{
 // remounts one read-only makes both the mount and the filesystem so; a bind mount that is
 // read-only leaves the filesystem writable; only the kernel takes the filesystem away
 // under a writable mount. Newer kernels say so in a word of its own.
-func judgeMounts(mounts []mounttable.Mount) exam.Answer {
+func judgeMounts(mounts []mountinfo.Mount) checkresult.Result {
 	var found []string
 	for _, m := range widest(mounts) {
 		if slices.Contains(turning, m.Kind) && broken(m) {
@@ -80,8 +80,8 @@ func judgeMounts(mounts []mounttable.Mount) exam.Answer {
 // widest returns the mount of each filesystem that speaks for it: the one that shows most
 // of it, and of several the oldest, which the kernel lists first. Those that came later
 // may be bind mounts, which stay writable when somebody makes the first one read-only.
-func widest(mounts []mounttable.Mount) []mounttable.Mount {
-	var chosen []mounttable.Mount
+func widest(mounts []mountinfo.Mount) []mountinfo.Mount {
+	var chosen []mountinfo.Mount
 	place := map[string]int{} // by device
 	for _, m := range mounts {
 		at, known := place[m.Device]
@@ -97,7 +97,7 @@ func widest(mounts []mounttable.Mount) []mounttable.Mount {
 }
 
 // broken says whether a mount is writable in vain.
-func broken(m mounttable.Mount) bool {
+func broken(m mountinfo.Mount) bool {
 	if slices.Contains(m.Super, "emergency_ro") || slices.Contains(m.Super, "shutdown") {
 		return true // of the filesystem, so that all of its mounts have it
 	}

@@ -13,10 +13,10 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/unit"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // ward is a systemd without a bus, whose restarts take a while.
@@ -97,8 +97,8 @@ func TestARestartThatChangesNothingHasItsCooldown(t *testing.T) {
 						repairs = &check.Repairs{Folder: folder}
 					}
 					guard := w.guard(kubelet, repairs)
-					guard.Tell = func(symptom.Event) { told++ }
-					if got := guard.Around(ill)(t.Context()); got.Verdict != exam.Sick {
+					guard.Tell = func(finding.Event) { told++ }
+					if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick {
 						t.Fatalf("%+v", got)
 					}
 				}
@@ -136,7 +136,7 @@ func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
 	w := newWard("kubelet.service")
 	guard := w.guard(kubelet, &check.Repairs{})
 	for ; w.now.Before(noon.Add(time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := guard.Around(ill)(t.Context()); got.Verdict != exam.Sick {
+		if got := guard.Around(ill)(t.Context()); got.Verdict != checkresult.Sick {
 			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
 		}
 	}
@@ -145,12 +145,12 @@ func TestWhatIsSickForEverStaysSickThroughItsRestarts(t *testing.T) {
 	}
 }
 
-func fine(context.Context) exam.Answer { return exam.Answer{Verdict: exam.Well} }
+func fine(context.Context) checkresult.Result { return checkresult.Result{Verdict: checkresult.Well} }
 
 // said is an answer, so long after a restart.
 type said struct {
 	after  time.Duration
-	answer exam.Exam
+	answer checkresult.Check
 }
 
 // Once it was well for long enough, all is as at first: the cool-down is the short one
@@ -195,7 +195,7 @@ func TestWhatWasWellAgainBeginsAnew(t *testing.T) {
 			w.units["kubelet.service"] = u
 			w.now = w.now.Add(30 * time.Second)
 			got := w.guard(kubelet, repairs).Around(ill)(t.Context())
-			if forgiven := got.Verdict == exam.Unknown; forgiven != test.forgiven {
+			if forgiven := got.Verdict == checkresult.Unknown; forgiven != test.forgiven {
 				t.Errorf("in its grace: %+v", got)
 			}
 			w.now = w.now.Add(2 * time.Minute)
@@ -237,14 +237,14 @@ func TestAMessageSaysWhatWasDoneAndNoMore(t *testing.T) {
 // hide that it is sick again.
 func TestWhatIsWellForAMomentIsRestartedEverMoreSeldom(t *testing.T) {
 	w := newWard("kubelet.service")
-	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) exam.Answer {
+	examine := w.guard(kubelet, &check.Repairs{}).Around(func(ctx context.Context) checkresult.Result {
 		if w.now.Sub(w.units["kubelet.service"].Changed) < 30*time.Second {
 			return fine(ctx)
 		}
 		return ill(ctx)
 	})
 	for ; w.now.Before(noon.Add(24 * time.Hour)); w.now = w.now.Add(10 * time.Second) {
-		if got := examine(t.Context()); got.Verdict == exam.Unknown {
+		if got := examine(t.Context()); got.Verdict == checkresult.Unknown {
 			t.Fatalf("after %s: %+v", w.now.Sub(noon), got)
 		}
 	}
@@ -299,7 +299,7 @@ func TestWhatKeepsFromARestartIsSaid(t *testing.T) {
 			w := newWard("kubelet.service", "fast.service", "slow.service")
 			w.until["slow.service"] = noon.Add(time.Second)
 			got := w.guard(kubelet, &check.Repairs{Folder: test.folder}).Around(ill)(t.Context())
-			if got.Verdict != exam.Sick || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
+			if got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "not restarted: ") || !strings.Contains(got.Message, test.says) {
 				t.Errorf("%+v", got)
 			}
 			if len(w.restarts) > 0 {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // ContainerdSocket is where containerd answers, on most nodes.
@@ -25,9 +25,9 @@ const ContainerdSocket = "unix:///run/containerd/containerd.sock"
 //
 // Each examination makes a connection of its own: somebody who still serves those that
 // were open and takes no new ones is not well, and nothing is left open between two.
-func Runtime(socket string) exam.Exam {
+func Runtime(socket string) checkresult.Check {
 	path := strings.TrimPrefix(socket, "unix://")
-	return func(ctx context.Context) exam.Answer {
+	return func(ctx context.Context) checkresult.Result {
 		asking, cancel, limit := patience(ctx)
 		defer cancel()
 		reply, dialled, err := askRuntime(asking, path)
@@ -68,7 +68,7 @@ func askRuntime(ctx context.Context, path string) (reply *cri.StatusResponse, di
 	return reply, nil, err
 }
 
-func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialled, err error, late bool, ended error) exam.Answer {
+func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, dialled, err error, late bool, ended error) checkresult.Result {
 	switch {
 	case err == nil:
 		return judgeStatus(path, reply)
@@ -90,7 +90,7 @@ func judgeRuntime(path string, limit time.Duration, reply *cri.StatusResponse, d
 
 // judgeStatus takes a runtime that does not say that it is ready for one that is not, as
 // the kubelet does.
-func judgeStatus(path string, reply *cri.StatusResponse) exam.Answer {
+func judgeStatus(path string, reply *cri.StatusResponse) checkresult.Result {
 	for _, c := range reply.GetStatus().GetConditions() {
 		switch {
 		case c.GetType() != cri.RuntimeReady:

@@ -20,7 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/resourcestack/autohealer/internal/probe/check"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // actor plays a container runtime.
@@ -67,27 +67,27 @@ func TestRuntime(t *testing.T) {
 	defer silent.Close() // it takes connections by the kernel's hand, and never answers
 	for _, test := range []struct {
 		name, socket string
-		want         exam.Verdict
+		want         checkresult.Verdict
 		says         string
 	}{
-		{"is well when it says so", listen(t, ready(true, true)), exam.Well, ""},
-		{"is well without a network", listen(t, ready(true, false)), exam.Well, ""},
-		{"is sick when it is not ready", listen(t, ready(false, true)), exam.Sick, "ContainerdNotReady: it is not"},
+		{"is well when it says so", listen(t, ready(true, true)), checkresult.Well, ""},
+		{"is well without a network", listen(t, ready(true, false)), checkresult.Well, ""},
+		{"is sick when it is not ready", listen(t, ready(false, true)), checkresult.Sick, "ContainerdNotReady: it is not"},
 		{"is sick when it does not say that it is ready", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.NetworkReady, Status: true}}}}, nil
-		}), exam.Sick, "does not say whether it is ready"},
-		{"is sick when it says nothing", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), exam.Sick, "does not say"},
+		}), checkresult.Sick, "does not say whether it is ready"},
+		{"is sick when it says nothing", listen(t, func(context.Context) (*cri.StatusResponse, error) { return &cri.StatusResponse{}, nil }), checkresult.Sick, "does not say"},
 		{"is sick when it fails", listen(t, func(context.Context) (*cri.StatusResponse, error) {
 			return nil, status.Error(codes.Internal, "broken\nby far")
-		}), exam.Sick, "broken"},
+		}), checkresult.Sick, "broken"},
 		{"is sick when it hangs", listen(t, func(ctx context.Context) (*cri.StatusResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}), exam.Sick, "within"},
-		{"is sick when it takes connections and never answers", silent.Addr().String(), exam.Sick, "within"},
-		{"is sick when it speaks something else", listen(t, nil), exam.Sick, "does not speak CRI"},
-		{"is sick when nobody is at its socket", filepath.Join(t.TempDir(), "no.sock"), exam.Sick, "no such file"},
-		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", exam.Unknown, "/nowhere/at/all"},
+		}), checkresult.Sick, "within"},
+		{"is sick when it takes connections and never answers", silent.Addr().String(), checkresult.Sick, "within"},
+		{"is sick when it speaks something else", listen(t, nil), checkresult.Sick, "does not speak CRI"},
+		{"is sick when nobody is at its socket", filepath.Join(t.TempDir(), "no.sock"), checkresult.Sick, "no such file"},
+		{"is unknown when its folder is not mounted", "/nowhere/at/all/no.sock", checkresult.Unknown, "/nowhere/at/all"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
@@ -134,13 +134,13 @@ func TestRuntimeIsContainerd(t *testing.T) {
 		_ = daemon.Wait()
 	}
 	defer stop()
-	ask := func() exam.Answer {
+	ask := func() checkresult.Result {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return check.Runtime("unix://" + socket)(ctx)
 	}
 	began := time.Now()
-	for ask().Verdict != exam.Well {
+	for ask().Verdict != checkresult.Well {
 		if time.Since(began) > 30*time.Second {
 			stop()
 			t.Fatalf("containerd is not well: %+v\n%s", ask(), said.String())
@@ -149,7 +149,7 @@ func TestRuntimeIsContainerd(t *testing.T) {
 	}
 	t.Logf("well %s after its start: %+v", time.Since(began).Round(time.Millisecond), ask())
 	stop()
-	if got := ask(); got.Verdict != exam.Sick || !strings.Contains(got.Message, "refused") {
+	if got := ask(); got.Verdict != checkresult.Sick || !strings.Contains(got.Message, "refused") {
 		t.Errorf("after its end: %+v", got)
 	}
 }
@@ -160,7 +160,7 @@ func BenchmarkRuntime(b *testing.B) {
 	examine := check.Runtime(listen(b, ready(true, true)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got := examine(b.Context()); got.Verdict != exam.Well {
+		if got := examine(b.Context()); got.Verdict != checkresult.Well {
 			b.Fatalf("%+v", got)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // isAway says whether a socket is not there because nothing of the node is where it should
@@ -18,7 +18,7 @@ func isAway(socket string) bool {
 	return errors.Is(err, fs.ErrNotExist) && !isOfTheNode(filepath.Dir(socket), "/")
 }
 
-func notMounted(name, socket string) exam.Answer {
+func notMounted(name, socket string) checkresult.Result {
 	return unknown(notFound, "asking %s: %s is not that of the node; mount it, or name another socket", name, filepath.Dir(socket))
 }
 

@@ -10,35 +10,35 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/probe/exam"
-	"github.com/resourcestack/autohealer/internal/probe/mounttable"
+	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
 )
 
 func TestJudgeMounts(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		table []string
-		want  exam.Verdict
+		want  checkresult.Verdict
 		says  string
 	}{
-		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, exam.Well, ""},
-		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, exam.Sick, "/dev/vda on / (ext4)"},
-		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, exam.Sick, "on /my disk ("},
-		{"somebody mounted it read-only, where no blank is one", []string{"27 1 254:0 / /my\u00a0\u2003disk\v ro,relatime - ext4 /dev/vda ro"}, exam.Well, ""},
-		{"what has no source", []string{"1 2 0:28 / /x rw - tmpfs  rw", "27 1 254:0 / / rw - ext4  ro"}, exam.Sick, " on / (ext4)"},
-		{"somebody mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, exam.Well, ""},
-		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, exam.Well, ""},
-		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, exam.Sick, "on / ("},
-		{"somebody remounted it read-only below a bind mount", []string{"27 1 254:1 / /data ro - ext4 /dev/vdb ro", "28 27 254:1 /pod /pods/1 rw - ext4 /dev/vdb ro"}, exam.Well, ""},
-		{"images", []string{"1 2 7:1 / /snap/core rw - squashfs /dev/loop1 ro", "2 3 11:0 / /cd rw - iso9660 /dev/sr0 ro", "3 4 0:9 / /x rw - erofs /dev/loop2 ro"}, exam.Well, ""},
-		{"no disks", []string{"1 2 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro", "1 2 0:29 / /a rw - tmpfs tmpfs ro", "1 2 0:30 / /b rw - overlay overlay ro", "1 2 0:31 / /c rw - nfs4 h:/x ro"}, exam.Well, ""},
-		{"a subvolume of btrfs", []string{"1 2 0:31 /@ / rw - btrfs /dev/sda2 ro,space_cache"}, exam.Sick, "btrfs"},
-		{"a newer kernel says so", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw,emergency_ro"}, exam.Sick, "ext4"},
-		{"each filesystem is told once", []string{"1 2 8:1 / /a rw - ext4 /dev/sda1 ro", "2 2 8:1 / /b rw - ext4 /dev/sda1 ro"}, exam.Sick, "on /a (ext4)"},
+		{"a healthy disk", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"}, checkresult.Well, ""},
+		{"the root was made read-only", []string{"27 1 254:0 / / rw,relatime - ext4 /dev/vda ro,errors=remount-ro"}, checkresult.Sick, "/dev/vda on / (ext4)"},
+		{"a path with a blank is told as it is", []string{`27 1 254:0 / /my\040disk rw shared:1 master:2 - ext4 /dev/vda ro`}, checkresult.Sick, "on /my disk ("},
+		{"somebody mounted it read-only, where no blank is one", []string{"27 1 254:0 / /my\u00a0\u2003disk\v ro,relatime - ext4 /dev/vda ro"}, checkresult.Well, ""},
+		{"what has no source", []string{"1 2 0:28 / /x rw - tmpfs  rw", "27 1 254:0 / / rw - ext4  ro"}, checkresult.Sick, " on / (ext4)"},
+		{"somebody mounted it read-only", []string{"27 1 254:0 / /mnt ro,relatime - ext4 /dev/vda ro"}, checkresult.Well, ""},
+		{"a bind mount is read-only", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw", "28 27 254:0 /etc /mnt ro - ext4 /dev/vda rw"}, checkresult.Well, ""},
+		{"a read-only bind mount does not hide it", []string{"28 27 254:0 /etc /mnt ro - ext4 /dev/vda ro", "27 1 254:0 / / rw - ext4 /dev/vda ro"}, checkresult.Sick, "on / ("},
+		{"somebody remounted it read-only below a bind mount", []string{"27 1 254:1 / /data ro - ext4 /dev/vdb ro", "28 27 254:1 /pod /pods/1 rw - ext4 /dev/vdb ro"}, checkresult.Well, ""},
+		{"images", []string{"1 2 7:1 / /snap/core rw - squashfs /dev/loop1 ro", "2 3 11:0 / /cd rw - iso9660 /dev/sr0 ro", "3 4 0:9 / /x rw - erofs /dev/loop2 ro"}, checkresult.Well, ""},
+		{"no disks", []string{"1 2 0:28 / /sys/fs/cgroup ro - tmpfs tmpfs ro", "1 2 0:29 / /a rw - tmpfs tmpfs ro", "1 2 0:30 / /b rw - overlay overlay ro", "1 2 0:31 / /c rw - nfs4 h:/x ro"}, checkresult.Well, ""},
+		{"a subvolume of btrfs", []string{"1 2 0:31 /@ / rw - btrfs /dev/sda2 ro,space_cache"}, checkresult.Sick, "btrfs"},
+		{"a newer kernel says so", []string{"27 1 254:0 / / rw - ext4 /dev/vda rw,emergency_ro"}, checkresult.Sick, "ext4"},
+		{"each filesystem is told once", []string{"1 2 8:1 / /a rw - ext4 /dev/sda1 ro", "2 2 8:1 / /b rw - ext4 /dev/sda1 ro"}, checkresult.Sick, "on /a (ext4)"},
 		{"many are told briefly", []string{
 			"1 2 8:1 / /a rw - ext4 a ro", "1 2 8:2 / /b rw - ext4 b ro", "1 2 8:3 / /c rw - ext4 c ro", "1 2 8:4 / /d rw - ext4 d ro", "1 2 8:5 / /e rw - ext4 e ro",
-		}, exam.Sick, "and 2 more"},
+		}, checkresult.Sick, "and 2 more"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "mountinfo")
@@ -60,22 +60,22 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 		name      string
 		disk, pod string // what differs
 		super     string
-		want      exam.Verdict
+		want      checkresult.Verdict
 	}{
-		{"mounted and bound", "rw", "rw", "rw", exam.Well},
-		{"mount -o remount,ro of the disk", "ro", "rw", "ro", exam.Well},
-		{"mount -o remount,ro,bind of the second place", "rw", "ro", "rw", exam.Well},
-		{"an error (trigger_fs_error)", "rw", "rw", "rw,errors=remount-ro,emergency_ro", exam.Sick},
-		{"an error, as kernels before 6.15 tell it", "rw", "rw", "ro", exam.Sick},
+		{"mounted and bound", "rw", "rw", "rw", checkresult.Well},
+		{"mount -o remount,ro of the disk", "ro", "rw", "ro", checkresult.Well},
+		{"mount -o remount,ro,bind of the second place", "rw", "ro", "rw", checkresult.Well},
+		{"an error (trigger_fs_error)", "rw", "rw", "rw,errors=remount-ro,emergency_ro", checkresult.Sick},
+		{"an error, as kernels before 6.15 tell it", "rw", "rw", "ro", checkresult.Sick},
 	} {
 		table := fmt.Sprintf("43 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard\n"+
 			"63 43 7:0 / /mnt/disk %s,relatime - ext4 /dev/loop0 %s\n64 43 7:0 / /mnt/pod %s,relatime - ext4 /dev/loop0 %s\n",
 			test.disk, test.super, test.pod, test.super)
-		mounts, err := mounttable.Parse([]byte(table))
+		mounts, err := mountinfo.Parse([]byte(table))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == exam.Sick && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
+		if got := judgeMounts(mounts); got.Verdict != test.want || got.Verdict == checkresult.Sick && !strings.HasSuffix(got.Message, ": /dev/loop0 on /mnt/disk (ext4)") {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
@@ -83,11 +83,11 @@ func TestJudgeMountsOfARealDisk(t *testing.T) {
 
 func TestTheTableOfThisMachineCanBeRead(t *testing.T) {
 	for _, table := range []string{MountTable, "/proc/self/mountinfo"} {
-		if got := Readonly(table)(t.Context()); got.Verdict != exam.Well {
+		if got := Readonly(table)(t.Context()); got.Verdict != checkresult.Well {
 			t.Errorf("%s: %+v", table, got)
 		}
 	}
-	if got := Readonly("/nowhere")(t.Context()); got.Verdict != exam.Unknown || got.Reason == "" {
+	if got := Readonly("/nowhere")(t.Context()); got.Verdict != checkresult.Unknown || got.Reason == "" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -109,7 +109,7 @@ func TestAPodsOwnTableIsNotTheNodes(t *testing.T) {
 		{"it is not known whose table it is, and there is no disk in it", "mnt:[2]", "", none, 77, true},
 	} {
 		proc := fakeNamespaces(t, "mnt", test.self, test.first)
-		mounts, err := mounttable.Parse([]byte(test.table))
+		mounts, err := mountinfo.Parse([]byte(test.table))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,25 +142,25 @@ func TestJudgeClock(t *testing.T) {
 		name  string
 		told  unix.Timex
 		limit time.Duration
-		want  exam.Verdict
+		want  checkresult.Verdict
 	}{
-		{"synchronised", unix.Timex{Status: 0x2001, Maxerror: 25_000}, 2 * time.Second, exam.Well},
-		{"a leap second is coming", unix.Timex{Status: 0x2011}, 2 * time.Second, exam.Well},
-		{"never corrected", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 2 * time.Second, exam.Sick},
-		{"never corrected, and without a limit", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 0, exam.Sick},
-		{"a limit beyond what the kernel tells", unix.Timex{Status: 0x40, Maxerror: 16_000_000}, time.Minute, exam.Sick},
-		{"kept by chrony, which leaves the hardware's clock alone", unix.Timex{Status: 0x2041, Maxerror: 10_000, Esterror: 100}, 2 * time.Second, exam.Well},
-		{"kept by phc2sys, which estimates nothing", unix.Timex{Status: 0x2001, Maxerror: 500, Esterror: 16_000_000}, 2 * time.Second, exam.Well},
-		{"not corrected for long", unix.Timex{Status: 0x2001, Maxerror: 2_000_001}, 2 * time.Second, exam.Sick},
-		{"at the limit", unix.Timex{Status: 0x2001, Maxerror: 2_000_000}, 2 * time.Second, exam.Well},
-		{"without a limit", unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, exam.Well},
-		{"its pulse is away", unix.Timex{Status: 0x2002}, 0, exam.Well},
+		{"synchronised", unix.Timex{Status: 0x2001, Maxerror: 25_000}, 2 * time.Second, checkresult.Well},
+		{"a leap second is coming", unix.Timex{Status: 0x2011}, 2 * time.Second, checkresult.Well},
+		{"never corrected", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 2 * time.Second, checkresult.Sick},
+		{"never corrected, and without a limit", unix.Timex{Status: 0x40, Maxerror: 16_000_000, Esterror: 16_000_000}, 0, checkresult.Sick},
+		{"a limit beyond what the kernel tells", unix.Timex{Status: 0x40, Maxerror: 16_000_000}, time.Minute, checkresult.Sick},
+		{"kept by chrony, which leaves the hardware's clock alone", unix.Timex{Status: 0x2041, Maxerror: 10_000, Esterror: 100}, 2 * time.Second, checkresult.Well},
+		{"kept by phc2sys, which estimates nothing", unix.Timex{Status: 0x2001, Maxerror: 500, Esterror: 16_000_000}, 2 * time.Second, checkresult.Well},
+		{"not corrected for long", unix.Timex{Status: 0x2001, Maxerror: 2_000_001}, 2 * time.Second, checkresult.Sick},
+		{"at the limit", unix.Timex{Status: 0x2001, Maxerror: 2_000_000}, 2 * time.Second, checkresult.Well},
+		{"without a limit", unix.Timex{Status: 0x2001, Maxerror: 15_000_000}, 0, checkresult.Well},
+		{"its pulse is away", unix.Timex{Status: 0x2002}, 0, checkresult.Well},
 	} {
 		if got := judgeClock(test.told, test.limit); got.Verdict != test.want {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
-	if got := Clock(time.Second)(t.Context()); got.Verdict == exam.Unknown {
+	if got := Clock(time.Second)(t.Context()); got.Verdict == checkresult.Unknown {
 		t.Errorf("the clock of this machine: %+v", got)
 	}
 }
@@ -169,16 +169,16 @@ func TestConntrack(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		files map[string]string
-		want  exam.Verdict
+		want  checkresult.Verdict
 	}{
-		{"there is no table", nil, exam.Well},
-		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, exam.Well},
-		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, exam.Sick},
-		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, exam.Sick},
-		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, exam.Well},
-		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, exam.Sick},
-		{"it holds no number", map[string]string{"nf_conntrack_count": "many", "nf_conntrack_max": "100"}, exam.Unknown},
-		{"it is empty", map[string]string{"nf_conntrack_count": "", "nf_conntrack_max": "100"}, exam.Unknown},
+		{"there is no table", nil, checkresult.Well},
+		{"there is room", map[string]string{"nf_conntrack_count": "94\n", "nf_conntrack_max": "100\n"}, checkresult.Well},
+		{"it is nearly full", map[string]string{"nf_conntrack_count": "95\n", "nf_conntrack_max": "100\n"}, checkresult.Sick},
+		{"it is too full", map[string]string{"nf_conntrack_count": "101\n", "nf_conntrack_max": "100\n"}, checkresult.Sick},
+		{"it has no end", map[string]string{"nf_conntrack_count": "5\n", "nf_conntrack_max": "0\n"}, checkresult.Well},
+		{"it is huge", map[string]string{"nf_conntrack_count": "18446744073709551615", "nf_conntrack_max": "18446744073709551615"}, checkresult.Sick},
+		{"it holds no number", map[string]string{"nf_conntrack_count": "many", "nf_conntrack_max": "100"}, checkresult.Unknown},
+		{"it is empty", map[string]string{"nf_conntrack_count": "", "nf_conntrack_max": "100"}, checkresult.Unknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			proc := t.TempDir()
@@ -191,33 +191,33 @@ func TestConntrack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == exam.Unknown && got.Reason == "" {
+			if got := Conntrack(proc, 95)(t.Context()); got.Verdict != test.want || got.Verdict == checkresult.Unknown && got.Reason == "" {
 				t.Errorf("%+v", got)
 			}
 		})
 	}
 	for _, test := range []struct {
 		name, self, first string
-		want              exam.Verdict
+		want              checkresult.Verdict
 	}{
-		{"with hostNetwork", "net:[1]", "net:[1]", exam.Well},
-		{"with hostPID and a network of its own", "net:[2]", "net:[1]", exam.Unknown},
-		{"it is not known whose network it is", "net:[2]", "", exam.Well},
+		{"with hostNetwork", "net:[1]", "net:[1]", checkresult.Well},
+		{"with hostPID and a network of its own", "net:[2]", "net:[1]", checkresult.Unknown},
+		{"it is not known whose network it is", "net:[2]", "", checkresult.Well},
 	} {
 		if got := Conntrack(fakeNamespaces(t, "net", test.self, test.first), 95)(t.Context()); got.Verdict != test.want {
 			t.Errorf("%s: %+v", test.name, got)
 		}
 	}
-	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == exam.Unknown {
+	if got := Conntrack(Proc, 100)(t.Context()); got.Verdict == checkresult.Unknown {
 		t.Errorf("the table of this machine: %+v", got)
 	}
 }
 
 func TestDNS(t *testing.T) {
-	if got := DNS("localhost")(t.Context()); got.Verdict != exam.Well {
+	if got := DNS("localhost")(t.Context()); got.Verdict != checkresult.Well {
 		t.Errorf("%+v", got)
 	}
-	if got := DNS("no such name")(t.Context()); got.Verdict != exam.Sick {
+	if got := DNS("no such name")(t.Context()); got.Verdict != checkresult.Sick {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/resourcestack/autohealer/internal/probe/exam"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
 )
 
 // Reasons of an Unknown.
@@ -20,16 +20,16 @@ const (
 	startingUp = "StartingUp"
 )
 
-func well(format string, args ...any) exam.Answer {
-	return exam.Answer{Verdict: exam.Well, Message: fmt.Sprintf(format, args...)}
+func well(format string, args ...any) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Well, Message: fmt.Sprintf(format, args...)}
 }
 
-func sick(format string, args ...any) exam.Answer {
-	return exam.Answer{Verdict: exam.Sick, Message: fmt.Sprintf(format, args...)}
+func sick(format string, args ...any) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Sick, Message: fmt.Sprintf(format, args...)}
 }
 
-func unknown(reason, format string, args ...any) exam.Answer {
-	return exam.Answer{Verdict: exam.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
+func unknown(reason, format string, args ...any) checkresult.Result {
+	return checkresult.Result{Verdict: checkresult.Unknown, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 // most is the part of the time of an examination within which an answer must come. The

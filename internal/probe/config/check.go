@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/slip"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // builtin is the plugin of monitors whose examinations are built in.
@@ -87,7 +87,7 @@ func checkName(s *section) string {
 		return name
 	}
 	hint := "write one of " + list(Checks())
-	if meant, ok := slip.Nearest(name, Checks()); ok {
+	if meant, ok := spelling.Nearest(name, Checks()); ok {
 		hint = fmt.Sprintf("did you mean %s?", meant)
 	}
 	s.refuse("check", "%s is not built in; %s", quote(name), hint)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/slip"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // What is taken where a file of a log monitor does not say.
@@ -92,7 +92,7 @@ func (m *LogMonitor) judgePlugin(top *section) {
 		m.rootPath(top)
 		m.judgeTranslator(top)
 	default:
-		meant, ok := slip.Nearest(m.Plugin, []string{Kmsg, Journald, Filelog})
+		meant, ok := spelling.Nearest(m.Plugin, []string{Kmsg, Journald, Filelog})
 		if !ok {
 			meant = "kmsg, journald or filelog"
 		}
@@ -135,7 +135,7 @@ func warnOfPluginSlips(top *section, known []string) {
 	value, _ := top.fields.get("pluginConfig")
 	fields, _ := value.(object)
 	for _, f := range fields {
-		if meant, ok := slip.Nearest(f.name, known); ok && meant != f.name {
+		if meant, ok := spelling.Nearest(f.name, known); ok && meant != f.name {
 			top.warn("pluginConfig."+quoteName(f.name), "not known and ignored; did you mean %s?", meant)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/slip"
+	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
 // reader gathers what there is to say about a file.
@@ -299,7 +299,7 @@ func (s *section) warnOfSlip(written string, places map[string][]string) (done b
 	if slices.ContainsFunc(s.asked, func(name string) bool { return strings.EqualFold(name, written) }) {
 		return true
 	}
-	if meant, ok := slip.Nearest(written, s.asked); ok {
+	if meant, ok := spelling.Nearest(written, s.asked); ok {
 		s.warn(quoteName(written), "not known and ignored; did you mean %s?", meant)
 		return true
 	}

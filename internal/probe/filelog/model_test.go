@@ -315,7 +315,7 @@ func (w *world) tell(most int) {
 	for range most {
 		w.reader.watch.follow(w.reader.file)
 		chunk, _, err := w.reader.look(time.Now())
-		if errors.Is(err, logs.ErrAway) {
+		if errors.Is(err, logs.ErrNotExist) {
 			w.steps["away"]++
 			return
 		}

@@ -150,7 +150,7 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 			r.said = err.Error()
 			return logs.Chunk{}, err
 		}
-		if err != nil && !errors.Is(err, logs.ErrAway) {
+		if err != nil && !errors.Is(err, logs.ErrNotExist) {
 			wait = slowLook // nobody may tell when it is over
 		}
 		if len(chunk.Text) > 0 {
@@ -564,7 +564,7 @@ func (r *Reader) away(now time.Time, err error) error {
 	if r.absent.IsZero() {
 		r.absent = now
 	}
-	return fmt.Errorf("reading %s: %w", r.path, logs.ErrAway)
+	return fmt.Errorf("reading %s: %w", r.path, logs.ErrNotExist)
 }
 
 // moveOn decides what to do at the end of the file: wait, or go on with the next.

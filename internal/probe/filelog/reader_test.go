@@ -77,7 +77,7 @@ func (g *rig) read() string {
 	for {
 		g.reader.watch.follow(g.reader.file)
 		chunk, _, err := g.reader.look(time.Now())
-		if err != nil && !errors.Is(err, logs.ErrAway) {
+		if err != nil && !errors.Is(err, logs.ErrNotExist) {
 			g.t.Fatal(err)
 		}
 		switch {
@@ -437,7 +437,7 @@ func (g *rig) soon(want string, do func()) {
 		do()
 	}()
 	chunk, err := g.step()
-	for errors.Is(err, logs.ErrAway) {
+	for errors.Is(err, logs.ErrNotExist) {
 		chunk, err = g.step() // it was between two things that were done
 	}
 	<-done
@@ -448,7 +448,7 @@ func (g *rig) soon(want string, do func()) {
 
 func (g *rig) isAway() {
 	g.t.Helper()
-	if _, err := g.step(); !errors.Is(err, logs.ErrAway) {
+	if _, err := g.step(); !errors.Is(err, logs.ErrNotExist) {
 		g.t.Fatalf("says %v, want that it is away", err)
 	}
 }

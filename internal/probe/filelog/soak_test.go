@@ -140,7 +140,7 @@ func TestASoakedReaderTellsEveryLineOnceInConstantMemory(t *testing.T) {
 	var early, late uint64
 	for read.Load() < int64(lines) {
 		chunk, err := r.Next(ctx)
-		if errors.Is(err, logs.ErrAway) {
+		if errors.Is(err, logs.ErrNotExist) {
 			continue
 		}
 		if err != nil {

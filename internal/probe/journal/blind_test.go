@@ -65,7 +65,7 @@ func (f *follower) waits() {
 func (f *follower) blind(path string) {
 	f.t.Helper()
 	err := f.one(10 * time.Second)
-	if err == nil || errors.Is(err, logs.ErrAway) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
+	if err == nil || errors.Is(err, logs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
 		f.t.Errorf("got %v, want that %s cannot be read", err, path)
 	}
 }
@@ -122,8 +122,8 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 			for err == nil { // there may be a position behind the last file
 				err = f.one(10 * time.Second)
 			}
-			if !errors.Is(err, logs.ErrAway) {
-				t.Errorf("after it was taken away: %v, want %v", err, logs.ErrAway)
+			if !errors.Is(err, logs.ErrNotExist) {
+				t.Errorf("after it was taken away: %v, want %v", err, logs.ErrNotExist)
 			}
 			folder.write(live, sample(true, 2), 'c')
 			f.until(test.read + 2)

@@ -56,7 +56,7 @@ func TestTheKernelIsKnownByItsTransport(t *testing.T) {
 	for _, r := range records {
 		got = append(got, r.Facility)
 	}
-	if want := []int16{logs.Kernel, logs.Unsaid, logs.Unsaid, 3}; err != nil || !slices.Equal(got, want) {
+	if want := []int16{logs.Kernel, logs.NoPriority, logs.NoPriority, 3}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("facilities %v, %v; want %v", got, err, want)
 	}
 }

@@ -27,7 +27,7 @@ const (
 	// tells of what it has written, up to half a second later, costs more than it gives.
 	lookEvery = 2 * time.Second
 
-	unsaid = logs.Unsaid
+	unsaid = logs.NoPriority
 )
 
 // Config says what is read, and from where on.
@@ -299,7 +299,7 @@ func (r *Reader) hides(files []found, faults []fault) error {
 		}
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("looking for the journal in %s: %w", r.where(), logs.ErrAway)
+		return fmt.Errorf("looking for the journal in %s: %w", r.where(), logs.ErrNotExist)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func (f *follower) one(wait time.Duration) error {
 func (f *follower) until(n int) {
 	f.t.Helper()
 	for len(f.lines) < n {
-		if err := f.one(10 * time.Second); err != nil && !errors.Is(err, logs.ErrAway) {
+		if err := f.one(10 * time.Second); err != nil && !errors.Is(err, logs.ErrNotExist) {
 			f.t.Fatalf("after %d of %d lines: %v", len(f.lines), n, err)
 		}
 	}
@@ -153,7 +153,7 @@ func mixture(j *journald, rounds int) {
 // asTold is what journalctl would say of a record.
 func asTold(l line) told {
 	number := func(n int) string {
-		if n == logs.Unsaid {
+		if n == logs.NoPriority {
 			return ""
 		}
 		return strconv.Itoa(n)
@@ -521,8 +521,8 @@ func TestAJournalThatComesLaterIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	j := newJournald(t, "Storage=volatile\nReadKMsg=no")
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
-	if err := f.one(5 * time.Second); !errors.Is(err, logs.ErrAway) {
-		t.Errorf("without a journal: %v, want %v", err, logs.ErrAway)
+	if err := f.one(5 * time.Second); !errors.Is(err, logs.ErrNotExist) {
+		t.Errorf("without a journal: %v, want %v", err, logs.ErrNotExist)
 	}
 	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("asked once more: %v, want to wait", err)
@@ -648,8 +648,8 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 	j.send(field{"MESSAGE", "a lie"}, field{"SYSLOG_IDENTIFIER", "kernel"}, field{"SYSLOG_FACILITY", "0"}, field{"_TRANSPORT", "kernel"}, field{"PRIORITY", "2"})
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kernel"})
 	f.expect([]string{"a lie"})
-	if got := f.lines[0]; got.Facility != logs.Unsaid || got.Priority != 2 {
-		t.Errorf("facility %d and priority %d of somebody who says he is the kernel: want %d, 2", got.Facility, got.Priority, logs.Unsaid)
+	if got := f.lines[0]; got.Facility != logs.NoPriority || got.Priority != 2 {
+		t.Errorf("facility %d and priority %d of somebody who says he is the kernel: want %d, 2", got.Facility, got.Priority, logs.NoPriority)
 	}
 
 	j = startJournald(t, "Storage=volatile\nReadKMsg=yes")

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // condition is one that the monitor keeps.
@@ -33,14 +33,14 @@ func (c *condition) cause() *rule {
 
 // settle makes the condition what its rules say, as of a time, and returns the event of
 // that if it has changed.
-func (c *condition) settle(source string, at time.Time) (symptom.Event, bool) {
+func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
 	cause, before := c.cause(), c.told
 	status, id := catalog.False, ""
 	if cause != nil {
 		status, id = catalog.True, cause.found.ID
 	}
 	if id == before {
-		return symptom.Event{}, false
+		return finding.Event{}, false
 	}
 	if status != c.status {
 		c.status, c.since = status, at
@@ -52,9 +52,9 @@ func (c *condition) settle(source string, at time.Time) (symptom.Event, bool) {
 		id = identity(source, "the end of", before, id)
 	}
 	now := c.shown()
-	return symptom.Event{
+	return finding.Event{
 		ID:        id,
-		Severity:  symptom.Info,
+		Severity:  finding.Info,
 		Time:      at,
 		Reason:    now.Reason,
 		Message:   fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", now.Type, now.Status, now.Reason, now.Message),
@@ -63,8 +63,8 @@ func (c *condition) settle(source string, at time.Time) (symptom.Event, bool) {
 }
 
 // shown returns the condition as it is told.
-func (c *condition) shown() symptom.Condition {
-	shown := symptom.Condition{Type: c.Type, Status: c.status, Since: c.since, Reason: c.Reason, Message: c.Message}
+func (c *condition) shown() finding.Condition {
+	shown := finding.Condition{Type: c.Type, Status: c.status, Since: c.since, Reason: c.Reason, Message: c.Message}
 	if cause := c.cause(); cause != nil {
 		shown.Reason, shown.Message = cause.Reason, cause.found.Message
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // piece is a part of a pattern: how a user writes it, how the plain way has to, and
@@ -224,9 +224,9 @@ func (w *world) line(t *rapid.T, c *logs.Chunk, text string) naiveLine {
 	case 3:
 		l.shown = w.records
 	}
-	facility := int16(logs.Unsaid)
+	facility := int16(logs.NoPriority)
 	if w.records {
-		facility = rapid.SampledFrom([]int16{logs.Kernel, logs.Kernel, 1, logs.Unsaid}).Draw(t, "facility")
+		facility = rapid.SampledFrom([]int16{logs.Kernel, logs.Kernel, 1, logs.NoPriority}).Draw(t, "facility")
 		l.kernel = facility == 0
 	}
 	w.write(c, l, facility)
@@ -252,7 +252,7 @@ func (w *world) write(c *logs.Chunk, l naiveLine, facility int16) {
 }
 
 // told writes events down as the naive twin does.
-func told(events []symptom.Event) []string {
+func told(events []finding.Event) []string {
 	var lines []string
 	for _, e := range events {
 		line := fmt.Sprintf("%s %s ", e.Severity, e.Time.Format(time.TimeOnly))
@@ -271,10 +271,10 @@ type taken struct {
 	now    time.Time
 	chunk  logs.Chunk
 	wake   bool
-	report symptom.Report
+	report finding.Report
 }
 
-func (s taken) again(m *Monitor) symptom.Report {
+func (s taken) again(m *Monitor) finding.Report {
 	if s.wake {
 		return m.Wake(s.now)
 	}
@@ -290,8 +290,8 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.naive.heard, w.naive.behind = w.at, true
-		conditions := map[string]symptom.Condition{}
-		note := func(report symptom.Report) {
+		conditions := map[string]finding.Condition{}
+		note := func(report finding.Report) {
 			for _, c := range report.Conditions {
 				conditions[c.Type] = c
 			}

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // gpus is the monitor of GPUs that comes with the agent, as it is at its start.
@@ -32,14 +32,14 @@ func gpus(t *testing.T) *Monitor {
 }
 
 // say has the kernel write a record; | is a newline within it.
-func say(m *Monitor, number uint64, record string) symptom.Report {
+func say(m *Monitor, number uint64, record string) finding.Report {
 	text := []byte(strings.ReplaceAll(record, "|", "\n") + "\n")
 	return m.Take(day, logs.Chunk{Text: text, Records: []logs.Record{{End: len(text), Time: day, Number: number, Facility: logs.Kernel}}})
 }
 
 // found is what a report tells: reasons of Events and, behind a !, the reason for which
 // GPUs are unhealthy.
-func found(t *testing.T, r symptom.Report) string {
+func found(t *testing.T, r finding.Report) string {
 	t.Helper()
 	var words []string
 	for _, e := range r.Events {

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/match"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // lull is how long nothing must have come after a chunk that said that there is more,
@@ -34,7 +34,7 @@ type Monitor struct {
 	heard  time.Time // when the last chunk came
 	behind bool      // there may be more in the log than has been read
 	ranks  uint64
-	events []symptom.Event
+	events []finding.Event
 	counts Counts
 
 	unknown    *format.Rest    // of the state
@@ -110,7 +110,7 @@ func (m *Monitor) Counts() Counts {
 
 // Start returns all conditions as they are: well, or as they were remembered. What has
 // ended since, by a reboot or a new configuration, has its event.
-func (m *Monitor) Start(now time.Time) symptom.Report {
+func (m *Monitor) Start(now time.Time) finding.Report {
 	m.heard, m.behind, m.remembered = now, true, nil
 	for _, r := range m.rules {
 		r.noLaterThan(now)
@@ -126,7 +126,7 @@ func (m *Monitor) Start(now time.Time) symptom.Report {
 }
 
 // Take reads a chunk, and returns what is found in it.
-func (m *Monitor) Take(now time.Time, c logs.Chunk) symptom.Report {
+func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 	m.heard, m.behind = now, c.More
 	m.counts.Lost += c.Lost
 	if c.Lost > 0 {
@@ -196,7 +196,7 @@ func (m *Monitor) Deadline() (time.Time, bool) {
 }
 
 // Wake returns what has changed because time has passed and nothing has come.
-func (m *Monitor) Wake(now time.Time) symptom.Report {
+func (m *Monitor) Wake(now time.Time) finding.Report {
 	if at, ok := m.Deadline(); ok && !at.After(now) {
 		m.expire(now)
 	}
@@ -204,8 +204,8 @@ func (m *Monitor) Wake(now time.Time) symptom.Report {
 }
 
 // report hands out what has been found since the last one.
-func (m *Monitor) report() symptom.Report {
-	report := symptom.Report{Source: m.cfg.Monitor.Source, Events: m.events}
+func (m *Monitor) report() finding.Report {
+	report := finding.Report{Source: m.cfg.Monitor.Source, Events: m.events}
 	m.events = nil
 	for _, c := range m.conditions {
 		if c.changed {

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // noon is a translator that costs nothing.
@@ -120,7 +120,7 @@ func TestAStateThatCannotBeReadIsSaidAndForgotten(t *testing.T) {
 
 func TestEqualLinesAtDifferentPlacesAreDifferentEvents(t *testing.T) {
 	line := "EXT4-fs error (device sda1): bad\n"
-	read := func(first uint64, text string) []symptom.Event {
+	read := func(first uint64, text string) []finding.Event {
 		return started(t, Config{Monitor: kernelMonitor(t), Translator: noon{}}).Take(day, logs.Chunk{First: first, Text: []byte(text)}).Events
 	}
 	both := read(100, line+line)

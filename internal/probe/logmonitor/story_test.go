@@ -10,9 +10,9 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // The stories are told of one day, the 15th.
@@ -208,7 +208,7 @@ func (s *story) chunk(t *testing.T, d *datadriven.TestData) logs.Chunk {
 		if err != nil {
 			t.Fatalf("%s: %v", d.Pos, err)
 		}
-		facility := map[string]int16{"kernel": logs.Kernel, "user": 1, "unsaid": logs.Unsaid}[words[2]]
+		facility := map[string]int16{"kernel": logs.Kernel, "user": 1, "unsaid": logs.NoPriority}[words[2]]
 		c.Text = append(append(c.Text, strings.ReplaceAll(words[3], "|", "\n")...), '\n')
 		c.Records = append(c.Records, logs.Record{End: len(c.Text), Time: at, Number: number, Facility: facility})
 	}
@@ -217,7 +217,7 @@ func (s *story) chunk(t *testing.T, d *datadriven.TestData) logs.Chunk {
 
 // tell writes a report down. An event has a short name in place of its ID, so that one
 // that comes again is seen to be the same.
-func (s *story) tell(report symptom.Report) string {
+func (s *story) tell(report finding.Report) string {
 	var b strings.Builder
 	for _, e := range report.Events {
 		if s.ids[e.ID] == "" {

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // find takes note of a match.
@@ -20,7 +20,7 @@ func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
 	id := identity(r.key, strconv.FormatUint(e.number, 10), m.epoch(e), words)
 	if !r.Permanent {
 		r.times = nil
-		m.events = append(m.events, symptom.Event{ID: id, Severity: symptom.Warn, Time: e.at, Reason: r.Reason, Message: words})
+		m.events = append(m.events, finding.Event{ID: id, Severity: finding.Warn, Time: e.at, Reason: r.Reason, Message: words})
 		return
 	}
 	m.ranks++

@@ -36,8 +36,8 @@ type Record struct {
 	Facility int16  // of syslog, 0 for the kernel; Unsaid if nobody says
 }
 
-// Unsaid is the priority or the facility of which nothing is said.
-const Unsaid = -1
+// NoPriority is the priority or the facility of which nothing is said.
+const NoPriority = -1
 
 // Kernel is the facility of the kernel.
 const Kernel = 0
@@ -55,9 +55,9 @@ type Reader interface {
 	Close() error
 }
 
-// ErrAway says that there is no such log now. A reader says so once, and then waits
+// ErrNotExist says that there is no such log now. A reader says so once, and then waits
 // for it to come (back).
-var ErrAway = errors.New("there is no such log")
+var ErrNotExist = errors.New("there is no such log")
 
 // Translator finds the stamp and the message in a line, which has no newline. It is
 // not ok if the line is none of this format. The message is a part of the line.

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 const (
@@ -20,11 +20,11 @@ const (
 // end for the first time. Whoever told them before would tell of a sick node first that
 // it is well, as nothing was read yet, and a taint would go and come again.
 type beginning struct {
-	supervise.Desk
+	supervise.Reporter
 
 	mu     sync.Mutex // for a log may hang, and then time ends it
 	isOver bool
-	held   symptom.Report
+	held   finding.Report
 }
 
 func (b *beginning) lasts() bool {
@@ -39,12 +39,12 @@ func (b *beginning) over() {
 	defer b.mu.Unlock()
 	if !b.isOver {
 		b.isOver = true
-		b.Desk.Report(b.held)
+		b.Reporter.Report(b.held)
 	}
 }
 
 // Report hands over events at once, and of conditions in the end the newest.
-func (b *beginning) Report(r symptom.Report) {
+func (b *beginning) Report(r finding.Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.isOver {
@@ -55,25 +55,25 @@ func (b *beginning) Report(r symptom.Report) {
 			return
 		}
 	}
-	b.Desk.Report(r)
+	b.Reporter.Report(r)
 }
 
 // Waits ends the beginning: there is nothing to be read.
 func (b *beginning) Waits(what string) {
 	b.over()
-	b.Desk.Waits(what)
+	b.Reporter.Waits(what)
 }
 
 // Blind ends it too.
 func (b *beginning) Blind(reason string, err error) {
 	b.over()
-	b.Desk.Blind(reason, err)
+	b.Reporter.Blind(reason, err)
 }
 
 // newest returns conditions with those in the place of earlier ones that are told later.
-func newest(told, later []symptom.Condition) []symptom.Condition {
+func newest(told, later []finding.Condition) []finding.Condition {
 	for _, c := range later {
-		at := slices.IndexFunc(told, func(t symptom.Condition) bool { return t.Type == c.Type })
+		at := slices.IndexFunc(told, func(t finding.Condition) bool { return t.Type == c.Type })
 		if at < 0 {
 			told = append(told, c)
 		} else {

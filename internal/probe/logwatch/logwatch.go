@@ -8,14 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logmonitor"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
-	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // Unreadable is the reason of conditions whose log cannot be read.
@@ -31,8 +31,8 @@ const (
 
 // Memory is where positions and states are kept.
 type Memory interface {
-	Monitor(key string) (memory.Entry, bool)
-	Keep(key string, entry memory.Entry, urgent bool)
+	Monitor(key string) (statefile.Entry, bool)
+	Keep(key string, entry statefile.Entry, urgent bool)
 }
 
 // Config is what a watch needs to know.
@@ -77,7 +77,7 @@ func New(cfg Config) *Watch {
 }
 
 // Run watches the log until ctx ends.
-func (w *Watch) Run(ctx context.Context, desk supervise.Desk) error {
+func (w *Watch) Run(ctx context.Context, desk supervise.Reporter) error {
 	at, err := w.recall(time.Now())
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (w *Watch) Run(ctx context.Context, desk supervise.Desk) error {
 	// Also when it panics: then it is run again, and counts on.
 	defer w.leave()
 	start := time.Now()
-	begins := &beginning{Desk: desk}
+	begins := &beginning{Reporter: desk}
 	begins.Report(w.monitor.Start(start))
 	last := time.AfterFunc(atLast, begins.over)
 	defer func() {
@@ -147,14 +147,14 @@ func (w *Watch) recall(now time.Time) (*place, error) {
 		var err error
 		if unknown, err = format.ReadAll(entry.State, &was); err != nil {
 			w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
-			known, entry = false, memory.Entry{}
+			known, entry = false, statefile.Entry{}
 		}
 	}
 	if known && was.Log != "" && was.Log != w.log() {
 		// How far the other was read, and since when, says nothing of this one. What was
 		// found stands.
 		w.cfg.Logger.Info("a monitor reads another log than before, and begins anew with it", "monitor", w.cfg.Key)
-		known, entry, was.Monitor, unknown = false, memory.Entry{}, withoutLines(was.Monitor), nil
+		known, entry, was.Monitor, unknown = false, statefile.Entry{}, withoutLines(was.Monitor), nil
 	}
 	at := &place{position: entry.Position, since: w.since(now, known, was), unknown: unknown}
 	translator, err := translator(w.cfg.Monitor)
@@ -222,7 +222,7 @@ func (w *Watch) read(ctx context.Context, desk *beginning, at *place) error {
 		case errors.Is(err, context.DeadlineExceeded):
 			desk.Here()
 			w.wake(desk, at, now)
-		case errors.Is(err, logs.ErrAway):
+		case errors.Is(err, logs.ErrNotExist):
 			desk.Waits(w.name())
 			sees, at.read = true, true // it is the reader that waits
 		case err != nil:
@@ -241,7 +241,7 @@ func (w *Watch) read(ctx context.Context, desk *beginning, at *place) error {
 
 // next waits for a chunk, but not for longer than nothing needs to be done or said.
 func (w *Watch) next(ctx context.Context, reader logs.Reader, sees, begins bool) (logs.Chunk, error) {
-	patience := supervise.Breath
+	patience := supervise.CheckInterval
 	switch {
 	case begins:
 		patience = soon
@@ -257,11 +257,11 @@ func (w *Watch) next(ctx context.Context, reader logs.Reader, sees, begins bool)
 }
 
 // take gives a chunk its meaning, hands that over, and remembers it.
-func (w *Watch) take(desk supervise.Desk, at *place, now time.Time, chunk logs.Chunk) {
+func (w *Watch) take(desk supervise.Reporter, at *place, now time.Time, chunk logs.Chunk) {
 	if chunk.Lost > 0 {
 		w.cfg.Logger.Warn("records of a log were lost before they could be read", "monitor", w.cfg.Key, "records", chunk.Lost)
 	}
-	report := w.ask(func(m *logmonitor.Monitor) symptom.Report { return m.Take(now, chunk) })
+	report := w.ask(func(m *logmonitor.Monitor) finding.Report { return m.Take(now, chunk) })
 	if len(chunk.Next) > 0 {
 		at.position = chunk.Next
 	}
@@ -272,15 +272,15 @@ func (w *Watch) take(desk supervise.Desk, at *place, now time.Time, chunk logs.C
 }
 
 // ask asks the monitor while nobody else does.
-func (w *Watch) ask(question func(*logmonitor.Monitor) symptom.Report) symptom.Report {
+func (w *Watch) ask(question func(*logmonitor.Monitor) finding.Report) finding.Report {
 	w.mu.Lock()
 	defer w.mu.Unlock() // also when it panics
 	return question(w.monitor)
 }
 
 // wake lets time pass.
-func (w *Watch) wake(desk supervise.Desk, at *place, now time.Time) {
-	report := w.ask(func(m *logmonitor.Monitor) symptom.Report { return m.Wake(now) })
+func (w *Watch) wake(desk supervise.Reporter, at *place, now time.Time) {
+	report := w.ask(func(m *logmonitor.Monitor) finding.Report { return m.Wake(now) })
 	if !report.IsEmpty() {
 		desk.Report(report)
 		w.keep(at, true)
@@ -298,7 +298,7 @@ func (w *Watch) keep(at *place, urgent bool) {
 		}
 		at.state, at.text = state, text
 	}
-	w.cfg.Memory.Keep(w.cfg.Key, memory.Entry{Position: at.position, State: at.text, UnknownInside: at.unknown.Len() + w.monitor.CountUnknown()}, urgent)
+	w.cfg.Memory.Keep(w.cfg.Key, statefile.Entry{Position: at.position, State: at.text, UnknownInside: at.unknown.Len() + w.monitor.CountUnknown()}, urgent)
 }
 
 // same says whether two states are the same bytes at the same place.

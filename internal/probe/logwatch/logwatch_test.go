@@ -16,14 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/format/golden"
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 	"github.com/resourcestack/autohealer/internal/probe/logwatch"
-	"github.com/resourcestack/autohealer/internal/probe/memory"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // log is one that a test writes, and breaks.
@@ -140,7 +140,7 @@ func (d *desk) note(words string) {
 	}
 }
 
-func (d *desk) Report(r symptom.Report) {
+func (d *desk) Report(r finding.Report) {
 	for _, e := range r.Events {
 		d.note("event " + e.Reason)
 	}
@@ -172,7 +172,7 @@ func (d *desk) expect(t *testing.T, want ...string) {
 type room struct {
 	*log
 	*desk
-	memory *memory.Memory
+	memory *statefile.Store
 	config logwatch.Config
 	watch  *logwatch.Watch
 	stop   func()
@@ -180,7 +180,7 @@ type room struct {
 
 func newRoom(t *testing.T, change func(*config.LogMonitor)) *room {
 	t.Helper()
-	kept, err := memory.Open(memory.Config{Boot: "this"})
+	kept, err := statefile.Open(statefile.Config{Boot: "this"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestALogThatCannotBeReadIsTriedAgainMoreAndMoreRarely(t *testing.T) {
 func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
-		r.set(fmt.Errorf("opening it: %w", logs.ErrAway))
+		r.set(fmt.Errorf("opening it: %w", logs.ErrNotExist))
 		r.run(t)
 		r.expect(t, "Deadlock=False NoDeadlock", "waits for /dev/log")
 		pass(time.Hour)
@@ -405,17 +405,17 @@ func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
 }
 
 func TestAWatchOfAQuietLogSaysThatItIsThere(t *testing.T) {
-	for what, err := range map[string]error{"a log into which nobody writes": nil, "a log that is away": logs.ErrAway} {
+	for what, err := range map[string]error{"a log into which nobody writes": nil, "a log that is away": logs.ErrNotExist} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRoom(t, nil)
 			r.set(err)
 			r.run(t)
 			for range 100 {
-				pass(supervise.Breath + 3*time.Second)
+				pass(supervise.CheckInterval + 3*time.Second)
 				synctest.Wait()
 				r.desk.mu.Lock()
 				if r.here == 0 {
-					t.Errorf("of %s nothing was heard for %s", what, supervise.Breath+3*time.Second)
+					t.Errorf("of %s nothing was heard for %s", what, supervise.CheckInterval+3*time.Second)
 				}
 				r.here = 0
 				r.desk.mu.Unlock()
@@ -456,7 +456,7 @@ func TestTheStateOfANewerWatchIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
 		golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
-			r.memory.Keep("kernel", memory.Entry{State: text}, true)
+			r.memory.Keep("kernel", statefile.Entry{State: text}, true)
 			r.run(t)
 			r.write("task hung")
 			pass(time.Second)
@@ -579,7 +579,7 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 func TestAMemoryThatIsOfNoUseIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, nil)
-		r.memory.Keep("kernel", memory.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
+		r.memory.Keep("kernel", statefile.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
 		r.run(t)
 		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")

@@ -15,16 +15,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/resourcestack/autohealer/internal/probe/child"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/interval"
 	"github.com/resourcestack/autohealer/internal/probe/plugin"
-	"github.com/resourcestack/autohealer/internal/probe/rounds"
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 func TestMain(m *testing.M) {
-	if !child.Become() {
+	if !subprocess.Become() {
 		m.Run()
 	}
 }
@@ -37,7 +37,7 @@ type stage struct {
 	t       *testing.T
 	program string
 	log     *strings.Builder
-	made    *rounds.Rounds
+	made    *interval.Monitor
 
 	mu    sync.Mutex
 	heard []string
@@ -82,7 +82,7 @@ func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
 		change(&monitor)
 	}
 	log := slog.New(slog.NewTextHandler(s, nil))
-	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: child.New(), Logger: log})
+	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func play(t *testing.T, change func(*config.PluginMonitor)) *stage {
 	return s
 }
 
-func (s *stage) emit(_ string, r symptom.Report) {
+func (s *stage) emit(_ string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range r.Events {
@@ -273,12 +273,12 @@ func TestTheEndOfAMonitorIsTheEndOfItsPrograms(t *testing.T) {
 	monitor := *file.Plugin
 	monitor.Rules = monitor.Rules[1:] // the permanent one
 	monitor.Rules[0].Path = program
-	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: child.New(), Logger: slog.New(slog.DiscardHandler)})
+	made, err := plugin.New(plugin.Config{Key: "ntp", Monitor: monitor, Children: subprocess.New(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var heard []string
-	supervisor := supervise.New(supervise.Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r symptom.Report) {
+	supervisor := supervise.New(supervise.Config{Logger: slog.New(slog.DiscardHandler), Emit: func(_ string, r finding.Report) {
 		for _, c := range r.Conditions {
 			heard = append(heard, c.Type+"="+string(c.Status))
 		}

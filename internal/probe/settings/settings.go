@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // Name is what the command line says of a file.
@@ -70,13 +70,13 @@ func (c Change) Reason() string {
 
 // Event tells of the change. It is not ok if nobody need hear of it. It has the same
 // identity as long as the same stands in the file.
-func (c Change) Event(now time.Time) (event symptom.Event, ok bool) {
-	event = symptom.Event{Severity: symptom.Warn, Time: now, Reason: c.Reason()}
+func (c Change) Event(now time.Time) (event finding.Event, ok bool) {
+	event = finding.Event{Severity: finding.Warn, Time: now, Reason: c.Reason()}
 	switch event.Reason {
 	case "":
-		return symptom.Event{}, false
+		return finding.Event{}, false
 	case Loaded:
-		event.Severity = symptom.Info
+		event.Severity = finding.Info
 		event.Message = fmt.Sprintf("%s can be used again, and is in force.", c.Now.Path)
 	case Removed:
 		event.Message = fmt.Sprintf("%s is gone, and what it asked for with it.", c.Now.Path)
@@ -104,8 +104,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Shelf keeps the files. It is used by one at a time.
-type Shelf struct {
+// Store keeps the files. It is used by one at a time.
+type Store struct {
 	cfg  Config
 	held []Setting
 
@@ -113,8 +113,8 @@ type Shelf struct {
 }
 
 // New returns a shelf on which nothing stands yet. A file that is named twice is one.
-func New(cfg Config) *Shelf {
-	s := &Shelf{cfg: cfg, unwatched: map[string]bool{}}
+func New(cfg Config) *Store {
+	s := &Store{cfg: cfg, unwatched: map[string]bool{}}
 	for _, name := range cfg.Names {
 		if !slices.ContainsFunc(s.held, func(h Setting) bool { return h.Name == name }) {
 			s.held = append(s.held, s.recall(Setting{Name: name}))
@@ -124,7 +124,7 @@ func New(cfg Config) *Shelf {
 }
 
 // recall takes up the last good version of the life before, if it is good still.
-func (s *Shelf) recall(known Setting) Setting {
+func (s *Store) recall(known Setting) Setting {
 	if s.cfg.Last == nil {
 		return known
 	}
@@ -143,10 +143,10 @@ func sum(text []byte) string {
 }
 
 // Settings returns all files as they are.
-func (s *Shelf) Settings() []Setting { return slices.Clone(s.held) }
+func (s *Store) Settings() []Setting { return slices.Clone(s.held) }
 
 // Read looks at all files, and returns those that have changed since the last time.
-func (s *Shelf) Read() []Change {
+func (s *Store) Read() []Change {
 	var changes []Change
 	for i := range s.held {
 		before := s.held[i]
@@ -166,7 +166,7 @@ func words(err error) string {
 }
 
 // look returns what is known of a file when it has been read once more.
-func (s *Shelf) look(known Setting) Setting {
+func (s *Store) look(known Setting) Setting {
 	text, err := read(known.Path)
 	if err != nil {
 		known.found, known.Err = "", err

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/config"
 	"github.com/resourcestack/autohealer/internal/probe/settings"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // judge takes everything but what begins with "bad".
@@ -32,9 +32,9 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func shelf(paths ...string) *settings.Shelf { return nudgedShelf(nil, paths...) }
+func shelf(paths ...string) *settings.Store { return nudgedShelf(nil, paths...) }
 
-func nudgedShelf(nudges <-chan os.Signal, paths ...string) *settings.Shelf {
+func nudgedShelf(nudges <-chan os.Signal, paths ...string) *settings.Store {
 	cfg := settings.Config{Judge: judge, Nudges: nudges, Logger: slog.New(slog.DiscardHandler)}
 	for _, path := range paths {
 		cfg.Names = append(cfg.Names, settings.Name{Kind: config.SystemLog, Path: path})
@@ -99,7 +99,7 @@ func TestTheLastGoodVersionStaysInForce(t *testing.T) {
 			t.Errorf("%s: the event has the identity of another", step.name)
 		}
 		ids[event.ID] = true
-		if wantsWarn := step.reason == settings.Invalid || step.reason == settings.Removed; ok && (event.Severity == symptom.Warn) != wantsWarn {
+		if wantsWarn := step.reason == settings.Invalid || step.reason == settings.Removed; ok && (event.Severity == finding.Warn) != wantsWarn {
 			t.Errorf("%s: the severity is %q", step.name, event.Severity)
 		}
 	}

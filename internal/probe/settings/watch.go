@@ -23,7 +23,7 @@ const (
 
 // Watch reads the files whenever they change, and hands over the changes, until ctx
 // ends. It is the only user of the shelf meanwhile, beside told.
-func (s *Shelf) Watch(ctx context.Context, told func([]Change)) {
+func (s *Store) Watch(ctx context.Context, told func([]Change)) {
 	var notices <-chan fsnotify.Event
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -81,7 +81,7 @@ func complaints(watcher *fsnotify.Watcher) <-chan error {
 // arrange watches the folders in which the files are, or will be, and nothing else. It
 // returns the names that matter in what is noticed, beside those of mounted
 // ConfigMaps, which begin with two dots.
-func (s *Shelf) arrange(watcher *fsnotify.Watcher) map[string]bool {
+func (s *Store) arrange(watcher *fsnotify.Watcher) map[string]bool {
 	for before := map[string]bool(nil); ; {
 		names, folders := s.wanted()
 		if maps.Equal(folders, before) {
@@ -109,7 +109,7 @@ func (s *Shelf) arrange(watcher *fsnotify.Watcher) map[string]bool {
 // wanted returns the folders to be watched, and the names that matter there: those of
 // the files, of folders on the way to them that are not there yet, and of the folders
 // that are, which may go.
-func (s *Shelf) wanted() (names, folders map[string]bool) {
+func (s *Store) wanted() (names, folders map[string]bool) {
 	names, folders = map[string]bool{}, map[string]bool{}
 	want := func(path string) {
 		for { // up to the root at most, which is always there

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/procfs"
 	"github.com/prometheus/procfs/blockdevice"
 
-	"github.com/resourcestack/autohealer/internal/probe/mounttable"
+	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
 )
 
 const (
@@ -80,7 +80,7 @@ func filesystems(table []*procfs.MountInfo, kernelName func(numbers string) stri
 			continue
 		}
 		seen[device] = true
-		found = append(found, filesystem{device, m.FSType, options(m), mounttable.Unescape(m.MountPoint)})
+		found = append(found, filesystem{device, m.FSType, options(m), mountinfo.Unescape(m.MountPoint)})
 	}
 	return found
 }

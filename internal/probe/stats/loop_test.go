@@ -34,7 +34,7 @@ func TestFiguresAreReadAtOnceAndEveryInterval(t *testing.T) {
 		if n := d.seen(); n != 11 {
 			t.Errorf("it has read %d times in ten minutes", n)
 		}
-		if d.silence >= supervise.Breath {
+		if d.silence >= supervise.CheckInterval {
 			t.Errorf("it was silent for %s", d.silence)
 		}
 	})
@@ -109,7 +109,7 @@ func TestAHungDiskDoesNotSilenceTheMonitor(t *testing.T) {
 		time.Sleep(5 * time.Minute) //nolint:forbidigo // the clock of a bubble
 		stop()
 		<-ended
-		if d.silence >= supervise.Breath {
+		if d.silence >= supervise.CheckInterval {
 			t.Errorf("it was silent for %s", d.silence)
 		}
 		var shown []string

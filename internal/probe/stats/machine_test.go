@@ -19,9 +19,9 @@ import (
 	"github.com/prometheus/common/model"
 	"golang.org/x/sys/unix"
 
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/metrictext"
 	"github.com/resourcestack/autohealer/internal/probe/config"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is scraped into testdata")
@@ -120,7 +120,7 @@ func (d *desk) Here()                     { d.heard(func() {}) }
 func (d *desk) Sees()                     { d.heard(func() { d.sees++ }) }
 func (d *desk) Blind(_ string, err error) { d.heard(func() { d.blind = err }) }
 func (d *desk) Waits(string)              {}
-func (d *desk) Report(symptom.Report)     {}
+func (d *desk) Report(finding.Report)     {}
 
 // seen is how often the monitor could look.
 func (d *desk) seen() int {

@@ -69,10 +69,10 @@ func New(cfg Config) (*Monitor, error) {
 }
 
 // Run reads the figures now and every invokeInterval until ctx ends.
-func (m *Monitor) Run(ctx context.Context, desk supervise.Desk) error {
+func (m *Monitor) Run(ctx context.Context, desk supervise.Reporter) error {
 	due := time.NewTicker(m.cfg.Monitor.InvokeInterval)
 	defer due.Stop()
-	breath := time.NewTicker(supervise.Breath / 2)
+	breath := time.NewTicker(supervise.CheckInterval / 2)
 	defer breath.Stop()
 	m.look(desk)
 	for {
@@ -88,7 +88,7 @@ func (m *Monitor) Run(ctx context.Context, desk supervise.Desk) error {
 }
 
 // look reads the figures once.
-func (m *Monitor) look(desk supervise.Desk) {
+func (m *Monitor) look(desk supervise.Reporter) {
 	desk.Here()
 	r, err := m.read(time.Now())
 	if err != nil {

@@ -181,7 +181,7 @@ func (m *Monitor) readDisks(r *reading, proc procfs.FS, now time.Time) error {
 			paths = append(paths, f.mounted)
 		}
 		// Who waits here is silent meanwhile, which he must not be for long.
-		answers, silent := m.asker.ask(paths, min(m.cfg.Monitor.LsblkTimeout, supervise.Breath/2))
+		answers, silent := m.asker.ask(paths, min(m.cfg.Monitor.LsblkTimeout, supervise.CheckInterval/2))
 		wrong = append(wrong, silent...)
 		for _, f := range mounted {
 			if u, ok := answers[f.mounted]; ok {

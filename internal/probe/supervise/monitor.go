@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // Monitor looks at something for as long as it is run.
@@ -13,13 +13,13 @@ type Monitor interface {
 	// holds all of them. It says something at least once in [Breath], if only that it is
 	// there: one that is silent for a minute hangs, and counts as dead. Whether it
 	// returns early or panics, it is run again: then it goes on where it was.
-	Run(ctx context.Context, desk Desk) error
+	Run(ctx context.Context, desk Reporter) error
 }
 
-// Desk takes what one monitor has to tell. It does not keep the monitor waiting.
-type Desk interface {
+// Reporter takes what one monitor has to tell. It does not keep the monitor waiting.
+type Reporter interface {
 	// Report hands over what was found.
-	Report(symptom.Report)
+	Report(finding.Report)
 	// Here says that the monitor is there, when it has nothing else to say.
 	Here()
 	// Sees says that the monitor can look.
@@ -32,8 +32,8 @@ type Desk interface {
 	Blind(reason string, err error)
 }
 
-// Breath is how long a monitor may be silent.
-const Breath = 15 * time.Second
+// CheckInterval is how long a monitor may be silent.
+const CheckInterval = 15 * time.Second
 
 // The reasons of conditions whose monitor does not run, or says nothing.
 const (

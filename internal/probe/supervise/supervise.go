@@ -8,14 +8,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 // Config is what a supervisor needs to know.
 type Config struct {
 	// Emit takes what the monitors find, each under its name. It must not wait, and
 	// must not ask the supervisor.
-	Emit func(monitor string, r symptom.Report)
+	Emit func(monitor string, r finding.Report)
 	// Logger is told what becomes of monitors.
 	Logger *slog.Logger
 }
@@ -148,14 +148,14 @@ func (s *Supervisor) Abandoned() int {
 func (s *Supervisor) emitGone(job Job, kept []string) {
 	gone := slices.DeleteFunc(slices.Clone(job.Conditions), func(kind string) bool { return slices.Contains(kept, kind) })
 	if len(gone) > 0 {
-		s.cfg.Emit(job.Name, symptom.Report{Source: job.Source, Gone: gone})
+		s.cfg.Emit(job.Name, finding.Report{Source: job.Source, Gone: gone})
 	}
 }
 
 func (s *Supervisor) start(ctx context.Context, job Job) {
 	ctx, stop := context.WithCancel(ctx)
 	r := &running{job: job, monitor: job.Make(), stop: stop, ended: make(chan struct{})}
-	r.ward = newWard(job.Name, r.monitor, func(report symptom.Report) { s.cfg.Emit(job.Name, report) }, s.cfg.Logger)
+	r.ward = newWard(job.Name, r.monitor, func(report finding.Report) { s.cfg.Emit(job.Name, report) }, s.cfg.Logger)
 	s.mu.Lock()
 	s.running[job.Name] = r
 	s.mu.Unlock()

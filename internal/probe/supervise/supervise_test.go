@@ -17,14 +17,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
-	"github.com/resourcestack/autohealer/internal/symptom"
 )
 
 // acting is a monitor that does what a test says.
-type acting func(ctx context.Context, desk supervise.Desk) error
+type acting func(ctx context.Context, desk supervise.Reporter) error
 
-func (a acting) Run(ctx context.Context, desk supervise.Desk) error { return a(ctx, desk) }
+func (a acting) Run(ctx context.Context, desk supervise.Reporter) error { return a(ctx, desk) }
 
 // audience hears everything that monitors report.
 type audience struct {
@@ -33,7 +33,7 @@ type audience struct {
 	ids   map[string]bool
 }
 
-func (a *audience) emit(monitor string, r symptom.Report) {
+func (a *audience) emit(monitor string, r finding.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ids == nil {
@@ -77,12 +77,12 @@ func stage(t *testing.T) (*supervise.Supervisor, *audience) {
 	return s, a
 }
 
-func condition(kind string, status catalog.Status, reason string) symptom.Condition {
-	return symptom.Condition{Type: kind, Status: status, Reason: reason, Since: time.Now()}
+func condition(kind string, status catalog.Status, reason string) finding.Condition {
+	return finding.Condition{Type: kind, Status: status, Reason: reason, Since: time.Now()}
 }
 
-func report(conditions ...symptom.Condition) symptom.Report {
-	return symptom.Report{Source: "test", Conditions: conditions}
+func report(conditions ...finding.Condition) finding.Report {
+	return finding.Report{Source: "test", Conditions: conditions}
 }
 
 func job(name, version string, m supervise.Monitor, conditions ...string) supervise.Job {
@@ -90,12 +90,12 @@ func job(name, version string, m supervise.Monitor, conditions ...string) superv
 }
 
 // breathe is what a monitor does that has nothing to tell.
-func breathe(ctx context.Context, desk supervise.Desk) {
+func breathe(ctx context.Context, desk supervise.Reporter) {
 	for ctx.Err() == nil {
 		desk.Here()
 		select {
 		case <-ctx.Done():
-		case <-time.After(supervise.Breath):
+		case <-time.After(supervise.CheckInterval):
 		}
 	}
 }
@@ -124,8 +124,8 @@ func expectDead(t *testing.T, s *supervise.Supervisor, want ...string) {
 func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := stage(t)
-		step := make(chan func(supervise.Desk))
-		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		step := make(chan func(supervise.Reporter))
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
 			for {
 				select {
@@ -137,14 +137,14 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 			}
 		}))})
 		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
-		blind := func(desk supervise.Desk) {
+		blind := func(desk supervise.Reporter) {
 			desk.Blind("LogUnreadable", errors.New("reading /dev/kmsg: permission denied"))
 		}
 
 		step <- blind
 		pass(59 * time.Second)
 		expectDead(t, s)
-		step <- func(desk supervise.Desk) { desk.Sees() }
+		step <- func(desk supervise.Reporter) { desk.Sees() }
 		step <- blind // the minute begins anew
 		pass(59 * time.Second)
 		step <- blind // and is not put off by saying so again
@@ -156,12 +156,14 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 			`kernel: event LogUnreadable Node condition Deadlock is now: Unknown, reason: LogUnreadable, message: "reading /dev/kmsg: permission denied"`)
 
 		// That another of its conditions changes is told, and what was found stays.
-		step <- func(desk supervise.Desk) { desk.Report(report(condition("Readonly", catalog.False, "NotReadonly"))) }
+		step <- func(desk supervise.Reporter) {
+			desk.Report(report(condition("Readonly", catalog.False, "NotReadonly")))
+		}
 		a.expect(t, "kernel: Readonly=Unknown LogUnreadable")
-		step <- func(desk supervise.Desk) { desk.Report(report(condition("Readonly", catalog.True, "IsReadonly"))) }
+		step <- func(desk supervise.Reporter) { desk.Report(report(condition("Readonly", catalog.True, "IsReadonly"))) }
 		a.expect(t, "kernel: Readonly=True IsReadonly")
 
-		step <- func(desk supervise.Desk) { desk.Sees() }
+		step <- func(desk supervise.Reporter) { desk.Sees() }
 		expectDead(t, s)
 		a.expect(t, "kernel: Deadlock=False NoDeadlock",
 			`kernel: event NoDeadlock Node condition Deadlock is now: False, reason: NoDeadlock, message: ""`)
@@ -174,7 +176,7 @@ func TestAMonitorThatCannotLookForAMinuteIsDead(t *testing.T) {
 func TestALogThatIsAwayIsShownAndNoDeath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("docker", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("docker", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			desk.Report(report(condition("Corrupt", catalog.False, "Fine")))
 			desk.Waits("/var/log/docker.log")
 			breathe(ctx, desk)
@@ -195,7 +197,7 @@ func TestAMonitorThatPanicsIsRunAgainAndHarmsNoOther(t *testing.T) {
 		var runs atomic.Int64
 		var cured atomic.Bool
 		s.Apply(t.Context(), []supervise.Job{
-			job("bad", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+			job("bad", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 				runs.Add(1)
 				desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
 				desk.Sees()
@@ -205,7 +207,7 @@ func TestAMonitorThatPanicsIsRunAgainAndHarmsNoOther(t *testing.T) {
 				breathe(ctx, desk)
 				return nil
 			})),
-			job("good", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+			job("good", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 				desk.Report(report(condition("Fine", catalog.False, "Good")))
 				breathe(ctx, desk)
 				return nil
@@ -238,7 +240,7 @@ func TestAMonitorThatEndsByItselfIsDeadUntilItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := stage(t)
 		first := true
-		s.Apply(t.Context(), []supervise.Job{job("short", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("short", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			if first {
 				first = false
 				return nil
@@ -268,7 +270,7 @@ func TestApplyTouchesOnlyWhatChanges(t *testing.T) {
 			of[name]++
 		}
 		idle := func(name string) supervise.Monitor {
-			return acting(func(ctx context.Context, _ supervise.Desk) error {
+			return acting(func(ctx context.Context, _ supervise.Reporter) error {
 				count(started, name)
 				<-ctx.Done()
 				count(ended, name)
@@ -302,7 +304,7 @@ func TestAtTheEndNothingIsSaidToBeGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &audience{}
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: slog.New(slog.DiscardHandler)})
-		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			desk.Report(report(condition("A", catalog.True, "Sick"), condition("B", catalog.False, "Well")))
 			desk.Blind("LogUnreadable", errors.New("x"))
 			<-ctx.Done()
@@ -321,7 +323,7 @@ func TestTheLogTellsEachTroubleOnce(t *testing.T) {
 		log := slog.New(slog.NewTextHandler(&text, nil))
 		a := &audience{}
 		s := supervise.New(supervise.Config{Emit: a.emit, Logger: log})
-		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("a", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			for range 50 {
 				desk.Blind("LogUnreadable", errors.New("no"))
 				select {
@@ -353,7 +355,7 @@ func TestTheLogTellsEachTroubleOnce(t *testing.T) {
 // hung is a monitor that does not hear of anything, as one that reads from a file server
 // which does not answer, until it is freed.
 func hung(free <-chan struct{}) acting {
-	return func(ctx context.Context, desk supervise.Desk) error {
+	return func(ctx context.Context, desk supervise.Reporter) error {
 		desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock"), condition("Readonly", catalog.True, "IsReadonly")))
 		desk.Sees()
 		<-free
@@ -372,7 +374,7 @@ func TestAMonitorThatHangsIsDeadUntilItSpeaks(t *testing.T) {
 		a.expect(t, "kernel: Deadlock=False NoDeadlock", "kernel: Readonly=True IsReadonly")
 		pass(59 * time.Second)
 		expectDead(t, s)
-		pass(supervise.Breath + 2*time.Second)
+		pass(supervise.CheckInterval + 2*time.Second)
 		expectDead(t, s, "kernel: it hangs: it has said nothing for a minute")
 		a.expect(t, "kernel: Deadlock=Unknown MonitorHangs",
 			`kernel: event MonitorHangs Node condition Deadlock is now: Unknown, reason: MonitorHangs, message: "it hangs: it has said nothing for a minute"`)
@@ -391,7 +393,7 @@ func TestAMonitorThatHangsIsDeadUntilItSpeaks(t *testing.T) {
 func TestOneThatHungAndThenCannotLookDoesNotSeemWellInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("kernel", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			desk.Report(report(condition("Deadlock", catalog.False, "NoDeadlock")))
 			pass(2 * time.Minute)
 			desk.Blind("LogUnreadable", errors.New("stale file handle"))
@@ -412,7 +414,7 @@ func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, a := stage(t)
 		free := make(chan struct{})
-		well := acting(func(ctx context.Context, desk supervise.Desk) error {
+		well := acting(func(ctx context.Context, desk supervise.Reporter) error {
 			breathe(ctx, desk)
 			return ctx.Err()
 		})
@@ -452,7 +454,7 @@ func TestNobodyWaitsLongForMonitorsThatHang(t *testing.T) {
 func TestOneThatIsLateNowAndThenIsNotDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := stage(t)
-		s.Apply(t.Context(), []supervise.Job{job("slow", "1", acting(func(ctx context.Context, desk supervise.Desk) error {
+		s.Apply(t.Context(), []supervise.Job{job("slow", "1", acting(func(ctx context.Context, desk supervise.Reporter) error {
 			for ctx.Err() == nil {
 				desk.Sees()
 				select {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/resourcestack/autohealer/catalog"
-	"github.com/resourcestack/autohealer/internal/symptom"
+	"github.com/resourcestack/autohealer/internal/finding"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 	// silence is how many breaths long a monitor may say nothing until it counts as dead.
 	// They are counted, as time in which the agent itself was stopped is no silence; the
 	// first one may be short.
-	silence = int(time.Minute/Breath) + 1
+	silence = int(time.Minute/CheckInterval) + 1
 	// The waits before a monitor that has ended is run again.
 	firstWait, longestWait = time.Second, time.Minute
 )
@@ -36,13 +36,13 @@ const (
 type ward struct {
 	name    string
 	monitor Monitor
-	emit    func(symptom.Report)
+	emit    func(finding.Report)
 	log     *slog.Logger
 
 	mu      sync.Mutex
 	source  string
-	said    map[string]symptom.Condition // by the monitor, by type
-	shown   map[string]symptom.Condition // to the world
+	said    map[string]finding.Condition // by the monitor, by type
+	shown   map[string]finding.Condition // to the world
 	running bool
 	silent  int         // breaths since the monitor said something
 	pulse   *time.Timer // until the next breath
@@ -61,10 +61,10 @@ type trouble struct {
 
 func (t trouble) any() bool { return t.err != nil }
 
-func newWard(name string, m Monitor, emit func(symptom.Report), log *slog.Logger) *ward {
+func newWard(name string, m Monitor, emit func(finding.Report), log *slog.Logger) *ward {
 	return &ward{
 		name: name, monitor: m, emit: emit, log: log.With("monitor", name),
-		said: map[string]symptom.Condition{}, shown: map[string]symptom.Condition{},
+		said: map[string]finding.Condition{}, shown: map[string]finding.Condition{},
 	}
 }
 
@@ -117,7 +117,7 @@ func (w *ward) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running, w.silent = true, 0
-	w.pulse = time.AfterFunc(Breath, w.listen)
+	w.pulse = time.AfterFunc(CheckInterval, w.listen)
 }
 
 // end notes that the monitor does not run.
@@ -142,7 +142,7 @@ func (w *ward) leave() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.still()
-	w.emit = func(symptom.Report) {}
+	w.emit = func(finding.Report) {}
 }
 
 // still stops the timers.
@@ -165,7 +165,7 @@ func (w *ward) listen() {
 		w.log.Error("a monitor counts as dead", "reason", Hangs, "err", errHangs)
 		w.die(trouble{Hangs, errHangs})
 	}
-	w.pulse.Reset(Breath)
+	w.pulse.Reset(CheckInterval)
 }
 
 // trust notes that the monitor has run for long enough to be believed.
@@ -178,7 +178,7 @@ func (w *ward) trust() {
 }
 
 // Report is called by the monitor.
-func (w *ward) Report(r symptom.Report) {
+func (w *ward) Report(r finding.Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.silent, w.source = 0, r.Source
@@ -283,13 +283,13 @@ func (w *ward) live() {
 func (w *ward) tell() {
 	conditions, events := w.show(time.Now())
 	if len(conditions) > 0 {
-		w.emit(symptom.Report{Source: w.source, Conditions: conditions, Events: events})
+		w.emit(finding.Report{Source: w.source, Conditions: conditions, Events: events})
 	}
 }
 
 // show returns the conditions that look otherwise than they were last shown, and the
 // events of those that do so because of the monitor and not of the node.
-func (w *ward) show(now time.Time) (conditions []symptom.Condition, events []symptom.Event) {
+func (w *ward) show(now time.Time) (conditions []finding.Condition, events []finding.Event) {
 	for _, kind := range slices.Sorted(maps.Keys(w.said)) {
 		looks, was := w.said[kind], w.shown[kind]
 		// What was found stands: that nobody looks does not cure it.
@@ -315,10 +315,10 @@ func (w *ward) show(now time.Time) (conditions []symptom.Condition, events []sym
 }
 
 // event tells of a condition that changes because of the monitor.
-func (w *ward) event(c symptom.Condition, now time.Time) symptom.Event {
+func (w *ward) event(c finding.Condition, now time.Time) finding.Event {
 	sum := sha256.Sum256([]byte(w.name + "\x00" + c.Type + "\x00" + string(c.Status) + "\x00" + strconv.FormatInt(now.UnixNano(), 10)))
-	return symptom.Event{
-		ID: hex.EncodeToString(sum[:16]), Severity: symptom.Info, Time: now, Reason: c.Reason, Condition: c.Type,
+	return finding.Event{
+		ID: hex.EncodeToString(sum[:16]), Severity: finding.Info, Time: now, Reason: c.Reason, Condition: c.Type,
 		Message: fmt.Sprintf("Node condition %s is now: %s, reason: %s, message: %q", c.Type, c.Status, c.Reason, c.Message),
 	}
 }

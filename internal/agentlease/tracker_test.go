@@ -1,0 +1,382 @@
+package agentlease
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+)
+
+// noon is when stories begin.
+var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+
+func TestRead(t *testing.T) {
+	owner := func(name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d"}, {APIVersion: "v1", Kind: "Node", Name: name, UID: "u"}}
+	}
+	long := strings.Repeat("n", 240)
+	for _, test := range []struct {
+		name  string
+		lease coordinationv1.Lease
+		want  Lease
+		ours  bool
+	}{
+		{"all of it", coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", ResourceVersion: "7", OwnerReferences: owner("n1")},
+			Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(noon))},
+		}, Lease{Name: "autohealer-agent-n1", Version: "7", Node: "n1", UID: "u", Renewed: noon, Duration: 30 * time.Second}, true},
+		{"nothing but a name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: usualDuration}, true},
+		{"no time at all", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(-1))}},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: usualDuration}, true},
+		{"a shortened name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-short", OwnerReferences: owner(long)}},
+			Lease{Name: "autohealer-agent-short", Node: long, UID: "u", Duration: usualDuration}, true},
+		{"the name of another node", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", OwnerReferences: owner("n2")}}, Lease{}, false},
+		{"no agent's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-controller", OwnerReferences: owner("n1")}}, Lease{}, false},
+		{"no node's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-"}}, Lease{}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got, ours := Read(&test.lease)
+			if ours != test.ours || ours && got != test.want {
+				t.Errorf("%+v, %t", got, ours)
+			}
+		})
+	}
+}
+
+// story is a roll with the time that passes.
+type story struct {
+	*Tracker
+	t     *testing.T
+	now   time.Time
+	beats int
+}
+
+// unbroken is longer than any two looks are apart.
+const unbroken = 24 * time.Hour
+
+func tells(t *testing.T) *story {
+	t.Helper()
+	s := &story{Tracker: NewTracker(), t: t, now: noon}
+	s.Listed(s.now, unbroken)
+	return s
+}
+
+func (s *story) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+// renews has an agent renew a Lease of six minutes.
+func (s *story) renews(node string) (isBack bool) {
+	s.beats++
+	return s.Renewed(s.now, Lease{Name: "l-" + node, Node: node, Renewed: noon.Add(time.Duration(s.beats)), Duration: usualDuration})
+}
+
+func (s *story) silent(nodes ...string) {
+	s.t.Helper()
+	due := s.Due(s.now)
+	want := make([]string, len(nodes))
+	for i, node := range nodes {
+		want[i] = "l-" + node
+	}
+	if !slices.Equal(due, want) {
+		s.t.Errorf("after %s silent are %v, want %v", s.now.Sub(noon), due, want)
+	}
+}
+
+func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.pass(time.Minute)
+	s.renews("b")
+	s.pass(5*time.Minute - 1)
+	s.silent()
+	s.pass(1)
+	s.silent("a")
+	s.pass(time.Minute)
+	s.silent("a", "b") // the longest first
+	s.MarkSilent(s.now, "l-a")
+	s.silent("b")
+	if heard, silent := s.Count(); heard != 1 || silent != 1 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+	if s.renews("b") {
+		t.Error("one is back who was not called silent")
+	}
+	if !s.renews("a") {
+		t.Error("one who was silent is not back")
+	}
+	s.silent()
+	if heard, silent := s.Count(); heard != 2 || silent != 0 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+}
+
+func TestAWriteThatRenewsNothingIsNoSignOfLife(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", Renewed: noon, Duration: usualDuration}
+	s.Renewed(s.now, lease)
+	s.pass(usualDuration - time.Second)
+	s.Renewed(s.now, lease) // somebody labels it, or it is listed again
+	s.pass(time.Second)
+	s.silent("a")
+	s.MarkSilent(s.now, "l-a")
+	if s.Renewed(s.now, lease) {
+		t.Error("it is back although it was not renewed")
+	}
+}
+
+func TestTheClockOfTheNodeDoesNotCount(t *testing.T) {
+	s := tells(t)
+	s.Renewed(s.now, Lease{Name: "l-a", Node: "a", Renewed: noon.Add(-24 * time.Hour), Duration: usualDuration})
+	s.Renewed(s.now, Lease{Name: "l-b", Node: "b", Renewed: noon.Add(24 * time.Hour), Duration: usualDuration})
+	s.silent()
+	s.pass(usualDuration)
+	s.silent("a", "b")
+}
+
+func TestNobodyIsSilentWhoCouldNotSpeak(t *testing.T) {
+	s := tells(t)
+	looked := func() {
+		s.Unchanged([]byte("l-a"), nil)
+		s.Listed(s.now, time.Minute)
+	}
+	s.renews("a")
+	s.pass(time.Minute)
+	looked()
+	s.pass(time.Minute + 1)
+	if s.ListedWithin(s.now, time.Minute) {
+		t.Error("renewals can be heard, and nobody has looked")
+	}
+	s.pass(10 * time.Minute)
+	looked()
+	s.silent()
+	for range 5 {
+		s.pass(time.Minute)
+		looked()
+		s.silent()
+	}
+	s.pass(time.Minute - 1)
+	looked()
+	s.silent()
+	s.pass(1)
+	s.silent("a")
+	s.ExtendAll(s.now)
+	s.silent()
+	s.pass(usualDuration)
+	s.silent("a")
+}
+
+func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.renews("b")
+	s.renews("c")
+	s.Listed(s.now, unbroken)
+	s.pass(2 * time.Minute)
+	s.LeaseGone("l-a")
+	if s.Unchanged([]byte("l-a"), nil) {
+		t.Error("one that was gone is passed over")
+	}
+	if !s.Unchanged([]byte("l-c"), nil) || s.Unchanged([]byte("l-c"), []byte("7")) || s.Unchanged([]byte("l-d"), nil) {
+		t.Error("known is one by its name and version")
+	}
+	s.Listed(s.now, unbroken) // and l-b is not there
+	for lease, is := range map[string]bool{"l-a": true, "l-b": true, "l-c": false} {
+		if _, gone, _ := s.Get(lease); gone != is {
+			t.Errorf("%s is gone: %t", lease, gone)
+		}
+	}
+	s.silent()
+	s.pass(4 * time.Minute)
+	s.silent("a", "b", "c")
+	s.MarkSilent(s.now, "l-a")
+	s.MarkSilent(s.now, "l-b")
+	s.MarkSilent(s.now, "l-c")
+	if heard, silent := s.Count(); heard != 0 || silent != 1 {
+		t.Errorf("%d heard, %d silent: who is gone is not expected back", heard, silent)
+	}
+	s.LeaseGone("l-c")
+	if heard, silent := s.Count(); heard+silent != 0 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+	s.LeaseGone("l-d") // was never there
+	s.silent()
+}
+
+func TestWhoIsSilentIsLookedAtEverMoreSeldom(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.pass(usualDuration)
+	s.MarkSilent(s.now, "l-a")
+	for _, minutes := range []int{6, 12, 24, 48, 60, 60} {
+		s.pass(time.Duration(minutes)*time.Minute - 1)
+		if unseen := s.DueAgain(s.now); unseen != nil {
+			t.Errorf("%v are looked at before %d minutes have passed", unseen, minutes)
+		}
+		s.pass(1)
+		if unseen := s.DueAgain(s.now); !slices.Equal(unseen, []string{"l-a"}) {
+			t.Errorf("%v are looked at after %d minutes", unseen, minutes)
+		}
+		s.MarkSilent(s.now, "l-a")
+	}
+	if heard, silent := s.Count(); heard != 0 || silent != 1 {
+		t.Errorf("%d heard, %d silent", heard, silent)
+	}
+}
+
+func TestWhoSpeaksWithoutALeaseIsNotJudgedByIt(t *testing.T) {
+	s := tells(t)
+	s.renews("a")
+	s.renews("b")
+	if s.MarkAlive("l-a") || s.MarkAlive("l-c") {
+		t.Error("one was silent who was not")
+	}
+	s.pass(usualDuration)
+	s.MarkSilent(s.now, "l-a")
+	s.MarkSilent(s.now, "l-b")
+	if !s.MarkAlive("l-a") || !s.MarkAlive("l-b") {
+		t.Error("one was not silent who was")
+	}
+	s.pass(unbroken)
+	s.silent()
+	if heard, silent := s.Count(); heard != 2 || silent != 0 || s.DueAgain(s.now) != nil {
+		t.Errorf("%d heard, %d silent, unseen %v", heard, silent, s.DueAgain(s.now))
+	}
+	s.LeaseGone("l-b")
+	if heard, silent := s.Count(); heard != 1 || silent != 0 {
+		t.Errorf("%d heard, %d silent: who has no Lease is not on the roll", heard, silent)
+	}
+	if !s.renews("a") {
+		t.Error("one who renews again is not back")
+	}
+	s.pass(usualDuration)
+	s.silent("a")
+}
+
+func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", UID: "1", Renewed: noon, Duration: usualDuration}
+	s.Renewed(s.now, lease)
+	s.pass(4 * time.Minute)
+	s.LeaseGone("l-a")
+	s.Renewed(s.now, lease)
+	s.pass(2 * time.Minute)
+	s.silent()
+	lease.UID = "2" // another node of that name
+	s.Renewed(s.now, lease)
+	s.pass(5 * time.Minute)
+	s.silent()
+	s.pass(time.Minute)
+	s.silent("a")
+	s.Postpone("l-a", s.now.Add(time.Minute))
+	s.silent()
+	s.pass(time.Minute)
+	s.silent("a")
+}
+
+// A roll against one that keeps the whole story and judges it anew every time.
+func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
+	const patience = 4 * time.Minute
+	calls, vouches, looks := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		type event struct {
+			at   time.Time
+			what string
+			of   int
+		}
+		var story []event
+		roll, now, beats := NewTracker(), noon, 0
+		names := []string{"l-0", "l-1", "l-2"}
+		lasts := func(of int) time.Duration { return time.Duration(of+2) * time.Minute }
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 150).Draw(t, "seconds")) * time.Second)
+			e := event{now, rapid.SampledFrom([]string{"renew", "renew", "again", "look", "look", "look", "doubt", "lose", "call", "call", "vouch", "vouch"}).Draw(t, "what"), rapid.IntRange(0, 2).Draw(t, "of")}
+			name := names[e.of]
+			known, gone, there := roll.Get(name)
+			switch e.what {
+			case "renew":
+				beats++
+				roll.Renewed(now, Lease{Name: name, Node: "n", Renewed: noon.Add(time.Duration(beats)), Duration: lasts(e.of)})
+			case "again":
+				if !there || gone {
+					continue
+				}
+				roll.Renewed(now, known)
+			case "look": // at which all Leases are there that were
+				for _, name := range names {
+					if is, gone, there := roll.Get(name); there && !gone {
+						roll.Unchanged([]byte(name), []byte(is.Version))
+					}
+				}
+				roll.Listed(now, patience)
+			case "doubt":
+				roll.ExtendAll(now)
+			case "lose":
+				roll.LeaseGone(name)
+			case "call":
+				if !roll.IsDue(name, now) {
+					continue
+				}
+				roll.MarkSilent(now, name)
+				calls++
+			case "vouch":
+				if !roll.MarkAlive(name) {
+					continue
+				}
+				vouches++
+			}
+			story = append(story, e)
+			due, unseen := roll.Due(now), roll.DueAgain(now)
+			looks += len(unseen)
+			for of, name := range names {
+				var heard, sound, looked, call time.Time
+				var called, vouched, lost bool
+				for _, e := range story {
+					switch {
+					case e.what == "renew" && e.of == of:
+						heard, called, vouched, lost = e.at, false, false, false
+					case e.what == "call" && e.of == of:
+						called, call = true, e.at
+					case e.what == "vouch" && e.of == of:
+						called, vouched = false, true
+					case e.what == "lose" && e.of == of:
+						lost = true
+					case e.what == "look":
+						if sound.IsZero() || e.at.Sub(looked) > patience {
+							sound = e.at
+						}
+						looked = e.at
+					case e.what == "doubt":
+						sound = e.at
+					}
+				}
+				silent := !heard.IsZero() && !called && !vouched && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
+				if silent != slices.Contains(due, name) {
+					t.Fatalf("%s is silent: %t; due are %v", name, silent, due)
+				}
+				again := called && !lost && now.Sub(call) >= min(call.Sub(heard), time.Hour)
+				if again != slices.Contains(unseen, name) {
+					t.Fatalf("%s is to be looked at: %t; those are %v", name, again, unseen)
+				}
+			}
+		}
+	})
+	t.Logf("%d were called silent, %d of them vouched for, %d looked at again", calls, vouches, looks)
+	if calls == 0 || vouches == 0 || looks == 0 {
+		t.Error("that has to happen, or this test looks at nothing")
+	}
+}
+
+func TestARenewalAllocatesNothing(t *testing.T) {
+	s := tells(t)
+	lease := Lease{Name: "l-a", Node: "a", UID: "u", Duration: time.Minute}
+	if allocations := testing.AllocsPerRun(100, func() {
+		lease.Renewed = lease.Renewed.Add(time.Second)
+		s.Renewed(s.now, lease)
+	}); allocations > 0 {
+		t.Errorf("a renewal takes %.0f allocations", allocations)
+	}
+}

@@ -1,0 +1,113 @@
+package aggregate_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/aggregate"
+	"github.com/resourcestack/autohealer/internal/finding"
+)
+
+func at(second int) time.Time { return time.Unix(int64(second), 0) }
+
+func TestEnter(t *testing.T) {
+	var c aggregate.Aggregate
+	for _, step := range []struct {
+		name, from string
+		condition  finding.Condition
+		gone       string
+		want       finding.Report
+	}{
+		{"the first word counts", "a", finding.Condition{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Fine", Since: at(1)}}}},
+		{"another that says the same changes nothing", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "AlsoFine", Since: at(2)}, "", finding.Report{}},
+		{"sick if one says so", "b", finding.Condition{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "Sick", Since: at(3)}}}},
+		{"the one that has said so longest is heard", "a", finding.Condition{Type: "X", Status: catalog.True, Reason: "SickToo", Since: at(4)}, "", finding.Report{}},
+		{"the next one when that is well", "b", finding.Condition{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.True, Reason: "SickToo", Since: at(4)}}}},
+		{"not known if one cannot look", "a", finding.Condition{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}, "",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.Unknown, Reason: "Blind", Since: at(6)}}}},
+		{"what one keeps no longer the other does", "a", finding.Condition{}, "X",
+			finding.Report{Conditions: []finding.Condition{{Type: "X", Status: catalog.False, Reason: "Well", Since: at(5)}}}},
+		{"gone when nobody keeps it", "b", finding.Condition{}, "X", finding.Report{Gone: []string{"X"}}},
+		{"and gone once", "b", finding.Condition{}, "X", finding.Report{}},
+	} {
+		var r finding.Report
+		if step.gone != "" {
+			r.Gone = []string{step.gone}
+		} else {
+			r.Conditions = []finding.Condition{step.condition}
+		}
+		if diff := cmp.Diff(step.want, c.Add(step.from, r)); diff != "" {
+			t.Errorf("%s:\n%s", step.name, diff)
+		}
+	}
+	if left := c.Conditions(); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// Whoever only follows the changes knows what the chart does.
+func TestTheChangesAddUpToTheChart(t *testing.T) {
+	sick := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var c aggregate.Aggregate
+		followed := map[string]finding.Condition{}
+		for i := range rapid.IntRange(1, 30).Draw(t, "steps") {
+			from := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "from")
+			kind := rapid.SampledFrom([]string{"X", "Y"}).Draw(t, "type")
+			r := finding.Report{Events: []finding.Event{{ID: strconv.Itoa(i)}}}
+			if rapid.IntRange(0, 3).Draw(t, "gone") == 0 {
+				r.Gone = []string{kind}
+			} else {
+				r.Conditions = []finding.Condition{{
+					Type: kind, Status: rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown}).Draw(t, "status"),
+					Reason: from, Since: at(rapid.IntRange(0, 5).Draw(t, "since")),
+				}}
+			}
+			out := c.Add(from, r)
+			if len(out.Events) != 1 {
+				t.Fatalf("%d events came out of one", len(out.Events))
+			}
+			for _, kind := range out.Gone {
+				if _, was := followed[kind]; !was {
+					t.Fatalf("%s is gone that was not there", kind)
+				}
+				delete(followed, kind)
+			}
+			for _, condition := range out.Conditions {
+				if followed[condition.Type] == condition {
+					t.Fatalf("a change of %s is told that is none", condition.Type)
+				}
+				followed[condition.Type] = condition
+				if condition.Status == catalog.True {
+					sick++
+				}
+			}
+			var want []finding.Condition
+			for _, condition := range followed {
+				want = append(want, condition)
+			}
+			slices.SortFunc(want, func(a, b finding.Condition) int {
+				if a.Type < b.Type {
+					return -1
+				}
+				return 1
+			})
+			if got := c.Conditions(); !slices.Equal(want, got) {
+				t.Fatalf("the chart says %v, its changes %v", got, want)
+			}
+		}
+	})
+	t.Logf("saw %d changes to sick", sick)
+	if sick == 0 {
+		t.Error("no condition was ever sick: this test looks at nothing")
+	}
+}

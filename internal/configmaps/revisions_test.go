@@ -1,0 +1,198 @@
+package configmaps_test
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// file returns a file with one set of that type.
+func file(kind string) string {
+	return strings.ReplaceAll("type: ConditionSets\nconditionSets:\n- {type: KIND, effect: NoSchedule, taintKey: example.com/KIND, conditions: [{ConditionType: KIND, conditionStatus: true}]}\n", "KIND", kind)
+}
+
+func TestShelf(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// pinned returns a ConfigMap in a namespace of its own.
+	pinned := func(t *testing.T, name string) *corev1.ConfigMap {
+		t.Helper()
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shelf-"}}
+		if err := c.Create(t.Context(), ns); err != nil {
+			t.Fatal(err)
+		}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: name}, Data: map[string]string{"sets.yaml": file("A"), "other": "x"}}
+		if err := c.Create(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	version := func(t *testing.T, m *corev1.ConfigMap, kind string) *configmaps.Version {
+		t.Helper()
+		m.Data["sets.yaml"] = file(kind)
+		v, err := configmaps.Read(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	// revisions returns the numbers of all that there are.
+	revisions := func(t *testing.T, namespace string) (numbers []int64) {
+		t.Helper()
+		var list appsv1.ControllerRevisionList
+		if err := c.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.Items {
+			numbers = append(numbers, r.Revision)
+		}
+		return numbers
+	}
+	// finds says what whoever comes next finds.
+	finds := func(t *testing.T, m *corev1.ConfigMap, kind string) configmaps.Stored {
+		t.Helper()
+		all, err := configmaps.NewRevisionStore(c, m.Namespace).List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := all[m.UID]
+		if kept.Version == nil || !kept.Version.Same(version(t, m, kind)) {
+			t.Fatalf("found %+v, want %s", kept, kind)
+		}
+		if sets, err := configmaps.NewRevisionStore(c, m.Namespace).InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
+			t.Errorf("in force are %v: %v", sets, err)
+		}
+		set := kept.Version.Sets[0]
+		if set.Name != m.Name+"/sets.yaml/"+kind || set.UID != m.UID || !set.CreationTimestamp.Equal(&m.CreationTimestamp) {
+			t.Errorf("the set is %+v", set.ObjectMeta)
+		}
+		return kept
+	}
+
+	t.Run("finds again what was kept, and keeps one", func(t *testing.T) {
+		m := pinned(t, strings.Repeat("long.", 50)+"abc")
+		shelf, neighbour := configmaps.NewRevisionStore(c, m.Namespace), configmaps.NewRevisionStore(c, m.Namespace)
+		var kept configmaps.Stored
+		for _, kind := range []string{"A", "B", "A"} {
+			if kept, err = shelf.Store(t.Context(), kept, version(t, m, kind)); err != nil {
+				t.Fatal(err)
+			}
+			finds(t, m, kind)
+			for range 2 { // who looks often reads a revision once, and sees the next one all the same
+				if sets, err := neighbour.InForce(t.Context()); err != nil || len(sets) != 1 || sets[0].Spec.Type != kind {
+					t.Errorf("the neighbour finds %v: %v", sets, err)
+				}
+			}
+		}
+		if got := revisions(t, m.Namespace); len(got) != 1 || got[0] != 3 {
+			t.Errorf("revisions %v, want the third alone", got)
+		}
+		var list appsv1.ControllerRevisionList
+		if err := c.List(t.Context(), &list, client.InNamespace(m.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+		if owner := list.Items[0].OwnerReferences; len(owner) != 1 || owner[0].UID != m.UID || owner[0].Kind != "ConfigMap" {
+			t.Errorf("it is owned by %v", owner)
+		}
+		if strings.Contains(string(list.Items[0].Data.Raw), "other") {
+			t.Errorf("it keeps what was not read: %s", list.Items[0].Data.Raw)
+		}
+		if err := neighbour.Delete(t.Context(), m.UID); err != nil { // who knows nothing of it
+			t.Fatal(err)
+		}
+		if got := revisions(t, m.Namespace); len(got) != 0 {
+			t.Errorf("revisions %v after all was cleared", got)
+		}
+	})
+
+	t.Run("of two that a crash left the higher counts", func(t *testing.T) {
+		m := pinned(t, "policies")
+		shelf := configmaps.NewRevisionStore(c, m.Namespace)
+		first, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Another who does not know of the first, and whose deletion never came.
+		var list appsv1.ControllerRevisionList
+		if err := c.List(t.Context(), &list, client.InNamespace(m.Namespace)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := shelf.Store(t.Context(), first, version(t, m, "B")); err != nil {
+			t.Fatal(err)
+		}
+		left := list.Items[0].DeepCopy()
+		left.ResourceVersion, left.UID = "", ""
+		if err := c.Create(t.Context(), left); err != nil {
+			t.Fatal(err)
+		}
+		kept := finds(t, m, "B")
+		if kept.HasOneRevision() {
+			t.Error("two revisions are called tidy")
+		}
+		if kept, err = shelf.Store(t.Context(), kept, version(t, m, "B")); err != nil || !kept.HasOneRevision() {
+			t.Errorf("after keeping the same again: %+v, %v", kept, err)
+		}
+		if got := revisions(t, m.Namespace); len(got) != 1 || got[0] != 2 {
+			t.Errorf("revisions %v, want the second alone", got)
+		}
+	})
+
+	t.Run("two who lead at once lose nothing", func(t *testing.T) {
+		m := pinned(t, "policies")
+		shelf := configmaps.NewRevisionStore(c, m.Namespace)
+		before, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "A"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := shelf.Store(t.Context(), configmaps.Stored{}, version(t, m, "B")); err != nil {
+			t.Fatal(err)
+		}
+		finds(t, m, "B")
+		// One whose answer was lost says the same again.
+		if _, err := shelf.Store(t.Context(), before, version(t, m, "B")); err != nil {
+			t.Fatal(err)
+		}
+		finds(t, m, "B")
+		if got := revisions(t, m.Namespace); len(got) != 1 {
+			t.Errorf("revisions %v", got)
+		}
+	})
+
+	t.Run("knows what is not its own, or not right", func(t *testing.T) {
+		m := pinned(t, "policies")
+		owner := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: m.Name, UID: m.UID}}
+		for name, r := range map[string]*appsv1.ControllerRevision{
+			"of-a-daemonset": {ObjectMeta: metav1.ObjectMeta{OwnerReferences: owner}},
+			"bad":            {ObjectMeta: metav1.ObjectMeta{OwnerReferences: owner, Labels: map[string]string{configmaps.RevisionLabel: "true"}}},
+		} {
+			r.Name, r.Namespace, r.Data = name, m.Namespace, runtime.RawExtension{Raw: []byte(`{"metadata": {"name": "another"}}`)}
+			if err := c.Create(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shelf := configmaps.NewRevisionStore(c, m.Namespace)
+		all, err := shelf.List(t.Context())
+		kept := all[m.UID]
+		if err != nil || len(all) != 1 || kept.Version != nil || kept.Err == nil || !strings.Contains(kept.Err.Error(), "ControllerRevision bad cannot be read") {
+			t.Fatalf("found %+v: %v", all, err)
+		}
+		if _, err := shelf.Store(t.Context(), kept, version(t, m, "A")); err != nil {
+			t.Fatal(err)
+		}
+		finds(t, m, "A")
+		if got := revisions(t, m.Namespace); len(got) != 2 { // that of the DaemonSet
+			t.Errorf("revisions %v", got)
+		}
+	})
+}

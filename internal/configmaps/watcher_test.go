@@ -1,0 +1,309 @@
+package configmaps_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// gate stands before the API server, counts what passes and lets some of it not.
+type gate struct {
+	held                    chan struct{} // nothing comes out of a watch before it is closed; nil holds nothing
+	lists, watches          atomic.Int64
+	listClosed, watchClosed atomic.Bool
+}
+
+func (g *gate) before(c client.WithWatch) client.WithWatch {
+	pass := func(count *atomic.Int64, closed *atomic.Bool, verb string) error {
+		count.Add(1)
+		if closed.Load() {
+			return apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "", fmt.Errorf("no right to %s", verb))
+		}
+		return nil
+	}
+	return interceptor.NewClient(c, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := pass(&g.lists, &g.listClosed, "list"); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) (watch.Interface, error) {
+			if err := pass(&g.watches, &g.watchClosed, "watch"); err != nil {
+				return nil, err
+			}
+			w, err := c.Watch(ctx, list, options...)
+			if err != nil || g.held == nil {
+				return w, err
+			}
+			events := make(chan watch.Event)
+			late := watch.NewProxyWatcher(events)
+			go func() {
+				defer w.Stop()
+				select {
+				case <-g.held:
+				case <-late.StopChan():
+					return
+				}
+				for event := range w.ResultChan() {
+					select {
+					case events <- event:
+					case <-late.StopChan():
+						return
+					}
+				}
+			}()
+			return late, nil
+		},
+	})
+}
+
+// journal is a log that can be read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(line)
+}
+
+func (j *journal) count(words string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Count(j.text.String(), words)
+}
+
+func eventually(t *testing.T, what string, wrong func() error) {
+	t.Helper()
+	const patience = 30 * time.Second
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if err = wrong(); err == nil {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: %v", what, err)
+}
+
+// missing says how the types of sets differ from those that are wanted.
+func missing(sets []*v1alpha1.ConditionSet, want ...string) error {
+	var got []string
+	for _, set := range sets {
+		got = append(got, set.Spec.Type)
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		return fmt.Errorf("in force are %v, want %v", got, want)
+	}
+	return nil
+}
+
+func TestLookout(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	direct, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// world is a namespace with a shelf, and a lookout that stands behind a gate.
+	type world struct {
+		gate    gate
+		log     journal
+		shelf   *configmaps.RevisionStore
+		lookout *configmaps.RevisionWatcher
+		space   string
+	}
+	newWorld := func(t *testing.T) *world {
+		t.Helper()
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "lookout-"}}
+		if err := direct.Create(t.Context(), ns); err != nil {
+			t.Fatal(err)
+		}
+		w := &world{space: ns.Name, shelf: configmaps.NewRevisionStore(direct, ns.Name)}
+		w.lookout = configmaps.NewRevisionWatcher(w.gate.before(direct), ns.Name, slog.New(slog.NewTextHandler(&w.log, nil)))
+		return w
+	}
+	start := func(t *testing.T, w *world) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := w.lookout.Start(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(running.Wait)
+		t.Cleanup(cancel)
+	}
+	keep := func(t *testing.T, w *world, name, kind string, before configmaps.Stored) (*corev1.ConfigMap, configmaps.Stored) {
+		t.Helper()
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.space, Name: name}}
+		if err := direct.Get(t.Context(), client.ObjectKeyFromObject(m), m); apierrors.IsNotFound(err) {
+			err = direct.Create(t.Context(), m)
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		m.Data = map[string]string{"sets.yaml": file(kind)}
+		version, err := configmaps.Read(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept, err := w.shelf.Store(t.Context(), before, version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, kept
+	}
+	sees := func(t *testing.T, w *world, want ...string) {
+		t.Helper()
+		eventually(t, "the lookout", func() error {
+			sets, err := w.lookout.InForce(t.Context())
+			if err != nil {
+				return err
+			}
+			return missing(sets, want...)
+		})
+	}
+	// asks returns how many calls a question costs.
+	asks := func(t *testing.T, w *world) int64 {
+		t.Helper()
+		before := w.gate.lists.Load()
+		if _, err := w.lookout.InForce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return w.gate.lists.Load() - before
+	}
+	watches := func(t *testing.T, w *world) {
+		t.Helper()
+		eventually(t, "the watch", func() error {
+			if got := asks(t, w); got > 0 {
+				return fmt.Errorf("a question costs %d lists", got)
+			}
+			return nil
+		})
+	}
+
+	t.Run("sees what comes and goes without asking", func(t *testing.T) {
+		w := newWorld(t)
+		_, one := keep(t, w, "one", "A", configmaps.Stored{})
+		if got := asks(t, w); got != 1 {
+			t.Errorf("a question before the start costs %d lists, want 1", got)
+		}
+		sees(t, w, "A")
+		start(t, w)
+		watches(t, w)
+		before := w.gate.lists.Load()
+		sees(t, w, "A")
+		keep(t, w, "one", "B", one)
+		sees(t, w, "B")
+		other, _ := keep(t, w, "two", "C", configmaps.Stored{})
+		sees(t, w, "B", "C")
+		if err := w.shelf.Delete(t.Context(), other.UID); err != nil {
+			t.Fatal(err)
+		}
+		sees(t, w, "B")
+		if got := w.gate.lists.Load(); got != before {
+			t.Errorf("the API server was asked %d times", got-before)
+		}
+		if sets, err := w.lookout.Fresh(t.Context()); err != nil || missing(sets, "B") != nil || w.gate.lists.Load() != before+1 {
+			t.Errorf("a fresh look brings %v, %v after %d lists", sets, err, w.gate.lists.Load()-before)
+		}
+		if w.log.count("level=WARN") > 0 {
+			t.Errorf("it complains: %s", w.log.text.String())
+		}
+	})
+
+	t.Run("asks while it may not watch, and says so once", func(t *testing.T) {
+		w := newWorld(t)
+		w.gate.watchClosed.Store(true)
+		_, one := keep(t, w, "one", "A", configmaps.Stored{})
+		start(t, w)
+		eventually(t, "several tries", func() error {
+			if got := w.gate.watches.Load(); got < 5 {
+				return fmt.Errorf("%d so far", got)
+			}
+			return nil
+		})
+		// It must be right at once: nobody would tell of a change.
+		for _, kind := range []string{"B", "A", "C"} {
+			_, one = keep(t, w, "one", kind, one)
+			sets, err := w.lookout.InForce(t.Context())
+			if err == nil {
+				err = missing(sets, kind)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if got := w.log.count("not watched"); got != 1 {
+			t.Errorf("it says so %d times: %s", got, w.log.text.String())
+		}
+		w.gate.watchClosed.Store(false)
+		watches(t, w)
+		keep(t, w, "one", "D", one)
+		sees(t, w, "D")
+	})
+
+	t.Run("takes no silence for an answer", func(t *testing.T) {
+		w := newWorld(t)
+		w.gate.held = make(chan struct{})
+		keep(t, w, "one", "A", configmaps.Stored{})
+		start(t, w)
+		eventually(t, "the watch", func() error {
+			if w.gate.watches.Load() == 0 {
+				return errors.New("none so far")
+			}
+			return nil
+		})
+		for range 20 {
+			if sets, err := w.lookout.InForce(t.Context()); err != nil || missing(sets, "A") != nil {
+				t.Fatalf("it finds %v, %v", sets, err)
+			}
+		}
+		close(w.gate.held)
+		watches(t, w)
+		sees(t, w, "A")
+	})
+
+	t.Run("knows of none while it may not even list", func(t *testing.T) {
+		w := newWorld(t)
+		w.gate.watchClosed.Store(true)
+		w.gate.listClosed.Store(true)
+		keep(t, w, "one", "A", configmaps.Stored{})
+		for range 3 {
+			if sets, err := w.lookout.InForce(t.Context()); err != nil || len(sets) > 0 {
+				t.Errorf("it finds %v, %v", sets, err)
+			}
+		}
+		if got := w.log.count("without the sets in ConfigMaps"); got != 1 {
+			t.Errorf("it says so %d times: %s", got, w.log.text.String())
+		}
+		w.gate.listClosed.Store(false)
+		sees(t, w, "A")
+	})
+}

@@ -1,0 +1,419 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
+)
+
+const (
+	// statusEvery is how often the status of a set may change: people read it.
+	statusEvery = time.Second
+	// statusLook is how often it is looked whose status has to.
+	statusLook = 200 * time.Millisecond
+	// statusRetry is the wait after a status that could not be written.
+	statusRetry = 5 * time.Second
+	// countsStay is how long the counts of a set that is gone can be read: a few
+	// times as long as anybody waits between two looks.
+	countsStay = 15 * time.Minute
+)
+
+// conditionSet is a ConditionSet and what has come of it.
+type conditionSet struct {
+	findings
+	set  *v1alpha1.ConditionSet
+	rule triage.Rule
+
+	inForce     *v1alpha1.ConditionSet // the version that is followed; nil if none is
+	unjudged    bool                   // there is no verdict on this version yet
+	inherited   bool                   // this reign has found the version, and seen no change of it
+	problems    []validate.Problem     // why it is not followed
+	err         error                  // the same in words
+	awaitsNodes bool                   // it would be, if nodes reported something else
+	proof       proof                  // what it lacks until it is followed without a hold
+	unclear     map[string]taintID     // nodes with a taint that it may have placed, but no record proves it
+
+	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
+	version string                      // of the object that it was last stored in
+	writing bool
+	mayFrom time.Time    // when it may be written next
+	trouble writeFailure // of the last time
+}
+
+// isInAPI says whether the set is an object of its own, and has a status. It is
+// not if it is written in a ConfigMap.
+func (p *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(p.set) == nil }
+
+func setRule(name string) triage.RuleID {
+	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
+}
+
+// setOf returns the set that a rule was compiled from, nil if it is gone.
+func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
+	if pol := l.sets[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
+		return pol.set
+	}
+	return nil
+}
+
+// followSet takes over a set that is new or has changed. Whether it is followed is
+// found out later in the round, when nodes and other sets are known.
+func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
+	pol := l.sets[set.Name]
+	if pol == nil {
+		pol = &conditionSet{findings: findings{nodes: map[string]triage.Reason{}}}
+		l.sets[set.Name] = pol
+		delete(l.retiredRules, setRule(set.Name))
+	}
+	isSame := pol.set != nil && pol.set.UID == set.UID
+	// An annotation is no part of a generation.
+	known := isSame && pol.set.Generation == set.Generation &&
+		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
+	if !isSame || !olderVersion(set.ResourceVersion, pol.version) {
+		pol.status = set.Status
+	}
+	if !isSame {
+		pol.inForce = nil
+	}
+	pol.set, pol.stale = set, true
+	l.lookAtStatuses(now)
+	if !known {
+		pol.unjudged, pol.inherited, l.validation.due = true, !l.loaded, true
+	}
+}
+
+func (l *loop) removeSet(now time.Time, name string) {
+	if l.sets[name] == nil {
+		return
+	}
+	delete(l.sets, name)
+	l.validation.due = true
+	l.core.RemoveRule(now, setRule(name))
+	l.cfg.Metrics.forgetSet(name)
+	l.retire(now, setRule(name))
+	l.cfg.Logger.Info("set gone", "conditionSet", name)
+}
+
+// retire lets the counts of a set that is gone go too, once nothing has been
+// counted for a while. A counter that vanishes with its set misleads nobody: what
+// is asked of counters is how much they have grown, and everybody who looks has
+// seen the last of it. One that comes back later, because a taint was stuck on a
+// node, begins at zero and is counted from there.
+func (l *loop) retire(now time.Time, rule triage.RuleID) {
+	if l.retiredRules == nil {
+		l.retiredRules = map[triage.RuleID]time.Time{}
+	}
+	l.retiredRules[rule] = now.Add(countsStay)
+}
+
+// forgetRetired forgets what nobody counts any more, and returns when it will.
+func (l *loop) forgetRetired(now time.Time) (due time.Time) {
+	for rule, at := range l.retiredRules {
+		if now.Before(at) {
+			due = earliest(due, at)
+			continue
+		}
+		l.cfg.Metrics.forgetCounts(rule)
+		delete(l.retiredRules, rule)
+	}
+	return due
+}
+
+// findings are what a policy has to say about which nodes.
+type findings struct {
+	nodes map[string]triage.Reason
+	stale bool // the status that is stored may not be what it should be
+}
+
+// findingsOf returns those of a rule, nil if there is no such policy any more.
+func (l *loop) findingsOf(rule triage.RuleID) *findings {
+	if pol := l.sets[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
+		return &pol.findings
+	}
+	if c := l.checkOf(rule); c != nil {
+		return &c.findings
+	}
+	if r := l.repairs.followed[rule]; r != nil {
+		return &r.findings
+	}
+	return nil
+}
+
+// noteFindings keeps for every policy what it has to say about which node.
+func (l *loop) noteFindings(now time.Time, p *nodeState, findings []triage.Reason) {
+	if len(p.findings) == 0 && len(findings) == 0 {
+		return
+	}
+	name := p.node.Name
+	for _, was := range p.findings {
+		if of := l.findingsOf(was.Rule); of != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
+			delete(of.nodes, name)
+			of.stale = true
+		}
+	}
+	for _, is := range findings {
+		if of := l.findingsOf(is.Rule); of != nil && of.nodes[name] != is {
+			of.nodes[name] = is
+			of.stale = true
+		}
+	}
+	p.findings = findings
+	l.lookAtStatuses(now)
+}
+
+// restate has the sets tell anew what they have to say about a node: not that has
+// changed, but what is on the node or on its way there.
+func (l *loop) restate(now time.Time, p *nodeState) {
+	for _, finding := range p.findings {
+		if of := l.findingsOf(finding.Rule); of != nil {
+			of.stale = true
+			l.lookAtStatuses(now)
+		}
+	}
+}
+
+// lookAtStatuses asks for a look at the statuses, now if the last one is long ago. One
+// that is due later anyway may be about something else.
+func (l *loop) lookAtStatuses(now time.Time) {
+	at := l.statusLast.Add(statusLook)
+	if at.Before(now) {
+		at = now
+	}
+	l.statusAt = earliest(l.statusAt, at)
+}
+
+// writeStatuses brings the statuses up to date, and returns when to look again.
+func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
+	if l.statusAt.IsZero() || now.Before(l.statusAt) {
+		return l.statusAt
+	}
+	l.statusAt, l.statusLast = time.Time{}, now
+	for name, pol := range l.sets {
+		counts, _ := l.core.Population(setRule(name))
+		l.cfg.Metrics.population(name, counts, l.countNodes(pol), pol.err == nil && !pol.withholds())
+		if !pol.isInAPI() {
+			continue
+		}
+		if !pol.stale && pol.status.Selected == clamp(counts.Selected) {
+			continue
+		}
+		switch {
+		case pol.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
+			continue
+		case now.Before(pol.mayFrom):
+			l.statusAt = earliest(l.statusAt, pol.mayFrom)
+			continue
+		}
+		pol.stale, pol.mayFrom = false, now.Add(statusEvery)
+		if status := l.statusOf(pol, counts); !equality.Semantic.DeepEqual(status, pol.status) {
+			l.sendStatus(ctx, name, pol, status)
+		}
+	}
+	l.writeCheckStatuses(ctx, now)
+	l.writePolicyStatuses(ctx, now)
+	return l.statusAt
+}
+
+// statusResult is what became of a status.
+type statusResult struct {
+	name    string
+	policy  *conditionSet
+	status  v1alpha1.ConditionSetStatus
+	version string
+	err     error
+}
+
+func (l *loop) sendStatus(ctx context.Context, name string, pol *conditionSet, status v1alpha1.ConditionSetStatus) {
+	pol.writing = true
+	l.statusWritesRunning++
+	l.requests.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		version, err := l.write.Status(ctx, name, status)
+		l.statusResults <- statusResult{name, pol, status, version, err}
+	})
+}
+
+func (l *loop) handleStatusResult(o statusResult) {
+	l.statusWritesRunning--
+	o.policy.writing = false
+	l.lookAtStatuses(time.Now())
+	l.cfg.Metrics.wrote("conditionsets/status", treat.Classify(o.err))
+	switch {
+	case o.err == nil:
+		o.policy.status, o.policy.version = o.status, o.version
+		o.policy.trouble = writeFailure{}
+	case apierrors.IsNotFound(o.err): // the watch will tell
+	default:
+		o.policy.stale, o.policy.mayFrom = true, time.Now().Add(statusRetry)
+		if o.policy.trouble.add(treat.Classify(o.err), o.err) {
+			l.cfg.Logger.Warn("status not written", "conditionSet", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		}
+	}
+}
+
+// nodeCounts counts what has come of a set.
+type nodeCounts struct {
+	tainted, heldBack, superseded int
+}
+
+// countNodes counts what is on the nodes, not what is on its way there.
+func (l *loop) countNodes(pol *conditionSet) (t nodeCounts) {
+	for name, reason := range pol.nodes {
+		switch effect := l.nodeStates[name].hasTaint(reason.Rule); {
+		case reason.Code == triage.Superseded:
+			t.superseded++
+		case effect == 0 || pol.err != nil:
+		case effect < pol.rule.Response.Taint.Effect:
+			t.heldBack++
+		default:
+			t.tainted++
+		}
+	}
+	return t
+}
+
+// hasTaint returns the effect of a rule's taint on the node, 0 if there is none.
+func (p *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
+	if p == nil {
+		return 0
+	}
+	for _, t := range p.ours {
+		if t.Rule == rule {
+			effect = max(effect, t.Effect)
+		}
+	}
+	return effect
+}
+
+// hasForeignTaint says whether the node has the taint that a reason speaks of, and
+// nobody of ours has placed it.
+func (p *nodeState) hasForeignTaint(reason triage.Reason) bool {
+	return slices.ContainsFunc(p.node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == reason.Key && string(t.Effect) == reason.Effect.String()
+	}) && !slices.ContainsFunc(p.ours, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
+}
+
+// setMessage tells a reason, and if the taint that it speaks of is not on the node as
+// ours, why not.
+func (l *loop) setMessage(name string, reason triage.Reason) string {
+	p := l.nodeStates[name]
+	if p == nil || reason.Key == "" || reason.Code == triage.DryRun {
+		return reason.String()
+	}
+	isThere := p.hasTaint(reason.Rule) == reason.Effect
+	complaint := p.refusalsReported[reason.Rule].words
+	switch {
+	case isThere && complaint != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
+		return reason.String() + "; " + complaint
+	case isThere:
+		return reason.String()
+	case reason.Code == triage.Tainted && reason.Foreign > 0:
+		return reason.String()
+	case p.hasForeignTaint(reason):
+		return reason.String() + "; the node already has this taint, set by another component"
+	case p.failure.tries > 0:
+		return reason.String() + "; not written yet: " + p.failure.text
+	case p.stage == awaitingLedger && l.ledger.trouble.tries > 0:
+		return reason.String() + "; not written yet: " + l.ledger.trouble.text
+	}
+	return reason.String() + "; being written"
+}
+
+// statusOf says what has come of a set.
+func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.ConditionSetStatus {
+	status := v1alpha1.ConditionSetStatus{
+		ObservedGeneration: pol.set.Generation,
+		Selected:           clamp(counts.Selected),
+		Matched:            clamp(counts.Sick),
+		Nodes:              []v1alpha1.MatchedNode{},
+		Conditions:         slices.Clone(pol.status.Conditions),
+	}
+	if pol.err == nil && counts.Cap >= 0 {
+		limit := clamp(counts.Cap)
+		status.MaxTainted = &limit
+	}
+	t := l.countNodes(pol)
+	status.Tainted, status.HeldBack, status.Superseded = clamp(t.tainted), clamp(t.heldBack), clamp(t.superseded)
+	names := slices.Collect(maps.Keys(pol.nodes))
+	slices.SortFunc(names, func(a, b string) int {
+		one, other := pol.nodes[a], pol.nodes[b]
+		return cmp.Or(cmp.Compare(one.Code, other.Code), one.Since.Compare(other.Since), cmp.Compare(a, b))
+	})
+	var heldBack triage.Reason
+	for _, name := range names {
+		reason := pol.nodes[name]
+		if heldBack.Code == 0 && reason.Code == triage.FellBack {
+			heldBack = l.today(name, reason)
+		}
+		if len(status.Nodes) < v1alpha1.MaxListedNodes {
+			reason = l.today(name, reason)
+			status.Nodes = append(status.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: l.setMessage(name, reason)})
+		}
+	}
+	l.setCondition(pol, &status, heldBack)
+	pol.judgeOwnership(&status)
+	return status
+}
+
+// today returns what a rule says of a node now: the numbers in a reason may have
+// moved since.
+func (l *loop) today(node string, reason triage.Reason) triage.Reason {
+	plan, _ := l.core.Plan(node)
+	for _, finding := range plan.Findings {
+		if finding.Rule == reason.Rule {
+			return finding
+		}
+	}
+	return reason
+}
+
+// setCondition sets the conditions of the set itself.
+func (l *loop) setCondition(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
+	accepted := metav1.Condition{
+		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
+		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
+	}
+	if pol.set.Spec.DryRun {
+		accepted.Reason, accepted.Message = "DryRun", "the set is judged, but places no taint"
+	}
+	switch {
+	case pol.err != nil:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
+	case pol.proof.refused:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.words()
+	case len(pol.proof.types) > 0:
+		accepted.Reason, accepted.Message = reasonAwaitingReports, pol.proof.words()
+		if pol.withholds() {
+			accepted.Status = metav1.ConditionFalse
+		}
+	}
+	meta.SetStatusCondition(&status.Conditions, accepted)
+	bounded := metav1.Condition{
+		Type: v1alpha1.HeldBack, Status: metav1.ConditionFalse, Reason: "NothingHeldBack",
+		Message: "no node is kept from NoExecute", ObservedGeneration: pol.set.Generation,
+	}
+	if heldBack.Code != 0 {
+		bounded.Status, bounded.Reason = metav1.ConditionTrue, heldBack.Code.String()
+		bounded.Message = fmt.Sprintf("nodes with NoSchedule instead of NoExecute: %d; %s", status.HeldBack, heldBack.String())
+	}
+	meta.SetStatusCondition(&status.Conditions, bounded)
+}
+
+// clamp turns a count into what the API holds.
+func clamp(n int) int32 { return int32(min(n, 1<<31-1)) } //nolint:gosec // bounded in the same line

@@ -1,0 +1,78 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+// Without Karpenter nobody asks for its claims all the time, and as soon as there are
+// pools somebody does.
+func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			hasPools bool
+			answer   error = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "karpenter.sh", Kind: "NodeClaim"}}
+			requests int
+		)
+		source := &dependentSource{
+			isLost: func() bool { return !hasPools },
+			source: &cache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					requests++
+					return &karpenter.NodeClaimList{}, answer
+				},
+				WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					requests++
+					return watch.NewFake(), answer
+				},
+			},
+		}
+		q := newOptionalInbox(make(chan struct{}, 1), &karpenter.NodeClaim{}, source)
+		// asks has them asked for as often as a watch that cannot be had, for a while.
+		asks := func(until time.Duration) int {
+			requests = 0
+			for begun := time.Now(); time.Since(begun) < until; pass(10 * time.Second) {
+				_, failed := q.WatchWithContext(t.Context(), metav1.ListOptions{})
+				_, err := q.ListWithContext(t.Context(), metav1.ListOptions{})
+				if !errors.Is(failed, answer) || !errors.Is(err, answer) {
+					t.Fatalf("the answers are %v and %v", failed, err)
+				}
+			}
+			return requests
+		}
+		if n := asks(time.Hour); n != int(time.Hour/absentRetry) {
+			t.Errorf("they are asked for %d times in an hour", n)
+		}
+		if is, _ := q.availability(); is != notServed {
+			t.Errorf("the answer is %d", is)
+		}
+		hasPools = true // and the claims are not served yet
+		if n := asks(time.Minute); n != 12 {
+			t.Errorf("they are asked for %d times although there are pools", n)
+		}
+		answer = nil
+		if n := asks(time.Minute); n != 12 {
+			t.Errorf("they are asked for %d times when they are there", n)
+		}
+		hasPools = false // they go first
+		if n := asks(time.Minute); n != 12 {
+			t.Errorf("they are asked for %d times while they are there", n)
+		}
+		answer = errBroken // which says nothing of whether there are any
+		if n := asks(time.Minute); n != 12 {
+			t.Errorf("they are asked for %d times while nobody can tell", n)
+		}
+	})
+}

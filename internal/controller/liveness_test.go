@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	remediationv1alpha1 "github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/repairblock"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// newLoop returns a loop that nothing has come to yet, as it is while the API
+// server is away.
+func newLoop(log *slog.Logger, announce func(treat.Event)) *loop {
+	return &loop{
+		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
+		core:         triage.New(),
+		nodeInbox:    newInbox[*corev1.Node](nil, nil),
+		setInbox:     newInbox[*v1alpha1.ConditionSet](nil, nil),
+		configMaps:   &configMapSets{inbox: newConfigMapInbox(nil), known: map[string]*configMapSet{}, hasRevisions: true},
+		checks:       checks{inbox: absent[*remediationv1alpha1.NodeHealthCheck](), medik8s: medik8sLeader{inbox: absent[*coordinationv1.Lease]()}},
+		repairs:      newRepairs(RepairConfig{}, absent[*v1alpha1.RepairPolicy](), noPools{}),
+		nodeClaims:   newNodeClaims(absent[*karpenter.NodeClaim]()),
+		leaseInbox:   absent[*coordinationv1.Lease](),
+		nodeStates:   map[string]*nodeState{},
+		sets:         map[string]*conditionSet{},
+		writeResults: make(chan writeResult, 1),
+	}
+}
+
+// noPools is a cluster without Karpenter.
+type noPools struct{}
+
+func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
+func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
+
+// absent is what is asked for where there are no health checks.
+func absent[T client.Object]() *optionalInbox[T] {
+	var sample T
+	q := newOptionalInbox(nil, sample, nil)
+	q.last = notServed
+	return q
+}
+
+// pass lets time pass for a loop in a bubble.
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
+
+func TestHealthy(t *testing.T) {
+	// within runs a loop whose announcements must be let go by the test.
+	within := func(t *testing.T, test func(c *Controller, l *loop, let chan<- struct{})) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			c, let := &Controller{}, make(chan struct{})
+			l := newLoop(slog.New(slog.DiscardHandler), func(treat.Event) { <-let })
+			l.liveness = &c.liveness
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- l.run(ctx) }()
+			test(c, l, let)
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			pass(time.Hour)
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+	}
+	t.Run("who does not lead is", func(t *testing.T) {
+		if err := (&Controller{}).Healthy(nil); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("who waits for the API server is", func(t *testing.T) {
+		within(t, func(c *Controller, _ *loop, _ chan<- struct{}) {
+			for range 1000 {
+				pass(time.Minute)
+				if err := c.Healthy(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	})
+	t.Run("who has nothing to do is", func(t *testing.T) {
+		within(t, func(c *Controller, l *loop, _ chan<- struct{}) {
+			must(t, l.nodeInbox.Replace(nil, "1"))
+			must(t, l.setInbox.Replace(nil, "1"))
+			must(t, l.configMaps.inbox.Replace(nil, "1"))
+			pass(24 * time.Hour)
+			if err := c.Healthy(nil); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			if !l.loaded {
+				t.Error("it has not even loaded")
+			}
+		})
+	})
+	t.Run("whose loop hangs is not, until it goes on", func(t *testing.T) {
+		within(t, func(c *Controller, l *loop, let chan<- struct{}) {
+			synctest.Wait() // it rests
+			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
+			l.writeResults <- writeResult{state: &nodeState{node: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
+			synctest.Wait()
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("before anything was due: %v", err)
+			}
+			pass(maxSleep + maxRound + time.Second)
+			if c.Healthy(nil) == nil {
+				t.Error("it is")
+			}
+			let <- struct{}{}
+			synctest.Wait()
+			if err := c.Healthy(nil); err != nil {
+				t.Errorf("when it goes on: %v", err)
+			}
+		})
+	})
+}

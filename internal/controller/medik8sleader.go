@@ -1,0 +1,133 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// medik8sLeaseName is what the leader of medik8s' node-healthcheck-operator holds, in
+	// whatever namespace it runs.
+	medik8sLeaseName = "e1f13584.medik8s.io"
+	// medik8sLeaseDuration is how long it lasts where it does not say so.
+	medik8sLeaseDuration = 15 * time.Second
+)
+
+// medik8sLeader is medik8s' own controller of health checks. Two that follow the same health
+// check would undo what the other does.
+type medik8sLeader struct {
+	inbox *optionalInbox[*coordinationv1.Lease]
+	// leases are those that somebody holds, by namespace.
+	leases map[string]observedLease
+}
+
+// observedLease is what is known of a lease. When it ends is told by our own clock, from
+// when its last renewal came: that of its holder may be wrong.
+type observedLease struct {
+	holder   string
+	renewed  metav1.MicroTime
+	duration time.Duration
+	until    time.Time
+	ended    bool
+}
+
+// medik8sLeases is where the leases of such a controller come from.
+func medik8sLeases(c client.WithWatch) cache.ListerWatcherWithContext {
+	byName := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, medik8sLeaseName)}
+	return sourceOf(c, func() client.ObjectList { return &coordinationv1.LeaseList{} }, byName)
+}
+
+// take takes in the leases that have changed. While they cannot be read, none ends:
+// it may be renewed all the time.
+func (p *medik8sLeader) take(now time.Time) {
+	defer p.end(now)
+	letter := p.inbox.take()
+	if letter.listVersion != "" {
+		for key := range p.leases {
+			if _, there := letter.changes[key]; !there {
+				delete(p.leases, key)
+			}
+		}
+	}
+	for key, a := range letter.changes {
+		spec := a.object.Spec
+		if a.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was given up
+			delete(p.leases, key)
+			continue
+		}
+		is := observedLease{holder: *spec.HolderIdentity}
+		if spec.RenewTime != nil {
+			is.renewed = *spec.RenewTime
+		}
+		if was, known := p.leases[key]; known && was.holder == is.holder && was.renewed.Equal(&is.renewed) {
+			continue // it was not renewed
+		}
+		is.duration = medik8sLeaseDuration
+		if spec.LeaseDurationSeconds != nil {
+			is.duration = time.Duration(*spec.LeaseDurationSeconds) * time.Second
+		}
+		is.until = a.at.Add(is.duration)
+		p.leases[key] = is
+	}
+}
+
+// end ends the tenures whose time is over, or gives all of them time if nobody can
+// tell.
+func (p *medik8sLeader) end(now time.Time) {
+	said, _ := p.inbox.availability()
+	for key, t := range p.leases {
+		switch {
+		case t.ended:
+			continue
+		case said == failing:
+			t.until = now.Add(t.duration)
+		case !now.Before(t.until):
+			t.ended = true
+		}
+		p.leases[key] = t
+	}
+}
+
+// isUnknown says whether nobody has been able to tell who holds what.
+func (p *medik8sLeader) isUnknown() (is bool, why error) {
+	said, why := p.inbox.availability()
+	return said == accessDenied || said == failing && !p.inbox.hasSynced(), why
+}
+
+// isActive says whether such a controller is at work. If nobody can tell, it may be.
+func (p *medik8sLeader) isActive() bool {
+	isUntold, _ := p.isUnknown()
+	return isUntold || !p.until().IsZero()
+}
+
+// until returns when the last lease ends that somebody still holds, zero if nobody
+// does.
+func (p *medik8sLeader) until() (end time.Time) {
+	for _, t := range p.leases {
+		if !t.ended && t.until.After(end) {
+			end = t.until
+		}
+	}
+	return end
+}
+
+// message say why the health checks are left alone.
+func (p *medik8sLeader) message() string {
+	if isUntold, err := p.isUnknown(); isUntold {
+		return fmt.Sprintf("nobody can tell whether medik8s' node-healthcheck-operator is running, so the health checks are left alone: %v", err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.leases)) {
+		if t := p.leases[key]; !t.ended {
+			return fmt.Sprintf("medik8s' node-healthcheck-operator is running (%s holds Lease %s), so the health checks are left to it; stop it, and Autohealer takes over", t.holder, key)
+		}
+	}
+	return ""
+}

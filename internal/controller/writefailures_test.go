@@ -1,0 +1,199 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// clinic is a loop whose writes a test answers itself.
+type clinic struct {
+	*loop
+	t      *testing.T
+	log    strings.Builder
+	events []treat.Event
+}
+
+// open runs a test in a clinic where no time passes but by its will.
+func open(t *testing.T, test func(*clinic)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &clinic{t: t}
+		c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
+		test(c)
+	})
+}
+
+// admit makes a patient that the loop knows.
+func (c *clinic) admit(name string) *nodeState {
+	p := &nodeState{node: named(name, "1")}
+	c.nodeStates[name] = p
+	return p
+}
+
+// answer lets a write that places a taint have an outcome.
+func (c *clinic) answer(p *nodeState, fate treat.Result, err error) {
+	change := treat.Fence(p.node, "token")
+	change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
+	c.handleWriteResult(writeResult{state: p, change: change, result: fate, err: err, version: p.node.ResourceVersion})
+	c.logSuppressed(time.Now())
+}
+
+func (c *clinic) lines(message string) int {
+	return strings.Count(c.log.String(), fmt.Sprintf("msg=%q", message))
+}
+
+var errBroken = errors.New("connection refused")
+
+func TestTroubleIsLoggedOnChange(t *testing.T) {
+	open(t, func(c *clinic) {
+		p := c.admit("a")
+		for try := range 20 {
+			c.answer(p, treat.Unknown, fmt.Errorf("port %d: %w", try, errBroken))
+		}
+		if n := c.lines("write put off"); n != 1 {
+			c.t.Errorf("the same trouble is told %d times:\n%s", n, &c.log)
+		}
+		c.answer(p, treat.Busy, errors.New("too many requests"))
+		if n := c.lines("write put off"); n != 2 {
+			c.t.Errorf("another kind of trouble is not told:\n%s", &c.log)
+		}
+		c.answer(p, treat.Made, nil)
+		c.answer(p, treat.Made, nil)
+		if n := c.lines("trouble is over"); n != 1 || !strings.Contains(c.log.String(), "node=a tries=21") {
+			c.t.Errorf("its end is told %d times:\n%s", n, &c.log)
+		}
+		if got := testutil.ToFloat64(c.cfg.Metrics.writes.WithLabelValues("nodes", "unsure")); got != 20 {
+			c.t.Errorf("%v writes without an answer are counted", got)
+		}
+	})
+}
+
+func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
+	open(t, func(c *clinic) {
+		const nodes = 1000
+		for i := range nodes {
+			c.admit(fmt.Sprintf("node-%d", i))
+		}
+		all := func(fate treat.Result, err error) {
+			for _, p := range c.nodeStates {
+				c.answer(p, fate, err)
+			}
+			pass(logEvery)
+			c.logSuppressed(time.Now())
+		}
+		for range 30 {
+			all(treat.Unknown, errBroken)
+		}
+		if lines := strings.Count(c.log.String(), "\n"); lines > maxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are being put off" nodes=%d`, nodes)) {
+			c.t.Errorf("an outage of five minutes is told in %d lines:\n%s", lines, &c.log)
+		}
+		c.log.Reset()
+		all(treat.Made, nil)
+		if got := c.log.String(); c.lines("writes are made again") != 1 || c.lines("trouble is over") != maxLogged {
+			c.t.Errorf("its end is told like this:\n%s", got)
+		}
+		if due := c.logSuppressed(time.Now()); !due.IsZero() {
+			c.t.Errorf("there is something to be told at %v although nothing happens", due)
+		}
+	})
+}
+
+func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
+	open(t, func(c *clinic) {
+		const nodes = 50
+		for i := range nodes {
+			p := c.admit(fmt.Sprintf("node-%d", i))
+			change := treat.Fence(p.node, "token")
+			change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}}}
+			change.Takes = []triage.RuleID{setRule("set")}
+			c.handleWriteResult(writeResult{state: p, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
+		}
+		pass(logEvery)
+		c.logSuppressed(time.Now())
+		if got := c.log.String(); c.lines("write refused") != maxLogged || !strings.Contains(got, fmt.Sprintf(`msg="more writes are refused" writes=%d`, nodes-maxLogged)) ||
+			c.lines("writes are made again") > 0 {
+			c.t.Errorf("refusals are told like this:\n%s", got)
+		}
+	})
+}
+
+// An admission webhook may answer with a conflict. The node has not changed, so
+// reading it again helps nobody.
+func TestConflictWithoutAChangeIsARefusal(t *testing.T) {
+	open(t, func(c *clinic) {
+		p := c.admit("a")
+		change := treat.Fence(p.node, "token")
+		change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
+		conflict := writeResult{state: p, change: change, result: treat.Stale, err: errors.New("denied the request: 409"), fresh: p.node}
+		c.handleWriteResult(conflict)
+		if c.lines("write refused") != 1 || !time.Now().Before(p.notBefore) {
+			c.t.Errorf("it is tried again at %v; the log:\n%s", p.notBefore, &c.log)
+		}
+	})
+}
+
+func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
+	open(t, func(c *clinic) {
+		p := c.admit("a")
+		forbidden, denied := errors.New("forbidden"), errors.New("denied by policy")
+		for range 50 {
+			c.answer(p, treat.Refused, forbidden)
+			pass(time.Minute)
+		}
+		if len(c.events) != 1 || !strings.Contains(c.events[0].Failure, "forbidden") {
+			c.t.Fatalf("in 50 minutes there are %d Events, want 1: %+v", len(c.events), c.events)
+		}
+		if n := c.lines("write refused"); n != 1 {
+			c.t.Errorf("it is logged %d times:\n%s", n, &c.log)
+		}
+		pass(10 * time.Minute)
+		c.answer(p, treat.Refused, forbidden)
+		if len(c.events) != 2 {
+			c.t.Errorf("after an hour there are %d Events, want 2", len(c.events))
+		}
+		c.answer(p, treat.Refused, denied)
+		if len(c.events) != 3 || !strings.Contains(c.events[2].Failure, "denied") {
+			c.t.Errorf("other words make %d Events, want 3: %+v", len(c.events), c.events)
+		}
+		c.answer(p, treat.Made, nil)
+		c.answer(p, treat.Refused, denied)
+		if len(c.events) != 5 { // one that tells of the taint, and one of the new refusal
+			c.t.Errorf("a refusal after a success is not told: %+v", c.events)
+		}
+		c.events = c.events[:3]
+		c.answer(c.admit("b"), treat.Refused, denied)
+		if len(c.events) != 4 {
+			c.t.Errorf("another node makes %d Events, want 4", len(c.events))
+		}
+	})
+}
+
+func TestRefusedWritesAreTriedLessAndLess(t *testing.T) {
+	open(t, func(c *clinic) {
+		p := c.admit("a")
+		began, tries := time.Now(), 0
+		for time.Since(began) < time.Hour {
+			c.answer(p, treat.Refused, errors.New("forbidden"))
+			tries++
+			pass(time.Until(p.notBefore))
+		}
+		if tries < 12 || tries > 30 {
+			c.t.Errorf("%d tries in an hour", tries)
+		}
+		pass(refusalHeld)
+		c.answer(p, treat.Refused, errors.New("forbidden"))
+		if wait := time.Until(p.notBefore); wait > firstRefusedRetry {
+			c.t.Errorf("an old refusal makes the next one wait for %s", wait)
+		}
+	})
+}

@@ -1,0 +1,240 @@
+// Package faultproxy carries a controller's requests to the API server, and can keep some of
+// them. It promises that what it keeps it still has when the sender is dead: it can be
+// delivered late, as a slow network would, or never. It refuses to touch what is only
+// read: a test that wants an API server to fail has the testbed's proxy for that.
+package faultproxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/internal/install"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// Proxy is where a controller's requests pass through.
+type Proxy struct {
+	kubeconfig string
+	upstream   *url.URL
+	transport  http.RoundTripper
+	forward    http.Handler
+
+	mu    sync.Mutex
+	boxes []*Held
+}
+
+// Start opens an office, which closes with the test. Its name is its own in the cluster.
+func Start(tb testing.TB, c *testbed.Cluster, name string) *Proxy {
+	tb.Helper()
+	account, err := install.Config(tb.Context(), c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o := &Proxy{}
+	if o.upstream, err = url.Parse(account.Host); err != nil {
+		tb.Fatal(err)
+	}
+	// The sender's own token goes with its letter.
+	o.transport, err = rest.TransportFor(&rest.Config{Host: account.Host, TLSClientConfig: rest.TLSClientConfig{CAData: account.CAData}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.forward = &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(o.upstream) },
+		Transport:     o.transport,
+		FlushInterval: -1, // a watch must not wait for a full buffer
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(o.serve))
+	tb.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	account.Host = server.URL
+	account.CAData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if o.kubeconfig, err = c.WriteKubeconfig(name, account); err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+// Args make a controller send everything by this office.
+func (o *Proxy) Args(more ...string) []string { return append(more, "--kubeconfig="+o.kubeconfig) }
+
+// Hold keeps the next letters that match, as many as limit says; 0 means all until the
+// box is closed or emptied.
+func (o *Proxy) Hold(match func(*Request) bool, limit int) *Held {
+	if limit == 0 {
+		limit = -1
+	}
+	b := &Held{match: match, limit: limit, moved: make(chan struct{})}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.boxes = append(o.boxes, b)
+	return b
+}
+
+func (o *Proxy) keeps(l *Request) bool {
+	o.mu.Lock()
+	boxes := o.boxes
+	o.mu.Unlock()
+	for _, b := range boxes {
+		if b.take(l) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		o.forward.ServeHTTP(w, r)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	where := *r.URL
+	where.Scheme, where.Host = o.upstream.Scheme, o.upstream.Host
+	l := &Request{
+		Method: r.Method, Path: r.URL.Path, Body: body,
+		office: o, url: where.String(), header: r.Header.Clone(), lost: make(chan struct{}), passed: make(chan struct{}),
+	}
+	if o.keeps(l) {
+		select {
+		case <-l.passed:
+		case <-l.lost:
+			panic(http.ErrAbortHandler)
+		case <-r.Context().Done():
+			panic(http.ErrAbortHandler)
+		}
+	}
+	o.forward.ServeHTTP(w, r)
+}
+
+// Request is a request that is kept.
+type Request struct {
+	Method, Path string
+	Body         []byte
+
+	office *Proxy
+	url    string
+	header http.Header
+	lost   chan struct{} // closed when the sender is to learn that its connection broke
+	passed chan struct{} // closed when the request may go its ordinary way
+	once   sync.Once
+}
+
+// Deliver lets the request take effect now. The sender, dead or alive, hears nothing of
+// it.
+func (l *Request) Deliver(ctx context.Context) (code int, err error) {
+	request, err := http.NewRequestWithContext(ctx, l.Method, l.url, bytes.NewReader(l.Body))
+	if err != nil {
+		return 0, err
+	}
+	request.Header = l.header.Clone()
+	response, err := l.office.transport.RoundTrip(request)
+	if err != nil {
+		return 0, fmt.Errorf("delivering %s %s late: %w", l.Method, l.Path, err)
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return response.StatusCode, err
+}
+
+// DeliverAll delivers letters and wants that answer to each; 0 is any.
+func DeliverAll(tb testing.TB, letters []*Request, code int) {
+	tb.Helper()
+	for _, l := range letters {
+		got, err := l.Deliver(tb.Context())
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if code != 0 && got != code {
+			tb.Errorf("%s %s was answered with %d, want %d", l.Method, l.Path, got, code)
+		}
+	}
+}
+
+// Drop breaks the sender's connection: it gets no answer, and the letter can still be
+// delivered.
+func (l *Request) Drop() { l.once.Do(func() { close(l.lost) }) }
+
+// pass sends the letter on, and the answer back.
+func (l *Request) pass() { l.once.Do(func() { close(l.passed) }) }
+
+// Held is where letters are kept.
+type Held struct {
+	match func(*Request) bool
+	limit int // how many it takes; negative when there is no limit
+
+	mu      sync.Mutex
+	letters []*Request
+	moved   chan struct{} // closed, and replaced, with every letter
+	closed  bool
+}
+
+func (b *Held) take(l *Request) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || b.limit == 0 || !b.match(l) {
+		return false
+	}
+	b.limit--
+	b.letters = append(b.letters, l)
+	close(b.moved)
+	b.moved = make(chan struct{})
+	return true
+}
+
+// Await waits until so many letters are in the box, and returns all that there are.
+func (b *Held) Await(ctx context.Context, n int) ([]*Request, error) {
+	for {
+		b.mu.Lock()
+		letters, moved := b.letters, b.moved
+		b.mu.Unlock()
+		if len(letters) >= n {
+			return letters, nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for %d letters, after %d: %w", n, len(letters), context.Cause(ctx))
+		}
+	}
+}
+
+// All returns the letters that are in the box now.
+func (b *Held) All() []*Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.letters
+}
+
+// Close keeps nothing more. What is in the box stays there, and is returned.
+func (b *Held) Close() []*Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return b.letters
+}
+
+// Release sends everything on its way, and keeps nothing more.
+func (b *Held) Release() {
+	for _, l := range b.Close() {
+		l.pass()
+	}
+}

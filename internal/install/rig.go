@@ -1,0 +1,190 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	// Namespace is where the manifests put the controller.
+	Namespace = "autohealer-system"
+	// Account is the service account that it works under.
+	Account = "autohealer-controller"
+	// User is that account as the audit log names it.
+	User = "system:serviceaccount:" + Namespace + ":" + Account
+)
+
+// manifests are applied in this order. Those of pods are not among them: the
+// programs run beside the testbed and not in it.
+var manifests = []string{"crds/*.yaml", "shared/*.yaml", "controller/*-namespace.yaml", "controller/*-rights.yaml", "controller/*-guard.yaml"}
+
+// established are the words with which kubectl waits until the custom resources are served.
+var established = []string{
+	"wait", "--for=condition=Established", "--timeout=30s",
+	"crd/conditionsets.autohealer.resourcestack.com", "crd/repairpolicies.autohealer.resourcestack.com", "crd/nodehealthchecks.remediation.medik8s.io",
+}
+
+// Install applies the manifests of the controller.
+func Install(ctx context.Context, c *testbed.Cluster) error {
+	if err := install(ctx, c, manifests); err != nil {
+		return err
+	}
+	// Of the webhook only what it keeps its certificate in: who is asked about
+	// policies is another matter.
+	secret, err := webhookText("Secret")
+	if err != nil {
+		return err
+	}
+	if _, err := c.KubectlApply(ctx, string(secret)); err != nil {
+		return fmt.Errorf("installing the Secret of deploy/%s: %w", webhookManifest, err)
+	}
+	_, err = c.Kubectl(ctx, established...)
+	return err
+}
+
+func install(ctx context.Context, c *testbed.Cluster, patterns []string) error {
+	for _, pattern := range patterns {
+		names, err := fs.Glob(deploy.Manifests, pattern)
+		if err == nil && len(names) == 0 {
+			err = errors.New("there is none")
+		}
+		if err != nil {
+			return fmt.Errorf("finding deploy/%s: %w", pattern, err)
+		}
+		for _, name := range names {
+			if err := apply(ctx, c, name); err != nil {
+				return fmt.Errorf("installing deploy/%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func apply(ctx context.Context, c *testbed.Cluster, name string) error {
+	text, err := deploy.Manifests.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	_, err = c.KubectlApply(ctx, string(text))
+	return err
+}
+
+// Options say how a controller is run.
+type Options struct {
+	// Name tells several controllers of one cluster apart. Empty means controller.
+	Name string
+	// Program is the executable; empty builds it.
+	Program string
+	// Through is what it talks to the API server through; nil means directly.
+	Through *testbed.Proxy
+	// Webhook says that it serves the admission webhooks. The API server asks
+	// only the controller that Ask was called for.
+	Webhook bool
+	// Unready says not to wait until it is ready, only until it lives.
+	Unready bool
+	// Args are added to its command line, and win.
+	Args []string
+}
+
+// Controller is the controller's program at work.
+type Controller struct {
+	*testbed.Part
+	// Metrics and Probes are the addresses of its metrics and probes.
+	Metrics, Probes string
+	// Webhook is the address of its webhooks, empty without them.
+	Webhook string
+}
+
+// Start runs a controller, and returns when it is ready. That it leads is
+// another matter.
+func Start(ctx context.Context, c *testbed.Cluster, o Options) (*Controller, error) {
+	if o.Name == "" {
+		o.Name = "controller"
+	}
+	if o.Program == "" {
+		var err error
+		if o.Program, err = Build(ctx, "cmd/autohealer-controller"); err != nil {
+			return nil, err
+		}
+	}
+	config, err := c.ServiceAccountConfig(ctx, Namespace, Account)
+	if err != nil {
+		return nil, err
+	}
+	if o.Through != nil {
+		config = o.Through.Config(config)
+	}
+	kubeconfig, err := c.WriteKubeconfig(o.Name, config)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := c.Address()
+	if err != nil {
+		return nil, err
+	}
+	probes, err := c.Address()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--namespace=" + Namespace,
+		"--metrics-bind-address=" + metrics,
+		"--health-probe-bind-address=" + probes,
+		"--log-format=text",
+	}
+	webhook := ""
+	if o.Webhook {
+		if webhook, err = c.Address(); err != nil {
+			return nil, err
+		}
+		args = append(args, "--webhook-bind-address="+webhook, "--webhook-dns-name="+loopback)
+	} else {
+		args = append(args, "--webhooks=false")
+	}
+	probe := "/readyz"
+	if o.Unready {
+		probe = "/healthz"
+	}
+	part, err := c.Run(ctx, testbed.Program{
+		Name:  o.Name,
+		Path:  o.Program,
+		Args:  append(args, o.Args...),
+		Env:   []string{"GORACE=halt_on_error=1"},
+		Ready: func(ctx context.Context) error { return answers(ctx, "http://"+probes+probe) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{Part: part, Metrics: metrics, Probes: probes, Webhook: webhook}, nil
+}
+
+// answers says why a server does not answer yet.
+func answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return nil
+}
+
+// Config returns the configuration of a client with the controller's rights.
+func Config(ctx context.Context, c *testbed.Cluster) (*rest.Config, error) {
+	return c.ServiceAccountConfig(ctx, Namespace, Account)
+}

@@ -1,0 +1,173 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+const (
+	// WebhookConfig is what the manifests call the configuration of the webhook.
+	WebhookConfig = "autohealer"
+	// WebhookSecret is where its certificate is kept.
+	WebhookSecret = "autohealer-webhook-cert"
+
+	webhookManifest = "controller/4-webhook.yaml"
+	// loopback is what the API server calls a webhook that runs beside it. The
+	// certificate has names and no addresses.
+	loopback = "localhost"
+)
+
+// UseWebhook has the API server ask one controller about policies, by the manifest of
+// deploy/ with nothing changed but where that one is. It returns when it does.
+func UseWebhook(ctx context.Context, c *testbed.Cluster, controller *Controller) error {
+	client, err := kubernetes.NewForConfig(c.AdminConfig())
+	if err != nil {
+		return err
+	}
+	config, err := webhookConfig(controller.Webhook)
+	if err != nil {
+		return err
+	}
+	configs := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	for {
+		old, err := configs.Get(ctx, config.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = configs.Create(ctx, config, metav1.CreateOptions{})
+		} else if err == nil {
+			for i := range old.Webhooks {
+				old.Webhooks[i].ClientConfig.URL = config.Webhooks[i].ClientConfig.URL
+			}
+			_, err = configs.Update(ctx, old, metav1.UpdateOptions{})
+		}
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	const glance, limit = 50 * time.Millisecond, 30 * time.Second
+	look := time.NewTicker(glance)
+	defer look.Stop()
+	for deadline := time.Now().Add(limit); ; <-look.C {
+		err := asks(ctx, c, controller)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return fmt.Errorf("the webhook of %s is not asked: %w", controller, err)
+		}
+	}
+}
+
+// RemoveWebhook has the API server ask nobody.
+func RemoveWebhook(ctx context.Context, c *testbed.Cluster) error {
+	client, err := kubernetes.NewForConfig(c.AdminConfig())
+	if err != nil {
+		return err
+	}
+	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, WebhookConfig, metav1.DeleteOptions{})
+}
+
+// webhookConfig returns the configuration of the manifest, for a webhook on
+// loopback.
+func webhookConfig(address string) (*admissionv1.ValidatingWebhookConfiguration, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("asking a controller that serves no webhooks: %w", err)
+	}
+	config := &admissionv1.ValidatingWebhookConfiguration{}
+	if err := webhookObject("ValidatingWebhookConfiguration", config); err != nil {
+		return nil, err
+	}
+	for i := range config.Webhooks {
+		where := &config.Webhooks[i].ClientConfig
+		url := "https://" + net.JoinHostPort(loopback, port) + *where.Service.Path
+		where.URL, where.Service = &url, nil
+	}
+	return config, nil
+}
+
+// webhookObject reads the object of a kind from the manifest.
+func webhookObject(kind string, into any) error {
+	text, err := webhookText(kind)
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(text, into)
+}
+
+// webhookText returns the part of the manifest that has a kind.
+func webhookText(kind string) ([]byte, error) {
+	manifest, err := deploy.Manifests.ReadFile(webhookManifest)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range bytes.Split(manifest, []byte("\n---\n")) {
+		if bytes.Contains(part, []byte("\nkind: "+kind+"\n")) {
+			return part, nil
+		}
+	}
+	return nil, fmt.Errorf("deploy/%s has no %s", webhookManifest, kind)
+}
+
+// probe is a set that is never stored.
+const probe = `{"apiVersion": "autohealer.resourcestack.com/v1alpha1", "kind": "ConditionSet", "metadata": {"name": "rig-probe"},
+	"spec": {"type": "RigProbe", "effect": "PreferNoSchedule", "taintKey": "example.com/rig-probe", "dryRun": true, "conditions": {"RigProbe": {"status": "True"}}}}`
+
+// asks says why the API server does not ask a controller yet: that one counts
+// what it is asked.
+func asks(ctx context.Context, c *testbed.Cluster, controller *Controller) error {
+	config := c.AdminConfig()
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	before, err := asked(ctx, controller)
+	if err != nil {
+		return err
+	}
+	// Whether it is let in does not matter.
+	said := client.RESTClient().Post().AbsPath("/apis/autohealer.resourcestack.com/v1alpha1/conditionsets").
+		Param("dryRun", metav1.DryRunAll).Body([]byte(probe)).Do(ctx).Error()
+	after, err := asked(ctx, controller)
+	if err == nil && after == before {
+		err = errors.Join(errors.New("it was not asked"), said)
+	}
+	return err
+}
+
+var answered = regexp.MustCompile(`(?m)^autohealer_admission_seconds_count\{.*\} (.*)$`)
+
+// asked returns what a controller has counted.
+func asked(ctx context.Context, controller *Controller) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+controller.Metrics+"/metrics", nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	return fmt.Sprintf("%s", answered.FindAll(page, -1)), err
+}

@@ -1,0 +1,81 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/deploy"
+	"github.com/resourcestack/autohealer/internal/testbed"
+)
+
+// agentManifest is the way to run agents that Whole takes.
+const agentManifest = "agent/kmsg/agent.yaml"
+
+// InstallAll installs everything on a cluster of real nodes, pods among it, as the manifests
+// are. Only what people are meant to change is changed: the agent's files, if some are
+// given, stand in its ConfigMap in place of those of the same name, and flags that name
+// further ones are added to its own.
+func InstallAll(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
+	if err := install(ctx, c, []string{"crds/*.yaml", "shared/*.yaml"}); err != nil {
+		return err
+	}
+	if _, err := c.Kubectl(ctx, established...); err != nil {
+		return err
+	}
+	if err := install(ctx, c, []string{"controller/*.yaml", "agent/*.yaml"}); err != nil {
+		return err
+	}
+	return Agents(ctx, c, files, flags...)
+}
+
+// Agents has the agents of Whole run, again if they were deleted.
+func Agents(ctx context.Context, c *testbed.Cluster, files map[string]string, flags ...string) error {
+	config, agents, err := readAgents()
+	if err != nil {
+		return err
+	}
+	maps.Copy(config.Data, files)
+	agent := &agents.Spec.Template.Spec.Containers[0]
+	agent.Args = append(agent.Args, flags...)
+	objects, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": []any{config, agents}})
+	if err != nil {
+		return err
+	}
+	if _, err := c.KubectlApply(ctx, string(objects)); err != nil {
+		return fmt.Errorf("installing deploy/%s: %w", agentManifest, err)
+	}
+	return nil
+}
+
+// AgentFiles returns the files that the manifests give to agents, by their names.
+func AgentFiles() (map[string]string, error) {
+	config, _, err := readAgents()
+	if err != nil {
+		return nil, err
+	}
+	return config.Data, nil
+}
+
+func readAgents() (*corev1.ConfigMap, *appsv1.DaemonSet, error) {
+	manifest, err := deploy.Manifests.ReadFile(agentManifest)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts := bytes.Split(manifest, []byte("\n---\n"))
+	config, agents := &corev1.ConfigMap{}, &appsv1.DaemonSet{}
+	if len(parts) == 2 {
+		err = errors.Join(yaml.UnmarshalStrict(parts[0], config), yaml.UnmarshalStrict(parts[1], agents))
+	}
+	if err != nil || config.Kind != "ConfigMap" || agents.Kind != "DaemonSet" || len(agents.Spec.Template.Spec.Containers) != 1 {
+		return nil, nil, fmt.Errorf("deploy/%s is not a ConfigMap and a DaemonSet of one container (%w)", agentManifest, err)
+	}
+	return config, agents, nil
+}

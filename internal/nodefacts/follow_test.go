@@ -1,0 +1,120 @@
+package nodefacts_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/resourcestack/autohealer/internal/nodefacts"
+	"github.com/resourcestack/autohealer/internal/nodewatch"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// patience bounds every wait: long enough for two busy cores.
+const patience = 30 * time.Second
+
+func eventually(t *testing.T, what string, wrong func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if err = wrong(); err == nil {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: %v", what, err)
+}
+
+// TestFollow goes through the life of a follower: it hears of everything by a watch
+// of its own, also after the API server was away, until its replica leads.
+func TestFollow(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}}})
+	source, err := nodewatch.New(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := kubernetes.NewForConfigOrDie(cluster.AdminConfig()).CoreV1().Nodes()
+	if _, err := cluster.CreateNodes(t.Context(), testbed.Nodes{Count: 6, Prefix: "node"}); err != nil {
+		t.Fatal(err)
+	}
+	name := func(i int) string { return fmt.Sprintf("node-%04d", i) }
+	says := func(i int, status corev1.ConditionStatus) {
+		t.Helper()
+		if err := cluster.SetCondition(t.Context(), name(i), corev1.NodeCondition{Type: "Disk", Status: status, Reason: "TestSaysSo"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rule := triage.Rule{
+		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
+	}
+	c := nodefacts.New()
+	knows := func(count int, sick ...string) {
+		t.Helper()
+		eventually(t, "the census", func() error {
+			got, err := c.Impact(rule)
+			if err == nil && (got.Selected != count || !slices.Equal(got.First, sick)) {
+				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, sick, count)
+			}
+			return err
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Watch(t.Context(), source, slog.New(slog.DiscardHandler))
+	}()
+	eventually(t, "being ready", func() error {
+		if !c.Ready() {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	knows(6)
+	says(1, corev1.ConditionTrue)
+	says(3, corev1.ConditionTrue)
+	knows(6, name(1), name(3))
+	if !slices.Contains(c.Reported(), "Disk") || !slices.Contains(c.Reported(), "Ready") {
+		t.Errorf("the reported conditions are %v", c.Reported())
+	}
+	says(1, corev1.ConditionFalse)
+	if err := nodes.Delete(t.Context(), name(2), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	knows(5, name(3))
+
+	if err := cluster.APIServer.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	says(4, corev1.ConditionTrue)
+	knows(5, name(3), name(4))
+
+	// The replica leads now. Its loop has heard of less than the watch, which cannot
+	// be, but shows who is believed.
+	c.Observe(triage.Node{Name: name(5), UID: "u", Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
+	c.Takeover()
+	c.Takeover()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the watch goes on although the leader's loop has taken over")
+	}
+	says(6, corev1.ConditionTrue)
+	knows(1, name(5))
+
+	late := nodefacts.New()
+	late.Takeover()
+	late.Watch(t.Context(), source, slog.New(slog.DiscardHandler))
+	if got, err := late.Impact(rule); err != nil || got.Selected != 0 || !late.Ready() {
+		t.Errorf("a watch that comes too late brings %d nodes; ready: %t, %v", got.Selected, late.Ready(), err)
+	}
+}

@@ -1,0 +1,341 @@
+package nodefacts
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// sickRule asks whether Disk is True.
+func sickRule() triage.Rule {
+	return triage.Rule{
+		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
+		When:     triage.When{Signals: []triage.Signal{{Condition: "Disk", Status: triage.True}}},
+		Response: triage.Response{Taint: &triage.TaintResponse{Key: "example.com/asked", Effect: triage.NoSchedule}},
+	}
+}
+
+func facts(name string, status triage.Status) triage.Node {
+	return triage.Node{
+		Name: name, UID: "u-" + name, Conditions: []triage.Condition{{Type: "Disk", Status: status}},
+		// What is being done about a node is no part of what a rule asks.
+		Taints: []triage.Taint{{Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "asked"}, Key: "example.com/asked", Effect: triage.NoSchedule}},
+	}
+}
+
+// matching returns who matches, and how many there are.
+func matching(t interface{ Fatal(...any) }, c *Store) (names []string, of int) {
+	impact, err := c.Impact(sickRule())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(impact.First) != impact.Matching {
+		t.Fatal(impact.Matching, "nodes match: too many for this test to compare their names")
+	}
+	return impact.First, impact.Selected
+}
+
+func is(t *testing.T, c *Store, nodes int, sick ...string) {
+	t.Helper()
+	if names, of := matching(t, c); of != nodes || !slices.Equal(names, sick) {
+		t.Errorf("%v of %d nodes match, want %v of %d", names, of, sick, nodes)
+	}
+}
+
+func TestCensus(t *testing.T) {
+	c := New()
+	is(t, c, 0)
+	c.Observe(facts("a", triage.True), facts("b", triage.False))
+	c.Observe(facts("c", triage.True))
+	is(t, c, 3, "a", "c")
+	if c.Ready() {
+		t.Error("it is ready before anybody said that this was all")
+	}
+	c.Takeover()
+	if !c.Ready() {
+		t.Error("it is not ready although this was all")
+	}
+	c.Observe(facts("a", triage.False))
+	c.Forget("c")
+	c.Forget("nobody")
+	is(t, c, 2)
+	c.Observe(triage.Node{Name: "b", UID: "u-b", ControlPlane: true, Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
+	if got, err := c.Impact(sickRule()); err != nil || got.ControlPlane != 1 {
+		t.Errorf("one node of the control plane is sick, and %d are counted: %v", got.ControlPlane, err)
+	}
+	if got := c.Reported(); !slices.Equal(got, []string{"Disk"}) {
+		t.Errorf("the reported conditions are %v", got)
+	}
+	c.Forget("a")
+	c.Forget("b")
+	if got := c.Reported(); got == nil || len(got) > 0 {
+		t.Errorf("the reported conditions are %v although there is no node", got)
+	}
+	if _, err := c.Impact(triage.Rule{}); err == nil {
+		t.Error("a rule that says nothing has an impact")
+	}
+}
+
+// A node that is gone must not stay in the list of those whose plans may have
+// changed.
+func TestNobodyIsLeftWoken(t *testing.T) {
+	c := New()
+	c.Observe(facts("a", triage.True))
+	c.Observe(facts("a", triage.False))
+	if name, ok := c.core.NextWoken(); ok {
+		t.Errorf("%s waits to be looked at", name)
+	}
+	if work := c.core.Work(); work.Judged != 0 {
+		t.Errorf("%d judgements in a core without rules", work.Judged)
+	}
+}
+
+func TestManyAskAtOnce(t *testing.T) {
+	c := New()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for range 50 {
+				if _, err := c.Impact(sickRule()); err != nil {
+					t.Error(err)
+				}
+				c.Reported()
+				c.Ready()
+			}
+		})
+		all.Go(func() {
+			for k := range 50 {
+				name := fmt.Sprintf("node-%d-%d", i, k%5)
+				if c.Observe(facts(name, triage.True)); k%3 == 0 {
+					c.Forget(name)
+				}
+			}
+		})
+	}
+	all.Go(c.Takeover)
+	all.Wait()
+}
+
+// Who asks while very many nodes come or go has an answer in between.
+func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
+	const size = 100 * turn
+	list, all := make([]any, size), make([]triage.Node, size)
+	for i := range list {
+		name := fmt.Sprintf("node-%04d", i)
+		list[i], all[i] = object(name, triage.False), facts(name, triage.False)
+	}
+	for name, test := range map[string]struct {
+		before []any
+		left   int
+		change func(*follower) error
+	}{
+		"they are listed": {left: size, change: func(f *follower) error { return f.Replace(list, "2") }},
+		"they are gone":   {before: list, change: func(f *follower) error { return f.Replace(nil, "2") }},
+		"the loop speaks of them": {left: size, change: func(f *follower) error {
+			f.census.Observe(all...)
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watch := &follower{census: New(), known: map[string]*corev1.Node{}}
+			if err := watch.Replace(test.before, "1"); err != nil {
+				t.Fatal(err)
+			}
+			asking, ended := make(chan struct{}), make(chan struct{})
+			between := 0
+			var asker sync.WaitGroup
+			asker.Go(func() {
+				for first := true; ; first = false {
+					got, err := watch.census.Impact(sickRule())
+					if err != nil {
+						t.Error(err)
+					}
+					if 0 < got.Selected && got.Selected < size {
+						between++
+					}
+					if first {
+						close(asking)
+					}
+					select {
+					case <-ended:
+						return
+					default:
+					}
+				}
+			})
+			<-asking
+			if err := test.change(watch); err != nil {
+				t.Error(err)
+			}
+			close(ended)
+			asker.Wait()
+			if between == 0 {
+				t.Error("nobody had an answer before it was over")
+			}
+			t.Logf("%d answers in between", between)
+			is(t, watch.census, test.left)
+		})
+	}
+}
+
+// object is a node as a watch brings it.
+func object(name string, status triage.Status) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionStatus(status.String())}}},
+	}
+}
+
+// TestTakeOver lets a watch lag behind the loop of a leader that is loading. What
+// the loop says must hold from the moment that it is said, whatever the watch brings
+// later, and after Take nothing may be left but what the loop has said.
+func TestTakeOver(t *testing.T) {
+	saw := map[string]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		c := New()
+		watch := &follower{census: c, known: map[string]*corev1.Node{}}
+		names := []string{"a", "b", "c", "d"}
+		watched, told := map[string]triage.Status{}, map[string]triage.Status{}
+		spoken, taken := map[string]bool{}, false
+		draw := func() (string, triage.Status) {
+			return rapid.SampledFrom(names).Draw(t, "node"), rapid.SampledFrom([]triage.Status{triage.True, triage.False}).Draw(t, "status")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"watch": func(t *rapid.T) {
+				name, status := draw()
+				if old, met := told[name]; met && old != status {
+					saw["late news of the watch"]++
+				}
+				if spoken[name] && !has(told, name) {
+					saw["late news of one that is gone"]++
+				}
+				watched[name] = status
+				ok(t, watch.Update(object(name, status)))
+			},
+			"watch deletes": func(t *rapid.T) {
+				name, _ := draw()
+				if has(told, name) {
+					saw["late word of an end"]++
+				}
+				delete(watched, name)
+				ok(t, watch.Delete(object(name, triage.True)))
+			},
+			"watch lists": func(t *rapid.T) {
+				var list []any
+				clear(watched)
+				for _, name := range names {
+					if rapid.Bool().Draw(t, name) {
+						_, watched[name] = draw()
+						list = append(list, object(name, watched[name]))
+					}
+				}
+				ok(t, watch.Replace(list, "1"))
+			},
+			"loop": func(t *rapid.T) {
+				name, status := draw()
+				told[name], spoken[name] = status, true
+				c.Observe(facts(name, status))
+			},
+			"loop forgets": func(t *rapid.T) {
+				name, _ := draw()
+				delete(told, name)
+				spoken[name] = true
+				c.Forget(name)
+			},
+			"take": func(t *rapid.T) {
+				if !rapid.Bool().Draw(t, "now") {
+					return
+				}
+				for name := range watched {
+					if !spoken[name] && !taken {
+						saw["nodes that only the watch knew"]++
+					}
+				}
+				taken = true
+				c.Takeover()
+			},
+			"": func(t *rapid.T) {
+				want := maps.Clone(told)
+				for name, status := range watched {
+					if !taken && !spoken[name] {
+						want[name] = status
+					}
+				}
+				var sick []string
+				for name, status := range want {
+					if status == triage.True {
+						sick = append(sick, name)
+					}
+				}
+				slices.Sort(sick)
+				got, of := matching(t, c)
+				if diff := cmp.Diff(sick, got, cmpopts.EquateEmpty()); diff != "" || of != len(want) {
+					t.Fatalf("%d nodes, want %d; those that match (-want +got):\n%s", of, len(want), diff)
+				}
+			},
+		})
+	})
+	t.Logf("saw %v", saw)
+	for _, what := range []string{"late news of the watch", "late news of one that is gone", "late word of an end", "nodes that only the watch knew"} {
+		if saw[what] == 0 {
+			t.Errorf("no %s: this test does not test what it is for", what)
+		}
+	}
+}
+
+func has(nodes map[string]triage.Status, name string) bool {
+	_, there := nodes[name]
+	return there
+}
+
+func ok(t *rapid.T, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a watch brings mostly says nothing new, and must cost next to nothing then.
+func TestAHeartbeatCostsNothing(t *testing.T) {
+	c := New()
+	watch := &follower{census: c, known: map[string]*corev1.Node{}}
+	versions := []*corev1.Node{object("a", triage.True), object("a", triage.True)}
+	turn := 0
+	beat := func() {
+		turn++
+		if err := watch.Update(versions[turn%2]); err != nil {
+			t.Error(err)
+		}
+	}
+	beat()
+	work := c.core.Work()
+	if allocated := testing.AllocsPerRun(100, beat); allocated > 0 {
+		t.Errorf("%.1f allocations for a heartbeat", allocated)
+	}
+	if c.core.Work() != work {
+		t.Error("the core was told of a heartbeat")
+	}
+}
+
+func TestAWatchOfSomethingElse(t *testing.T) {
+	watch := &follower{census: New(), known: map[string]*corev1.Node{}}
+	for _, err := range []error{watch.Add(&corev1.Pod{}), watch.Update(&corev1.Pod{}), watch.Delete(&corev1.Pod{}), watch.Replace([]any{&corev1.Pod{}}, "1")} {
+		if err == nil || !strings.Contains(err.Error(), "*v1.Pod") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	if watch.census.Ready() {
+		t.Error("a list of something else makes it ready")
+	}
+}

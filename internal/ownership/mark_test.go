@@ -1,0 +1,70 @@
+package ownership_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func TestReadMarkReturnsWhatEncodeWrote(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-z0-9]([-a-z0-9./]{0,20}[a-z0-9])?`)
+		want := ownership.Mark{
+			Rule: ownership.Rule{Kind: rapid.SampledFrom([]triage.Kind{triage.Repair, triage.ReadyTimeout}).Draw(t, "kind"), Name: name.Draw(t, "rule")},
+			Node: name.Draw(t, "node"), NodeUID: types.UID(name.Draw(t, "uid")), Since: second,
+			Deadline: rapid.SampledFrom([]string{"", "2026-11-15T12:00:00Z"}).Draw(t, "deadline"), Before: rapid.String().Draw(t, "before"),
+		}
+		got, err := ownership.ReadMark(map[string]string{"other": "one", ownership.MarkAnnotation: want.Encode()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(&want, got); diff != "" {
+			t.Fatalf("read (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestReadMarkRefusesWhatItDidNotWrite(t *testing.T) {
+	if mark, err := ownership.ReadMark(map[string]string{"other": "one"}); mark != nil || err != nil {
+		t.Errorf("without a mark: %+v, %v", mark, err)
+	}
+	for name, text := range map[string]string{
+		"nothing":              "",
+		"no mark":              "true",
+		"an empty one":         "{}",
+		"no rule of repairs":   `{"rule":"ConditionSet/x","node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no rule":              `{"node":"n","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"no node":              `{"rule":"Repair/NodePool/x","nodeUID":"u","since":"2026-11-15T12:00:00Z"}`,
+		"any node of the name": `{"rule":"Repair/NodePool/x","node":"n","since":"2026-11-15T12:00:00Z"}`,
+		"a time that is none":  `{"rule":"Repair/NodePool/x","node":"n","nodeUID":"u","since":"soon"}`,
+	} {
+		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})
+		if mark != nil || err == nil || !strings.Contains(err.Error(), ownership.MarkAnnotation) {
+			t.Errorf("%s: %+v, %v", name, mark, err)
+		}
+	}
+}
+
+func FuzzReadMark(f *testing.F) {
+	f.Add(ownership.Mark{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "n", NodeUID: "u", Since: second, Deadline: "x", Before: "y"}.Encode())
+	f.Add(`{"rule":"ReadyTimeout/default","node":"n","nodeUID":"u"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: text})
+		if err != nil {
+			return
+		}
+		back, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: mark.Encode()})
+		if err != nil {
+			t.Fatalf("what was read from %q cannot be read again: %v", text, err)
+		}
+		if diff := cmp.Diff(mark, back); diff != "" {
+			t.Fatalf("read again (-first +second):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package ownership_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/ownership"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// The notes and marks of all versions that were ever written are read. Those files never
+// change; a new version adds its own.
+func TestNotesOfAllVersionsAreRead(t *testing.T) {
+	at := func(minute, second int) time.Time { return time.Date(2026, 11, 15, 11, minute, second, 0, time.UTC) }
+	want := ownership.Record{
+		Taints: []ownership.Taint{
+			{Rule: set("kernel-deadlock"), Key: "autohealer.resourcestack.com/kernel", Effect: corev1.TaintEffectNoExecute, Added: at(60, 0)},
+			{Rule: set("disk-broken"), Key: "disk", Effect: corev1.TaintEffectNoSchedule, Added: at(60, 1)},
+		},
+		Starts: []ownership.RememberedStart{
+			{Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Condition: "Ready", Since: at(50, 0), Transition: at(59, 0)},
+			{Rule: ownership.Rule{Kind: triage.NodeHealthCheck, Name: "workers"}, Condition: "DiskBroken", Since: at(51, 0)},
+		},
+		Initialized: true, Fence: "controller_2c1e/4711",
+	}
+	mark := &ownership.Mark{
+		Rule: ownership.Rule{Kind: triage.Repair, Name: "NodePool/default"}, Node: "worker-1", NodeUID: "0c7f0f9e-1111-4a6e-9d52-000000000001",
+		Since: at(60, 0), Deadline: "2026-11-15T12:10:00Z", Before: "2026-11-15T13:00:00Z",
+	}
+	for _, version := range []string{"v0", "v1"} {
+		got, err := ownership.Read(map[string]string{ownership.Annotation: golden(t, "record-"+version+".json")})
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("record %s: %v (-want +got):\n%s", version, err, diff)
+		}
+		read, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: golden(t, "mark-"+version+".json")})
+		if diff := cmp.Diff(mark, read); diff != "" || err != nil {
+			t.Errorf("mark %s: %v (-want +got):\n%s", version, err, diff)
+		}
+	}
+	if got, _ := want.Encode(); got != golden(t, "record-v1.json") {
+		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+	}
+	if got := mark.Encode(); got != golden(t, "mark-v1.json") {
+		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
+	}
+}
+
+func TestWhatANewerVersionHasNotedIsKept(t *testing.T) {
+	text := golden(t, "record-newer.json")
+	note, err := ownership.Read(map[string]string{ownership.Annotation: text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(note.Taints) != 1 || !note.Owns(note.Taints[0].Taint()) {
+		t.Errorf("the taints of known rules are %+v", note.Taints)
+	}
+	for _, t2 := range note.Unrecognized.Taints[:1] {
+		if note.Owns(t2.Taint()) || !note.Keeps(t2.Taint()) {
+			t.Errorf("the taint of an unknown rule is not somebody else's: %+v", t2)
+		}
+	}
+	if n := note.CountUnknown(); n != 6 {
+		t.Errorf("%d entries and fields are unknown", n)
+	}
+	again, some := note.Encode()
+	if !some {
+		t.Fatal("there is nothing to note")
+	}
+	sameBut(t, text, again)
+
+	mark, err := ownership.ReadMark(map[string]string{ownership.MarkAnnotation: golden(t, "mark-newer.json")})
+	if err != nil || mark.Unknown.Len() != 1 {
+		t.Fatalf("%+v, %v", mark, err)
+	}
+	sameBut(t, golden(t, "mark-newer.json"), mark.Encode())
+}
+
+// sameBut compares two documents, which are of different versions.
+func sameBut(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, was, is string) {
+	t.Helper()
+	var before, after map[string]any
+	for text, to := range map[string]*map[string]any{was: &before, is: &after} {
+		if err := json.Unmarshal([]byte(text), to); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	delete(before, "version")
+	delete(after, "version")
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Fatalf("written back (-was +is):\n%s", diff)
+	}
+}
+
+// Whatever fields a newer version adds, wherever, none is lost.
+func TestUnknownFieldsOfANoteAreWrittenBack(t *testing.T) {
+	added := 0
+	rapid.Check(t, func(t *rapid.T) {
+		var document map[string]any
+		const text = `{"taints":[{"rule":"ConditionSet/a","key":"k","effect":"NoExecute","added":"2026-11-15T12:00:00Z"}],"memories":[{"rule":"Repair/a","condition":"c","since":"2026-11-15T12:00:00Z"}],"fence":"f"}`
+		if err := json.Unmarshal([]byte(text), &document); err != nil {
+			t.Fatal(err)
+		}
+		objects := []map[string]any{document, document["taints"].([]any)[0].(map[string]any), document["memories"].([]any)[0].(map[string]any)}
+		for i, object := range objects {
+			for _, name := range rapid.SliceOfN(rapid.StringMatching(`x[a-zA-Z&"]{0,6}`), 0, 3).Draw(t, "fields") {
+				object[name] = rapid.SampledFrom([]any{nil, true, "text", 1.5, []any{"a"}, map[string]any{"rule": "b"}}).Draw(t, "value")
+				added += i + 1
+			}
+		}
+		was, err := json.Marshal(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		note, err := ownership.Read(map[string]string{ownership.Annotation: string(was)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, _ := note.Encode()
+		sameBut(t, string(was), is)
+	})
+	if added == 0 {
+		t.Error("no field was added")
+	}
+}

@@ -1,0 +1,297 @@
+package interval
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+)
+
+// entry is an answer in a history.
+type entry struct {
+	at     time.Time
+	rule   int
+	answer checkresult.Result
+}
+
+// naive says what a condition is after a history, from the history alone: it goes back
+// from the end of each rule's answers for as long as they say the same.
+func naive(rules []Rule, kind config.Condition, history []entry) (status catalog.Status, reasons []string) {
+	worst := catalog.False
+	var since time.Time
+	reasons = []string{kind.Reason}
+	for i, rule := range rules {
+		if rule.Condition != kind.Type {
+			continue
+		}
+		var own []entry
+		for _, e := range history {
+			if e.rule == i {
+				own = append(own, e)
+			}
+		}
+		if len(own) == 0 {
+			if worst == catalog.False {
+				worst, since, reasons = catalog.Unknown, time.Time{}, []string{NotExamined}
+			}
+			continue
+		}
+		slices.Reverse(own)
+		said := own[0].answer
+		if said.Verdict == checkresult.Well {
+			continue
+		}
+		began := own[0].at
+		for _, e := range own {
+			if e.answer.Verdict != said.Verdict {
+				break
+			}
+			began = e.at
+		}
+		reason := said.Reason
+		if reason == "" {
+			reason = rule.Reason
+		}
+		grave := catalog.Unknown
+		if said.Verdict == checkresult.Sick {
+			grave = catalog.True
+		}
+		switch {
+		case grave == catalog.True && worst != catalog.True, grave == catalog.Unknown && worst == catalog.False:
+			worst, since, reasons = grave, began, []string{reason}
+		case grave == worst && reasons[0] != NotExamined && began.Before(since):
+			since, reasons = began, []string{reason}
+		case grave == worst && reasons[0] != NotExamined && began.Equal(since):
+			reasons = append(reasons, reason)
+		}
+	}
+	// Whoever has not answered yet hides those who could not look.
+	if worst == catalog.Unknown {
+		for i, rule := range rules {
+			if rule.Condition == kind.Type && !slices.ContainsFunc(history, func(e entry) bool { return e.rule == i }) {
+				return worst, []string{NotExamined}
+			}
+		}
+	}
+	return worst, reasons
+}
+
+// forget returns what is left of a history after a restart: of each rule that found the
+// node sick at last, its answers.
+func forget(history []entry) []entry {
+	last := map[int]checkresult.Verdict{}
+	for _, e := range history {
+		last[e.rule] = e.answer.Verdict
+	}
+	return slices.DeleteFunc(slices.Clone(history), func(e entry) bool { return last[e.rule] != checkresult.Sick })
+}
+
+func TestTheBookSaysWhatItsHistoryDoes(t *testing.T) {
+	statuses, events, restarts, stood := map[catalog.Status]int{}, 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		kinds := []config.Condition{{Type: "X", Reason: "XIsFine"}, {Type: "Y", Reason: "YIsFine"}}
+		cfg := Config{Key: "k", Source: "s", Conditions: kinds, Concurrency: 1, UpdateOnMessage: rapid.Bool().Draw(t, "update"),
+			MessagePause: time.Duration(rapid.IntRange(0, 3).Draw(t, "pause")) * time.Second}
+		for i := range rapid.IntRange(1, 5).Draw(t, "rules") {
+			cfg.Rules = append(cfg.Rules, Rule{
+				Name: strconv.Itoa(i), Permanent: true, Condition: rapid.SampledFrom([]string{"X", "X", "Y"}).Draw(t, "condition"), Reason: fmt.Sprintf("R%d", i),
+			})
+		}
+		b := newBook(cfg)
+		now := time.Unix(0, 0).UTC()
+		followed := map[string]finding.Condition{}
+		follow := func(r finding.Report) {
+			told := map[string]int{}
+			for _, e := range r.Events {
+				told[e.Condition]++
+				events++
+			}
+			for _, c := range r.Conditions {
+				was, known := followed[c.Type]
+				if known && (was.Status != c.Status || was.Reason != c.Reason) && told[c.Type] == 0 {
+					t.Fatalf("%s becomes %s %s and has no event", c.Type, c.Status, c.Reason)
+				}
+				if known && was.Status == c.Status && !was.Since.Equal(c.Since) {
+					t.Fatalf("%s stays %s, and yet is since %s", c.Type, c.Status, c.Since)
+				}
+				if known && was.Status != c.Status && !c.Since.Equal(now) {
+					t.Fatalf("%s becomes %s at %s, and yet is since %s", c.Type, c.Status, now, c.Since)
+				}
+				followed[c.Type] = c
+			}
+		}
+		follow(b.begin(now))
+		var history []entry
+		recalled := map[string]bool{} // conditions that were sick in the life before
+		compare := func(before map[string]finding.Condition) {
+			for _, kind := range kinds {
+				status, reasons := naive(cfg.Rules, kind, history)
+				if was := before[kind.Type]; recalled[kind.Type] && was.Status == catalog.True && reasons[0] == NotExamined {
+					status, reasons = catalog.True, []string{was.Reason} // until all have answered
+					stood++
+				}
+				if got := followed[kind.Type]; got.Status != status || !slices.Contains(reasons, got.Reason) {
+					t.Fatalf("%s is %s %s, want %s %s", kind.Type, got.Status, got.Reason, status, reasons)
+				}
+				statuses[status]++
+			}
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "seconds")) * time.Second)
+			e := entry{at: now, rule: rapid.IntRange(0, len(cfg.Rules)-1).Draw(t, "rule"), answer: checkresult.Result{
+				Verdict: checkresult.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict")),
+				Reason:  rapid.SampledFrom([]string{"", "Own"}).Draw(t, "reason"),
+				Message: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "message"),
+			}}
+			history = append(history, e)
+			before := maps.Clone(followed)
+			b.enter(now, b.rules[e.rule], e.answer)
+			follow(b.report())
+			compare(before)
+			if rapid.IntRange(0, 9).Draw(t, "restart") != 0 {
+				continue
+			}
+			text, err := b.state()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = newBook(cfg)
+			if err := b.remember(now, text); err != nil {
+				t.Fatal(err)
+			}
+			before = maps.Clone(followed)
+			follow(b.begin(now))
+			for kind, was := range before {
+				if recalled[kind] = was.Status == catalog.True; recalled[kind] && followed[kind] != was {
+					t.Fatalf("a restart makes %+v of %+v", followed[kind], was)
+				}
+			}
+			history = forget(history)
+			restarts++
+			compare(before)
+		}
+	})
+	t.Logf("saw %v, %d events and %d restarts, after which %d times a sickness stood as somebody had not answered", statuses, events, restarts, stood)
+	if statuses[catalog.True] == 0 || statuses[catalog.False] == 0 || statuses[catalog.Unknown] == 0 || events == 0 || restarts == 0 || stood == 0 {
+		t.Error("this test looks at nothing")
+	}
+}
+
+// What is done about a sickness is told while it stands, and what is new each time is not
+// told each time.
+func TestAMessageIsToldAnew(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		update bool
+		pause  time.Duration
+		want   string // what is told, of answers a second apart
+	}{
+		{"never, unless it is asked for", false, 0, "a....-e.g"},
+		{"each time, if it is asked for", true, 0, "ab.cd-efg"},
+		{"at once, and then after a pause", true, 3 * time.Second, "ab..d-efg"},
+		{"at once, and then after a long one", true, time.Hour, "ab...-efg"},
+	} {
+		b := newBook(Config{
+			Key: "k", Conditions: []config.Condition{{Type: "X", Reason: "Fine", Message: "-"}}, UpdateOnMessage: test.update, MessagePause: test.pause,
+			Rules: []Rule{{Permanent: true, Condition: "X", Reason: "Sick"}},
+		})
+		now := time.Unix(0, 0)
+		b.begin(now)
+		var told, events strings.Builder
+		for i, message := range "abbcd-efg" {
+			answer := checkresult.Result{Verdict: checkresult.Sick, Message: string(message)}
+			switch message {
+			case '-':
+				answer = checkresult.Result{Verdict: checkresult.Well}
+			case 'g': // another reason is told at once
+				answer.Reason = "Worse"
+			}
+			b.enter(now.Add(time.Duration(i)*time.Second), b.rules[0], answer)
+			report, said := b.report(), "."
+			if len(report.Conditions) > 0 {
+				said = report.Conditions[0].Message
+			}
+			told.WriteString(said)
+			fmt.Fprint(&events, len(report.Events))
+		}
+		if told.String() != test.want || strings.Count(events.String(), "1") != len(test.want)-strings.Count(test.want, ".") {
+			t.Errorf("%s: told %s with events %s, want %s", test.name, told.String(), events.String(), test.want)
+		}
+	}
+}
+
+// Whoever is sick speaks until it is not.
+func TestTheSpeakerIsNeverInterrupted(t *testing.T) {
+	changes := 0
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := Config{Conditions: []config.Condition{{Type: "X"}}, Concurrency: 1}
+		for i := range 4 {
+			cfg.Rules = append(cfg.Rules, Rule{Permanent: true, Condition: "X", Reason: fmt.Sprintf("R%d", i)})
+		}
+		b := newBook(cfg)
+		b.begin(time.Unix(0, 0))
+		verdicts := map[string]checkresult.Verdict{}
+		for i := range 50 {
+			before := b.conditions[0].told
+			r := b.rules[rapid.IntRange(0, 3).Draw(t, "rule")]
+			verdicts[r.Reason] = checkresult.Verdict(rapid.IntRange(0, 2).Draw(t, "verdict"))
+			b.enter(time.Unix(int64(i), 0), r, checkresult.Result{Verdict: verdicts[r.Reason]})
+			after := b.conditions[0].told
+			if before.Status == catalog.True && before.Reason != after.Reason {
+				if changes++; verdicts[before.Reason] == checkresult.Sick {
+					t.Fatalf("%s is interrupted by %s", before.Reason, after.Reason)
+				}
+			}
+		}
+	})
+	if t.Logf("the speaker changed %d times", changes); changes == 0 {
+		t.Error("this test looks at nothing")
+	}
+}
+
+func TestWordsCanBePrintedAndAreNotTooMany(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Repeat(string(rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "bytes")), rapid.IntRange(1, 50).Draw(t, "times"))
+		got := words(text)
+		if !utf8.ValidString(got) || len(got) > longest {
+			t.Fatalf("%d bytes become %d: %q", len(text), len(got), got)
+		}
+		if utf8.ValidString(text) && len(text) <= longest && got != text {
+			t.Fatalf("%q becomes %q", text, got)
+		}
+	})
+}
+
+// What is remembered comes from a disk.
+func FuzzRemember(f *testing.F) {
+	f.Add([]byte(`{"boot":"1","rules":{"x":{"verdict":2,"since":"2026-01-01T00:00:00Z"}},"conditions":{"X":{"status":"True","since":"2026-01-01T00:00:00Z"}}}`))
+	f.Add([]byte(`{"conditions":{"X":{"status":"Perhaps"}}}`))
+	f.Add([]byte(`{"rules":1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		cfg := Config{Conditions: []config.Condition{{Type: "X"}}, Rules: []Rule{{Permanent: true, Condition: "X", Reason: "R"}}}
+		b := newBook(cfg)
+		// The key is not one to be guessed.
+		text = []byte(strings.ReplaceAll(string(text), `"x"`, `"`+b.rules[0].key+`"`))
+		now := time.Unix(2e9, 0)
+		if err := b.remember(now, json.RawMessage(text)); err != nil {
+			return
+		}
+		for _, c := range b.begin(now).Conditions {
+			if c.Status != catalog.True && c.Status != catalog.False && c.Status != catalog.Unknown || c.Since.After(now) {
+				t.Errorf("the condition is %+v", c)
+			}
+		}
+	})
+}

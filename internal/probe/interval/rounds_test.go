@@ -1,0 +1,637 @@
+package interval_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/resourcestack/autohealer/internal/finding"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+	"github.com/resourcestack/autohealer/internal/probe/interval"
+	"github.com/resourcestack/autohealer/internal/probe/statefile"
+	"github.com/resourcestack/autohealer/internal/probe/supervise"
+)
+
+// desk notes what it is told, with the time since the start.
+type desk struct {
+	mu    sync.Mutex
+	began time.Time
+	heard []string
+	last  time.Time     // when it was told anything
+	gap   time.Duration // the longest time without
+	ids   map[string]bool
+	busy  chan struct{} // what Here waits for, if there is such
+}
+
+func newDesk() *desk { return &desk{began: time.Now(), last: time.Now(), ids: map[string]bool{}} }
+
+func (d *desk) note(format string, args ...any) {
+	d.heard = append(d.heard, fmt.Sprintf("%s ", time.Since(d.began))+fmt.Sprintf(format, args...))
+}
+
+func (d *desk) Report(r finding.Report) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range r.Events {
+		if d.ids[e.ID] {
+			d.note("the identity of %s twice", e.Reason)
+		}
+		d.ids[e.ID] = true
+		if e.Condition == "" {
+			d.note("event %s: %s", e.Reason, e.Message)
+		} else {
+			d.note("change of %s", e.Condition)
+		}
+	}
+	for _, c := range r.Conditions {
+		d.note("%s=%s %s: %s, since %s", c.Type, c.Status, c.Reason, c.Message, c.Since.Sub(d.began))
+	}
+}
+
+func (d *desk) Here() {
+	d.mu.Lock()
+	d.gap = max(d.gap, time.Since(d.last))
+	d.last = time.Now()
+	busy := d.busy
+	d.mu.Unlock()
+	if busy != nil {
+		<-busy
+	}
+}
+
+// quiet returns the longest time in which it was told nothing.
+func (d *desk) quiet() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return max(d.gap, time.Since(d.last))
+}
+
+func (d *desk) Sees()               {}
+func (d *desk) Waits(string)        {}
+func (d *desk) Blind(string, error) {}
+
+// expect compares what was heard since the last time.
+func (d *desk) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if diff := cmp.Diff(want, d.heard); diff != "" {
+		t.Errorf("what was heard is another (-want +got):\n%s", diff)
+	}
+	d.heard = nil
+}
+
+// patient is a node that a test makes sick.
+type patient struct {
+	mu     sync.Mutex
+	answer checkresult.Result
+	takes  time.Duration
+	dies   time.Duration // how long it takes to end when its context has
+	deaf   bool          // to its context
+	began  time.Time
+	asked  []string
+	now    int
+	most   int
+}
+
+func newPatient() *patient {
+	return &patient{answer: checkresult.Result{Verdict: checkresult.Well}, began: time.Now()}
+}
+
+func (p *patient) is(verdict checkresult.Verdict, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answer = checkresult.Result{Verdict: verdict, Message: message}
+	if verdict == checkresult.Unknown {
+		p.answer.Reason = "PluginTimeout"
+	}
+}
+
+// times returns when it was examined.
+func (p *patient) times() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.asked)
+}
+
+func (p *patient) exam(ctx context.Context) checkresult.Result {
+	p.mu.Lock()
+	p.asked = append(p.asked, time.Since(p.began).String())
+	p.now++
+	p.most = max(p.most, p.now)
+	answer, takes, dies, deaf := p.answer, p.takes, p.dies, p.deaf
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.now--
+	}()
+	if deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
+	// Timers that are due when they are made, and of two goroutines of a bubble at once,
+	// crash the race detector: golang/go#78156.
+	if takes == 0 {
+		return answer
+	}
+	select {
+	case <-time.After(takes):
+		return answer
+	case <-ctx.Done():
+		<-time.After(dies)
+		return checkresult.Result{Reason: "PluginTimeout", Message: "it took too long"}
+	}
+}
+
+// notebook is a memory.
+type notebook map[string]statefile.Entry
+
+func (n notebook) Monitor(key string) (statefile.Entry, bool)     { e, ok := n[key]; return e, ok }
+func (n notebook) Keep(key string, entry statefile.Entry, _ bool) { n[key] = entry }
+
+var disk = config.Condition{Type: "DiskBad", Reason: "DiskIsFine", Message: "disk is fine"}
+
+func permanent(reason string, p *patient) interval.Rule {
+	return interval.Rule{Permanent: true, Condition: "DiskBad", Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Exam: p.exam}
+}
+
+func temporary(reason string, p *patient) interval.Rule {
+	return interval.Rule{Reason: reason, Name: reason, Interval: 30 * time.Second, Timeout: 5 * time.Second, Exam: p.exam}
+}
+
+func with(rules ...interval.Rule) interval.Config {
+	return interval.Config{
+		Key: "disk.json", Source: "disk", Conditions: []config.Condition{disk}, Rules: rules, Concurrency: 3, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// run makes the rounds until the end of a test, or until what it returns is called.
+func run(t *testing.T, cfg interval.Config, d *desk) (r *interval.Monitor, stop func()) {
+	t.Helper()
+	r, err := interval.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, again(t, r, d)
+}
+
+func again(t *testing.T, r *interval.Monitor, d *desk) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := r.Run(ctx, d); ctx.Err() == nil {
+			t.Errorf("the rounds have ended: %v", err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(stop)
+	return stop
+}
+
+// pass lets time go by.
+func pass(d time.Duration) { <-time.After(d); synctest.Wait() }
+
+func TestAConditionComesAndGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		r, stop := run(t, with(permanent("BadBlock", p)), d)
+		defer stop()
+		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+		pass(10 * time.Second)
+		p.is(checkresult.Sick, "block 7")
+		pass(30 * time.Second)
+		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
+		p.is(checkresult.Sick, "block 8")
+		pass(30 * time.Second)
+		d.expect(t) // a message alone is no news
+		p.is(checkresult.Unknown, "it hangs")
+		pass(30 * time.Second)
+		d.expect(t, "1m30s change of DiskBad", "1m30s DiskBad=Unknown PluginTimeout: it hangs, since 1m30s")
+		p.is(checkresult.Well, "all fine")
+		pass(30 * time.Second)
+		d.expect(t, "2m0s change of DiskBad", "2m0s DiskBad=False DiskIsFine: disk is fine, since 2m0s")
+		if diff := cmp.Diff(map[string]uint64{"BadBlock": 1}, r.Problems()); diff != "" {
+			t.Errorf("the counts are others:\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"0s", "30s", "1m0s", "1m30s", "2m0s"}, p.times()); diff != "" {
+			t.Errorf("it was examined at other times:\n%s", diff)
+		}
+	})
+}
+
+func TestANewMessageIsToldIfSomebodyWantsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.is(checkresult.Sick, "block 7")
+		cfg := with(permanent("BadBlock", p))
+		cfg.UpdateOnMessage = true
+		_, stop := run(t, cfg, d)
+		defer stop()
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
+		p.is(checkresult.Sick, "block 8")
+		pass(70 * time.Second)
+		d.expect(t, "30s change of DiskBad", "30s DiskBad=True BadBlock: block 8, since 0s")
+	})
+}
+
+func TestTwoRulesOfOneConditionDoNotTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, d := newPatient(), newPatient(), newDesk()
+		_, stop := run(t, with(permanent("A", a), permanent("B", b)), d)
+		defer stop()
+		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+		b.is(checkresult.Sick, "b")
+		pass(40 * time.Second)
+		d.expect(t, "30s change of DiskBad", "30s DiskBad=True B: b, since 30s")
+		a.is(checkresult.Sick, "a")
+		pass(time.Hour)
+		d.expect(t) // b has said so longer
+		a.is(checkresult.Unknown, "")
+		pass(time.Minute)
+		a.is(checkresult.Sick, "a")
+		pass(time.Minute)
+		d.expect(t)
+		b.is(checkresult.Unknown, "")
+		pass(time.Minute)
+		d.expect(t, "1h3m0s change of DiskBad", "1h3m0s DiskBad=True A: a, since 30s")
+	})
+}
+
+func TestATemporaryRuleTellsEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		cfg := with(temporary("NTPIsDown", p))
+		cfg.Conditions = nil
+		r, stop := run(t, cfg, d)
+		defer stop()
+		synctest.Wait()
+		p.is(checkresult.Sick, "no peers")
+		pass(65 * time.Second)
+		p.is(checkresult.Unknown, "it hangs")
+		pass(2 * time.Minute)
+		d.expect(t, "30s event NTPIsDown: no peers", "1m0s event NTPIsDown: no peers", "1m30s event PluginTimeout: it hangs")
+		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
+			t.Errorf("the counts are others:\n%s", diff)
+		}
+	})
+}
+
+// Who counts the problems of the old agent has an alert on them.
+func TestATemporaryRuleThatCannotLookTellsEachTimeIfItIsAskedTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.is(checkresult.Unknown, "it hangs")
+		cfg := with(temporary("NTPIsDown", p))
+		cfg.Conditions, cfg.UnknownIsProblem = nil, true
+		r, stop := run(t, cfg, d)
+		defer stop()
+		pass(50 * time.Second)
+		p.is(checkresult.Well, "")
+		pass(time.Minute)
+		d.expect(t, "0s event NTPIsDown: it hangs", "30s event NTPIsDown: it hangs")
+		if diff := cmp.Diff(map[string]uint64{"NTPIsDown": 2}, r.Problems()); diff != "" {
+			t.Errorf("the counts are others:\n%s", diff)
+		}
+	})
+}
+
+func TestOneThatHangsHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung, a, d := newPatient(), newPatient(), newDesk()
+		hung.takes, hung.deaf = 10*time.Minute, true
+		cfg := with(permanent("Hung", hung), temporary("A", a))
+		cfg.Concurrency = 1
+		_, stop := run(t, cfg, d)
+		defer stop()
+		pass(100 * time.Second)
+		// The timeout, and two seconds to end.
+		d.expect(t, "7s change of DiskBad", "7s DiskBad=Unknown ExamHangs: the examination was to end after 5s and has not; it is not begun again before it has, since 7s")
+		if diff := cmp.Diff([]string{"7s", "30s", "1m0s", "1m30s"}, a.times()); diff != "" {
+			t.Errorf("the other was examined at other times:\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"0s"}, hung.times()); diff != "" {
+			t.Errorf("the one that hangs was examined at other times:\n%s", diff)
+		}
+		hung.mu.Lock()
+		hung.takes = 0
+		hung.mu.Unlock()
+		pass(10 * time.Minute)
+		d.expect(t, "10m0s change of DiskBad", "10m0s DiskBad=False DiskIsFine: disk is fine, since 10m0s")
+		if hung.most != 1 {
+			t.Errorf("it was examined %d times at once", hung.most)
+		}
+		if quiet := d.quiet(); quiet > supervise.CheckInterval {
+			t.Errorf("nothing was heard for %s", quiet)
+		}
+	})
+}
+
+func TestNoMoreThanTheConcurrencyAtATimeAndNobodyStarves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rules []interval.Rule
+		p, d := newPatient(), newDesk()
+		p.takes = time.Second
+		for i := range 10 {
+			rule := temporary(fmt.Sprintf("R%d", i), p)
+			rule.Interval = time.Duration(1+i) * time.Second // more than there is time for
+			rules = append(rules, rule)
+		}
+		times := make([]int, len(rules))
+		for i := range rules {
+			rules[i].Exam = func(ctx context.Context) checkresult.Result {
+				p.mu.Lock()
+				times[i]++
+				p.mu.Unlock()
+				return p.exam(ctx)
+			}
+		}
+		cfg := with(rules...)
+		cfg.Concurrency = 2
+		_, stop := run(t, cfg, d)
+		pass(100*time.Second + time.Millisecond)
+		stop()
+		if p.most != 2 || len(p.asked) != 202 {
+			t.Errorf("there were %d exams, %d at a time; want 202, 2 at a time", len(p.asked), p.most)
+		}
+		for i, n := range times {
+			if n < 8 {
+				t.Errorf("rule %d was examined %d times", i, n)
+			}
+		}
+	})
+}
+
+func TestOneThatTakesLongerThanItsIntervalIsMadeUpForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.takes = 12 * time.Second
+		rule := temporary("Slow", p)
+		rule.Interval, rule.Timeout = 5*time.Second, time.Minute
+		_, stop := run(t, with(rule), d)
+		defer stop()
+		pass(13 * time.Second)
+		p.mu.Lock()
+		p.takes = 0
+		p.mu.Unlock()
+		pass(20 * time.Second)
+		if diff := cmp.Diff([]string{"0s", "12s", "24s", "25s", "30s"}, p.times()); diff != "" {
+			t.Errorf("it was examined at other times:\n%s", diff)
+		}
+	})
+}
+
+func TestAPanicIsAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		rule := permanent("Broken", newPatient())
+		rule.Exam = func(context.Context) checkresult.Result { panic("a nil map") }
+		_, stop := run(t, with(rule), d)
+		defer stop()
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=Unknown ExamPanicked: panic: a nil map; this is a mistake of the agent, report it, since 0s")
+	})
+}
+
+// The first report holds all conditions: what is not in it is taken for gone.
+func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes time.Duration
+		skip  bool
+		want  []string
+	}{
+		"the first report waits for the answers": {takes: 4 * time.Second, want: []string{
+			"4s DiskBad=False DiskIsFine: disk is fine, since 4s", "4s Other=False OtherIsFine: , since 4s"}},
+		"but not for ever": {takes: 20 * time.Second, want: []string{
+			"8s change of DiskBad",
+			"8s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 8s", "8s Other=False OtherIsFine: , since 8s",
+			"20s change of DiskBad", "20s DiskBad=False DiskIsFine: disk is fine, since 20s"}},
+		"unless nothing else is wanted": {takes: 20 * time.Second, skip: true, want: []string{
+			"20s DiskBad=False DiskIsFine: disk is fine, since 20s", "20s Other=False OtherIsFine: , since 20s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, quick, d := newPatient(), newPatient(), newDesk()
+				p.takes = test.takes
+				slow := permanent("BadBlock", p)
+				slow.Timeout = time.Minute
+				other := permanent("Other", quick)
+				other.Condition = "Other"
+				cfg := with(slow, other)
+				cfg.Conditions = append(cfg.Conditions, config.Condition{Type: "Other", Reason: "OtherIsFine"})
+				cfg.SkipInitialStatus = test.skip
+				_, stop := run(t, cfg, d)
+				defer stop()
+				pass(25 * time.Second)
+				d.expect(t, test.want...)
+			})
+		})
+	}
+}
+
+func TestARestartDoesNotMakeASickNodeHealthy(t *testing.T) {
+	for name, test := range map[string]struct {
+		boot     string
+		survives bool
+		broken   bool
+		change   func(*interval.Config)
+		want     []string
+	}{
+		"it stands until the first answer": {boot: "1", want: []string{
+			"1m0s DiskBad=True BadBlock: block 7, since 30s",
+			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+		"nothing is said of it after a reboot": {boot: "2", want: []string{
+			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+		"but it stands if it survives one": {boot: "2", survives: true, want: []string{
+			"1m0s DiskBad=True BadBlock: block 7, since 30s",
+			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+		"nothing is said of it if nothing is to be": {boot: "1", change: func(c *interval.Config) { c.SkipInitialStatus = true }, want: []string{
+			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+		"nothing is said of it if its rule is another": {boot: "1", change: func(c *interval.Config) { c.Rules[0].Name = "other" }, want: []string{
+			"1m4s change of DiskBad", "1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+		"nothing is said of it if the memory is broken": {boot: "1", broken: true, want: []string{
+			"1m4s DiskBad=False DiskIsFine: disk is fine, since 1m4s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, d, kept := newPatient(), newDesk(), notebook{}
+				cfg := with(permanent("BadBlock", p))
+				cfg.Conditions = []config.Condition{disk}
+				cfg.Conditions[0].SurvivesReboot = test.survives
+				cfg.Memory, cfg.Boot = kept, "1"
+				_, stop := run(t, cfg, d)
+				pass(10 * time.Second)
+				p.is(checkresult.Sick, "block 7")
+				pass(20 * time.Second)
+				stop()
+				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s", "30s change of DiskBad", "30s DiskBad=True BadBlock: block 7, since 30s")
+
+				pass(30 * time.Second)
+				p.is(checkresult.Well, "")
+				p.takes = 4 * time.Second
+				if cfg.Boot = test.boot; test.change != nil {
+					test.change(&cfg)
+				}
+				if test.broken {
+					kept["disk.json"] = statefile.Entry{State: json.RawMessage(`{"rules": 1}`)}
+				}
+				_, stop = run(t, cfg, d)
+				defer stop()
+				pass(20 * time.Second)
+				d.expect(t, test.want...)
+			})
+		})
+	}
+}
+
+// Before anybody has looked, a node is not well because it was.
+func TestARestartDoesNotMakeANodeWell(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes time.Duration
+		want  []string
+	}{
+		"the first word is the first answer": {4 * time.Second, []string{
+			"34s change of DiskBad", "34s DiskBad=True BadBlock: block 7, since 34s"}},
+		"or that there is none yet": {20 * time.Second, []string{
+			"38s change of DiskBad", "38s DiskBad=Unknown NotExaminedYet: the first examination for DiskBad has not ended yet, since 38s",
+			"50s change of DiskBad", "50s DiskBad=True BadBlock: block 7, since 50s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, d := newPatient(), newDesk()
+				rule := permanent("BadBlock", p)
+				rule.Timeout = time.Minute
+				cfg := with(rule)
+				cfg.Memory, cfg.Boot = notebook{}, "1"
+				_, stop := run(t, cfg, d)
+				d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+				stop()
+				p.is(checkresult.Sick, "block 7")
+				p.takes = test.takes
+				pass(30 * time.Second)
+				_, stop = run(t, cfg, d)
+				defer stop()
+				pass(25 * time.Second)
+				d.expect(t, test.want...)
+			})
+		})
+	}
+}
+
+func TestWhatWasSickStandsUntilAllHaveAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, d := newPatient(), newPatient(), newDesk()
+		a.is(checkresult.Sick, "a")
+		cfg := with(permanent("A", a), permanent("B", b))
+		cfg.Memory, cfg.Boot = notebook{}, "1"
+		_, stop := run(t, cfg, d)
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=True A: a, since 0s")
+		stop()
+		a.is(checkresult.Well, "")
+		b.is(checkresult.Sick, "b")
+		b.takes = 4 * time.Second
+		pass(30 * time.Second)
+		_, stop = run(t, cfg, d)
+		defer stop()
+		pass(20 * time.Second)
+		d.expect(t, "30s DiskBad=True A: a, since 0s", "34s change of DiskBad", "34s DiskBad=True B: b, since 0s")
+	})
+}
+
+// A monitor that is run again, because something of it has panicked, goes on.
+func TestASecondRunGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.is(checkresult.Sick, "block 7")
+		r, stop := run(t, with(permanent("BadBlock", p)), d)
+		d.expect(t, "0s change of DiskBad", "0s DiskBad=True BadBlock: block 7, since 0s")
+		pass(time.Second)
+		stop()
+		defer again(t, r, d)()
+		d.expect(t, "1s DiskBad=True BadBlock: block 7, since 0s")
+		if n := r.Problems()["BadBlock"]; n != 1 {
+			t.Errorf("one problem is counted %d times", n)
+		}
+	})
+}
+
+func TestAnEndWaitsForExamsToEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		_, stop := run(t, with(permanent("BadBlock", p)), d)
+		d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+		p.mu.Lock()
+		p.takes, p.dies = time.Hour, time.Second
+		p.mu.Unlock()
+		pass(31 * time.Second)
+		stop()
+		if p.now != 0 {
+			t.Error("an exam has outlived the rounds")
+		}
+		d.expect(t)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPatient(), newDesk()
+		p.takes, p.deaf = 10*time.Second, true
+		_, stop := run(t, with(permanent("BadBlock", p)), d)
+		pass(time.Second)
+		stop()
+		if took := time.Since(d.began); took > 3*time.Second {
+			t.Errorf("the end took %s of the 3s that there are", took-time.Second)
+		}
+		pass(time.Minute) // until it has ended
+		d.expect(t)
+	})
+}
+
+// Whoever is told to end says that it could not look, which is no news of the node.
+func TestWhatAnExamSaysAtTheEndIsNotBelieved(t *testing.T) {
+	for range 30 { // one in two would be told
+		synctest.Test(t, func(t *testing.T) {
+			p, d := newPatient(), newDesk()
+			rule := permanent("BadBlock", p)
+			rule.Timeout = time.Minute
+			_, stop := run(t, with(rule), d)
+			d.expect(t, "0s DiskBad=False DiskIsFine: disk is fine, since 0s")
+			p.mu.Lock()
+			p.takes = time.Hour
+			p.mu.Unlock()
+			pass(30*time.Second + time.Millisecond)
+			d.mu.Lock()
+			d.busy = make(chan struct{})
+			d.mu.Unlock()
+			pass(supervise.CheckInterval) // then the rounds are at the desk
+			go stop()
+			pass(time.Second)
+			d.mu.Lock()
+			close(d.busy)
+			d.busy = nil
+			d.mu.Unlock()
+			stop()
+			d.expect(t)
+		})
+	}
+}
+
+func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
+	p := newPatient()
+	cfg := with(interval.Rule{Interval: 1, Timeout: 1}, interval.Rule{Exam: p.exam, Timeout: 1}, permanent("X", p))
+	cfg.Concurrency, cfg.Conditions = 0, nil
+	_, err := interval.New(cfg)
+	for _, want := range []string{"concurrency is 0", "rules[0]: there is no exam", "rules[1]: an interval", `rules[2]: the condition "DiskBad"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}

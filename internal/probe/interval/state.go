@@ -1,0 +1,91 @@
+package interval
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/probe/checkresult"
+)
+
+// state is what is remembered of a book.
+type state struct {
+	Boot       string                    `json:"boot,omitempty"`
+	Rules      map[string]ruleState      `json:"rules,omitempty"`      // by key
+	Conditions map[string]conditionState `json:"conditions,omitempty"` // by type
+}
+
+type ruleState struct {
+	Verdict checkresult.Verdict `json:"verdict"`
+	Reason  string              `json:"reason,omitempty"`
+	Message string              `json:"message,omitempty"`
+	Since   time.Time           `json:"since"`
+}
+
+type conditionState struct {
+	Status  catalog.Status `json:"status"`
+	Reason  string         `json:"reason,omitempty"`
+	Message string         `json:"message,omitempty"`
+	Since   time.Time      `json:"since"`
+}
+
+// state returns what is to be remembered. Of rules it is that they found the node sick:
+// that it was well is no reason to say so before somebody has looked again. Of temporary
+// rules nothing is: each of their events is one of its own.
+func (b *book) state() (json.RawMessage, error) {
+	s := state{Boot: b.cfg.Boot, Rules: map[string]ruleState{}, Conditions: map[string]conditionState{}}
+	for _, c := range b.conditions {
+		s.Conditions[c.Type] = conditionState{c.told.Status, c.told.Reason, c.told.Message, c.told.Since}
+		for _, r := range c.rules {
+			if r.answered() && r.last.Verdict == checkresult.Sick {
+				s.Rules[r.key] = ruleState{r.last.Verdict, r.last.Reason, r.last.Message, r.since}
+			}
+		}
+	}
+	return b.unknown.Write(s)
+}
+
+// remember takes over what was known in the life before, as of now.
+func (b *book) remember(now time.Time, text json.RawMessage) error {
+	var s state
+	unknown, err := format.ReadAll(text, &s)
+	if err != nil {
+		return fmt.Errorf("reading the state of the monitor %s: %w", b.cfg.Key, err)
+	}
+	b.unknown = unknown
+	rebooted := s.Boot != "" && b.cfg.Boot != "" && s.Boot != b.cfg.Boot
+	for _, c := range b.conditions {
+		was, ok := s.Conditions[c.Type]
+		switch was.Status {
+		case catalog.True, catalog.False, catalog.Unknown:
+		default:
+			ok = false
+		}
+		if ok {
+			// What it was is compared with what it comes to be, even after a reboot.
+			c.told.Status, c.told.Reason, c.told.Message, c.told.Since = was.Status, was.Reason, was.Message, earlier(was.Since, now)
+		}
+		if rebooted && !c.SurvivesReboot {
+			continue
+		}
+		c.recalled = c.told.Status == catalog.True
+		for _, r := range c.rules {
+			was, ok := s.Rules[r.key]
+			if ok && was.Verdict == checkresult.Sick && !was.Since.IsZero() {
+				r.last, r.since = checkresult.Result{Verdict: was.Verdict, Reason: was.Reason, Message: was.Message}, earlier(was.Since, now)
+			}
+		}
+	}
+	return nil
+}
+
+// earlier returns the first of two times: what is still to come was said when the clock
+// was ahead.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,32 @@
+package interval
+
+import (
+	"testing"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/format/golden"
+	"github.com/resourcestack/autohealer/internal/probe/config"
+)
+
+// The state of a monitor is kept in the state file of the agent, of which this is version 1.
+func TestTheStoredFormatIsWhatItWas(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &state{})
+}
+
+// An agent between two newer ones loses nothing of what they keep.
+func TestTheStateOfANewerMonitorIsKept(t *testing.T) {
+	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
+		b := newBook(Config{Boot: "6b7c", Conditions: []config.Condition{{Type: "T"}}, Rules: []Rule{{Permanent: true, Condition: "T", Reason: "R"}}})
+		if err := b.remember(time.Unix(2e9, 0), text); err != nil {
+			t.Fatal(err)
+		}
+		if b.rules[0].since.IsZero() {
+			t.Errorf("what stood is forgotten; the key of the rule is %s", b.rules[0].key)
+		}
+		again, err := b.state()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return again, b.unknown.Len()
+	})
+}

@@ -1,0 +1,82 @@
+package mountinfo_test
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/internal/probe/mountinfo"
+)
+
+// A table of what the kernel could write comes out as it went in.
+func TestWhatTheKernelWritesIsRead(t *testing.T) {
+	kernel := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`, "#", `\043`)
+	odd := 0
+	rapid.Check(t, func(t *rapid.T) {
+		path := rapid.StringMatching(`/[a-z0-9 \\\t\n#\x0b\x{85}\x{a0}\x{2003}ü-]{0,12}`)
+		want := mountinfo.Mount{
+			Device: "98:0", Root: path.Draw(t, "root"), Point: path.Draw(t, "point"), Kind: "ext4",
+			Source:  rapid.SampledFrom([]string{"", "-", "none", "/dev/my disk", "//host/my share"}).Draw(t, "source"),
+			Options: []string{"rw", "noatime"}, Super: []string{"rw", "errors=continue"},
+		}
+		if strings.ContainsAny(want.Point, " \\\t\n#\v\u0085\u00a0\u2003") {
+			odd++
+		}
+		line := fmt.Sprintf("36 35 98:0 %s %s rw,noatime %s- ext4 %s rw,errors=continue\n", kernel.Replace(want.Root), kernel.Replace(want.Point),
+			rapid.SampledFrom([]string{"", "shared:1 ", "master:2 propagate_from:3 "}).Draw(t, "optional"), kernel.Replace(want.Source))
+		got, err := mountinfo.Parse([]byte(line + line))
+		if err != nil || !reflect.DeepEqual(got, []mountinfo.Mount{want, want}) {
+			t.Fatalf("%q became %q, %v", line, got, err)
+		}
+	})
+	if t.Logf("saw %d odd paths", odd); odd == 0 {
+		t.Error("no path was odd")
+	}
+}
+
+func TestTheTableOfThisMachineIsRead(t *testing.T) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mounts, err := mountinfo.Parse(text); err != nil || len(mounts) != strings.Count(string(text), "\n") {
+		t.Errorf("%d mounts, %v", len(mounts), err)
+	}
+}
+
+func TestWhatIsNoTableIsRefused(t *testing.T) {
+	const good = "36 35 98:0 / / rw - ext4 /dev/root rw\n"
+	for text, says := range map[string]string{
+		"":                                      "the table is empty",
+		good + "\n":                             "line 2 is none",
+		"36 35 98:0 / / rw ext4 /dev/root rw\n": "line 1 is none",
+		"36 35 98:0 / / rw - ext4 /dev/root\n":  "line 1 is none",
+		"36 35 98:0 / / - ext4 /dev/root rw\n":  "line 1 is none",
+	} {
+		if _, err := mountinfo.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"))
+	f.Add([]byte("1 2 0:1 / /a rw -  \n- - - - - - - - -\n"))
+	f.Add([]byte(`1 2 0:1 /a\040b\13 /\777 rw - tmpfs  rw`))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		mounts, err := mountinfo.Parse(text)
+		if (err == nil) != (len(mounts) > 0) {
+			t.Fatalf("%+v and %v", mounts, err)
+		}
+		for _, m := range mounts {
+			if len(m.Point)+len(m.Root)+len(m.Source) > len(text) {
+				t.Fatalf("%q has grown to %q", text, m)
+			}
+		}
+	})
+}

@@ -1,0 +1,478 @@
+package subprocess_test
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/resourcestack/autohealer/internal/probe/subprocess"
+)
+
+func TestMain(m *testing.M) {
+	if subprocess.Become() {
+		return
+	}
+	// Else a process that cannot become a program takes a second more to say so.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
+
+// script writes a program of the shell.
+func script(t *testing.T, lines string) string {
+	t.Helper()
+	return write(t, "#!/bin/bash\n"+lines+"\n", 0o700)
+}
+
+func write(t *testing.T, text string, mode os.FileMode) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "check.sh")
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// eventually waits for something that must come.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	late := time.After(10 * time.Second)
+	for !is() {
+		select {
+		case <-late:
+			t.Fatalf("there is no %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// read returns the number that a script has left in a file.
+func read(t *testing.T, path string) int {
+	t.Helper()
+	var pid int
+	eventually(t, "number in "+path, func() bool {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.HasSuffix(string(text), "\n") {
+			return false
+		}
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		return err == nil
+	})
+	return pid
+}
+
+// state returns the letter of a process and its parent, empty if it is not there.
+func state(pid int) (letter string, parent int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	if _, err := fmt.Sscan(rest, &letter, &parent); err != nil {
+		return "", 0
+	}
+	return letter, parent
+}
+
+// isGone says whether a process has ended. If it is ours, it must have been reaped.
+func isGone(pid int) func() bool {
+	return func() bool {
+		letter, parent := state(pid)
+		return letter == "" || letter == "Z" && parent != os.Getpid()
+	}
+}
+
+// within runs a program that has to come back in time, whatever it does. The test does
+// not end before it, so that the program is not left behind.
+func within(t *testing.T, c *subprocess.Children, limit time.Duration, s subprocess.Spec) subprocess.Result {
+	t.Helper()
+	done := make(chan subprocess.Result, 1)
+	var running sync.WaitGroup
+	running.Go(func() { done <- c.Run(t.Context(), s) })
+	t.Cleanup(running.Wait)
+	select {
+	case r := <-done:
+		return r
+	case <-time.After(limit):
+		t.Fatalf("it has not come back in the %s that it may take", limit)
+		return subprocess.Result{}
+	}
+}
+
+func TestWhatAProgramSays(t *testing.T) {
+	for name, test := range map[string]struct {
+		lines             string
+		args              []string
+		code              int
+		output, complaint string
+	}{
+		"its exit code 0":                       {lines: "exit 0"},
+		"its exit code 1":                       {lines: "exit 1", code: 1},
+		"its exit code 255":                     {lines: "exit 255", code: 255},
+		"its two outputs":                       {lines: "echo fine; echo odd >&2", output: "fine\n", complaint: "odd\n"},
+		"its arguments":                         {lines: `echo "$#: $1, $2"`, args: []string{"a b", ""}, output: "2: a b, \n"},
+		"that nobody writes to it":              {lines: "read line; echo $?", output: "1\n"},
+		"what its tee still had to write":       {lines: "exec > >(/bin/sleep 0.05; cat)\necho late", output: "late\n"},
+		"nothing of those who write on forever": {lines: "yes >/dev/null & echo well", output: "well\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := within(t, subprocess.New(), 3*time.Second, subprocess.Spec{Path: script(t, test.lines), Args: test.args, Timeout: 5 * time.Second})
+			if r.Fault != "" || r.Code != test.code || r.Output != test.output || r.Complaint != test.complaint {
+				t.Errorf("it is %+v", r)
+			}
+		})
+	}
+}
+
+func TestARelativePathBeginsAtTheWorkingDirectory(t *testing.T) {
+	t.Chdir(filepath.Dir(script(t, "echo here")))
+	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./check.sh"}); r.Output != "here\n" {
+		t.Errorf("it is %+v", r)
+	}
+	r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./config/plugin/check_ntp.sh"})
+	if folder, _ := os.Getwd(); r.Fault != subprocess.Missing || !strings.Contains(r.Err.Error(), folder) {
+		t.Errorf("one that is missing is %+v, which does not say where it was sought", r)
+	}
+}
+
+func TestWhatCannotBeRunHasItsReason(t *testing.T) {
+	folder := t.TempDir()
+	fifo := filepath.Join(folder, "fifo")
+	if err := unix.Mkfifo(fifo, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dangling := filepath.Join(folder, "dangling")
+	if err := os.Symlink("nowhere", dangling); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		path  string
+		fault subprocess.Fault
+		says  string
+	}{
+		"no file":                  {filepath.Join(folder, "none"), subprocess.Missing, "mount it"},
+		"a link to nothing":        {dangling, subprocess.Missing, "mount it"},
+		"a file where a folder is": {filepath.Join(write(t, "", 0o600), "x"), subprocess.Missing, "mount it"},
+		"a folder":                 {folder, subprocess.Folder, "write the path of a program"},
+		"no bit to execute":        {write(t, "#!/bin/sh\n", 0o644), subprocess.NotExecutable, "chmod +x"},
+		"a pipe":                   {fifo, subprocess.NotAProgram, "write the path of a program"},
+		"no program":               {write(t, "echo no interpreter is named", 0o700), subprocess.NotAProgram, "#!"},
+		"an empty file":            {write(t, "", 0o700), subprocess.NotAProgram, "#!"},
+		"no interpreter":           {write(t, "#!/no/such/shell -e\n", 0o700), subprocess.Missing, "/no/such/shell"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: test.path, Timeout: time.Second})
+			if r.Fault != test.fault || r.Err == nil || !strings.Contains(r.Err.Error(), test.says) || !strings.Contains(r.Err.Error(), test.path) {
+				t.Errorf("it is %q (%v), want %q that says %q", r.Fault, r.Err, test.fault, test.says)
+			}
+		})
+	}
+}
+
+func TestAProgramThatDisappearsIsMissing(t *testing.T) {
+	c, path := subprocess.New(), script(t, "exit 0")
+	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != "" {
+		t.Fatal(r)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != subprocess.Missing {
+		t.Errorf("it is %+v", r)
+	}
+}
+
+func TestAProgramThatKillsItself(t *testing.T) {
+	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: script(t, "echo last words; kill -SEGV $$")}); r.Fault != subprocess.Killed || r.Output != "last words\n" {
+		t.Errorf("it is %+v", r)
+	}
+}
+
+func TestMegabytesOfOutputCostNothing(t *testing.T) {
+	const megabytes = 256
+	s := subprocess.Spec{Path: script(t, fmt.Sprintf("head -c %dM /dev/zero || exit 2; head -c 1M /dev/zero >&2 || exit 3; exit 1", megabytes)), Timeout: 30 * time.Second}
+	c := subprocess.New()
+	var before, after runtime.MemStats
+	var costBefore, costAfter unix.Rusage
+	runtime.ReadMemStats(&before)
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &costBefore); err != nil {
+		t.Fatal(err)
+	}
+	r := c.Run(t.Context(), s)
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &costAfter); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if r.Code != 1 || len(r.Output) != subprocess.MaxOutput || len(r.Complaint) != subprocess.MaxOutput {
+		t.Errorf("of %q there is the code %d, and %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
+	}
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<20 {
+		t.Errorf("%d bytes were allocated for %d MB", allocated, megabytes)
+	}
+	spent := time.Duration(costAfter.Utime.Nano() + costAfter.Stime.Nano() - costBefore.Utime.Nano() - costBefore.Stime.Nano())
+	t.Logf("%d MB cost %s of a core, %s each", megabytes, spent, spent/megabytes)
+}
+
+func TestForksThatAreLeftBehindAreKilled(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "pid")
+	c := subprocess.New()
+	r := within(t, c, time.Second, subprocess.Spec{Path: script(t, "sleep 1000 &\necho $! >"+note+"; echo done; exit 1"), Timeout: 10 * time.Second})
+	if r.Fault != "" || r.Code != 1 || r.Output != "done\n" {
+		t.Errorf("it is %+v", r)
+	}
+	eventually(t, "end of what was left", isGone(read(t, note)))
+	if c.Abandoned() != 0 {
+		t.Errorf("%d are abandoned", c.Abandoned())
+	}
+}
+
+func TestATimeoutKillsTheGroup(t *testing.T) {
+	folder := t.TempDir()
+	fork, self := filepath.Join(folder, "fork"), filepath.Join(folder, "self")
+	r := within(t, subprocess.New(), 1300*time.Millisecond, subprocess.Spec{
+		Path:    script(t, "trap '' TERM INT HUP\necho $$ >"+self+"\necho begun; sleep 1000 &\necho $! >"+fork+"; wait"),
+		Timeout: 300 * time.Millisecond,
+	})
+	if r.Fault != subprocess.Timeout || r.Output != "begun\n" {
+		t.Errorf("it is %+v", r)
+	}
+	eventually(t, "end of the program", isGone(read(t, self)))
+	eventually(t, "end of its fork", isGone(read(t, fork)))
+}
+
+func TestAProgramThatNobodyWaitsForIsKilled(t *testing.T) {
+	note := filepath.Join(t.TempDir(), "pid")
+	ctx, cancel := context.WithCancel(t.Context())
+	path := script(t, "echo $$ >"+note+"; exec sleep 1000")
+	done := make(chan subprocess.Result, 1)
+	var running sync.WaitGroup
+	running.Go(func() { done <- subprocess.New().Run(ctx, subprocess.Spec{Path: path, Timeout: time.Hour}) })
+	t.Cleanup(running.Wait)
+	pid := read(t, note)
+	cancel()
+	if r := <-done; r.Fault != subprocess.Cancelled {
+		t.Errorf("it is %+v", r)
+	}
+	eventually(t, "end of it", isGone(pid))
+}
+
+// The ways to hang in the kernel: the program itself, something that it runs (as the df
+// of a script does), its very file, and what the kernel reads to execute that.
+func TestWhatNoSignalReachesIsAbandonedAndNotStartedAgain(t *testing.T) {
+	for name, lines := range map[string]string{
+		"the program itself": "echo $$ >NOTE; exec cat DEAF/file",
+		"what it runs":       "echo before; cat DEAF/file & echo $! >NOTE; wait",
+		"what it leaves":     "cat DEAF/file </dev/null >/dev/null 2>&1 & echo $! >NOTE; for i in {1..200}; do grep -q wait_answer /proc/$!/wchan && break; done; exit 1",
+		"its file":           "",
+		"its interpreter":    "",
+		"its loader":         "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			folder, wake := deaf(t)
+			note := filepath.Join(t.TempDir(), "pid")
+			path := script(t, strings.NewReplacer("DEAF", folder, "NOTE", note).Replace(lines))
+			switch name {
+			case "its file":
+				path = filepath.Join(folder, "check.sh")
+			case "its interpreter":
+				path = write(t, "#!"+filepath.Join(folder, "bash")+"\nexit 0\n", 0o700)
+			case "its loader":
+				path = loadedBy(t, filepath.Join(folder, "ld.so"))
+			}
+			c := subprocess.New()
+			leaves := name == "what it leaves"
+			s := subprocess.Spec{Path: path, Timeout: 300 * time.Millisecond}
+			if leaves {
+				s.Timeout = 10 * time.Second // which it does not need
+			}
+			r := within(t, c, s.Timeout+time.Second, s)
+			if leaves && (r.Fault != "" || r.Code != 1) || !leaves && r.Fault != subprocess.Timeout {
+				t.Errorf("it is %+v", r)
+			}
+			eventually(t, "one that is abandoned", func() bool { return c.Abandoned() == 1 })
+			pid := 0
+			if lines != "" {
+				pid = read(t, note)
+				if letter, _ := state(pid); letter != "D" {
+					t.Fatalf("the process is in %q: this test looks at nothing", letter)
+				}
+			}
+			runtime.GC() // which waits for all threads, and not for this one
+			for range 3 {
+				if r := within(t, c, 100*time.Millisecond, s); r.Fault != subprocess.Hangs || !strings.Contains(r.Err.Error(), path) {
+					t.Errorf("the next one is %+v", r)
+				}
+			}
+			if c.Abandoned() != 1 {
+				t.Errorf("%d are abandoned", c.Abandoned())
+			}
+			other := subprocess.Spec{Path: script(t, "echo fine"), Timeout: time.Second}
+			if r := c.Run(t.Context(), other); r.Output != "fine\n" {
+				t.Errorf("another is %+v", r)
+			}
+			wake()
+			eventually(t, "end of the abandoned", func() bool { return c.Abandoned() == 0 })
+			if pid != 0 {
+				eventually(t, "end of the process", isGone(pid))
+			}
+			if r := c.Run(t.Context(), s); r.Fault == subprocess.Hangs {
+				t.Errorf("when it has ended, it is still %+v", r)
+			}
+		})
+	}
+}
+
+// loadedBy returns a program that asks the kernel for this loader.
+func loadedBy(t *testing.T, loader string) string {
+	t.Helper()
+	program, err := elf.Open("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	text, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	if at < 0 {
+		t.Fatal("/bin/true has no loader: this test needs a program that has one")
+	}
+	// There is as much room as the loader's own name has: a short link leads to the other.
+	folder, err := os.MkdirTemp("/tmp", "ld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	link := filepath.Join(folder, "l")
+	if err := os.Symlink(loader, link); err != nil {
+		t.Fatal(err)
+	}
+	room := text[program.Progs[at].Off:][:program.Progs[at].Filesz]
+	if clear(room); copy(room[:len(room)-1], link) < len(link) {
+		t.Fatalf("%s is too long for the %d bytes that there are", link, len(room))
+	}
+	return write(t, string(text), 0o700)
+}
+
+// A program is started as if nobody stood between: with its own name, and with nothing
+// open that is not its own.
+func TestAProgramDoesNotKnowWhoStartedIt(t *testing.T) {
+	r := within(t, subprocess.New(), 5*time.Second, subprocess.Spec{Path: script(t, `tr '\0' ' ' </proc/$$/cmdline; echo; [ -e /proc/$$/fd/3 ] || echo closed; ps -o pgid= -p $$ | grep -qw $$ && echo alone`), Args: []string{"a"}})
+	if !strings.HasSuffix(r.Output, "/check.sh a \nclosed\nalone\n") {
+		t.Errorf("it is %+v", r)
+	}
+}
+
+// The agent may be process 1 of its container. Then it inherits who has left.
+func TestInheritedProcessesAreReapedAndNobodyElses(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	c := subprocess.New()
+	ctx, cancel := context.WithCancel(t.Context())
+	var reaper sync.WaitGroup
+	reaper.Go(func() { c.Reap(ctx) })
+	defer reaper.Wait()
+	defer cancel()
+
+	folder := t.TempDir()
+	// Each leaves two: one in its group, which is killed, and one that has left it, which
+	// lives on for a moment and ends.
+	path := script(t, `(setsid bash -c 'echo $$ >'$1'; sleep 0.0'$2 </dev/null >/dev/null 2>&1 &)
+sleep 1000 </dev/null >/dev/null 2>&1 &
+until [ -s $1 ]; do sleep 0.01; done
+exit $2`)
+	const rounds, side = 15, 4
+	var all sync.WaitGroup
+	for worker := range side {
+		all.Go(func() {
+			for i := range rounds {
+				code := 1 + (worker*rounds+i)%9
+				note := filepath.Join(folder, fmt.Sprintf("%d-%d", worker, i))
+				// The exit code would be lost if somebody else had reaped it.
+				if r := c.Run(t.Context(), subprocess.Spec{Path: path, Args: []string{note, strconv.Itoa(code)}, Timeout: 10 * time.Second}); r.Fault != "" || r.Code != code {
+					t.Errorf("want %d: it is %+v", code, r)
+				}
+			}
+		})
+	}
+	all.Wait()
+	inherited := 0
+	for worker := range side {
+		for i := range rounds {
+			pid := read(t, filepath.Join(folder, fmt.Sprintf("%d-%d", worker, i)))
+			eventually(t, "end of an inherited process", isGone(pid))
+			inherited++
+		}
+	}
+	eventually(t, "end of all", func() bool {
+		return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
+	})
+	t.Logf("%d inherited processes were reaped", inherited)
+}
+
+func TestNothingLeaks(t *testing.T) {
+	// Which would close files that nobody has.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	c := subprocess.New()
+	specs := []subprocess.Spec{
+		{Path: script(t, "exit 0")}, {Path: script(t, "yes")}, {Path: script(t, "sleep 100 & exit 2")}, {Path: "/none"}, {Path: "/"},
+		{Path: script(t, "exec sleep 100")}, {Path: write(t, "", 0o700)}, {Path: script(t, "exec >&- 2>&-; exit 1")},
+		{Path: script(t, "(setsid sleep 0.3 &)")},
+	}
+	run := func() {
+		var all sync.WaitGroup
+		for _, s := range specs {
+			s.Timeout = 100 * time.Millisecond
+			all.Go(func() { c.Run(t.Context(), s) })
+		}
+		all.Wait()
+	}
+	run() // what is opened once and kept
+	open := func() int {
+		names, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	settled := func() bool { return c.Abandoned() == 0 }
+	eventually(t, "rest", settled)
+	files, goroutines := open(), runtime.NumGoroutine()
+	for range 5 {
+		run()
+	}
+	eventually(t, "rest", settled)
+	eventually(t, "end of the goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
+	eventually(t, "end of the open files", func() bool { return open() <= files })
+}
+
+// One op starts /bin/true and follows it to its end.
+func BenchmarkRun(b *testing.B) {
+	c := subprocess.New()
+	b.ReportAllocs()
+	for b.Loop() {
+		if r := c.Run(b.Context(), subprocess.Spec{Path: "/bin/true", Timeout: time.Minute}); r.Fault != "" || r.Code != 0 {
+			b.Fatal(r)
+		}
+	}
+}

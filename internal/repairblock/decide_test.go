@@ -1,0 +1,263 @@
+package repairblock
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+)
+
+func TestStanding(t *testing.T) {
+	seen := &good{UID: "u", Generation: 3, Definition: "crd/5"}
+	fault := errors.New("no duration")
+	has := func(version string) view {
+		return view{definition: definition{isThere: true, hasBlock: true, version: version}, isKnown: true, isSettled: true}
+	}
+	lacks, early := has("crd/6"), has("crd/5")
+	lacks.hasBlock, early.isSettled = false, false
+	for _, c := range []struct {
+		name       string
+		stands     bool
+		generation int64
+		fault      error
+		last       *good
+		view       view
+		want       state
+	}{
+		{"a pool that never had a block", false, 1, nil, nil, has("crd/5"), bare},
+		{"a pool that never had one, without the schema", false, 1, nil, nil, lacks, bare},
+		{"a block", true, 1, nil, nil, has("crd/5"), follows},
+		{"a block that nobody can follow", true, 1, fault, nil, has("crd/5"), refused},
+		{"a block seen before the loss was", true, 3, nil, seen, lacks, lost},
+		{"a block that is gone with its schema", false, 3, nil, seen, lacks, lost},
+		{"a block that is gone with its schema, after a write", false, 4, nil, seen, lacks, lost},
+		{"a block that somebody has removed", false, 4, nil, seen, has("crd/5"), removed},
+		{"a block that is gone under another schema", false, 4, nil, seen, has("crd/7"), vanished},
+		{"a block that is gone under another schema, unwritten", false, 3, nil, seen, has("crd/7"), vanished},
+		{"a block that is gone and that nobody can have removed", false, 3, nil, seen, has("crd/5"), hidden},
+		{"a block that may be shown in a moment", false, 4, nil, seen, early, hidden},
+		{"a block that is gone, and no look at the schema", false, 4, nil, seen, view{}, unsure},
+		{"a block that was never seen with a schema", false, 4, nil, &good{UID: "u", Generation: 3}, has("crd/5"), vanished},
+	} {
+		pool := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", Generation: c.generation}}
+		if c.stands {
+			pool.Spec.Repair = &v1alpha1.RepairSpec{}
+		}
+		if got := standing(pool, c.fault, c.last, c.view); got != c.want {
+			t.Errorf("%s: state %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// Where somebody has written a block and none can be followed, that is not the same as
+// none, and he is told what comes of it.
+func TestWhatWasNeverGoodIsNotNothing(t *testing.T) {
+	fault := errors.New("no duration")
+	last := &good{Block: &v1alpha1.RepairSpec{}}
+	words := "no node is repaired unless a RepairPolicy governs it"
+	for name, test := range map[string]struct {
+		pool      pool
+		isGarbled bool
+	}{
+		"never had one":                     {pool{is: bare}, false},
+		"a good one":                        {pool{is: follows, last: last}, false},
+		"a bad one":                         {pool{is: refused, fault: fault}, true},
+		"a bad one after a good one":        {pool{is: refused, fault: fault, last: last}, false},
+		"a bad one after one that was good": {pool{is: refused, fault: fault, last: last, lastFault: fault}, true},
+		"a bad one that is lost":            {pool{is: lost, fault: fault}, true},
+		"a lost one":                        {pool{is: lost, last: last}, false},
+		"one that is removed":               {pool{is: removed}, false},
+	} {
+		if is := test.pool.inForce(); is.NeverValid() != test.isGarbled || strings.Contains(is.Problem, words) != test.isGarbled {
+			t.Errorf("%s: that it is garbled is %t: %s", name, is.NeverValid(), is.Problem)
+		}
+	}
+}
+
+func TestKeepsTellsWhatTheAPIServerPrunes(t *testing.T) {
+	object := func(fields ...any) map[string]any {
+		m := map[string]any{}
+		for i := 0; i < len(fields); i += 2 {
+			m[fields[i].(string)] = fields[i+1]
+		}
+		return m
+	}
+	const all = "x-kubernetes-preserve-unknown-fields"
+	for name, c := range map[string]struct {
+		schema map[string]any
+		want   bool
+	}{
+		"nothing":            {nil, false},
+		"no spec":            {object("properties", object()), false},
+		"a spec without":     {object("properties", object("spec", object("properties", object("weight", object())))), false},
+		"a spec with it":     {object("properties", object("spec", object("properties", object("repair", object())))), true},
+		"a spec of anything": {object("properties", object("spec", object(all, true))), true},
+		"a pool of anything": {object(all, true), true},
+		"a spec of nothing":  {object("properties", object("spec", object(all, false))), false},
+		"a field of no sort": {object("properties", object("spec", "text")), false},
+	} {
+		crd := &unstructured.Unstructured{Object: object("spec", object("versions", []any{
+			object("name", "v1beta1"), "nonsense", object("name", "v1", "served", true, "schema", object("openAPIV3Schema", c.schema)),
+		}))}
+		got := readDefinition(crd)
+		if got.hasBlock != c.want || got.index != 2 || !got.isThere {
+			t.Errorf("%s: has the block: %v, at %d, there: %v", name, got.hasBlock, got.index, got.isThere)
+		}
+		if old := readDefinition(&unstructured.Unstructured{Object: object("spec", object("versions", []any{object("name", "v1beta1", "served", true)}))}); old.isThere {
+			t.Error("a CRD without our version is there")
+		}
+	}
+}
+
+// fakeStore is a pool and its CRD as an API server holds them, with what people do.
+type fakeStore struct {
+	version int  // of the CRD
+	has     bool // it has the schema
+	stands  bool // the block is stored
+	block   string
+	gen     int64
+	// wanted is what people want to be in force, empty for nothing: the last block that
+	// was written, unless somebody has removed one that could be seen.
+	wanted string
+}
+
+// prune is what every write does first.
+func (s *fakeStore) prune() {
+	if !s.has {
+		s.stands = false
+	}
+}
+
+func (s *fakeStore) shown() *karpenter.NodePool {
+	pool := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", Generation: s.gen}}
+	if s.stands && s.has {
+		pool.Spec.Repair = &v1alpha1.RepairSpec{DefaultTolerationDuration: s.block}
+	}
+	return pool
+}
+
+// However schemas come and go, whoever writes and whenever nobody looks, the block in
+// force is the one that people want, if somebody has looked after it was written. Only
+// a block that was removed, and the CRD changed before somebody looked or since
+// somebody had, may have been lost as well: people are told how to drop it.
+func TestNoBlockIsLostAndNoneOutlivesItsRemoval(t *testing.T) {
+	var losses, removals, ambiguous int
+	rapid.Check(t, func(t *rapid.T) {
+		s := &fakeStore{version: 1, has: true, gen: 1}
+		var last *good // in memory and, as here every look is kept, in the copy
+		isSeen := true // what people want was seen
+		isSure := true // nothing was removed that may have been lost as well
+		change := func(has bool) {
+			s.version, s.has = s.version+1, has
+			if s.wanted == "" && last != nil {
+				isSure = false
+			}
+		}
+		look := func() {
+			v := view{definition: definition{isThere: true, hasBlock: s.has, version: string(rune('a' + s.version))}, isKnown: true, isSettled: true}
+			pool := s.shown()
+			is := standing(pool, nil, last, v)
+			if is == lost || is == vanished {
+				losses++
+			}
+			if is == removed {
+				removals++
+			}
+			last = remember(pool, is, nil, last, v)
+			if is == follows {
+				isSeen, isSure = true, true
+			}
+			if is == removed {
+				isSeen = true
+			}
+			got := ""
+			if last != nil {
+				got = last.Block.DefaultTolerationDuration
+			}
+			if s.wanted == "" && !isSure {
+				return
+			}
+			if (isSeen || s.wanted == "") && got != s.wanted {
+				t.Fatalf("in force is %q, want %q (state %d)", got, s.wanted, is)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"the schema is lost":        func(*rapid.T) { change(false) },
+			"the schema is put back":    func(*rapid.T) { change(true) },
+			"the CRD changes otherwise": func(*rapid.T) { change(s.has) },
+			"a status is written":       func(*rapid.T) { s.prune() },
+			"a spec is written":         func(*rapid.T) { s.prune(); s.gen++ },
+			"a block is written": func(t *rapid.T) {
+				block := rapid.SampledFrom([]string{"1m", "2m", "3m"}).Draw(t, "block")
+				if s.prune(); s.has && (!s.stands || s.block != block) {
+					s.stands, s.block, s.wanted, isSeen = true, block, block, false
+					s.gen++
+				}
+			},
+			"a block is removed": func(t *rapid.T) {
+				if s.prune(); !s.stands {
+					t.Skip("nobody sees one")
+				}
+				if last == nil || last.Definition != string(rune('a'+s.version)) || !isSeen {
+					isSure = false
+					ambiguous++
+				}
+				s.stands, s.wanted, isSeen = false, "", true
+				s.gen++
+			},
+			"somebody looks":       func(*rapid.T) { look() },
+			"somebody looks again": func(*rapid.T) { look() },
+		})
+	})
+	t.Logf("%d losses, %d removals, %d that nobody can tell", losses, removals, ambiguous)
+	if losses == 0 || removals == 0 {
+		t.Error("nothing was lost or removed: this test looks at nothing")
+	}
+}
+
+func TestPaceIsFourTimesInAnHourAndFreshAfterALongPeace(t *testing.T) {
+	start := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
+	var p pace
+	var taken []time.Duration
+	for d := time.Duration(0); d < time.Hour; d += 10 * time.Second { // somebody takes it away all the time
+		if p.take(start.Add(d)) {
+			taken = append(taken, d)
+		}
+	}
+	if want := []time.Duration{0, time.Minute, 5 * time.Minute, 21 * time.Minute}; len(taken) != len(want) {
+		t.Fatalf("put back at %v, want %v", taken, want)
+	}
+	if !p.take(start.Add(100*time.Hour)) || p.at != start.Add(100*time.Hour+time.Minute) {
+		t.Errorf("after a long peace the next time is %v", p.at)
+	}
+}
+
+func FuzzACopyIsReadAsItWasWrittenOrNotAtAll(f *testing.F) {
+	f.Add([]byte(`{"pool":"default","uid":"u","generation":3,"definition":"crd/5","repair":{"defaultTolerationDuration":"5m"}}`))
+	f.Add([]byte(`{"pool":"default","uid":"u","repair":{"policies":5}}`))
+	f.Add([]byte(`{"uid":"u","repair":null}`))
+	f.Add([]byte(`[]`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		read, err := readCopy(&appsv1.ControllerRevision{Data: runtime.RawExtension{Raw: text}})
+		if err != nil {
+			return
+		}
+		again, err := newCopy("ns", 1, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same, err := readCopy(again)
+		if err != nil || !read.saysLike(same) {
+			t.Errorf("%s was read as %+v, and written as %s: %v", text, read, again.Data.Raw, err)
+		}
+	})
+}

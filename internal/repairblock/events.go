@@ -1,0 +1,77 @@
+package repairblock
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// tell tells users how blocks stand that are not as they should be, when that is news.
+func (k *Store) tell(inForce map[string]*Pool) {
+	lostOnes := 0
+	for _, name := range slices.Sorted(maps.Keys(inForce)) {
+		p, is := k.pools[name], inForce[name]
+		if p.is == lost {
+			lostOnes++
+		}
+		if is.Problem == p.told || p.is == hidden { // which passes
+			continue
+		}
+		p.told = is.Problem
+		word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), Message: "Repair: " + is.Problem + "."}
+		switch p.is {
+		case refused:
+			word.EventReason = treat.RepairBlockRefused
+			word.Message += " Write spec.repair anew."
+			k.cfg.Logger.Error("repair block refused", "nodePool", name, "err", p.fault)
+		case lost:
+			word.EventReason = treat.RepairSchemaLost
+			word.Message += k.wayBack(is)
+		case vanished, unsure:
+			word.EventReason = treat.RepairBlockVanished
+			word.Message += k.wayOut(is, " Write spec.repair again to put it back, or enabled: false there to switch it off; to drop it for good:")
+			k.cfg.Logger.Warn("repair block vanished", "nodePool", name, "problem", is.Problem)
+		case follows:
+			word.EventReason, word.Message = treat.Accepted, "Repair: what stands in spec.repair is in force."
+			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
+		default: // it was removed, or dropped
+			word.EventReason, word.Message = treat.Accepted, "Repair: no block is in force any more."
+		}
+		k.cfg.Event(word)
+	}
+	if isOut := lostOnes > 0; isOut != k.schemaOut {
+		k.schemaOut = isOut
+		if isOut {
+			k.cfg.Logger.Error("schema of repair blocks lost, the last good ones stay in force", "customResourceDefinition", definitionName, "nodePools", lostOnes, "restore", k.cfg.Restore)
+		} else {
+			k.cfg.Logger.Info("schema of repair blocks no longer lost", "customResourceDefinition", definitionName)
+		}
+	}
+}
+
+// wayBack says how to get the schema back, and what can be done until then. A write to
+// the block is none of that: it is not stored.
+func (k *Store) wayBack(is *Pool) string {
+	words := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
+	if k.cfg.Restore {
+		words = " The controller puts the schema back."
+	}
+	if is.Block != nil {
+		words += fmt.Sprintf(" Until it is back, what is written to spec.repair is lost; to stop repairs: kubectl annotate nodepool %s %s=true.", is.Name, karpenter.OurDoNotRepairAnnotation)
+	}
+	if k.cfg.Restore {
+		return words
+	}
+	return words + k.wayOut(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
+}
+
+// wayOut says, after a few words, how to have no block any more.
+func (k *Store) wayOut(is *Pool, words string) string {
+	if is.Block == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s kubectl delete controllerrevisions -n %s -l %s=%s", words, k.cfg.Namespace, RevisionLabel, copyLabel(is.Name))
+}

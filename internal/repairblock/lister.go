@@ -1,0 +1,138 @@
+package repairblock
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/rewatch"
+)
+
+const (
+	// requestTimeout is how long one request may take, and shortestWatch how long a
+	// watch is asked for, up to twice as long so that not all end at once.
+	requestTimeout = 10 * time.Second
+	shortestWatch  = 5 * time.Minute
+	// longRun is how long a watch must have lasted for its end not to be a failure.
+	longRun = 10 * time.Second
+)
+
+// feed lists objects of a kind, watches them, and lists them anew whenever the watch
+// ends: a watch that goes on where another was does not bring what has changed by
+// another schema alone.
+type feed[T client.Object] struct {
+	client   client.WithWatch
+	list     func() client.ObjectList
+	restrict []client.ListOption
+
+	// all is told of everything that there is, when the list was begun; one of what has
+	// changed since; failed why nothing can be told.
+	all    func(begun time.Time, objects map[string]T)
+	one    func(object T, isGone bool)
+	failed func(error)
+}
+
+// run works until ctx ends. After every one of the pauses, counted from now, the
+// objects are listed once more, whatever the watch says.
+func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
+	waits, start := rewatch.Backoff(), time.Now()
+	for ctx.Err() == nil {
+		begun := time.Now()
+		until := begun.Add(shortestWatch + rand.N(shortestWatch))
+		for _, pause := range pauses {
+			if again := start.Add(pause); again.After(begun) && again.Before(until) {
+				until = again
+			}
+		}
+		err := f.follow(ctx, begun, until)
+		if err != nil && ctx.Err() == nil {
+			f.failed(err)
+		}
+		switch now := time.Now(); {
+		case err == nil && !now.Before(until): // as planned
+			waits = rewatch.Backoff()
+			continue
+		case now.Sub(begun) > longRun:
+			waits = rewatch.Backoff()
+		}
+		select {
+		case <-time.After(waits.Step()):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// follow lists once and watches, until the watch ends or has lasted long enough.
+func (f *feed[T]) follow(ctx context.Context, begun, until time.Time) error {
+	version, err := f.look(ctx, begun)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	options := client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}}
+	w, err := f.client.Watch(ctx, f.list(), options.ApplyOptions(f.restrict))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case event, open := <-w.ResultChan():
+			if !open {
+				return nil
+			}
+			if err := f.take(event); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// look lists once.
+func (f *feed[T]) look(ctx context.Context, begun time.Time) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list := f.list()
+	if err := f.client.List(ctx, list, f.restrict...); err != nil {
+		return "", err
+	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return "", err
+	}
+	objects := make(map[string]T, len(items))
+	for _, item := range items {
+		object, ok := item.(T)
+		if !ok {
+			return "", fmt.Errorf("the list brought a %T", item)
+		}
+		objects[object.GetName()] = object
+	}
+	f.all(begun, objects)
+	return list.GetResourceVersion(), nil
+}
+
+func (f *feed[T]) take(event watch.Event) error {
+	if event.Type == watch.Error {
+		return apierrors.FromObject(event.Object)
+	}
+	object, ok := event.Object.(T)
+	if !ok {
+		return fmt.Errorf("the watch brought a %T", event.Object)
+	}
+	f.one(object, event.Type == watch.Deleted)
+	return nil
+}

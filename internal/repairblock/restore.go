@@ -1,0 +1,202 @@
+package repairblock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+// patchTries is how often the CRD is patched while others write it too.
+const patchTries = 5
+
+// restoreRights is the manifest with the rights that only putting back needs.
+const restoreRights = "deploy/karpenter/restore-rights.yaml"
+
+// restore puts back what was lost, if that is wanted, and returns when it will be time
+// to. First comes the schema: without it a block would be pruned with the write that
+// brings it.
+func (k *Store) restore(ctx context.Context, v view) (due time.Time) {
+	if !k.cfg.Restore || !v.isKnown || v.isGoing {
+		return due
+	}
+	var hiddenOnes, prunedOnes []*pool
+	for _, name := range slices.Sorted(maps.Keys(k.pools)) {
+		p := k.pools[name]
+		switch {
+		case p.last == nil || p.lastFault != nil:
+		case p.is == lost:
+			hiddenOnes = append(hiddenOnes, p)
+		case p.is == vanished:
+			prunedOnes = append(prunedOnes, p)
+		}
+	}
+	if len(hiddenOnes) > 0 {
+		due = k.restoreSchema(ctx, hiddenOnes)
+	}
+	for i, p := range prunedOnes {
+		due = earliest(due, k.restoreBlock(ctx, p, prunedOnes[i:]))
+	}
+	return due
+}
+
+// restoreSchema writes the schema into the CRD.
+func (k *Store) restoreSchema(ctx context.Context, of []*pool) (due time.Time) {
+	if k.restores.allows(time.Now()) != nil {
+		return k.restores.at
+	}
+	before := k.schema
+	if !k.schema.take(time.Now()) {
+		return k.schema.at
+	}
+	err := k.patchDefinition(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return due
+	case apierrors.IsForbidden(err):
+		k.schema = before
+		return k.missRight(of, err)
+	case err == nil:
+		k.hasRight()
+		k.cfg.Logger.Info("schema of repair blocks put back", "customResourceDefinition", definitionName)
+	default:
+		k.cfg.Logger.Error("schema of repair blocks not put back", "retryIn", k.schema.wait.String(), "err", err)
+	}
+	for _, p := range of {
+		k.tellRestored(p, "the schema of "+definitionName+" has spec.repair again", err)
+	}
+	return k.schema.at
+}
+
+// patchDefinition reads the CRD afresh and patches it, again while others are faster.
+func (k *Store) patchDefinition(ctx context.Context) error {
+	for try := 1; ; try++ {
+		fresh, err := k.readDefinitionNow(ctx)
+		if err != nil || !fresh.isThere || fresh.isGoing || fresh.hasBlock {
+			return err
+		}
+		if err = k.addBlock(ctx, fresh); treat.Classify(err) != treat.Stale || try == patchTries {
+			return err
+		}
+	}
+}
+
+// restoreBlock writes the block that is in force on its pool, which is the first of
+// those that wait for that.
+func (k *Store) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due time.Time) {
+	if k.restores.allows(time.Now()) != nil {
+		return k.restores.at
+	}
+	before := p.restore
+	if !p.restore.take(time.Now()) {
+		return p.restore.at
+	}
+	err := k.patchPool(ctx, p)
+	switch {
+	case ctx.Err() != nil:
+		return due
+	case apierrors.IsForbidden(err):
+		p.restore = before
+		return k.missRight(waiting, err)
+	case treat.Classify(err) == treat.Stale: // somebody was faster, and what he wrote will come
+		p.restore = pace{at: time.Now().Add(firstRetry)}
+		return p.restore.at
+	case err == nil:
+		k.hasRight()
+		k.cfg.Logger.Info("repair block put back", "nodePool", p.Name)
+	default:
+		k.cfg.Logger.Error("repair block not put back", "nodePool", p.Name, "retryIn", p.restore.wait.String(), "err", err)
+	}
+	k.tellRestored(p, "the block that was lost with its schema stands in spec.repair again", err)
+	return p.restore.at
+}
+
+func (k *Store) patchPool(ctx context.Context, p *pool) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": p.ResourceVersion, "uid": p.UID},
+		"spec":     map[string]any{"repair": p.last.Block},
+	})
+	if err != nil {
+		return fmt.Errorf("writing the block of NodePool %s: %w", p.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	target := &karpenter.NodePool{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
+	err = k.cfg.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(treat.FieldManager))
+	k.cfg.Wrote("nodepools", treat.Classify(err))
+	if err != nil {
+		return fmt.Errorf("patching NodePool %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// missRight tells once, in the log and to users of the pools, that nothing may be put
+// back. The right is the same for all, so nobody tries for another pool either until it
+// is time to try again, which it returns.
+func (k *Store) missRight(of []*pool, err error) (due time.Time) {
+	k.tellOfMissingRight(err)
+	for _, p := range of {
+		if !p.isBarred {
+			p.isBarred = true
+			k.tellRestored(p, "", fmt.Errorf("%w; %s gives the right", err, restoreRights))
+		}
+	}
+	return k.restores.note(time.Now(), err)
+}
+
+func (k *Store) tellOfMissingRight(err error) {
+	if !k.restores.isTold {
+		k.restores.isTold = true
+		k.cfg.Logger.Error("right missing", "so", "--restore-nodepool-schema puts nothing back", "rightsAreIn", restoreRights, "err", err)
+	}
+}
+
+// hasRight takes in that something was put back.
+func (k *Store) hasRight() {
+	k.restores = trouble{}
+	for _, p := range k.pools {
+		p.isBarred = false
+	}
+}
+
+// reviewRights tells of rights that will be missing when something is lost: then it is
+// late to find out. Where not even this can be asked, what is tried then will tell.
+func (k *Store) reviewRights(ctx context.Context) {
+	var missing []string
+	for _, right := range []authorizationv1.ResourceAttributes{
+		{Verb: "patch", Group: definitionKind.Group, Resource: "customresourcedefinitions", Name: definitionName},
+		{Verb: "patch", Group: karpenter.GroupVersion.Group, Resource: "nodepools"},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right}}
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		err := k.cfg.Client.Create(ctx, review)
+		cancel()
+		if err == nil && !review.Status.Allowed {
+			missing = append(missing, strings.TrimSpace(right.Resource+"."+right.Group+" "+right.Name))
+		}
+	}
+	if len(missing) > 0 {
+		k.tellOfMissingRight(errors.New("cannot patch " + strings.Join(missing, ", nor ")))
+	}
+}
+
+func (k *Store) tellRestored(p *pool, words string, err error) {
+	word := treat.Event{Policy: treat.AboutNodePool(p.NodePool), EventReason: treat.RepairBlockRestored, Message: "Repair: " + words + "."}
+	if err != nil {
+		word.Message, word.Failure = "Repair", "what was lost could not be put back: "+err.Error()
+	}
+	k.cfg.Event(word)
+}

@@ -1,0 +1,173 @@
+package repairblock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/format"
+	"github.com/resourcestack/autohealer/internal/treat"
+)
+
+const (
+	// RevisionLabel is what the copies carry; its value is the name of the pool.
+	RevisionLabel = "autohealer.resourcestack.com/kept-repair-block"
+	// copyPrefix begins the names of copies, and longestPool is how much of the name of
+	// a pool fits into one.
+	copyPrefix  = "autohealer-repair-"
+	longestPool = 180
+	// copyVersion is that of the copies that are made. Those from before there were
+	// versions have none, and say the same.
+	copyVersion = 1
+)
+
+// good is the last block of a pool that could be followed, as its copy says it.
+type good struct {
+	// Version is that of the copy as newCopy writes it.
+	Version int       `json:"version"`
+	Pool    string    `json:"pool"`
+	UID     types.UID `json:"uid"`
+	// Generation is the pool's when a block was seen there.
+	Generation int64 `json:"generation"`
+	// Definition is the version of the CRD under which a block was seen there last,
+	// empty if none was for certain.
+	Definition string               `json:"definition,omitempty"`
+	Block      *v1alpha1.RepairSpec `json:"repair"`
+	// Unknown are fields of a newer version, which the next copy has too.
+	Unknown format.Unknown `json:"-"`
+}
+
+// saysLike says whether another does as well for whoever takes over. A copy is not made
+// anew because the pool has another generation alone.
+func (g *good) saysLike(other *good) bool {
+	return other != nil && g.UID == other.UID && g.Definition == other.Definition && sameBlock(g.Block, other.Block)
+}
+
+// copies are those of one pool, in the order of their numbers: a revision cannot be
+// changed, so the next one is made before those before it are deleted.
+type copies []*appsv1.ControllerRevision
+
+// lastNumber is the highest of all copies for pools of a name, also of those that cannot
+// be read.
+func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (last int64) {
+	for _, revision := range revisions {
+		if revision.Labels[RevisionLabel] == copyLabel(name) {
+			last = max(last, revision.Revision)
+		}
+	}
+	return last
+}
+
+// arrange sorts copies by the UIDs of their pools. Of those that cannot be read it is
+// told why.
+func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*appsv1.ControllerRevision, error)) (byPool map[types.UID]copies, last map[types.UID]*good) {
+	byPool, last = map[types.UID]copies{}, map[types.UID]*good{}
+	for _, revision := range slices.SortedFunc(maps.Values(revisions), func(a, b *appsv1.ControllerRevision) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), strings.Compare(a.Name, b.Name))
+	}) {
+		read, err := readCopy(revision)
+		if err != nil {
+			unreadable(revision, err)
+			continue
+		}
+		byPool[read.UID], last[read.UID] = append(byPool[read.UID], revision), read
+	}
+	return byPool, last
+}
+
+// readCopy returns the block that a copy holds.
+func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
+	read := &good{}
+	unknown, err := format.Read(revision.Data.Raw, read)
+	read.Version, read.Unknown = 0, unknown
+	switch {
+	case err != nil:
+		return nil, err
+	case read.UID == "":
+		return nil, errors.New("it does not say of which NodePool it is")
+	case read.Block == nil:
+		return nil, errors.New("there is no block in it")
+	case read.Block.Unreadable != "":
+		return nil, errors.New(read.Block.Unreadable)
+	}
+	return read, nil
+}
+
+// newCopy returns a copy. Its name is the same for everyone who wants to make one with
+// that number, so that two who lead at once cannot both.
+func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevision, error) {
+	versioned := *g
+	versioned.Version = copyVersion
+	text, err := format.Write(versioned, g.Unknown)
+	if err != nil {
+		return nil, fmt.Errorf("writing the copy of the block of NodePool %s: %w", g.Pool, err)
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(g.UID))
+	name := strings.TrimRight(g.Pool[:min(len(g.Pool), longestPool)], ".-")
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: fmt.Sprintf("%s%s-%08x-%d", copyPrefix, name, hash.Sum32(), number),
+			Labels: map[string]string{RevisionLabel: copyLabel(g.Pool), "app.kubernetes.io/part-of": "autohealer"},
+		},
+		Data:     runtime.RawExtension{Raw: text},
+		Revision: number,
+	}, nil
+}
+
+// copyLabel is what the label of a pool's copies says. Karpenter itself has no use for
+// a pool whose name does not fit into a label.
+func copyLabel(pool string) string {
+	return strings.TrimRight(pool[:min(len(pool), validation.LabelValueMaxLength)], ".-")
+}
+
+// listCopies reads all of them afresh.
+func (k *Store) listCopies(ctx context.Context) (map[string]*appsv1.ControllerRevision, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	list := &appsv1.ControllerRevisionList{}
+	if err := k.cfg.Client.List(ctx, list, client.InNamespace(k.cfg.Namespace), client.HasLabels{RevisionLabel}); err != nil {
+		return nil, fmt.Errorf("listing the copies of repair blocks: %w", err)
+	}
+	all := make(map[string]*appsv1.ControllerRevision, len(list.Items))
+	for i := range list.Items {
+		all[list.Items[i].Name] = &list.Items[i]
+	}
+	return all, nil
+}
+
+func (k *Store) createCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := k.cfg.Client.Create(ctx, revision, client.FieldOwner(treat.FieldManager))
+	k.cfg.Wrote("controllerrevisions", treat.Classify(err))
+	if err != nil {
+		return fmt.Errorf("creating ControllerRevision %s/%s: %w", revision.Namespace, revision.Name, err)
+	}
+	return nil
+}
+
+// deleteCopy deletes that one and no other of its name, which may be used again.
+func (k *Store) deleteCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := k.cfg.Client.Delete(ctx, revision, client.Preconditions{UID: &revision.UID})
+	k.cfg.Wrote("controllerrevisions", treat.Classify(err))
+	if treat.Classify(err) != treat.Made && treat.Classify(err) != treat.Stale { // gone, or another now
+		return fmt.Errorf("deleting ControllerRevision %s/%s: %w", revision.Namespace, revision.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,360 @@
+package treat_test
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/configmaps"
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// outcomes counts what became of Events.
+type outcomes struct {
+	mu      sync.Mutex
+	counts  map[string]int
+	changed chan struct{}
+}
+
+func newOutcomes() *outcomes {
+	return &outcomes{counts: map[string]int{}, changed: make(chan struct{}, 1)}
+}
+
+func (o *outcomes) add(outcome string) {
+	o.mu.Lock()
+	o.counts[outcome]++
+	o.mu.Unlock()
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outcomes) of(outcome string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.counts[outcome]
+}
+
+// await waits until an outcome has been counted so often.
+func (o *outcomes) await(t *testing.T, outcome string, want int) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for o.of(outcome) < want {
+		select {
+		case <-o.changed:
+		case <-deadline:
+			t.Fatalf("%d Events were %s, want %d", o.of(outcome), outcome, want)
+		}
+	}
+}
+
+// announce runs an announcer for as long as say takes, and until so many Events
+// have had an outcome.
+func announce(t *testing.T, c client.Client, outcome string, want int, say func(*treat.EventWriter)) {
+	t.Helper()
+	seen := newOutcomes()
+	announcer := treat.NewEventWriter(c, "me", seen.add)
+	say(announcer)
+	ctx, cancel := context.WithCancel(t.Context())
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		if err := announcer.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	seen.await(t, outcome, want)
+	cancel()
+	loop.Wait()
+}
+
+func TestAnnouncer(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := triage.RuleID{Kind: triage.ConditionSet, Name: "deadlock"}
+	word := func(node string) treat.Event {
+		return treat.Event{
+			Node:   &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: "node-uid"}},
+			Policy: treat.AboutSet(&v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{Name: "deadlock", UID: "set-uid"}}),
+			Reason: triage.Reason{Code: triage.Tainted, Rule: rule, Condition: "KernelDeadlock", Status: triage.True, Key: "example.com/k", Effect: triage.NoExecute},
+		}
+	}
+	about := func(t *testing.T, kind, name string) []eventsv1.Event {
+		t.Helper()
+		var list, found eventsv1.EventList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.Regarding.Kind == kind && e.Regarding.Name == name {
+				found.Items = append(found.Items, e)
+			}
+		}
+		return found.Items
+	}
+
+	t.Run("tells of a ConfigMap and its sets where they are written", func(t *testing.T) {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "policies", UID: "map-uid"}, Data: map[string]string{"sets.yaml": `
+type: ConditionSets
+conditionSets:
+- {type: T, effect: NoExecute, taintKey: example.com/k, conditions: [{ConditionType: C, conditionStatus: true}]}`}}
+		version, err := configmaps.Read(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := word("worker-9")
+		written.Policy = treat.AboutSet(version.Sets[0].ConditionSet)
+		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), EventReason: treat.Accepted, Message: "good"})
+			a.Write(treat.Event{Policy: treat.AboutConfigMap(m), Failure: "bad"})
+			a.Write(written)
+		})
+		type line struct{ kind, reason, note, in string }
+		found := map[line]bool{}
+		for _, e := range about(t, "ConfigMap", "policies") {
+			if e.Regarding.UID != "map-uid" || e.Regarding.Namespace != "kube-system" || e.Regarding.APIVersion != "v1" {
+				t.Errorf("the Event is about %+v", e.Regarding)
+			}
+			found[line{e.Type, e.Reason, e.Note, e.Namespace}] = true
+		}
+		want := map[line]bool{
+			{"Normal", "Accepted", "good", "kube-system"}:                                 true,
+			{"Warning", "Trouble", "bad", "kube-system"}:                                  true,
+			{"Warning", "Tainted", "worker-9: " + written.Reason.String(), "kube-system"}: true,
+		}
+		if !maps.Equal(found, want) {
+			t.Errorf("the Events are %v, want %v", found, want)
+		}
+		if onNode := about(t, "Node", "worker-9"); len(onNode) != 1 || onNode[0].Namespace != "default" || onNode[0].Related.Kind != "ConfigMap" {
+			t.Errorf("the node's Events are %+v", onNode)
+		}
+	})
+
+	t.Run("tells every change to those who look at the node and at the set", func(t *testing.T) {
+		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+			a.Write(word("worker-1"))
+			a.Write(word("worker-1")) // it may come again within a second
+		})
+		onNode, onSet := about(t, "Node", "worker-1"), about(t, "ConditionSet", "deadlock")
+		if len(onNode) != 2 || len(onSet) != 2 {
+			t.Fatalf("%d on the node and %d on the set, want 2 each", len(onNode), len(onSet))
+		}
+		want := word("worker-1").Reason.String()
+		if got := onNode[0]; got.Note != want || got.Reason != "Tainted" || got.Type != corev1.EventTypeWarning || got.Regarding.UID != "node-uid" {
+			t.Errorf("the node's Event is %+v", got)
+		}
+		if got := onSet[0].Note; got != "worker-1: "+want {
+			t.Errorf("the set is told %q", got)
+		}
+	})
+	t.Run("tells the machine and its pool too", func(t *testing.T) {
+		also := word("worker-17")
+		also.EventReason, also.Message = treat.NodeRepaired, "deleted"
+		also.Policy = nil
+		also.Related = []*corev1.ObjectReference{
+			treat.AboutNodePool(&metav1.ObjectMeta{Name: "default", UID: "pool-uid"}), treat.AboutNodeClaim(&metav1.ObjectMeta{Name: "default-x", UID: "claim-uid"}),
+		}
+		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+			a.Write(also)
+			a.Write(treat.Event{EventReason: treat.PoolHeld, Message: "held", Related: also.Related[:1]})
+		})
+		if got := about(t, "Node", "worker-17"); len(got) != 1 || got[0].Related != nil {
+			t.Errorf("the node's Events are %+v", got)
+		}
+		claim := about(t, "NodeClaim", "default-x")
+		if len(claim) != 1 || claim[0].Regarding.UID != "claim-uid" || claim[0].Regarding.APIVersion != "karpenter.sh/v1" || claim[0].Related == nil || claim[0].Related.Name != "worker-17" {
+			t.Errorf("the claim's Events are %+v", claim)
+		}
+		notes := map[string]string{}
+		for _, e := range about(t, "NodePool", "default") {
+			notes[e.Reason] = e.Note
+		}
+		if want := map[string]string{"NodeRepair": "worker-17: deleted: " + also.Reason.String(), "NodePoolHeld": "held"}; !maps.Equal(notes, want) {
+			t.Errorf("the pool is told %v, want %v", notes, want)
+		}
+	})
+	t.Run("tells the node alone when the set is gone", func(t *testing.T) {
+		gone := word("worker-2")
+		gone.Policy, gone.Reason = treat.AboutSet(nil), triage.Reason{Code: triage.RuleGone, Rule: rule}
+		announce(t, c, "written", 1, func(a *treat.EventWriter) { a.Write(gone) })
+		if got := about(t, "Node", "worker-2"); len(got) != 1 || got[0].Type != corev1.EventTypeNormal || got[0].Action != "RemoveTaint" {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("tells of trouble", func(t *testing.T) {
+		trouble := word("worker-3")
+		trouble.Failure = "could not be placed: forbidden"
+		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
+		if got := about(t, "Node", "worker-3"); len(got) != 1 || got[0].Reason != "Trouble" || !strings.HasSuffix(got[0].Note, trouble.Failure) {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("tells of trouble with a removal", func(t *testing.T) {
+		trouble := word("worker-6")
+		trouble.Reason, trouble.Failure = triage.Reason{Code: triage.Recovered, Rule: rule}, "could not be removed: forbidden"
+		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(trouble) })
+		if got := about(t, "Node", "worker-6"); len(got) != 1 || got[0].Reason != "Trouble" || got[0].Type != corev1.EventTypeWarning || got[0].Action != "RemoveTaint" {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("tells of health checks in the words that programs look for", func(t *testing.T) {
+		check := treat.AboutCheck(&metav1.ObjectMeta{Name: "workers", UID: "check-uid", ResourceVersion: "7"})
+		type line struct{ kind, reason, action string }
+		want := []line{
+			{"Normal", "Accepted", "Judge"},
+			{"Normal", "DetectedUnhealthy", "Judge"},
+			{"Normal", "RemediationCreated", "CreateRemediation"},
+			{"Warning", "RemediationSkipped", "CreateRemediation"},
+			{"Normal", "RemediationRemoved", "RemoveRemediation"},
+			{"Warning", "NoTemplateLeft", "Judge"},
+			{"Warning", "InvalidNodeLabel", "Judge"},
+			{"Warning", "Disabled", "Judge"},
+			{"Normal", "Enabled", "Judge"},
+			{"Warning", "StormRecoveryStarted", "Judge"},
+			{"Warning", "StormRecoveryCooldownStarted", "Judge"},
+			{"Normal", "StormRecoveryEnded", "Judge"},
+		}
+		announce(t, c, "written", len(want), func(a *treat.EventWriter) {
+			for what := treat.Accepted; what <= treat.StormRecoveryEnded; what++ {
+				a.Write(treat.Event{Policy: check, EventReason: what, Message: want[what-treat.Accepted].reason})
+			}
+		})
+		found := map[string]line{} // by note
+		for _, e := range about(t, "NodeHealthCheck", "workers") {
+			found[e.Note] = line{e.Type, e.Reason, e.Action}
+			if e.Regarding.UID != "check-uid" || e.Regarding.APIVersion != "remediation.medik8s.io/v1alpha1" || e.Related != nil || e.Namespace != "default" {
+				t.Errorf("the Event is %+v", e)
+			}
+		}
+		for _, w := range want {
+			if got := found[w.reason]; got != w {
+				t.Errorf("the Event is %+v, want %+v", got, w)
+			}
+		}
+	})
+	t.Run("tells of repair blocks in the words that programs look for", func(t *testing.T) {
+		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "blocks", UID: "pool-uid", ResourceVersion: "7"})
+		want := map[treat.EventReason]string{
+			treat.RepairBlockRefused: "Warning RepairBlockRefused", treat.RepairSchemaLost: "Warning RepairSchemaLost",
+			treat.RepairBlockVanished: "Warning RepairBlockVanished", treat.RepairBlockRestored: "Normal RepairBlockRestored",
+		}
+		announce(t, c, "written", len(want), func(a *treat.EventWriter) {
+			for what, words := range want {
+				a.Write(treat.Event{Policy: pool, EventReason: what, Message: words})
+			}
+		})
+		found := about(t, "NodePool", "blocks")
+		if len(found) != len(want) {
+			t.Errorf("there are %d Events", len(found))
+		}
+		for _, e := range found {
+			if e.Note != e.Type+" "+e.Reason || e.Regarding.UID != "pool-uid" || e.Regarding.APIVersion != "karpenter.sh/v1" || e.Namespace != "default" {
+				t.Errorf("the Event is %+v", e)
+			}
+		}
+	})
+	t.Run("tells of repairs in the words that programs look for", func(t *testing.T) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-8", UID: "node-uid"}}
+		pool := treat.AboutNodePool(&metav1.ObjectMeta{Name: "workers", UID: "pool-uid"})
+		want := map[treat.EventReason]string{
+			treat.RepairPending: "Normal NodeRepairPending Judge", treat.RepairBlocked: "Warning NodeRepairBlocked DeleteNodeClaim",
+			treat.NodeRepaired: "Warning NodeRepair DeleteNodeClaim", treat.TerminationCancelled: "Normal NodeRepairCalledOff SpareNodeClaim",
+			treat.ReadyTimeoutRecovery: "Warning NodeReadyTimeoutRecovery DeleteNodeClaim",
+			treat.PoolHeld:             "Warning NodePoolHeld Judge", treat.PoolReleased: "Normal NodePoolReleased Judge",
+		}
+		announce(t, c, "written", 2*len(want), func(a *treat.EventWriter) {
+			for what, words := range want {
+				a.Write(treat.Event{Node: node, Related: []*corev1.ObjectReference{pool}, EventReason: what, Message: words})
+			}
+		})
+		for kind, name := range map[string]string{"Node": "worker-8", "NodePool": "workers"} {
+			found := about(t, kind, name)
+			if len(found) != len(want) {
+				t.Errorf("there are %d Events on the %s", len(found), kind)
+			}
+			for _, e := range found {
+				if is := e.Type + " " + e.Reason + " " + e.Action; !strings.Contains(e.Note, is) {
+					t.Errorf("the %s's Event is %q, and says %q", kind, is, e.Note)
+				}
+			}
+		}
+	})
+	t.Run("tells of a remediation to those who look at the node and at the check", func(t *testing.T) {
+		treated := treat.Event{
+			Node:        &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-7", UID: "node-uid"}},
+			Policy:      treat.AboutCheck(&metav1.ObjectMeta{Name: "one", UID: "check-uid"}),
+			EventReason: treat.RemediationCreated,
+			Message:     "RebootRemediation default/worker-7",
+			Reason: triage.Reason{
+				Code: triage.Treating, Rule: triage.RuleID{Kind: triage.NodeHealthCheck, Name: "one"}, Condition: "Ready", Status: triage.Unknown,
+				Step: 1, Steps: 2, Action: triage.Remediate,
+			},
+		}
+		failed := treated
+		failed.Failure = "forbidden"
+		announce(t, c, "written", 4, func(a *treat.EventWriter) {
+			a.Write(treated)
+			a.Write(failed)
+		})
+		onNode, onCheck := about(t, "Node", "worker-7"), about(t, "NodeHealthCheck", "one")
+		if len(onNode) != 2 || len(onCheck) != 2 {
+			t.Fatalf("%d on the node and %d on the check, want 2 each", len(onNode), len(onCheck))
+		}
+		made := treated.Message + ": " + treated.Reason.String()
+		for i, want := range []struct{ kind, reason, note string }{
+			{"Normal", "RemediationCreated", made},
+			{"Warning", "Trouble", made + ": forbidden"},
+		} {
+			if got := onNode[i]; got.Type != want.kind || got.Reason != want.reason || got.Note != want.note || got.Related.Kind != "NodeHealthCheck" || got.Action != "CreateRemediation" {
+				t.Errorf("the node's Event is %+v, want %+v", got, want)
+			}
+			if got := onCheck[i]; got.Note != "worker-7: "+want.note || got.Related.Name != "worker-7" || got.Related.UID != "node-uid" {
+				t.Errorf("the check's Event is %+v, want %+v", got, want)
+			}
+		}
+	})
+	t.Run("fits names and words of any length", func(t *testing.T) {
+		name := strings.Repeat(strings.Repeat("a", 62)+".", 3) + strings.Repeat("b", 10) + "." + strings.Repeat("c", 50)
+		long := word(name)
+		long.Failure = strings.Repeat("ü", 2000)
+		announce(t, c, "written", 2, func(a *treat.EventWriter) { a.Write(long) })
+		if got := about(t, "Node", name); len(got) != 1 || !strings.HasSuffix(got[0].Note, "...") || strings.ContainsRune(got[0].Note, '\uFFFD') {
+			t.Errorf("Events: %+v", got)
+		}
+	})
+	t.Run("counts what is refused", func(t *testing.T) {
+		config, err := cluster.ServiceAccountConfig(t.Context(), "default", "nobody")
+		if err != nil {
+			t.Fatal(err)
+		}
+		powerless, err := client.New(config, client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		announce(t, powerless, "refused", 2, func(a *treat.EventWriter) { a.Write(word("worker-4")) })
+	})
+	t.Run("counts what is dropped, and blocks nobody", func(t *testing.T) {
+		seen := newOutcomes()
+		never := treat.NewEventWriter(c, "me", seen.add)
+		for range 3000 {
+			never.Write(word("worker-5"))
+		}
+		if got := seen.of("dropped"); got != 2*3000-4096 {
+			t.Errorf("%d were dropped", got)
+		}
+	})
+}

@@ -1,0 +1,282 @@
+package treat_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/resourcestack/autohealer/internal/testbed"
+	"github.com/resourcestack/autohealer/internal/treat"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+func TestHearRefusesWhatItCannotKeep(t *testing.T) {
+	for name, test := range map[string]struct{ fields, says string }{
+		"something beside conditions":      {`{"f:status":{"f:phase":{},"f:conditions":{}}}`, "f:phase of node n is autohealer-agent's"},
+		"something beside the status":      {`{"f:metadata":{"f:labels":{"f:a":{}}}}`, "f:metadata of node n is autohealer-agent's"},
+		"no JSON":                          {`{`, "reading which fields of node n are autohealer-agent's"},
+		"a status that is none":            {`{"f:status":1}`, "reading which fields"},
+		"conditions that are none":         {`{"f:status":{"f:conditions":[]}}`, "reading which fields"},
+		"a row without a name":             {`{"f:status":{"f:conditions":{"k:x":{}}}}`, "reading which fields"},
+		"a row that is none":               {`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":1}}}`, "reading which fields"},
+		"conditions, as it is meant to be": {`{"f:status":{".":{},"f:conditions":{".":{},"k:{\"type\":\"A\"}":{".":{},"f:type":{}}}}}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", ManagedFields: []metav1.ManagedFieldsEntry{
+				{Manager: "kubelet", Operation: "Update", Subresource: "status", FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:phase":{}}}`)},
+				{Manager: "nobody", Operation: "Apply", Subresource: "status"},
+				{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(test.fields)},
+			}}}
+			_, err := treat.Hear(node)
+			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want %q", err, test.says)
+			}
+		})
+	}
+}
+
+// FuzzHear reads any set of fields. Whatever it is, nothing is written of a row that
+// is not the agent's, and none of Kubernetes' own is.
+func FuzzHear(f *testing.F) {
+	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"A\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
+	f.Add(`{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:type":{},"f:status":{},"f:reason":{}}}}}`)
+	f.Add(`{"f:status":{"f:conditions":{".":{},"v:1":{}}}}`)
+	f.Add(`null`)
+	f.Fuzz(func(t *testing.T, fields string) {
+		node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "A", Status: "True"}, {Type: "Theirs", Status: "True"}, {Type: "Ready", Status: "True"}}}}
+		node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: treat.AgentFieldManager, Operation: "Apply", Subresource: "status", FieldsV1: metav1.NewFieldsV1(fields)}}
+		voice, err := treat.Hear(node)
+		if err != nil {
+			return
+		}
+		named := strings.Contains(fields, "Theirs") || strings.Contains(fields, `\u`)
+		if s := voice.Silence("x", time.Now()); s != nil && (slices.Contains(s.Turned, "Ready") || !named && slices.Contains(s.Turned, "Theirs")) {
+			t.Errorf("%s makes %v Unknown", fields, s.Turned)
+		}
+	})
+}
+
+// agency is a node with an agent on a real API server.
+type agency struct {
+	*testing.T
+	admin  *kubernetes.Clientset
+	writer *treat.Writer
+	name   string
+}
+
+func TestSilence(t *testing.T) {
+	cluster := testbed.New(t, testbed.Config{})
+	c, err := client.New(cluster.AdminConfig(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := kubernetes.NewForConfigOrDie(cluster.AdminConfig())
+	for i, test := range []struct {
+		name string
+		tell func(*agency)
+	}{
+		{"turns the agent's rows and no others, in one write, and leaves them the agent's", (*agency).turns},
+		{"is made on the version that was looked at, or not at all", (*agency).isPrecise},
+		{"leaves what others speak for", (*agency).leavesOthers},
+		{"leaves what a node-problem-detector keeps that says the same", (*agency).leavesWhoBeats},
+		{"turns what one had said who was replaced", (*agency).turnsTheReplaced},
+		{"has nothing to say of who said nothing", (*agency).saysNothing},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := &agency{T: t, admin: admin, writer: treat.NewWriter(c), name: fmt.Sprintf("n%d", i)}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.name}}
+			if err := c.Create(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			if err := cluster.SetCondition(t.Context(), a.name, corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady"}); err != nil {
+				t.Fatal(err)
+			}
+			test.tell(a)
+		})
+	}
+}
+
+// applies has a manager apply rows, written as type=status/reason.
+func (a *agency) applies(manager string, force bool, rows ...string) error {
+	a.Helper()
+	var conditions []map[string]any
+	for _, row := range rows {
+		kind, rest, _ := strings.Cut(row, "=")
+		status, reason, _ := strings.Cut(rest, "/")
+		conditions = append(conditions, map[string]any{
+			"type": kind, "status": status, "reason": reason, "message": "as " + manager + " says", "lastTransitionTime": "2026-11-15T12:00:00Z", "lastHeartbeatTime": "2026-11-15T12:00:00Z",
+		})
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "status": map[string]any{"conditions": conditions}})
+	if err != nil {
+		a.Fatal(err)
+	}
+	_, err = a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: manager, Force: &force}, "status")
+	return err
+}
+
+func (a *agency) must(err error) {
+	a.Helper()
+	if err != nil {
+		a.Fatal(err)
+	}
+}
+
+// rows are the conditions of the node, as type=status/reason.
+func (a *agency) rows() (rows []string, node *corev1.Node) {
+	a.Helper()
+	node, err := a.writer.Fetch(a.Context(), a.name)
+	a.must(err)
+	for _, c := range node.Status.Conditions {
+		rows = append(rows, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
+	}
+	return rows, node
+}
+
+func (a *agency) are(want ...string) *corev1.Node {
+	a.Helper()
+	got, node := a.rows()
+	if diff := cmp.Diff(want, got); diff != "" {
+		a.Errorf("the rows are others (-want +got):\n%s", diff)
+	}
+	return node
+}
+
+// silence prepares the write.
+func (a *agency) silence(node *corev1.Node) *treat.MarkUnknown {
+	a.Helper()
+	voice, err := treat.Hear(node)
+	a.must(err)
+	if !voice.Last.IsZero() && time.Since(voice.Last) > time.Minute {
+		a.Errorf("it spoke at %v", voice.Last)
+	}
+	return voice.Silence("It is silent.", time.Now())
+}
+
+const agentSays = treat.AgentFieldManager
+
+func (a *agency) turns() {
+	a.must(a.applies(agentSays, false, "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut"))
+	before := a.are("Ready=True/KubeletReady", "A=True/Bad", "B=False/Good", "C=Unknown/TimedOut")
+	s := a.silence(before)
+	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"A", "B"}) {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	after := a.are("Ready=True/KubeletReady", "A=Unknown/"+triage.AgentSilent, "B=Unknown/"+triage.AgentSilent, "C=Unknown/TimedOut")
+	if diff := cmp.Diff(before.Status.Conditions[0], after.Status.Conditions[0]); diff != "" {
+		a.Errorf("Ready is another (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(before.Status.Conditions[3], after.Status.Conditions[3]); diff != "" {
+		a.Errorf("a row that was Unknown is another (-before +after):\n%s", diff)
+	}
+	row := after.Status.Conditions[1]
+	if row.Message != "It is silent. Until then it was True (Bad)." || time.Since(row.LastTransitionTime.Time) > time.Minute || !row.LastHeartbeatTime.Equal(&before.Status.Conditions[1].LastHeartbeatTime) {
+		a.Errorf("the row is %+v", row)
+	}
+	if owners := len(after.ManagedFields); owners != len(before.ManagedFields) {
+		a.Errorf("%d managers where there were %d", owners, len(before.ManagedFields))
+	}
+	if again := a.silence(after); again != nil {
+		a.Errorf("it would turn %v once more", again.Turned)
+	}
+	// It is back, has one row less, and needs no force.
+	a.must(a.applies(agentSays, false, "A=True/Bad", "C=False/Good"))
+	a.are("Ready=True/KubeletReady", "A=True/Bad", "C=False/Good")
+}
+
+func (a *agency) isPrecise() {
+	a.must(a.applies(agentSays, false, "A=True/Bad"))
+	_, node := a.rows()
+	s := a.silence(node)
+	a.must(a.applies(agentSays, false, "A=False/Good")) // it was about to come back
+	if err := a.writer.ApplySilence(a.Context(), s); !apierrors.IsConflict(err) || treat.Classify(err) != treat.Stale {
+		a.Errorf("a write for another version: %v", err)
+	}
+	a.are("Ready=True/KubeletReady", "A=False/Good")
+}
+
+func (a *agency) leavesOthers() {
+	a.must(a.applies(agentSays, false, "A=True/Bad", "B=True/Bad", "C=True/Bad", "D=True/Bad", "E=True/Bad"))
+	a.must(a.applies("old-agent", true, "A=False/Theirs", "B=True/Bad")) // A is taken over, B is shared
+	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType,
+		[]byte(`{"status":{"conditions":[{"type":"D","message":"a note"},{"type":"E","status":"False"}]}}`), metav1.PatchOptions{FieldManager: "kubectl"}, "status")
+	a.must(err)
+	_, node := a.rows()
+	s := a.silence(node)
+	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"C", "D"}) {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	node = a.are("Ready=True/KubeletReady", "A=False/Theirs", "B=True/Bad", "C=Unknown/"+triage.AgentSilent, "D=Unknown/"+triage.AgentSilent, "E=False/Bad")
+	if got := node.Status.Conditions[4].Message; got != "a note" {
+		a.Errorf("somebody's note became %q", got)
+	}
+	a.must(a.applies("old-agent", false, "A=True/Theirs", "B=True/Bad")) // which owns what it did
+	a.must(a.applies(agentSays, false, "C=True/Bad"))                    // and so does the agent
+}
+
+// patches has a manager write a row as node-problem-detector does.
+func (a *agency) patches(manager, kind, status, reason, at string) {
+	a.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"so it is","lastTransitionTime":"2026-11-15T11:00:00Z","lastHeartbeatTime":%q}]}}`, kind, status, reason, at)
+	_, err := a.admin.CoreV1().Nodes().Patch(a.Context(), a.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status")
+	a.must(err)
+}
+
+func (a *agency) leavesWhoBeats() {
+	a.must(a.applies(agentSays, false, "A=False/Good", "B=False/Good"))
+	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T12:05:00Z")
+	_, node := a.rows()
+	s := a.silence(node)
+	if s == nil || !slices.Equal(s.Turned, []corev1.NodeConditionType{"B"}) {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	a.are("Ready=True/KubeletReady", "A=False/Good", "B=Unknown/"+triage.AgentSilent)
+}
+
+func (a *agency) turnsTheReplaced() {
+	a.patches("node-problem-detector", "A", "False", "Good", "2026-11-15T11:55:00Z")
+	a.must(a.applies(agentSays, true, "A=False/Good"))
+	_, node := a.rows()
+	s := a.silence(node)
+	if s == nil || len(s.Turned) != 1 {
+		a.Fatalf("it would turn %+v", s)
+	}
+	a.must(a.writer.ApplySilence(a.Context(), s))
+	node = a.are("A=Unknown/"+triage.AgentSilent, "Ready=True/KubeletReady")
+	if row := node.Status.Conditions[0]; !strings.HasPrefix(row.Message, "It is silent.") || time.Since(row.LastTransitionTime.Time) > time.Minute {
+		a.Errorf("the row is %+v", row)
+	}
+	a.must(a.applies(agentSays, false, "A=False/Good")) // it is back, and needs no force
+	a.are("A=False/Good", "Ready=True/KubeletReady")
+	a.patches("node-problem-detector", "A", "True", "Bad", "2026-11-15T12:05:00Z") // and so is the other
+	_, node = a.rows()
+	if s := a.silence(node); s != nil {
+		a.Errorf("it would turn %v", s.Turned)
+	}
+}
+
+func (a *agency) saysNothing() {
+	_, node := a.rows()
+	if s := a.silence(node); s != nil {
+		a.Errorf("it would turn %v", s.Turned)
+	}
+	a.must(a.applies("somebody", false, "A=True/Bad"))
+	_, node = a.rows()
+	if s := a.silence(node); s != nil {
+		a.Errorf("it would turn %v", s.Turned)
+	}
+}

@@ -1,0 +1,101 @@
+package validate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// duplicate refuses a set whose type another one has, or that asks the same of the
+// same nodes.
+func duplicate(s *study) (problems []Problem, _ []string) {
+	var namesakes, twins []string
+	for _, other := range s.Others {
+		switch {
+		case other == nil || other.Name == s.Set.Name:
+		case other.Spec.Type == s.Set.Spec.Type && other.Spec.Type != "":
+			namesakes = append(namesakes, other.Name)
+		case s.wrong == nil && asksTheSame(s, other):
+			twins = append(twins, other.Name)
+		}
+	}
+	if len(namesakes) > 0 {
+		problems = append(problems, Problem{"spec.type", fmt.Sprintf(
+			"%s is already the type of %s, so nobody could tell them apart%s. Change or delete what is there, or give this one a type of its own",
+			brief(s.Set.Spec.Type), others(namesakes), s.aside()), Duplicate})
+	}
+	if len(twins) > 0 {
+		problems = append(problems, Problem{"spec.conditions", fmt.Sprintf(
+			"the same conditions on the same nodes are those of %s%s. Change or delete what is there, or have this one differ in a condition, a duration or the selector",
+			others(twins), s.aside()), Duplicate})
+	}
+	return problems, nil
+}
+
+// aside tells how many nodes it is about, if any.
+func (s *study) aside() string {
+	if s.reach == nil || s.reach.Matching == 0 {
+		return ""
+	}
+	return "; " + s.reach.hits()
+}
+
+// others names sets. One with a slash in its name was read from a ConfigMap.
+func others(names []string) string {
+	slices.Sort(names)
+	if len(names) > 1 {
+		return "the sets " + few(names)
+	}
+	if configMap, key, ok := strings.Cut(names[0], "/"); ok {
+		key, _, _ = strings.Cut(key, "/")
+		return fmt.Sprintf("a set in ConfigMap %s, key %s", brief(configMap), brief(key))
+	}
+	return "the set " + brief(names[0])
+}
+
+// asksTheSame says whether another set compiles to the same question: the same
+// conditions in the same statuses for as long, of the same nodes.
+func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
+	if len(other.Spec.Conditions) != len(s.Set.Spec.Conditions) {
+		return false
+	}
+	for name := range other.Spec.Conditions {
+		if _, ok := s.Set.Spec.Conditions[name]; !ok {
+			return false
+		}
+	}
+	rule, wrong := compile(other)
+	return wrong == nil && sameQuestion(rule, s.rule)
+}
+
+// sameQuestion says whether two rules ask the same of the same nodes, however either
+// is written.
+func sameQuestion(a, b triage.Rule) bool {
+	return slices.Equal(signals(a), signals(b)) && slices.Equal(demands(a), demands(b))
+}
+
+// signals returns what a rule waits for. To be silent only means something for
+// Unknown.
+func signals(rule triage.Rule) []triage.Signal {
+	list := slices.Clone(rule.When.Signals)
+	for i := range list {
+		list[i].EvenSilent = list[i].EvenSilent && list[i].Status == triage.Unknown
+	}
+	slices.SortFunc(list, func(a, b triage.Signal) int { return cmp.Compare(a.Condition, b.Condition) })
+	return list
+}
+
+// demands returns what a rule asks of labels, each once and in a fixed order.
+func demands(rule triage.Rule) []string {
+	asked := rule.Who.Requirements()
+	list := make([]string, 0, len(asked))
+	for _, r := range asked {
+		list = append(list, r.String())
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}

@@ -1,0 +1,128 @@
+package validate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// impactOverBound refuses a set that matches more nodes now than its bound
+// allows, unless somebody has said that this is meant. One that acts on healthy
+// nodes is refused for that, and would not be helped by a yes.
+func impactOverBound(s *study) (problems []Problem, _ []string) {
+	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
+		return nil, nil
+	}
+	narrows, more := s.narrows()
+	if narrows || s.isPlaced() {
+		return nil, nil
+	}
+	return []Problem{{"spec.conditions", fmt.Sprintf(
+		"%s, and maxUnhealthy allows %s: the set would %s%s. If that is not meant, correct the conditions or the selector, or try it with dryRun: true. If it is, annotate the set with %s: \"true\", or write it again once fewer nodes match",
+		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
+}
+
+// isPlaced says whether all that the set would do is done: its taint is on every node
+// that matches, and its NoExecute on as many as it would empty. Who has done it is
+// known no longer, and to refuse the set would take it back from sick nodes.
+func (s *study) isPlaced() bool {
+	if s.Placed == nil {
+		return false
+	}
+	tainted, emptied := s.Placed(s.rule)
+	return tainted >= s.reach.Matching && emptied >= s.reach.emptied()
+}
+
+func (s *study) acceptsImpact() bool {
+	return s.Set.Annotations[v1alpha1.AcceptImpactAnnotation] == "true"
+}
+
+// impactLine tells what a set will do, in one line, unless a problem tells it.
+func (s *study) impactLine(v Verdict) string {
+	if s.wrong != nil || s.reach == nil {
+		return ""
+	}
+	if s.reach.Matching == 0 {
+		if s.OnlyAsked && s.reach.Selected > 0 && len(v.Problems) == 0 {
+			return fmt.Sprintf("no node of %d selected matches now", s.reach.Selected)
+		}
+		return ""
+	}
+	for _, p := range v.Problems {
+		if p.Reason == Impact || p.Reason == HealthyStatus {
+			return ""
+		}
+	}
+	if !s.Set.Spec.DryRun {
+		verb := "will"
+		switch {
+		case len(v.Problems) > 0:
+			verb = "would"
+		case s.Before != nil && equality.Semantic.DeepEqual(s.Before.Spec, s.Set.Spec): // and may have done so
+			verb = "is in force, to"
+		}
+		return fmt.Sprintf("%s: the set %s %s", s.reach.hits(), verb, s.reach.deeds())
+	}
+	line := fmt.Sprintf("%s: nothing is done on dry run; without it the set would %s", s.reach.hits(), s.reach.deeds())
+	if s.reach.over() && !s.acceptsImpact() {
+		line += ", and would be refused, because maxUnhealthy allows " + s.reach.allowed()
+	}
+	return line
+}
+
+// annotation warns of those that look like a yes and are none.
+func annotation(s *study) (_ []Problem, warnings []string) {
+	return nil, oddAcceptance(s.Set.Annotations)
+}
+
+func oddAcceptance(annotations map[string]string) (warnings []string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		switch value := annotations[key]; {
+		case key == v1alpha1.AcceptImpactAnnotation && value != "true":
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: %q accepts nothing; want \"true\", or no such annotation", key, brief(value)))
+		case key != v1alpha1.AcceptImpactAnnotation && bare(key) == bare(v1alpha1.AcceptImpactAnnotation):
+			warnings = append(warnings, fmt.Sprintf("metadata.annotations[%s]: it accepts nothing; did you mean %s?", brief(key), v1alpha1.AcceptImpactAnnotation))
+		}
+	}
+	return warnings
+}
+
+// bare returns the letters of a key, without its domain, capitals and separators.
+func bare(key string) string {
+	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key[strings.LastIndexByte(key, '/')+1:]))
+}
+
+// oddBound warns of a bound that lets NoExecute empty all nodes, or none. One that
+// nobody has written is neither.
+func oddBound(s *study) (_ []Problem, warnings []string) {
+	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
+		return nil, nil
+	}
+	bound := s.Set.Spec.MaxUnhealthy.String()
+	all := "all selected nodes"
+	switch known, digits := s.reach != nil && s.reach.Selected > 1, strings.TrimLeft(bound, "0"); {
+	case bound != "" && (digits == "" || digits == "%"):
+		return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty no node, so that every node that matches gets NoSchedule in its place; if that is meant, write effect: NoSchedule", bound)}
+	case known && s.reach.limit >= s.reach.Selected:
+		all = "all " + nodes(s.reach.Selected)
+	case digits == "100%":
+	default:
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
+}
+
+// noNodes warns of a selector that chooses nobody.
+func noNodes(s *study) (_ []Problem, warnings []string) {
+	if s.wrong != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
+		return nil, nil
+	}
+	return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+}

@@ -1,0 +1,79 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// nearMiss refuses a condition type that looks like a misspelled one. One that
+// the set in force has already only gets a warning: a node may have begun to
+// report the other since.
+func nearMiss(s *study) (problems []Problem, warnings []string) {
+	for _, name := range s.types() {
+		right, slip := s.slip(name)
+		if !slip {
+			continue
+		}
+		if s.stood(name) {
+			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), brief(name), brief(right)))
+			continue
+		}
+		// By its name: in a ConfigMap there is a line in place of the path.
+		unknown := "no node reports " + brief(name)
+		if s.Reported == nil {
+			unknown = "no condition " + brief(name) + " is known"
+		}
+		problems = append(problems, Problem{field(name, ""), fmt.Sprintf(
+			"%s; did you mean %s? As it is, the set would match no node. If the name is right, start first what reports it: a name that a node reports is taken as it is",
+			unknown, brief(right)), NearMiss})
+	}
+	return problems, warnings
+}
+
+// slip returns what somebody probably meant who wrote a condition type.
+func (s *study) slip(name string) (right string, slip bool) {
+	if _, isEvent := catalog.LookupEvent(name); isEvent {
+		return "", false // which is another mistake
+	}
+	return catalog.Nearest(name, s.Reported...)
+}
+
+// stood says whether the set in force names the condition type already.
+func (s *study) stood(name string) bool {
+	if s.Before == nil {
+		return false
+	}
+	_, stood := s.Before.Spec.Conditions[name]
+	return stood
+}
+
+// notReported warns of conditions that no node has: of Events, which never stand,
+// and of names that nobody knows, because a policy may be there before its agent.
+func notReported(s *study) (_ []Problem, warnings []string) {
+	var unknown []string
+	for _, name := range s.types() {
+		if slices.Contains(s.Reported, name) {
+			continue
+		}
+		if event, ok := catalog.LookupEvent(name); ok {
+			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node, and the set never matches",
+				field(name, ""), name, event.Sources[0]))
+			continue
+		}
+		_, inCatalogue := catalog.Lookup(name)
+		if _, slip := s.slip(name); !slip && !inCatalogue && s.Reported != nil && name != "" {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		then := ""
+		if len(Unproven(s.Set, s.Reported)) > 0 {
+			then = ", and is judged again by the nodes then"
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; the set matches nothing until an agent reports it%s",
+			field(unknown[0], ""), few(unknown), then))
+	}
+	return nil, warnings
+}

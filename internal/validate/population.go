@@ -1,0 +1,156 @@
+package validate
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// bound returns the field that bounds the health check and what it says. Neither
+// field means that maxUnhealthy has its default.
+func (s *healthStudy) bound() (field, value string, written bool) {
+	switch spec := s.Check.Spec; {
+	case spec.MinHealthy != nil:
+		return "minHealthy", spec.MinHealthy.String(), true
+	case spec.MaxUnhealthy != nil:
+		return "maxUnhealthy", spec.MaxUnhealthy.String(), true
+	default:
+		return "maxUnhealthy", s.rule.Bound.Gate.String(), false
+	}
+}
+
+// outOfBounds warns of a bound that can never be met, and of one that is none.
+func outOfBounds(s *healthStudy) (_ []Problem, warnings []string) {
+	field, value, written := s.bound()
+	if !written {
+		return nil, nil
+	}
+	gate := s.rule.Bound.Gate
+	// Some bounds say so for any number of nodes, the others for those of now.
+	never := gate.Number == 0 && !gate.Healthy || gate.Number == 100 && gate.Percent && gate.Healthy
+	none := gate.Number == 0 && gate.Healthy || gate.Number == 100 && gate.Percent && !gate.Healthy
+	now, of := "", ""
+	if s.found != nil && s.found.Selected > 0 && !never && !none {
+		now, of = ", and "+nodes(s.found.Selected)+" now,", " for "+nodes(s.found.Selected)
+		allowed := gate.Of(s.found.Selected)
+		never, none = allowed == 0, allowed >= s.found.Selected && s.found.Selected > 1
+	}
+	less, more := "want fewer, such as the default of 49%", "want at least 1"
+	if gate.Healthy {
+		less, more = "want more, such as 51%", "want fewer, such as maxUnhealthy: 49% in its place"
+	}
+	switch {
+	case never:
+		return nil, []string{fmt.Sprintf("spec.%s: with %s%s nothing is ever begun, because one sick node is too many; %s, or pauseRequests to stop for a while", field, value, now, more)}
+	case none:
+		return nil, []string{fmt.Sprintf("spec.%s: %s%s is no bound: when something makes all nodes look sick, all are remediated at once; %s", field, value, of, less)}
+	}
+	return nil, nil
+}
+
+// chooses warns of a selector that chooses nobody, or two sorts of nodes.
+func chooses(s *healthStudy) (_ []Problem, warnings []string) {
+	switch {
+	case s.found == nil:
+		return nil, nil
+	case s.found.Selected == 0 && !s.rule.Who.Everything():
+		return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
+		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one health check for those with the label node-role.kubernetes.io/control-plane, and others for those without",
+			s.found.ControlPlane, nodes(s.found.Selected))}
+	}
+	return nil, nil
+}
+
+// overlaps warns of nodes that another health check treats in another way.
+func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
+	if s.found == nil {
+		return nil, nil
+	}
+	var with []string
+	for i, shared := range s.found.Shared {
+		if shared.Nodes > 0 {
+			with = append(with, fmt.Sprintf("%s (%d, the first is %s)", brief(s.rivals[i]), shared.Nodes, brief(shared.First)))
+		}
+	}
+	if len(with) == 0 {
+		return nil, nil
+	}
+	told, rest := with[:min(len(with), manyNames)], ""
+	if more := len(with) - len(told); more > 0 {
+		rest = fmt.Sprintf(" and %d more", more)
+	}
+	return nil, []string{fmt.Sprintf("spec.selector: some of these nodes are also chosen by health checks with other templates: %s%s; whichever comes first treats such a node, and the others wait. Want selectors that have no node in common", strings.Join(told, ", "), rest)}
+}
+
+// impactLine tells what a health check will do, in one line, unless a problem tells
+// it. That too many are sick is no reason to refuse: nothing is begun then.
+func (s *healthStudy) impactLine(v Verdict) string {
+	if s.found == nil || s.found.Matching == 0 {
+		return ""
+	}
+	for _, p := range v.Problems {
+		if p.Reason == HealthyStatus {
+			return ""
+		}
+	}
+	limit := s.rule.Bound.Gate.Of(s.found.Selected)
+	switch {
+	case s.rule.Hold != "":
+		return s.hits() + ": nothing is begun while it is paused"
+	case s.found.Matching > limit:
+		field, value, _ := s.bound()
+		return fmt.Sprintf("%s, and %s %s allows %d: nothing is begun until no more than that are sick", s.hits(), field, value, limit)
+	}
+	verb := "will"
+	if len(v.Problems) > 0 {
+		verb = "would"
+	}
+	return fmt.Sprintf("%s: the health check %s remediate %s, once it has stood for %s", s.hits(), verb, them(s.found.Matching), waits(s.rule))
+}
+
+func them(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
+}
+
+func (s *healthStudy) hits() string { return surveyed(s.found) }
+
+// surveyed tells how many nodes match, and which.
+func surveyed(found *triage.Survey) string { return surveyedOf(found, nodes(found.Selected)) }
+
+// surveyedOf does so of nodes that are told of in other words.
+func surveyedOf(found *triage.Survey, selected string) string {
+	told := make([]string, len(found.First))
+	for i, name := range found.First {
+		told[i] = brief(name)
+	}
+	names := series(told)
+	if more := found.Matching - len(told); more > 0 {
+		names = fmt.Sprintf("%s and %d more", strings.Join(told, ", "), more)
+	}
+	verb := "match"
+	if found.Selected == 1 {
+		verb = "matches"
+	}
+	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, selected, 100*found.Matching/found.Selected, verb, names)
+}
+
+// waits tells how long a sign must have stood.
+func waits(rule triage.Rule) string {
+	var shortest, longest time.Duration
+	for i, signal := range rule.When.Signals {
+		if i == 0 {
+			shortest = signal.For
+		}
+		shortest, longest = min(shortest, signal.For), max(longest, signal.For)
+	}
+	if shortest == longest {
+		return span(longest)
+	}
+	return fmt.Sprintf("%s to %s", span(shortest), span(longest))
+}

@@ -1,0 +1,106 @@
+package validate_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/validate"
+)
+
+func TestRepairsBefore(t *testing.T) {
+	policy := func(name, pool string, created int64) *v1alpha1.RepairPolicy {
+		p := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RepairPolicySpec{NodePool: pool}}
+		if pool == "" {
+			p.Spec.Selector = &metav1.LabelSelector{}
+		}
+		if created > 0 {
+			p.CreationTimestamp = metav1.NewTime(time.Unix(created, 0))
+		}
+		return p
+	}
+	for _, test := range []struct {
+		name          string
+		first, second *v1alpha1.RepairPolicy
+	}{
+		{"one with a pool before an older one with a selector", policy("z", "default", 9), policy("a", "", 1)},
+		{"the older of two with a pool", policy("z", "default", 1), policy("a", "default", 9)},
+		{"the older of two with a selector", policy("z", "", 1), policy("a", "", 9)},
+		{"the first by name of two that are as old", policy("a", "default", 1), policy("z", "default", 1)},
+		{"one that is there before one that is being written", policy("z", "", 1), policy("a", "", 0)},
+		{"a new one with a pool before an old one with a selector", policy("z", "default", 0), policy("a", "", 1)},
+	} {
+		if !validate.RepairsBefore(test.first, test.second) || validate.RepairsBefore(test.second, test.first) {
+			t.Errorf("%s: it is not so", test.name)
+		}
+	}
+
+	// Of any three, one goes before both others: so every node has one governor,
+	// whatever the order in which policies are met.
+	any3 := rapid.Custom(func(t *rapid.T) *v1alpha1.RepairPolicy {
+		return policy(rapid.StringMatching("[a-c]").Draw(t, "name"), rapid.SampledFrom([]string{"", "p", "q"}).Draw(t, "pool"), rapid.Int64Range(0, 2).Draw(t, "created"))
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		a, b, c := any3.Draw(t, "a"), any3.Draw(t, "b"), any3.Draw(t, "c")
+		if validate.RepairsBefore(a, a) {
+			t.Fatal("a policy goes before itself")
+		}
+		if a.Name != b.Name && validate.RepairsBefore(a, b) == validate.RepairsBefore(b, a) {
+			t.Fatal("neither of two, or both, goes first")
+		}
+		if validate.RepairsBefore(a, b) && validate.RepairsBefore(b, c) && !validate.RepairsBefore(a, c) {
+			t.Fatal("the order goes round in a circle")
+		}
+	})
+}
+
+// Whatever stands in a block, there is a verdict, and what is wrong is told with a
+// path; what stands is never refused where it would be let in.
+func FuzzRepair(f *testing.F) {
+	for _, seed := range []string{
+		`{"spec": {"nodePool": "default", "repair": {"defaultTolerationDuration": "30m", "policies": [{"conditionType": "Ready", "toleration": "45m"}]}}}`,
+		`{"spec": {"selector": {"matchLabels": {"a": "b"}}, "repair": {"policies": [{"conditionType": "Ready", "conditionStatus": "True", "toleration": "-1m"}]}}}`,
+		`{"spec": {"repair": {"maxUnhealthy": 1e30, "termination": "Gentle", "readyTimeout": "0s"}}}`,
+		`{"spec": {"repair": null}}`, `{"spec": 3}`, `{"spec": {"nodePool": "a b", "repair": {"policies": [{}]}, "remediationTemplate": {"kind": "Pod"}}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	statements := []dialect.RepairStatement{{Type: "Ready", Status: "False", Toleration: "30m"}}
+	nodes := cluster{}
+	if err := nodes.add("n", 3, []string{"Ready:False", "karpenter.sh/nodepool=default"}); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		policy, pool := &v1alpha1.RepairPolicy{}, &karpenter.NodePool{}
+		if json.Unmarshal(data, policy) != nil || json.Unmarshal(data, pool) != nil {
+			return // of metadata nobody promises anything
+		}
+		policy.Name, pool.Name = "mine", "default"
+		world := validate.Repairs{Statements: statements, Policies: []*v1alpha1.RepairPolicy{policy}, Pools: []*karpenter.NodePool{pool}, Reported: []string{}, Survey: nodes.survey}
+		for _, verdicts := range [][2]validate.Verdict{
+			{validate.JudgeRepairPolicy(validate.RepairCase{Policy: policy, Repairs: world}), validate.StandingRepairPolicy(validate.RepairCase{Policy: policy, Repairs: world})},
+			{validate.JudgeNodePool(validate.NodePoolCase{Pool: pool, Repairs: world}), validate.StandingNodePool(validate.NodePoolCase{Pool: pool, Repairs: world})},
+		} {
+			if (verdicts[0].Err() == nil) != (verdicts[1].Err() == nil) {
+				t.Errorf("judged: %v; standing: %v", verdicts[0].Err(), verdicts[1].Err())
+			}
+			for _, p := range verdicts[0].Problems {
+				if !strings.HasPrefix(p.Field, "spec.") || p.Text == "" {
+					t.Errorf("a problem without a path or words: %q", p)
+				}
+			}
+			for _, w := range verdicts[0].Warnings {
+				if strings.ContainsAny(w, "\n\r\t") {
+					t.Errorf("a warning of two lines: %q", w)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/observe"
+	"github.com/resourcestack/autohealer/internal/remediation"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// rival is another policy, or the block of a pool, that may ask for the same nodes.
+type rival struct {
+	name string // as people are told of it
+	who  triage.Selector
+	// first says whether it goes before what is judged.
+	first bool
+	// same says that it asks for the same NodePool, whatever nodes that has.
+	same bool
+}
+
+// findRivals returns all that could ask for the same nodes, those that go before this
+// one first.
+func (s *repairStudy) findRivals() (list []rival) {
+	for _, pool := range s.Pools {
+		if pool == nil || pool.Spec.Repair == nil || s.policy == nil { // of two pools, each has its own nodes
+			continue
+		}
+		if who, err := observe.PoolNodes(pool.Name); err == nil {
+			list = append(list, rival{"the repair block of NodePool " + brief(pool.Name), who, true, s.policy.Spec.NodePool == pool.Name})
+		}
+	}
+	for _, other := range s.Policies {
+		if other == nil || other.DeletionTimestamp != nil || s.policy != nil && other.Name == s.policy.Name {
+			continue
+		}
+		_, wrong := observe.Repair(other.Name, "", &other.Spec.Repair, s.Statements, other.Spec.RemediationTemplate)
+		who, err := observe.RepairNodes(other)
+		if wrong != nil || err != nil {
+			continue // it is not followed
+		}
+		list = append(list, rival{"RepairPolicy " + brief(other.Name), who, s.policy != nil && RepairsBefore(other, s.policy), s.hasPool && other.Spec.NodePool == s.pool()})
+	}
+	slices.SortStableFunc(list, func(a, b rival) int {
+		switch {
+		case a.first == b.first:
+			return 0
+		case a.first:
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// pool is the name of the NodePool whose nodes are asked for; empty if they are chosen
+// by their labels.
+func (s *repairStudy) pool() string {
+	if s.policy != nil {
+		return s.policy.Spec.NodePool
+	}
+	return s.name
+}
+
+// governs warns of nodes that two ask for: only one of them governs each.
+func governs(s *repairStudy) (_ []Problem, warnings []string) {
+	var stronger, weaker []string
+	for i, r := range s.rivals {
+		var told string
+		switch {
+		case s.found != nil && s.found.Shared[i].Nodes > 0:
+			told = fmt.Sprintf("%s (%d, the first is %s)", r.name, s.found.Shared[i].Nodes, brief(s.found.Shared[i].First))
+		case r.same:
+			told = r.name
+		default:
+			continue
+		}
+		if r.first {
+			stronger = append(stronger, told)
+		} else {
+			weaker = append(weaker, told)
+		}
+	}
+	if len(stronger) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s: of these nodes some are governed by others, which go before this policy: %s; it reports Conflict, and has no say in them", s.poolField, some(stronger)))
+	}
+	if len(weaker) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s: others ask for some of these nodes too: %s; this goes before them, and they report Conflict", s.poolField, some(weaker)))
+	}
+	return nil, warnings
+}
+
+// some tells the first of some that are told of already.
+func some(told []string) string {
+	if more := len(told) - manyNames; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(told[:manyNames], ", "), more)
+	}
+	return series(told)
+}
+
+// poolIsThere warns of a NodePool that there is not, or not yet.
+func poolIsThere(s *repairStudy) (_ []Problem, warnings []string) {
+	if s.policy == nil || !s.hasPool || s.Pools == nil || slices.ContainsFunc(s.Pools, func(p *karpenter.NodePool) bool { return p != nil && p.Name == s.pool() }) {
+		return nil, nil
+	}
+	var names []string
+	for _, pool := range s.Pools {
+		if pool != nil {
+			names = append(names, pool.Name)
+		}
+	}
+	slices.Sort(names)
+	there := "there are none now"
+	switch {
+	case len(names) == 1:
+		there = "there is " + few(names)
+	case len(names) > 1:
+		there = "there are " + few(names)
+	}
+	return nil, []string{fmt.Sprintf("spec.nodePool: there is no NodePool %s; %s. Nothing is repaired until it is there", brief(s.pool()), there)}
+}
+
+// plainNodes warns of nodes without a machine that could be replaced, and of a
+// template from which nothing can be made.
+func plainNodes(s *repairStudy) (_ []Problem, warnings []string) {
+	if s.policy == nil || s.hasPool {
+		return nil, nil
+	}
+	if s.template != nil {
+		return nil, s.unfitTemplate()
+	}
+	plain, err := triage.NewSelector(append(s.rule.Who.Requirements(), triage.Requirement{Key: karpenter.NodePoolLabel, Op: triage.Absent})...)
+	if s.Survey == nil || err != nil {
+		return nil, nil
+	}
+	rule := s.rule
+	rule.Who = plain
+	found, err := s.Survey(rule)
+	if err != nil || found.Selected == 0 {
+		return nil, nil
+	}
+	verb := "belong"
+	if found.Selected == 1 {
+		verb = "belongs"
+	}
+	return nil, []string{fmt.Sprintf("spec.remediationTemplate: %d of %s %s to no NodePool, and nobody can replace such a node; it is left as it is unless a template says what to make for it", found.Selected, nodes(s.found.Selected), verb)}
+}
+
+func (s *repairStudy) unfitTemplate() []string {
+	template, err := remediation.TemplateOf(*s.template)
+	if err != nil || s.fetch == nil { // which is refused elsewhere
+		return nil
+	}
+	one := named{field: "spec.remediationTemplate", Template: template}
+	one.object, err = s.fetch(template)
+	if why := one.unfit(err); why != "" {
+		return []string{one.field + ": " + why}
+	}
+	return nil
+}
+
+// choosesRepair warns of a selector that chooses nobody, or the control plane too.
+func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
+	switch {
+	case s.found == nil || s.hasPool:
+		return nil, nil
+	case s.found.Selected == 0 && !s.rule.Who.Everything():
+		return nil, []string{"spec.selector: no node has these labels now (" + brief(s.rule.Who.String()) + ")"}
+	case 0 < s.found.ControlPlane && s.found.ControlPlane < s.found.Selected:
+		return nil, []string{fmt.Sprintf("spec.selector: %d of %s are of the control plane, and one bound counts them and the workers together; want one policy for those with the label node-role.kubernetes.io/control-plane, and others for those without",
+			s.found.ControlPlane, nodes(s.found.Selected))}
+	}
+	return nil, nil
+}
+
+// impactLine tells what a block will do, in one line, unless a problem tells it. That
+// many are sick is no reason to refuse: the bound holds by itself.
+func (s *repairStudy) impactLine(v Verdict) string {
+	if s.governed == nil || s.governed.Matching == 0 || slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Reason == HealthyStatus }) {
+		return ""
+	}
+	hits := surveyed(s.governed)
+	if s.governed.Selected < s.found.Selected {
+		hits = surveyedOf(s.governed, "the "+nodes(s.governed.Selected)+" that nobody else governs")
+	}
+	if switchesOff(s.spec) {
+		return hits + ": nothing is repaired while enabled is false"
+	}
+	if s.rule.Bound.Cap.Of(s.governed.Selected) == 0 {
+		return "" // which is told already
+	}
+	verb := "will"
+	if len(v.Problems) > 0 {
+		verb = "would"
+	}
+	what := "policy"
+	if s.policy == nil {
+		what = "block"
+	}
+	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, them(s.governed.Matching), s.pace(), waits(s.rule))
+}
+
+// leavesPool warns of a pool that is repaired no longer.
+func leavesPool(c NodePoolCase) []string {
+	if c.Stored == nil || c.Stored.Spec.Repair == nil {
+		return nil
+	}
+	for _, policy := range c.Policies {
+		if policy != nil && policy.Spec.NodePool == c.Pool.Name {
+			return []string{fmt.Sprintf("%s: without it RepairPolicy %s governs the nodes of this pool", block, brief(policy.Name))}
+		}
+	}
+	if slices.ContainsFunc(c.Policies, func(p *v1alpha1.RepairPolicy) bool { return p != nil && p.Spec.Selector != nil }) {
+		return []string{block + ": without it only those nodes of this pool are repaired that a RepairPolicy selects"}
+	}
+	return []string{block + ": without it no node of this pool is repaired, unless the controller has --repair-without-policy"}
+}

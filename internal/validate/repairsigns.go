@@ -1,0 +1,168 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// shortestStart is how long a machine takes at least from its creation until its
+// node is Ready.
+const shortestStart = 2 * time.Minute
+
+func toleration(i int, part string) string {
+	return fmt.Sprintf("%s.policies[%d].%s", block, i, part)
+}
+
+// repairsHealthy refuses a status that healthy nodes report: each policy is enough by
+// itself, so the pool would be replaced node by node, for ever.
+func repairsHealthy(s *repairStudy) (problems []Problem, _ []string) {
+	for i, p := range s.spec.Policies {
+		status := parsed(p)
+		if p.ConditionStatus == "" || !catalog.Healthy(p.ConditionType, status) {
+			continue
+		}
+		is := known(p.ConditionType)
+		problems = append(problems, Problem{toleration(i, "conditionStatus"), fmt.Sprintf(
+			"%s=%s is what a healthy node reports, so the nodes that are well would be replaced, one after the other and without end. Write conditionStatus: \"%s\", which says: %s",
+			brief(p.ConditionType), status, is.Sick(), is.Meaning), HealthyStatus})
+	}
+	return problems, nil
+}
+
+// parsed is the status of a policy as Kubernetes writes it.
+func parsed(p v1alpha1.ConditionRepair) string {
+	if status, err := triage.ParseStatus(p.ConditionStatus); err == nil {
+		return status.String()
+	}
+	return p.ConditionStatus
+}
+
+// repairNames warns of policies that nothing comes of: of conditions that no provider
+// states without a status that would state them, and of names that nobody reports.
+func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
+	var unknown []string
+	first := 0
+	for i, p := range s.spec.Policies {
+		name, path := p.ConditionType, toleration(i, "conditionType")
+		if event, ok := catalog.LookupEvent(name); ok && !slices.Contains(s.Reported, name) {
+			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", path, name, event.Sources[0]))
+			continue
+		}
+		if p.ConditionStatus == "" {
+			if !s.stated(name) {
+				warnings = append(warnings, fmt.Sprintf("%s: no provider calls %s sick, so this does nothing; %s", path, brief(name), s.instead(name)))
+			}
+			continue
+		}
+		if _, ok := catalog.Lookup(name); ok || s.stated(name) || slices.Contains(s.Reported, name) {
+			continue
+		}
+		if right, slip := catalog.Nearest(name, s.Reported...); slip {
+			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", path, brief(name), brief(right)))
+			continue
+		}
+		if s.Reported != nil && !slices.Contains(unknown, name) {
+			if len(unknown) == 0 {
+				first = i
+			}
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", toleration(first, "conditionType"), few(unknown)))
+	}
+	return nil, warnings
+}
+
+// instead says what somebody probably meant who wrote a condition that no provider
+// states, without its status.
+func (s *repairStudy) instead(name string) string {
+	if is, ok := catalog.Lookup(name); ok {
+		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Sick())
+	}
+	types := slices.Clone(s.Reported)
+	for _, one := range s.Statements {
+		types = append(types, one.Type)
+	}
+	if right, slip := catalog.Nearest(name, types...); slip {
+		return fmt.Sprintf("did you mean %s?", brief(right))
+	}
+	return "to have it repaired all the same, write beside it the conditionStatus in which it is sick"
+}
+
+// hastyRepair warns of nodes being replaced that merely start, or start anew.
+func hastyRepair(s *repairStudy) (_ []Problem, warnings []string) {
+	hasty := func(path, written, status string) {
+		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < shortestUnready {
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, %s for longer than %s; want at least %s, such as 10m", path, status, span(wait), span(shortestUnready)))
+		}
+	}
+	own := false
+	for i, p := range s.spec.Policies {
+		if p.ConditionType != triage.Ready || parsed(p) == triage.True.String() {
+			continue
+		}
+		own = own || p.ConditionStatus == "" && p.Reason == ""
+		status := "is not Ready"
+		if p.ConditionStatus != "" {
+			status = "has Ready=" + parsed(p)
+		}
+		hasty(toleration(i, "toleration"), p.Toleration, status)
+	}
+	if !own && s.stated(triage.Ready) {
+		hasty(block+".defaultTolerationDuration", s.spec.DefaultTolerationDuration, "is not Ready")
+	}
+	if wait, err := triage.ParseDuration(s.spec.ReadyTimeout); s.spec.ReadyTimeout != "" && err == nil && wait < shortestStart {
+		warnings = append(warnings, fmt.Sprintf("%s.readyTimeout: a machine takes longer than %s to start, so that every new node would be replaced before it is Ready; want at least %s, such as the default of 10m", block, span(wait), span(shortestStart)))
+	}
+	return nil, warnings
+}
+
+// idleFields warns of what means nothing where it stands.
+func idleFields(s *repairStudy) (_ []Problem, warnings []string) {
+	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
+		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
+	}
+	if s.spec.ReadyTimeout != "" && !s.hasPool {
+		warnings = append(warnings, block+".readyTimeout: it means nothing here, because only the nodes of a NodePool have one; want a policy with nodePool, or the controller's --node-ready-timeout")
+	}
+	if s.template != nil && s.hasPool {
+		warnings = append(warnings, "spec.remediationTemplate: it means nothing for the nodes of a NodePool, which are replaced")
+	}
+	if len(s.spec.Policies) == 0 && s.spec.DefaultTolerationDuration == "" {
+		var types []string
+		for _, one := range s.Statements {
+			if !slices.Contains(types, one.Type) {
+				types = append(types, one.Type)
+			}
+		}
+		warnings = append(warnings, fmt.Sprintf("%s: it names no condition, so every one that a provider calls sick is repaired after the time that the provider recommends (%s)", block, few(types)))
+	}
+	return nil, warnings
+}
+
+// oddRepairBound warns of a bound that lets nothing be repaired, and of one that is
+// none.
+func oddRepairBound(s *repairStudy) (_ []Problem, warnings []string) {
+	if s.spec.MaxUnhealthy == nil || s.spec.MaxUnhealthy.String() == "" {
+		return nil, nil
+	}
+	written, limit := s.spec.MaxUnhealthy.String(), s.rule.Bound.Cap
+	switch {
+	case limit.Number == 0:
+		return nil, []string{fmt.Sprintf("%s.maxUnhealthy: with %s nothing is ever repaired; want at least 1, or enabled: false to stop for a while", block, written)}
+	case limit.Percent && limit.Number == 100:
+	case len(s.crowds) > 1 && limit.Of(slices.Max(s.crowds)) >= slices.Max(s.crowds): // it is one of each
+		written += fmt.Sprintf(" in each pool, of which the largest has %d of the nodes,", slices.Max(s.crowds))
+	case len(s.crowds) < 2 && s.found != nil && s.found.Selected > 1 && limit.Of(s.found.Selected) >= s.found.Selected:
+		written += " for " + nodes(s.found.Selected)
+	default:
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s.maxUnhealthy: %s is no bound: when something makes all nodes look sick, all are replaced at once; want fewer, such as the default of 20%%", block, written)}
+}

@@ -1,0 +1,129 @@
+package validate_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/dialect"
+	"github.com/resourcestack/autohealer/internal/karpenter"
+	"github.com/resourcestack/autohealer/internal/validate"
+)
+
+// TestRepairWords runs the transcripts of repair blocks, as TestWords does those of
+// sets.
+func TestRepairWords(t *testing.T) {
+	seen := map[validate.Reason]bool{}
+	datadriven.Walk(t, "testdata/repair", func(t *testing.T, path string) {
+		t.Helper()
+		desk := repairDesk{healthDesk: healthDesk{desk: desk{seen: seen}}}
+		datadriven.RunTest(t, path, desk.serve)
+	})
+	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus} {
+		if !seen[reason] {
+			t.Errorf("no transcript shows a refusal for %s", reason)
+		}
+	}
+}
+
+// repairDesk is where the repair blocks of a transcript are judged.
+type repairDesk struct {
+	healthDesk
+	stored     *v1alpha1.RepairPolicy
+	storedPool *karpenter.NodePool
+	policies   []*v1alpha1.RepairPolicy
+	pools      []*karpenter.NodePool
+	unstated   bool
+}
+
+// serve knows the commands nodes, blind, clear and template of health checks, and
+//
+//	karpenter               there are NodePools to know, if only none
+//	pool                    a NodePool that is there
+//	policy                  a RepairPolicy that is there
+//	unstated                no provider calls anything sick
+//	stored, stored-pool     what is judged is there already, as it says
+//	judge, judge-pool       a verdict on a RepairPolicy, or on the block of a NodePool
+//	standing, standing-pool the same of what is in force already
+func (d *repairDesk) serve(t *testing.T, command *datadriven.TestData) string {
+	t.Helper()
+	switch command.Cmd {
+	case "clear":
+		*d = repairDesk{healthDesk: healthDesk{desk: desk{seen: d.seen}}}
+	case "karpenter":
+		d.pools = []*karpenter.NodePool{}
+	case "pool":
+		d.pools = append(d.pools, readPool(t, command))
+	case "policy":
+		d.policies = append(d.policies, readPolicy(t, command))
+	case "unstated":
+		d.unstated = true
+	case "stored":
+		d.stored = readPolicy(t, command)
+	case "stored-pool":
+		d.storedPool = readPool(t, command)
+	case "judge":
+		return d.tell(validate.JudgeRepairPolicy(d.policyCase(readPolicy(t, command))))
+	case "standing":
+		return d.tell(validate.StandingRepairPolicy(d.policyCase(readPolicy(t, command))))
+	case "judge-pool":
+		return d.tell(validate.JudgeNodePool(validate.NodePoolCase{Pool: readPool(t, command), Stored: d.storedPool, Repairs: d.repairs()}))
+	case "standing-pool":
+		return d.tell(validate.StandingNodePool(validate.NodePoolCase{Pool: readPool(t, command), Repairs: d.repairs()}))
+	default:
+		return d.healthDesk.serve(t, command)
+	}
+	return ""
+}
+
+func (d *repairDesk) policyCase(policy *v1alpha1.RepairPolicy) validate.RepairCase {
+	c := validate.RepairCase{Policy: policy, Stored: d.stored, Repairs: d.repairs()}
+	if d.templates != nil {
+		c.Template = d.read
+	}
+	return c
+}
+
+// repairs has providers as there are: they recommend half an hour.
+func (d *repairDesk) repairs() validate.Repairs {
+	r := validate.Repairs{Policies: d.policies, Pools: d.pools}
+	if !d.unstated {
+		for _, words := range []string{"Ready False", "Ready Unknown", "NetworkUnavailable True", "StorageReady False"} {
+			condition, status, _ := strings.Cut(words, " ")
+			r.Statements = append(r.Statements, dialect.RepairStatement{Type: condition, Status: status, Toleration: "30m"})
+		}
+	}
+	if !d.blind {
+		r.Reported, r.Survey = d.cluster.reported(), d.cluster.survey
+	}
+	return r
+}
+
+// readPolicy reads a policy of which only what matters is written: its block, or the
+// whole of it.
+func readPolicy(t *testing.T, command *datadriven.TestData) *v1alpha1.RepairPolicy {
+	t.Helper()
+	policy := &v1alpha1.RepairPolicy{}
+	if err := yaml.Unmarshal([]byte(command.Input), policy); err != nil {
+		command.Fatalf(t, "%v", err)
+	}
+	if policy.Name == "" && policy.GenerateName == "" {
+		policy.Name = "mine"
+	}
+	return policy
+}
+
+func readPool(t *testing.T, command *datadriven.TestData) *karpenter.NodePool {
+	t.Helper()
+	pool := &karpenter.NodePool{}
+	if err := yaml.Unmarshal([]byte(command.Input), pool); err != nil {
+		command.Fatalf(t, "%v", err)
+	}
+	if pool.Name == "" {
+		pool.Name = "default"
+	}
+	return pool
+}

@@ -1,0 +1,86 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/catalog"
+	"github.com/resourcestack/autohealer/internal/triage"
+)
+
+// shortestUnready is for how long a node may well not be Ready without being sick.
+const shortestUnready = time.Minute
+
+func sign(i int, part string) string { return fmt.Sprintf("spec.unhealthyConditions[%d].%s", i, part) }
+
+// written returns the signs that somebody has written. With none they are the usual
+// ones, of which there is nothing to say.
+func (s *healthStudy) written() []triage.Signal {
+	if len(s.Check.Spec.UnhealthyConditions) == 0 {
+		return nil
+	}
+	return s.rule.When.Signals
+}
+
+// remediatesHealthy refuses a sign that healthy nodes show: each sign is enough by
+// itself, so every one of them would be remediated.
+func remediatesHealthy(s *healthStudy) (problems []Problem, _ []string) {
+	for i, signal := range s.written() {
+		if !catalog.Healthy(signal.Condition, signal.Status.String()) {
+			continue
+		}
+		text := fmt.Sprintf("%s=%s is what a healthy node reports, and each sign is enough by itself, so the nodes that are well would be remediated", signal.Condition, signal.Status)
+		if s.found != nil && s.found.Matching > 0 {
+			text += ": " + s.hits()
+		}
+		is := known(signal.Condition)
+		problems = append(problems, Problem{sign(i, "status"), fmt.Sprintf("%s. Write status: \"%s\", which says: %s", text, is.Sick(), is.Meaning), HealthyStatus})
+	}
+	return problems, nil
+}
+
+// namesOfSigns warns of condition types that no node has: a health check may be
+// there before the agent, and other signs of it stand all the same.
+func namesOfSigns(s *healthStudy) (_ []Problem, warnings []string) {
+	var unknown []string
+	first := 0
+	for i, signal := range s.written() {
+		name := signal.Condition
+		if slices.Contains(s.Reported, name) {
+			continue
+		}
+		if event, ok := catalog.LookupEvent(name); ok {
+			warnings = append(warnings, fmt.Sprintf("%s: %s is the reason of an Event of %s, not a condition: it never stands on a node", sign(i, "type"), name, event.Sources[0]))
+			continue
+		}
+		if _, ok := catalog.Lookup(name); ok {
+			continue
+		}
+		if right, slip := catalog.Nearest(name, s.Reported...); slip {
+			warnings = append(warnings, fmt.Sprintf("%s: %s is not a condition that is known; did you mean %s?", sign(i, "type"), brief(name), brief(right)))
+			continue
+		}
+		if s.Reported != nil && !slices.Contains(unknown, name) {
+			if len(unknown) == 0 {
+				first = i
+			}
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s: no node reports %s, and the catalogue does not know it; it is no sign of anything until an agent reports it", sign(first, "type"), few(unknown)))
+	}
+	return nil, warnings
+}
+
+// hasty warns of nodes being remediated that merely start anew.
+func hasty(s *healthStudy) (_ []Problem, warnings []string) {
+	for i, signal := range s.written() {
+		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < shortestUnready {
+			warnings = append(warnings, fmt.Sprintf("%s: a node that merely starts anew, or whose network is cut for a moment, has Ready=%s for longer than %s; want at least %s, such as the default of 300s",
+				sign(i, "duration"), signal.Status, span(signal.For), span(shortestUnready)))
+		}
+	}
+	return nil, warnings
+}

@@ -1,0 +1,110 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// healthyStatus refuses a set all of whose conditions are those of healthy nodes.
+// If one of them is not, the others only narrow it down: the kubelet does not
+// answer although the node is Ready. That gets a warning, because it is as often
+// a slip.
+func healthyStatus(s *study) (problems []Problem, warnings []string) {
+	healthy := s.healthy()
+	if len(healthy) == 0 {
+		return nil, nil
+	}
+	told := make([]string, len(healthy))
+	for i, name := range healthy {
+		told[i] = name + "=" + string(known(name).Healthy)
+	}
+	verb := "is"
+	if len(told) > 1 {
+		verb = "are"
+	}
+	if !s.actsOnHealthy() {
+		return nil, []string{fmt.Sprintf("%s: %s %s what a healthy node reports; the set matches those of them on which its other conditions stand too",
+			field(healthy[0], ".status"), series(told), verb)}
+	}
+	text := fmt.Sprintf("%s %s what a healthy node reports, so the set would act on the nodes that are well", series(told), verb)
+	switch {
+	case s.reach == nil:
+	case s.reach.Matching == 0:
+		text += ". No node matches now, but every healthy one that reports it would"
+	default:
+		text += fmt.Sprintf(": %s, and it would %s", s.reach.hits(), s.reach.deeds())
+	}
+	sick := known(healthy[0])
+	text += fmt.Sprintf(". Write status: %s, which says: %s If you mean healthy nodes with something else about them, add the condition that says what", sick.Sick(), sick.Meaning)
+	return []Problem{{field(healthy[0], ".status"), text, HealthyStatus}}, nil
+}
+
+// healthy returns the condition types that are asked for in their healthy status.
+func (s *study) healthy() []string {
+	return slices.DeleteFunc(s.types(), func(name string) bool { return !catalog.Healthy(name, string(s.status(name))) })
+}
+
+// actsOnHealthy says whether nothing in the set is a sickness.
+func (s *study) actsOnHealthy() bool {
+	healthy := len(s.healthy())
+	return healthy > 0 && healthy == len(s.Set.Spec.Conditions)
+}
+
+func known(conditionType string) catalog.Condition {
+	c, _ := catalog.Lookup(conditionType)
+	return c
+}
+
+// kubelets are the conditions that all turn Unknown at once when the kubelet falls
+// silent, and that a kubelet which is heard never reports as Unknown.
+var kubelets = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"}
+
+// silentKubelet warns of a set that asks the kubelet to be silent and to have
+// said something.
+func silentKubelet(s *study) (_ []Problem, warnings []string) {
+	var silent, heard []string
+	for _, name := range s.types() {
+		switch status := s.status(name); {
+		case !slices.Contains(kubelets, name):
+		case status == catalog.Unknown:
+			silent = append(silent, name)
+		case status == catalog.True || status == catalog.False:
+			heard = append(heard, name+"="+string(status))
+		}
+	}
+	if len(silent) == 0 || len(heard) == 0 {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s: the set will never match: when %s is Unknown, the kubelet is silent, and Kubernetes makes all of its conditions Unknown, so that %s cannot stand; use one of them alone",
+		field(silent[0], ".status"), silent[0], series(heard))}
+}
+
+// idleSilence warns of evenSilent where there is nothing that it could let in.
+func idleSilence(s *study) (_ []Problem, warnings []string) {
+	idle := slices.DeleteFunc(s.types(), func(name string) bool {
+		status := s.status(name)
+		return !s.Set.Spec.Conditions[name].EvenSilent || status != catalog.True && status != catalog.False
+	})
+	if len(idle) == 0 {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), few(idle))}
+}
+
+// nativeTaint warns of a set that does no more than Kubernetes does by itself.
+func nativeTaint(s *study) (_ []Problem, warnings []string) {
+	types := s.types()
+	if len(types) != 1 {
+		return nil, nil
+	}
+	status := s.status(types[0])
+	for _, taint := range known(types[0]).Native {
+		if status == taint.Status {
+			return nil, []string{fmt.Sprintf("%s: Kubernetes places %s:%s for %s=%s by itself; there is no default for it: %s",
+				field(types[0], ""), taint.Key, taint.Effect, types[0], status, known(types[0]).Why)}
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,111 @@
+package validate
+
+import (
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/resourcestack/autohealer/internal/remediation"
+)
+
+// named is a template that is named, with what is there under that name.
+type named struct {
+	field string
+	remediation.Template
+	object *unstructured.Unstructured // nil if it could not be read
+}
+
+// templates looks at what the templates are: warns of those from which nothing can
+// be made yet, because a health check may be there before them, and refuses two of
+// one kind unless both say that this works.
+func templates(s *healthStudy) (problems []Problem, warnings []string) {
+	ofKind := map[schema.GroupKind][]named{}
+	var kinds []schema.GroupKind
+	for _, ref := range references(s.Check.Spec) {
+		template, err := remediation.TemplateOf(ref.ObjectReference)
+		if wrong := fieldError(err); wrong != nil {
+			problem := invalid(wrong)
+			problem.Field = ref.field + "." + problem.Field
+			problems = append(problems, problem)
+			continue
+		}
+		one := named{field: ref.field, Template: template}
+		if s.Template != nil {
+			one.object, err = s.Template(template)
+			if why := one.unfit(err); why != "" {
+				warnings = append(warnings, ref.field+": "+why)
+			}
+		}
+		kind := template.GroupKind() // whose versions are one kind
+		if ofKind[kind] == nil {
+			kinds = append(kinds, kind)
+		}
+		ofKind[kind] = append(ofKind[kind], one)
+	}
+	for _, kind := range kinds {
+		problem, warning := together(ofKind[kind])
+		if problem != nil {
+			problems = append(problems, *problem)
+		}
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+	}
+	return problems, warnings
+}
+
+// unfit says why nothing can be made from a template as it is now.
+func (n named) unfit(err error) string {
+	name := brief(n.Kind) + " " + brief(n.where())
+	switch {
+	case meta.IsNoMatchError(err):
+		return fmt.Sprintf("the cluster does not know the kind %s of %s; nothing is begun until its remediator is installed", brief(n.Kind), brief(n.GroupVersion().String()))
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("there is no %s; nothing is begun until there is", name)
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("the controller may not read %s; nothing is begun until a ClusterRole with the label rbac.ext-remediation/aggregate-to-ext-remediation: \"true\" lets it", name)
+	case err != nil:
+		return fmt.Sprintf("%v; nothing is begun until that works", err)
+	}
+	if err := remediation.Check(n.object); err != nil {
+		return fmt.Sprintf("nothing can be made from it: %v; nothing is begun until that is mended", err)
+	}
+	return ""
+}
+
+// where is the template's name in its namespace.
+func (n named) where() string {
+	if n.Namespace == "" {
+		return n.Name
+	}
+	return n.Namespace + "/" + n.Name
+}
+
+// together judges templates of one kind.
+func together(list []named) (_ *Problem, warning string) {
+	if len(list) < 2 {
+		return nil, ""
+	}
+	var silent, unread []string
+	for _, one := range list {
+		if one.object == nil {
+			unread = append(unread, one.where())
+		} else if !remediation.TakesSeveral(one.object) {
+			silent = append(silent, one.where())
+		}
+	}
+	field, kind := list[1].field, brief(list[1].Kind)
+	if len(silent) > 0 {
+		return &Problem{field, fmt.Sprintf(
+			"%s is the kind of %d templates here, and its remediator may take but one request for a node. Want templates of different kinds; or, if it does take several, annotate %s with %s: \"true\"",
+			kind, len(list), few(silent), remediation.MultipleTemplatesAnnotation), SameKind}, ""
+	}
+	if len(unread) > 0 {
+		return nil, fmt.Sprintf("%s: %s is the kind of %d templates here; nobody knows whether its remediator takes several requests for a node, because %s could not be read for the annotation %s",
+			field, kind, len(list), few(unread), remediation.MultipleTemplatesAnnotation)
+	}
+	return nil, ""
+}

@@ -1,0 +1,107 @@
+package validate
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	autohealer "github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
+)
+
+// cutsOff refuses to change whom a health check is about, and what it does, while
+// remediations are under way, unless somebody has said that this is meant. Bounds,
+// durations and the rest may change.
+func cutsOff(s *healthStudy) (problems []Problem, warnings []string) {
+	if s.Stored == nil {
+		return nil, nil
+	}
+	fields := s.restricted()
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	nodes := inTreatment(s.Stored, s.UnderWay)
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	for _, field := range fields {
+		if acceptsImpact(s.Check) {
+			warnings = append(warnings, fmt.Sprintf("%s: %s, and what no longer fits is cut off by this change", field, underWay(nodes)))
+			continue
+		}
+		problems = append(problems, Problem{field, fmt.Sprintf(
+			"%s, and could be cut off in the middle by a change here. Wait until all nodes are healthy again; pauseRequests keep more from being begun meanwhile. If it is meant, annotate the health check with %s: \"true\"",
+			underWay(nodes), autohealer.AcceptImpactAnnotation), Remediating})
+	}
+	return problems, warnings
+}
+
+// restricted returns the fields that must not change, and do. Two ways to write the
+// same are the same.
+func (s *healthStudy) restricted() (fields []string) {
+	written, stored := s.Check.Spec, s.Stored.Spec
+	templates := "spec.remediationTemplate"
+	if len(written.EscalatingRemediations) > 0 {
+		templates = "spec.escalatingRemediations"
+	}
+	before, wrong := compileHealthCheck(s.Stored)
+	if wrong != nil { // then only the letters can be compared
+		if !reflect.DeepEqual(written.Selector, stored.Selector) {
+			fields = append(fields, "spec.selector")
+		}
+		if !reflect.DeepEqual(written.RemediationTemplate, stored.RemediationTemplate) || !reflect.DeepEqual(written.EscalatingRemediations, stored.EscalatingRemediations) {
+			fields = append(fields, templates)
+		}
+		return fields
+	}
+	if !slices.Equal(demands(s.rule), demands(before)) {
+		fields = append(fields, "spec.selector")
+	}
+	if !slices.Equal(steps(s.rule), steps(before)) {
+		fields = append(fields, templates)
+	}
+	return fields
+}
+
+// inTreatment returns the nodes with remediations that are under way. A status
+// tells of what was there when it was written, and that may be long ago, if nobody
+// follows the health check any more: so somebody looks, until one is found.
+func inTreatment(check *v1alpha1.NodeHealthCheck, underWay func(corev1.ObjectReference) bool) (nodes []string) {
+	for _, node := range check.Status.UnhealthyNodes {
+		if len(nodes) > 0 && len(node.Remediations) > 0 || slices.ContainsFunc(node.Remediations, func(r v1alpha1.Remediation) bool {
+			return underWay == nil || underWay(r.Resource)
+		}) {
+			nodes = append(nodes, node.Name)
+		}
+	}
+	return nodes
+}
+
+func underWay(nodes []string) string {
+	if len(nodes) == 1 {
+		return fmt.Sprintf("a remediation of node %s is under way", brief(nodes[0]))
+	}
+	return fmt.Sprintf("remediations of %d nodes are under way (%s)", len(nodes), few(nodes))
+}
+
+// JudgeHealthCheckDeletion says whether a health check may go. It may not while a
+// remediation is under way, which would go with it. Where only the status says so
+// and nothing is there any more, and where its deletion is decided already, it may,
+// and so it may with a yes.
+func JudgeHealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(corev1.ObjectReference) bool) Verdict {
+	if stored.DeletionTimestamp != nil {
+		return Verdict{}
+	}
+	nodes := inTreatment(stored, isUnderWay)
+	switch {
+	case len(nodes) == 0:
+		return Verdict{}
+	case acceptsImpact(stored):
+		return Verdict{Warnings: []string{fmt.Sprintf("%s, and cut off by the deletion", underWay(nodes))}}
+	}
+	return Verdict{Problems: []Problem{{"status.unhealthyNodes", fmt.Sprintf(
+		"%s, and would be cut off in the middle. Wait until all nodes are healthy again; pauseRequests keep more from being begun meanwhile. To delete the health check all the same, annotate it first with %s: \"true\"",
+		underWay(nodes), autohealer.AcceptImpactAnnotation), Remediating}}}
+}

@@ -1,0 +1,75 @@
+package validate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/catalog"
+)
+
+// Unproven returns the condition types of a set that no node reports, if the set may
+// match healthy nodes once they do: the catalogue does not know which of their statuses
+// is the healthy one, and no other condition of the set is known to be a sickness. A set
+// on dry run, and a set whose impact the user has accepted, need no proof. Reported is
+// nil if every type that the catalogue does not know is to be proven.
+func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
+	s := &study{Case: Case{Set: set}}
+	if set.Spec.DryRun || s.acceptsImpact() {
+		return nil
+	}
+	for _, name := range s.types() {
+		_, isKnown := catalog.Lookup(name)
+		switch status := s.status(name); {
+		case catalog.Healthy(name, string(status)):
+		case isKnown || status == catalog.Unknown:
+			return nil
+		case !slices.Contains(reported, name):
+			types = append(types, name)
+		}
+	}
+	return types
+}
+
+// fewReports warns of a set that is held at first, because too few nodes report what it
+// names.
+func fewReports(s *study) (_ []Problem, warnings []string) {
+	types := Unproven(s.Set, nil)
+	if s.wrong != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
+		return nil, nil
+	}
+	return nil, []string{fmt.Sprintf("%s: %d of %s do not report %s yet; the set places no taint until enough of them do to tell that it does not match healthy nodes, or until no further node has begun to for some minutes",
+		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), few(types))}
+}
+
+// isFew says whether the set matches no more nodes than its bound allows, whatever the
+// nodes report that do not report its conditions yet.
+func (s *study) isFew() bool { return s.reach.Matching+s.reach.Open <= s.reach.limit }
+
+// Proof is what the nodes say of a set that was accepted before enough of them reported
+// what it names.
+type Proof struct {
+	Problems []Problem // why admission would refuse the set now
+	// Proven says that the set would be accepted whatever the nodes report that do not
+	// report its conditions yet.
+	Proven   bool
+	Matching int
+	Text     string // what is known, and how to proceed; empty if it is proven or refused
+}
+
+// Prove judges a set again by the nodes of now, as if it was written now.
+func Prove(c Case, unproven []string) Proof {
+	s := look(c)
+	switch problems := slices.Concat(s.run(standing).Problems, s.run(arriving).Problems); {
+	case len(problems) > 0:
+		return Proof{Problems: problems}
+	case s.reach == nil:
+		return Proof{}
+	case s.reach.over(), // and accepted all the same: all that it would do is done
+		s.reach.Selected > 0 && s.isFew():
+		return Proof{Proven: true, Matching: s.reach.Matching}
+	}
+	return Proof{Matching: s.reach.Matching, Text: fmt.Sprintf(
+		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the set with %s: \"true\"",
+		s.reach.hits(), s.reach.Open, few(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
+}

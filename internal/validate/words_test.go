@@ -1,0 +1,200 @@
+package validate_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
+	"github.com/resourcestack/autohealer/internal/triage"
+	"github.com/resourcestack/autohealer/internal/validate"
+)
+
+// TestWords runs the transcripts in testdata: every refusal and warning as it is
+// printed. With -rewrite they are written anew.
+func TestWords(t *testing.T) {
+	seen := map[validate.Reason]bool{}
+	datadriven.Walk(t, "testdata/words", func(t *testing.T, path string) {
+		t.Helper()
+		desk := desk{seen: seen}
+		datadriven.RunTest(t, path, desk.serve)
+	})
+	for _, reason := range []validate.Reason{validate.Invalid, validate.HealthyStatus, validate.NearMiss, validate.Duplicate, validate.ReservedTaintKey, validate.Impact} {
+		if !seen[reason] {
+			t.Errorf("no transcript shows a refusal for %s", reason)
+		}
+	}
+}
+
+// desk is where the sets of a transcript are judged.
+type desk struct {
+	cluster cluster
+	blind   bool // nobody knows the nodes
+	before  *v1alpha1.ConditionSet
+	placed  func(triage.Rule) (tainted, emptied int)
+	others  []*v1alpha1.ConditionSet
+	seen    map[validate.Reason]bool
+}
+
+// serve knows these commands:
+//
+//	nodes worker count=3    adds nodes; the body has their labels and conditions
+//	blind                   from now on nobody knows the nodes
+//	other                   adds a set beside the one to judge
+//	in-force                the set to judge is there already, as it says
+//	placed 7 emptied=5      so many of the matching nodes have the taint of the set to judge
+//	judge, standing, ask    a verdict on a set; who asks stores nothing
+//	clear                   no nodes and no sets any more
+func (d *desk) serve(t *testing.T, command *datadriven.TestData) string {
+	t.Helper()
+	switch command.Cmd {
+	case "clear":
+		*d = desk{seen: d.seen}
+	case "nodes":
+		count := 1
+		if command.HasArg("count") {
+			command.ScanArgs(t, "count", &count)
+		}
+		if d.cluster == nil {
+			d.cluster = cluster{}
+		}
+		if err := d.cluster.add(command.CmdArgs[0].Key, count, strings.Fields(command.Input)); err != nil {
+			command.Fatalf(t, "%v", err)
+		}
+	case "blind":
+		d.blind = true
+	case "other":
+		d.others = append(d.others, read(t, command))
+	case "in-force":
+		d.before = read(t, command)
+		d.placed = nil
+	case "placed":
+		tainted, err := strconv.Atoi(command.CmdArgs[0].Key)
+		if err != nil {
+			command.Fatalf(t, "%v", err)
+		}
+		var emptied int
+		command.ScanArgs(t, "emptied", &emptied)
+		d.before, d.placed = nil, func(triage.Rule) (int, int) { return tainted, emptied }
+	case "ask":
+		c := d.caseOf(read(t, command))
+		c.OnlyAsked = true
+		return d.tell(validate.Judge(c))
+	case "judge":
+		return d.tell(validate.Judge(d.caseOf(read(t, command))))
+	case "standing":
+		return d.tell(validate.Standing(d.caseOf(read(t, command))))
+	default:
+		command.Fatalf(t, "no such command")
+	}
+	return ""
+}
+
+func (d *desk) caseOf(set *v1alpha1.ConditionSet) validate.Case {
+	c := validate.Case{Set: set, Before: d.before, Others: d.others, Placed: d.placed}
+	if !d.blind {
+		c.Reported, c.Impact = d.cluster.reported(), d.cluster.impact
+	}
+	return c
+}
+
+func (d *desk) tell(v validate.Verdict) string {
+	var b strings.Builder
+	for _, p := range v.Problems {
+		d.seen[p.Reason] = true
+		fmt.Fprintf(&b, "refused, %s\n  %s\n", p.Reason, p)
+	}
+	if v.Err() == nil {
+		b.WriteString("accepted\n")
+	}
+	for _, w := range v.Warnings {
+		fmt.Fprintf(&b, "warning\n  %s\n", w)
+	}
+	return b.String()
+}
+
+// read reads a set of which only what matters is written.
+func read(t *testing.T, command *datadriven.TestData) *v1alpha1.ConditionSet {
+	t.Helper()
+	set := &v1alpha1.ConditionSet{}
+	if err := yaml.Unmarshal([]byte(command.Input), set); err != nil {
+		command.Fatalf(t, "%v", err)
+	}
+	if set.Name == "" {
+		set.Name = "mine"
+	}
+	if set.Spec.Unreadable != "" {
+		return set
+	}
+	if set.Spec.Type == "" {
+		set.Spec.Type = "Mine"
+	}
+	if set.Spec.Effect == "" {
+		set.Spec.Effect = "NoExecute"
+	}
+	if set.Spec.TaintKey == "" {
+		set.Spec.TaintKey = "example.com/mine"
+	}
+	return set
+}
+
+// The pages for users quote what is printed: a quotation that nobody prints any
+// more misleads.
+func TestThePagesQuoteWhatIsPrinted(t *testing.T) {
+	for _, test := range []struct {
+		page        string
+		sources     []string
+		transcripts string
+		atLeast     int // quotations
+	}{
+		{"condition-sets.md", []string{"../../api/autohealer/v1alpha1/conditionset.go", "../dialect/conditionset.go"}, "testdata/words/*.txt", 8},
+		{"node-health-checks.md", nil, "testdata/health/*.txt", 6},
+		{"repair-policies.md", []string{"../../deploy/repairpolicy_test.go"}, "testdata/repair/*.txt", 10},
+	} {
+		t.Run(test.page, func(t *testing.T) {
+			_, section, ok := strings.Cut(text(t, "../../docs/"+test.page), "\n## What is refused\n")
+			if !ok {
+				t.Fatal("the page has no such section")
+			}
+			section, _, _ = strings.Cut(section, "\n## ")
+			transcripts, err := filepath.Glob(test.transcripts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var printed strings.Builder
+			for _, path := range append(test.sources, transcripts...) {
+				printed.WriteString(text(t, path))
+			}
+			quoted := 0
+			for i, part := range strings.Split(section, "```") {
+				if i%2 == 0 || !strings.HasPrefix(part, "\n") || strings.HasPrefix(part, "\nkubectl ") {
+					continue // prose, YAML and commands
+				}
+				for line := range strings.Lines(strings.TrimSpace(part)) {
+					quoted++
+					if !strings.Contains(printed.String(), strings.TrimSpace(line)) {
+						t.Errorf("nobody prints: %s", line)
+					}
+				}
+			}
+			if quoted < test.atLeast {
+				t.Errorf("%d lines are quoted: this test looks at nothing", quoted)
+			}
+		})
+	}
+}
+
+func text(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
