@@ -1,6 +1,6 @@
-// Package budget counts the disruption budgets of a NodePool as Karpenter 1.15
-// counts them. It promises the number that Karpenter itself would come to at the
-// same instant, with the words that decide it and the instant from which the clock
-// may change it, so that nobody has to ask again and again. It refuses to be kinder
-// than Karpenter: one budget that cannot be read closes the whole pool.
+// Package budget evaluates the disruption budgets of a NodePool like Karpenter 1.15. It
+// returns the number that Karpenter would compute at the same time, the message that
+// explains it, and the time from which it may change. So callers do not have to poll. Like
+// Karpenter it treats a pool as closed if any of its budgets cannot be read. It does not
+// count which nodes are being disrupted.
 package budget

@@ -12,87 +12,87 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// Unbounded is the room of a pool that no budget bounds.
+// Unbounded is the result for a pool without an active budget.
 const Unbounded = math.MaxInt32
 
-// byDefault is the budget of a pool that says nothing of budgets. Karpenter's
-// schema writes it into every such pool.
-var byDefault = karpenter.Budget{Nodes: "10%"}
+// defaultBudget applies to a pool without the budgets field. The schema of Karpenter writes
+// it into such pools.
+var defaultBudget = karpenter.Budget{Nodes: "10%"}
 
-// Room says how many more of a pool's nodes may be disrupted for a reason now, where
-// so many of its total are being disrupted already. The words tell what decides it;
-// they are empty if nothing bounds it, and the room is [Unbounded] then. It may be
-// another one from the time that changes tells, by the clock alone; a zero time
-// stands for never.
+// Room returns how many more nodes of a pool may be disrupted for a reason now. The pool has
+// total nodes, of which disrupting are being disrupted already. The message says which
+// budget decides. Without a limit the room is [Unbounded] and the message is empty. The
+// result may change by time alone from changes on; zero means never.
 //
-// Of several budgets the smallest counts. Absent budgets are Karpenter's default
-// of 10%, while an empty list bounds nothing.
-func Room(now time.Time, pool string, budgets []karpenter.Budget, reason string, total, disrupting int) (room int, words string, changes time.Time) {
+// The smallest budget counts. Budgets that are nil mean the default of Karpenter, 10%. An
+// empty list means no limit.
+func Room(now time.Time, pool string, budgets []karpenter.Budget, reason string, total, disrupting int) (room int, message string, changes time.Time) {
 	if budgets == nil {
-		budgets = []karpenter.Budget{byDefault}
+		budgets = []karpenter.Budget{defaultBudget}
 	}
 	allowed := Unbounded
 	for _, budget := range budgets {
-		says := look(now, budget, total)
+		state := evaluate(now, budget, total)
 		counts := budget.Reasons == nil || slices.Contains(budget.Reasons, reason)
-		if says.broken != "" {
-			// Karpenter then lets nothing go, for whatever reason the budget is.
-			counts, says.allowed = true, 0
+		if state.parseError != "" {
+			// Karpenter then disrupts nothing, whatever the reasons of the budget.
+			counts, state.allowed = true, 0
 		}
-		if counts || says.mayBreak {
-			changes = earlier(changes, says.changes)
+		if counts || state.unreadableInWindow {
+			changes = earlier(changes, state.changes)
 		}
-		if counts && says.allowed < allowed {
-			allowed, words = says.allowed, says.words(pool, budget, total, disrupting)
+		if counts && state.allowed < allowed {
+			allowed, message = state.allowed, state.message(pool, budget, total, disrupting)
 		}
 	}
 	if allowed == Unbounded {
 		return Unbounded, "", changes
 	}
-	return max(0, allowed-disrupting), words, changes
+	return max(0, allowed-disrupting), message, changes
 }
 
-// verdict is what one budget says at one instant.
-type verdict struct {
-	allowed int       // [Unbounded] while the budget does not hold
-	changes time.Time // from when it may say something else
-	broken  string    // why it cannot be read
-	// mayBreak says that the budget cannot be read in its time, which is not now.
-	mayBreak bool
+// budgetState is the state of one budget at one time.
+type budgetState struct {
+	allowed    int       // [Unbounded] while the budget is not active
+	changes    time.Time // when the state may change
+	parseError string    // why the budget cannot be read
+	// unreadableInWindow says that the budget cannot be read while it is active, but is not
+	// active now.
+	unreadableInWindow bool
 }
 
-// look reads one budget. Whether its number can be read, Karpenter asks only while
-// the budget holds.
-func look(now time.Time, budget karpenter.Budget, total int) verdict {
+// evaluate evaluates one budget. Karpenter parses the number of nodes only while the budget
+// is active.
+func evaluate(now time.Time, budget karpenter.Budget, total int) budgetState {
 	if budget.Unreadable != "" {
-		return verdict{broken: budget.Unreadable}
+		return budgetState{parseError: budget.Unreadable}
 	}
 	window, err := readWindow(budget)
 	if err != nil {
-		return verdict{broken: err.Error()}
+		return budgetState{parseError: err.Error()}
 	}
 	holds, changes := window.at(now)
 	allowed, err := scaled(budget.Nodes, total)
 	switch {
 	case !holds:
-		return verdict{allowed: Unbounded, changes: changes, mayBreak: err != nil}
+		return budgetState{allowed: Unbounded, changes: changes, unreadableInWindow: err != nil}
 	case err != nil:
-		return verdict{broken: err.Error(), changes: changes}
+		return budgetState{parseError: err.Error(), changes: changes}
 	}
-	return verdict{allowed: allowed, changes: changes}
+	return budgetState{allowed: allowed, changes: changes}
 }
 
-// IsReadable says whether a budget can be read, in its time or not.
+// IsReadable says whether a budget can be read, active or not.
 func IsReadable(budget karpenter.Budget) bool {
 	_, broken := readWindow(budget)
 	_, odd := scaled(budget.Nodes, 0)
 	return budget.Unreadable == "" && broken == nil && odd == nil
 }
 
-// scaled reads a number of nodes, or a share of all, which is rounded up.
+// scaled parses a number of nodes, or a percentage of total, rounded up.
 func scaled(nodes string, total int) (int, error) {
 	if n, err := strconv.Atoi(nodes); err == nil {
-		return max(0, int(int32(n))), nil // Karpenter has 32 bits for it
+		return max(0, int(int32(n))), nil // Karpenter uses 32 bits
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(new(intstr.FromString(nodes)), total, true)
 	if err != nil {
@@ -101,10 +101,10 @@ func scaled(nodes string, total int) (int, error) {
 	return n, nil
 }
 
-func (v verdict) words(pool string, budget karpenter.Budget, total, disrupting int) string {
+func (v budgetState) message(pool string, budget karpenter.Budget, total, disrupting int) string {
 	of := fmt.Sprintf("NodePool %s's disruption budget", pool)
-	if v.broken != "" {
-		return fmt.Sprintf("%s%s cannot be read, so it allows none: %s", of, inItsTime(budget), v.broken)
+	if v.parseError != "" {
+		return fmt.Sprintf("%s%s cannot be read, so it allows none: %s", of, scheduleText(budget), v.parseError)
 	}
 	share := fmt.Sprintf("%s of %s", budget.Nodes, count(total, "node"))
 	if _, err := strconv.Atoi(budget.Nodes); err == nil {
@@ -114,11 +114,11 @@ func (v verdict) words(pool string, budget karpenter.Budget, total, disrupting i
 	if disrupting == 1 {
 		verb = "is"
 	}
-	return fmt.Sprintf("%s %s%s allows %d, and %d %s being disrupted", of, share, inItsTime(budget), v.allowed, disrupting, verb)
+	return fmt.Sprintf("%s %s%s allows %d, and %d %s being disrupted", of, share, scheduleText(budget), v.allowed, disrupting, verb)
 }
 
-// inItsTime tells the schedule of a budget, if it has one.
-func inItsTime(budget karpenter.Budget) string {
+// scheduleText describes the schedule of a budget, if it has one.
+func scheduleText(budget karpenter.Budget) string {
 	if budget.Schedule == nil {
 		return ""
 	}
@@ -132,7 +132,7 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times; zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -9,15 +9,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// window is when a budget holds: from each hit of a schedule for a while. Without a
-// schedule it always does.
+// window is when a budget is active: for length after each hit of the schedule. Without a
+// schedule it is always active.
 type window struct {
 	schedule cron.Schedule
 	length   time.Duration
 }
 
-// readWindow reads a budget's schedule with the parser that Karpenter has, in UTC as
-// Karpenter does, so that both take and refuse the same.
+// readWindow parses the schedule of a budget with the parser of Karpenter and in UTC, so
+// that both accept the same schedules.
 func readWindow(budget karpenter.Budget) (window, error) {
 	if budget.Schedule == nil && budget.Duration == "" {
 		return window{}, nil
@@ -39,10 +39,10 @@ func readWindow(budget karpenter.Budget) (window, error) {
 	return w, nil
 }
 
-// parse is the fence around the parser, which has no maintainer any more and which only
-// Karpenter's use of it keeps here (docs/design/2026-11-16-cron.md). What panics cannot be
-// read, and a schedule without a minute, such as ", * * * *", never hits: to find that out
-// would take the parser's own search a tenth of a second each time.
+// parse guards the cron parser. The parser has no maintainer any more, and is used only
+// because Karpenter uses it (docs/design/2026-11-16-cron.md). A panic becomes an error. A
+// schedule without a minute, such as ", * * * *", never hits; the search of the parser would
+// take a tenth of a second to find that out each time.
 func parse(schedule string, with func(string) (cron.Schedule, error)) (_ cron.Schedule, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -51,25 +51,24 @@ func parse(schedule string, with func(string) (cron.Schedule, error)) (_ cron.Sc
 	}()
 	parsed, err := with(schedule)
 	if spec, ok := parsed.(*cron.SpecSchedule); ok && (spec.Minute == 0 || spec.Hour == 0 || spec.Month == 0 || spec.Dom|spec.Dow == 0) {
-		return never{}, err
+		return neverSchedule{}, err
 	}
 	return parsed, err
 }
 
-// never is a schedule that does not hit.
-type never struct{}
+// neverSchedule is a schedule that never hits.
+type neverSchedule struct{}
 
-// Next returns zero, as schedules do that have no next hit.
-func (never) Next(time.Time) time.Time { return time.Time{} }
+// Next returns zero, which means no next hit.
+func (neverSchedule) Next(time.Time) time.Time { return time.Time{} }
 
-// farthest is after how many hits nobody looks for the end of a window that each of
-// them makes longer: one that holds all day is asked about again.
-const farthest = 100
+// maxHits limits the search for the end of a window that each hit extends. A window that is
+// open all day is evaluated again later.
+const maxHits = 100
 
-// at says whether the window is open, and until when at least that cannot change;
-// zero stands for ever. It is open at a hit, and no longer when its length has
-// passed since the last one. A schedule that never hits is always open: that is how
-// Karpenter sees it.
+// at says whether the window is open, and until when that cannot change; zero means for
+// ever. The window opens at a hit and closes when its length has passed since the last hit.
+// A schedule that never hits is always open, as in Karpenter.
 func (w window) at(now time.Time) (open bool, changes time.Time) {
 	if w.schedule == nil {
 		return true, time.Time{}
@@ -83,7 +82,7 @@ func (w window) at(now time.Time) (open bool, changes time.Time) {
 	case hit.After(now):
 		return false, hit
 	}
-	for range farthest {
+	for range maxHits {
 		next := w.schedule.Next(hit)
 		if next.IsZero() || next.After(hit.Add(w.length)) {
 			break

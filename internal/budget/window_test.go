@@ -29,7 +29,7 @@ func TestAScheduleThatNeverHitIsNotSearched(t *testing.T) {
 			t.Errorf("%s hits at %s", schedule, hit)
 		}
 		w, err := readWindow(karpenter.Budget{Schedule: &schedule, Duration: "1h"})
-		if _, isNever := w.schedule.(never); err != nil || !isNever {
+		if _, isNever := w.schedule.(neverSchedule); err != nil || !isNever {
 			t.Errorf("%s is searched as %T (%v)", schedule, w.schedule, err)
 		}
 		if open, changes := w.at(now); !open || !changes.IsZero() {

@@ -7,49 +7,48 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// ConditionSet is a combination of conditions that becomes a taint: while all of
-// them stand, work is kept off the node.
+// ConditionSet places a taint while all of its conditions match.
 type ConditionSet struct {
 	Name     string
-	TaintKey string // a qualified name that Kubernetes has not reserved
+	TaintKey string // a qualified name that is not reserved for another component
 	Effect   string // NoExecute, NoSchedule or PreferNoSchedule
 	Selector triage.Selector
 
 	Conditions []SetCondition
 
-	// MaxUnhealthy is how many of the selected nodes may carry the NoExecute taint
-	// of this set at once; empty means [DefaultMaxUnhealthy]. A share is rounded down, but
-	// to no less than one. The weaker effects are not bounded.
+	// MaxUnhealthy limits how many selected nodes may have the NoExecute taint of this set
+	// at the same time. Empty means [DefaultMaxUnhealthy]. A percentage is rounded down, but
+	// to at least one. Weaker effects have no limit.
 	MaxUnhealthy string
-	// ControlPlane lets NoExecute be placed on control-plane nodes too.
+	// ControlPlane allows NoExecute on control-plane nodes.
 	ControlPlane bool
-	// DryRun: the set is judged, but places no taint.
+	// DryRun evaluates the set without placing taints.
 	DryRun bool
-	// Hold, when not empty, says why nothing new may begin.
+	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
 }
 
-// DefaultMaxUnhealthy is the bound of a policy that says none: less than half.
+// DefaultMaxUnhealthy is the default limit: less than half.
 const DefaultMaxUnhealthy = "49%"
 
-// longestCondition is how long a condition type can be in the Kubernetes API.
-const longestCondition = 316
+// maxConditionLength is the longest condition type that the Kubernetes API accepts.
+const maxConditionLength = 316
 
-// SetCondition is one condition of a set.
+// SetCondition is a condition of a set.
 type SetCondition struct {
 	Type     string
 	Status   string // True, False or Unknown in any letter case
-	Duration string // how long it must have stood; empty means not at all
-	// EvenSilent lets Unknown match also when it only says that the node's
-	// agent has stopped reporting.
+	Duration string // how long the condition must have matched; empty means zero
+	// EvenSilent lets Unknown match even if it means only that the agent of the node stopped
+	// reporting.
 	EvenSilent bool
 }
 
-// Rule compiles the set. A condition type that is named twice is an error: no
-// condition has two statuses at once, so the set could never match.
+// Rule compiles the set. A condition type that occurs twice is an error, because a condition
+// cannot have two statuses at once.
 //
-// An error names a condition by its type, because some write the conditions of a
-// set as a list and others as a map.
+// An error names a condition by its type, because sets are written with a list or with a map
+// of conditions.
 func (s ConditionSet) Rule() (triage.Rule, error) {
 	var f fields
 	taint := &triage.TaintResponse{
@@ -57,30 +56,30 @@ func (s ConditionSet) Rule() (triage.Rule, error) {
 		Effect:       f.effect("spec.effect", s.Effect),
 		ControlPlane: s.ControlPlane,
 	}
-	bound := triage.Bound{Cap: f.limit("spec.maxUnhealthy", or(s.MaxUnhealthy, DefaultMaxUnhealthy))}
+	bound := triage.Bound{Cap: f.limit("spec.maxUnhealthy", orDefault(s.MaxUnhealthy, DefaultMaxUnhealthy))}
 	if taint.Effect != triage.NoExecute {
 		bound.Cap = nil
 	}
 	if len(s.Conditions) == 0 {
-		f.refuse("spec.conditions", "", "a set needs at least one condition")
+		f.fail("spec.conditions", "", "a set needs at least one condition")
 	}
 	when := triage.When{All: true}
 	named := map[string]bool{}
 	for i, c := range s.Conditions {
 		path := "spec.conditions[" + c.Type + "]"
 		switch {
-		case c.Type == "" || len(c.Type) > longestCondition:
-			f.refuse(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type such as KernelDeadlock, of at most 316 characters")
+		case c.Type == "" || len(c.Type) > maxConditionLength:
+			f.fail(fmt.Sprintf("spec.conditions[%d]", i), c.Type, "want a condition type such as KernelDeadlock, of at most 316 characters")
 		case strings.ContainsAny(c.Type, " :="):
-			f.refuse(path, c.Type, "want the condition type alone, such as KernelDeadlock, without spaces, colons and equals signs")
+			f.fail(path, c.Type, "want the condition type alone, such as KernelDeadlock, without spaces, colons and equals signs")
 		case named[c.Type]:
-			f.refuse(path, c.Type, "named twice; all conditions must stand at once")
+			f.fail(path, c.Type, "named twice; all conditions must stand at once")
 		}
 		named[c.Type] = true
 		when.Signals = append(when.Signals, triage.Signal{
 			Condition:  c.Type,
 			Status:     f.status(path+".status", c.Status),
-			For:        f.duration(path+".duration", or(c.Duration, "0s")),
+			For:        f.duration(path+".duration", orDefault(c.Duration, "0s")),
 			EvenSilent: c.EvenSilent,
 		})
 	}

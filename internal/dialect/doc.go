@@ -1,10 +1,7 @@
-// Package dialect compiles what people write into the rules that triage
-// follows: condition sets, node health checks, repair policies and the ready
-// timeout are four ways to say one sentence.
+// Package dialect compiles the policies of users into rules for package triage: condition
+// sets, node health checks, repair policies and the ready timeout.
 //
-// It promises that what compiles is a valid rule with every default filled in,
-// and that what does not is told by a *[triage.FieldError] that names the field
-// as its author spells it, and the value. It refuses to know where the words
-// came from: the fields are text, and reading objects, files or the environment
-// is the caller's part.
+// A compiled rule is valid and has all defaults. The error for an invalid policy is a
+// *[triage.FieldError] with the path of the field, as the user spells it, and its value. All
+// fields are text: the caller reads objects, files and environment variables.
 package dialect

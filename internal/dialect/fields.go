@@ -7,64 +7,63 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// fields reads one field after the other and keeps the first error.
+// fields parses the fields of a policy and keeps the first error.
 type fields struct {
 	err error
 }
 
-func (f *fields) refuse(path, value, problem string) {
+func (f *fields) fail(path, value, problem string) {
 	if f.err == nil {
 		f.err = &triage.FieldError{Field: path, Value: value, Problem: problem}
 	}
 }
 
-// at keeps the error of a parser, under the path by which the author knows the
-// field.
-func (f *fields) at(path string, err error) {
+// addError records the error of a parser under the path that the user knows.
+func (f *fields) addError(path string, err error) {
 	var bad *triage.FieldError
 	switch {
 	case err == nil:
 	case errors.As(err, &bad):
-		f.refuse(path, bad.Value, bad.Problem)
+		f.fail(path, bad.Value, bad.Problem)
 	default:
-		f.refuse(path, "", err.Error())
+		f.fail(path, "", err.Error())
 	}
 }
 
 func (f *fields) text(path, value, problem string) string {
 	if value == "" {
-		f.refuse(path, value, problem)
+		f.fail(path, value, problem)
 	}
 	return value
 }
 
 func (f *fields) duration(path, value string) time.Duration {
 	d, err := triage.ParseDuration(value)
-	f.at(path, err)
+	f.addError(path, err)
 	return d
 }
 
 func (f *fields) effect(path, value string) triage.Effect {
 	effect, err := triage.ParseEffect(value)
-	f.at(path, err)
+	f.addError(path, err)
 	return effect
 }
 
-// status reads a status that a condition can be written with. Missing is none
-// of them: a condition that nobody reports is not a sign of sickness, except to
-// the ready timeout, which is not asked.
+// status parses the status of a condition in a policy. Missing is not allowed: only the
+// ready timeout treats an unreported condition as unhealthy, and it does not call this
+// method.
 func (f *fields) status(path, value string) triage.Status {
 	status, err := triage.ParseStatus(value)
 	if err != nil || status == triage.Missing {
-		f.refuse(path, value, "want True, False or Unknown")
+		f.fail(path, value, "want True, False or Unknown")
 	}
 	return status
 }
 
-// limit reads a limit that is rounded down, to no less than one.
+// limit parses a limit that is rounded down, but to at least one.
 func (f *fields) limit(path, value string) *triage.Limit {
 	limit, err := triage.ParseLimit(value)
-	f.at(path, err)
+	f.addError(path, err)
 	return &limit
 }
 
@@ -79,8 +78,8 @@ func (f *fields) rule(r triage.Rule) (triage.Rule, error) {
 	return r, nil
 }
 
-// or is the value, or what it means when nothing was written.
-func or(value, otherwise string) string {
+// orDefault returns the value, or the default if the value is empty.
+func orDefault(value, otherwise string) string {
 	if value == "" {
 		return otherwise
 	}

@@ -7,48 +7,46 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// NodeHealthCheck turns conditions over time into remediation: when any of them
-// has stood for long enough, and not too many nodes are sick, the steps are
-// tried one after the other.
+// NodeHealthCheck remediates unhealthy nodes. When any of the conditions has matched long
+// enough, and not too many nodes are unhealthy, the steps are tried in order.
 type NodeHealthCheck struct {
 	Name     string
 	Selector triage.Selector
 
-	// UnhealthyConditions are the signs of sickness, any one of which is
-	// enough; none means Ready False or Unknown for 300s.
+	// UnhealthyConditions are the conditions of an unhealthy node; one match is enough. None
+	// means Ready False or Unknown for 300s.
 	UnhealthyConditions []UnhealthyCondition
 
-	// MaxUnhealthy and MinHealthy bound how many of the selected nodes may be
-	// sick while something new is begun. One of them may be given; neither
-	// means [DefaultMaxUnhealthy]. Shares are rounded up, as this kind's
-	// contract has it.
+	// MaxUnhealthy and MinHealthy limit how many selected nodes may be unhealthy while new
+	// remediations begin. At most one of them may be set; none means [DefaultMaxUnhealthy].
+	// Percentages are rounded up, as the NodeHealthCheck API specifies.
 	MaxUnhealthy string
 	MinHealthy   string
-	// StormCooldown is for how long no more may be sick than that before anything
-	// new is begun, once more were; empty means not at all.
+	// StormCooldown is how long the limit must not have been exceeded before new
+	// remediations begin again. Empty means zero.
 	StormCooldown string
 
 	Steps []RemediationStep
-	// HealthyDelay is how long a node must have been healthy before its remediation
-	// is taken back; empty means not at all, and less than nothing until somebody
-	// confirms by hand that it is.
+	// HealthyDelay is how long a node must have been healthy before its remediation is
+	// removed. Empty means zero. A negative value waits until a user confirms that the node
+	// is healthy.
 	HealthyDelay string
-	// Hold, when not empty, says why nothing new may begin.
+	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
 }
 
-// UnhealthyCondition is one sign of sickness.
+// UnhealthyCondition is a condition of an unhealthy node.
 type UnhealthyCondition struct {
 	Type     string
 	Status   string // True, False or Unknown in any letter case
-	Duration string // how long it must have stood
+	Duration string // how long the condition must have matched
 }
 
-// RemediationStep is one remediation that is tried.
+// RemediationStep is a remediation to try.
 type RemediationStep struct {
-	Template string // whatever the one who carries it out finds the template by
-	// Timeout is how long it may take before the next step is tried, at least a
-	// minute; empty means for ever.
+	Template string // reference by which the controller finds the template
+	// Timeout is how long the remediation may take before the next step begins, at least a
+	// minute. Empty means no timeout.
 	Timeout string
 }
 
@@ -77,13 +75,13 @@ func (c NodeHealthCheck) Rule() (triage.Rule, error) {
 		}
 		k := key{signal.Condition, signal.Status}
 		if named[k] {
-			f.refuse(path+"type", u.Type, fmt.Sprintf("%s=%s is named twice", k.condition, k.status))
+			f.fail(path+"type", u.Type, fmt.Sprintf("%s=%s is named twice", k.condition, k.status))
 		}
 		named[k] = true
 		when.Signals = append(when.Signals, signal)
 	}
 	ladder := c.ladder(&f)
-	bound := triage.Bound{Gate: c.gate(&f), Cooldown: f.duration("spec.stormCooldownDuration", or(c.StormCooldown, "0s"))}
+	bound := triage.Bound{Gate: c.gate(&f), Cooldown: f.duration("spec.stormCooldownDuration", orDefault(c.StormCooldown, "0s"))}
 	recovery := c.recovery(&f)
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: triage.NodeHealthCheck, Name: f.text("metadata.name", c.Name, "a health check needs a name")},
@@ -100,12 +98,12 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 	var gate *triage.Limit
 	switch {
 	case c.MinHealthy == "":
-		gate = f.limit("spec.maxUnhealthy", or(c.MaxUnhealthy, DefaultMaxUnhealthy))
+		gate = f.limit("spec.maxUnhealthy", orDefault(c.MaxUnhealthy, DefaultMaxUnhealthy))
 	case c.MaxUnhealthy == "":
 		gate = f.limit("spec.minHealthy", c.MinHealthy)
 		gate.Healthy = true
 	default:
-		f.refuse("spec.minHealthy", c.MinHealthy, "give either minHealthy or maxUnhealthy, not both")
+		f.fail("spec.minHealthy", c.MinHealthy, "give either minHealthy or maxUnhealthy, not both")
 		return nil
 	}
 	gate.RoundUp = gate.Percent
@@ -113,9 +111,9 @@ func (c NodeHealthCheck) gate(f *fields) *triage.Limit {
 }
 
 func (c NodeHealthCheck) recovery(f *fields) triage.Recovery {
-	delay, err := time.ParseDuration(or(c.HealthyDelay, "0s"))
+	delay, err := time.ParseDuration(orDefault(c.HealthyDelay, "0s"))
 	if err != nil {
-		f.refuse("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait until somebody confirms")
+		f.fail("spec.healthyDelay", c.HealthyDelay, "want a duration such as 300s or 5m, or a negative one to wait until somebody confirms")
 	}
 	if delay < 0 {
 		return triage.Recovery{ByHand: true}
@@ -123,12 +121,12 @@ func (c NodeHealthCheck) recovery(f *fields) triage.Recovery {
 	return triage.Recovery{Delay: delay}
 }
 
-// shortestTimeout is what a remediation gets at least, as this kind's contract has it.
-const shortestTimeout = time.Minute
+// minTimeout is the shortest timeout of a remediation, as the NodeHealthCheck API specifies.
+const minTimeout = time.Minute
 
 func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 	if len(c.Steps) == 0 {
-		f.refuse("spec.remediationTemplate", "", "want a template, here or in spec.escalatingRemediations")
+		f.fail("spec.remediationTemplate", "", "want a template, here or in spec.escalatingRemediations")
 	}
 	ladder := make([]triage.Step, 0, len(c.Steps))
 	for i, s := range c.Steps {
@@ -140,10 +138,10 @@ func (c NodeHealthCheck) ladder(f *fields) []triage.Step {
 		step := triage.Step{
 			Action:  triage.Remediate,
 			Ref:     f.text(template, s.Template, "want the name of a template"),
-			Timeout: f.duration(path+"timeout", or(s.Timeout, "0s")),
+			Timeout: f.duration(path+"timeout", orDefault(s.Timeout, "0s")),
 		}
-		if s.Timeout != "" && step.Timeout < shortestTimeout {
-			f.refuse(path+"timeout", s.Timeout, "want at least a minute, such as 1m or 10m")
+		if s.Timeout != "" && step.Timeout < minTimeout {
+			f.fail(path+"timeout", s.Timeout, "want at least a minute, such as 1m or 10m")
 		}
 		ladder = append(ladder, step)
 	}

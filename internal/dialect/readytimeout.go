@@ -4,32 +4,31 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// ReadyTimeout replaces nodes that have not become ready in time after their
-// creation. A node that once was ready for work is none of its business.
+// ReadyTimeout replaces nodes that do not become ready in time after their creation. It
+// ignores nodes that were ready for work at some time.
 type ReadyTimeout struct {
 	Name     string
 	Selector triage.Selector
 
-	// Timeout is the time a node has from its creation; empty means 10m.
+	// Timeout is counted from the creation of the node; empty means 10m.
 	Timeout string
-	// MaxUnhealthy is how many of the selected nodes may be under replacement
-	// at once; empty means 20%. A share is rounded down, but to no less than
-	// one.
+	// MaxUnhealthy limits how many selected nodes may be under replacement at the same time.
+	// Empty means 20%. A percentage is rounded down, but to at least one.
 	MaxUnhealthy string
-	// Pool is who shares the bound; empty shares it with nobody.
+	// Pool names the rules that share the limit; empty means none.
 	Pool string
-	// Hold, when not empty, says why nothing new may begin.
+	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
 }
 
 // Rule compiles the timeout.
 func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	var f fields
-	timeout := f.duration("repair.readyTimeout", or(r.Timeout, "10m"))
+	timeout := f.duration("repair.readyTimeout", orDefault(r.Timeout, "10m"))
 	if timeout == 0 {
-		f.refuse("repair.readyTimeout", r.Timeout, "a node needs some time to become ready; want a duration such as 10m")
+		f.fail("repair.readyTimeout", r.Timeout, "a node needs some time to become ready; want a duration such as 10m")
 	}
-	// Ready for work means Ready, and no startup taint left.
+	// A node is ready for work when it is Ready and has no startup taints.
 	var when triage.When
 	for _, status := range []triage.Status{triage.False, triage.Unknown, triage.Missing} {
 		when.Signals = append(when.Signals, triage.Signal{
@@ -39,7 +38,7 @@ func (r ReadyTimeout) Rule() (triage.Rule, error) {
 	when.Signals = append(when.Signals, triage.Signal{
 		Condition: triage.StartupTaints, Status: triage.True, For: timeout, FromCreation: true,
 	})
-	limit := f.limit("repair.maxUnhealthy", or(r.MaxUnhealthy, "20%"))
+	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: triage.ReadyTimeout, Name: f.text("metadata.name", r.Name, "a ready timeout needs a name")},
 		Who:      r.Selector,

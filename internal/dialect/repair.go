@@ -8,40 +8,37 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Repair replaces the nodes of a pool that stay sick longer than they are
-// tolerated. What is sick, the provider states; for how long it is tolerated,
-// the pool may say.
+// Repair replaces nodes of a pool that stay unhealthy longer than tolerated. The provider
+// states which conditions are unhealthy. The pool may change how long they are tolerated.
 type Repair struct {
 	Name     string
 	Selector triage.Selector
 
-	// Statements are what the provider calls sick.
+	// Statements are the conditions that the provider states to be unhealthy.
 	Statements []RepairStatement
-	// Policies are the pool's own tolerations, each for one condition.
+	// Policies are the tolerations of the pool, each for one condition.
 	//
-	// A policy for a condition that no statement names is a statement of its
-	// own if it says in which status the condition is sick, and does nothing if
-	// it does not.
+	// A policy for a condition without a statement is itself a statement if it has a status.
+	// Without a status it has no effect.
 	Policies []RepairPolicy
-	// DefaultToleration is for every stated condition without a policy; empty
-	// means what the provider recommends.
+	// DefaultToleration applies to stated conditions without a policy. Empty means the
+	// toleration that the provider recommends.
 	DefaultToleration string
 
-	// MaxUnhealthy is how many of the selected nodes may be in repair at once;
-	// empty means 20%. A share is rounded down, but to no less than one.
+	// MaxUnhealthy limits how many selected nodes may be in repair at the same time. Empty
+	// means 20%. A percentage is rounded down, but to at least one.
 	MaxUnhealthy string
-	// Pool is who shares the bound; empty shares it with nobody.
+	// Pool names the rules that share the limit; empty means none.
 	Pool string
-	// Hold, when not empty, says why nothing new may begin.
+	// Hold, if not empty, is the reason why nothing new may begin.
 	Hold string
 }
 
-// RepairStatement is one thing that a provider calls sick.
+// RepairStatement is a condition that a provider states to be unhealthy.
 type RepairStatement struct {
 	Type   string
 	Status string // True, False or Unknown in any letter case
-	// Toleration is what the provider recommends. It may be empty where the
-	// pool decides.
+	// Toleration is the recommendation of the provider. It may be empty if the pool decides.
 	Toleration string
 }
 
@@ -50,11 +47,11 @@ type RepairPolicy struct {
 	ConditionType string
 	Toleration    string
 
-	// ConditionStatus narrows the policy to one status; empty means every
-	// status that is stated to be sick.
+	// ConditionStatus limits the policy to a status. Empty means every status that is stated
+	// to be unhealthy.
 	ConditionStatus string
-	// Reason narrows the policy to the conditions that carry it. There it holds
-	// instead of what holds for any reason, be it shorter or longer.
+	// Reason limits the policy to conditions with this reason. For them it replaces the
+	// toleration for any reason, whether shorter or longer.
 	Reason string
 }
 
@@ -63,16 +60,16 @@ func (r Repair) Rule() (triage.Rule, error) {
 	var f fields
 	p := r.read(&f)
 	var when triage.When
-	for _, s := range p.sick() {
+	for _, s := range p.unhealthyStates() {
 		when.Signals = append(when.Signals, triage.Signal{
 			Condition: s.condition, Status: s.status, Reason: s.reason,
 			For: p.toleration(s),
 		})
 	}
 	if len(when.Signals) == 0 {
-		f.refuse("repair.policies", "", "nothing is stated to be sick: want a provider's statement, or a policy with a conditionStatus")
+		f.fail("repair.policies", "", "nothing is stated to be sick: want a provider's statement, or a policy with a conditionStatus")
 	}
-	limit := f.limit("repair.maxUnhealthy", or(r.MaxUnhealthy, "20%"))
+	limit := f.limit("repair.maxUnhealthy", orDefault(r.MaxUnhealthy, "20%"))
 	return f.rule(triage.Rule{
 		ID:       triage.RuleID{Kind: triage.Repair, Name: f.text("metadata.name", r.Name, "a repair policy needs a name")},
 		Who:      r.Selector,
@@ -83,35 +80,35 @@ func (r Repair) Rule() (triage.Rule, error) {
 	})
 }
 
-// pool is a Repair whose text has been read.
-type pool struct {
+// parsedRepair is a Repair with parsed fields.
+type parsedRepair struct {
 	statements []statement
 	policies   []policy
 	byDefault  time.Duration
 	hasDefault bool
 }
 
-// sickness is a condition in a status, with any reason or with one.
-type sickness struct {
+// unhealthyState is a condition in a status, with a reason or with any.
+type unhealthyState struct {
 	condition string
 	status    triage.Status
 	reason    string
 }
 
 type statement struct {
-	sickness
+	unhealthyState
 	toleration time.Duration
 }
 
 type policy struct {
-	sickness
+	unhealthyState
 	anyStatus  bool
 	toleration time.Duration
 }
 
-// toleration is the order of resolution: the pool's policy for the condition,
-// then the pool's default, then what the provider recommends.
-func (p pool) toleration(s sickness) time.Duration {
+// toleration resolves the toleration in this order: the policy of the pool for the
+// condition, the default of the pool, the recommendation of the provider.
+func (p parsedRepair) toleration(s unhealthyState) time.Duration {
 	if policy, ok := p.policyFor(s); ok {
 		return policy.toleration
 	}
@@ -121,51 +118,50 @@ func (p pool) toleration(s sickness) time.Duration {
 	return p.recommended(s)
 }
 
-// policyFor finds the policy that speaks of s: one that names the status goes
-// before one for every status.
-func (p pool) policyFor(s sickness) (policy, bool) {
+// policyFor finds the policy for s. A policy that names the status wins over a policy for
+// every status.
+func (p parsedRepair) policyFor(s unhealthyState) (policy, bool) {
 	var found policy
 	ok := false
 	for _, policy := range p.policies {
-		if policy.speaksOf(s) && (!ok || found.anyStatus) {
+		if policy.matches(s) && (!ok || found.anyStatus) {
 			found, ok = policy, true
 		}
 	}
 	return found, ok
 }
 
-func (p policy) speaksOf(s sickness) bool {
+func (p policy) matches(s unhealthyState) bool {
 	if p.anyStatus {
 		s.status = p.status
 	}
-	return p.sickness == s
+	return p.unhealthyState == s
 }
 
-func (p pool) recommended(s sickness) time.Duration {
+func (p parsedRepair) recommended(s unhealthyState) time.Duration {
 	for _, statement := range p.statements {
-		if statement.sickness == s {
+		if statement.unhealthyState == s {
 			return statement.toleration
 		}
 	}
 	return 0
 }
 
-// sick lists everything that makes a node of the pool sick: what the provider
-// states, then what policies state on their own, then the reasons for which
-// policies make an exception.
-func (p pool) sick() []sickness {
-	var list []sickness
-	add := func(s sickness) {
+// unhealthyStates lists all states that make a node of the pool unhealthy: the statements of
+// the provider, the statements in policies, and the reasons with their own policy.
+func (p parsedRepair) unhealthyStates() []unhealthyState {
+	var list []unhealthyState
+	add := func(s unhealthyState) {
 		if !slices.Contains(list, s) {
 			list = append(list, s)
 		}
 	}
 	for _, statement := range p.statements {
-		add(statement.sickness)
+		add(statement.unhealthyState)
 	}
 	for _, policy := range p.policies {
 		if !policy.anyStatus {
-			add(policy.sickness)
+			add(policy.unhealthyState)
 		}
 	}
 	for _, policy := range p.policies {
@@ -174,15 +170,15 @@ func (p pool) sick() []sickness {
 		}
 		for _, s := range slices.Clone(list) {
 			if s.condition == policy.condition && s.reason == "" {
-				add(sickness{s.condition, s.status, policy.reason})
+				add(unhealthyState{s.condition, s.status, policy.reason})
 			}
 		}
 	}
 	return list
 }
 
-func (r Repair) read(f *fields) pool {
-	var p pool
+func (r Repair) read(f *fields) parsedRepair {
+	var p parsedRepair
 	if r.DefaultToleration != "" {
 		p.byDefault = f.duration("repair.defaultTolerationDuration", r.DefaultToleration)
 		p.hasDefault = true
@@ -198,23 +194,23 @@ func (r Repair) read(f *fields) pool {
 			read.status = f.status(path+"conditionStatus", given.ConditionStatus)
 		}
 		read.toleration = f.duration(path+"toleration", given.Toleration)
-		what := policy{sickness: read.sickness, anyStatus: read.anyStatus}
+		what := policy{unhealthyState: read.unhealthyState, anyStatus: read.anyStatus}
 		if written[what] {
-			f.refuse(path+"conditionType", given.ConditionType, "there is a policy for this condition already")
+			f.fail(path+"conditionType", given.ConditionType, "there is a policy for this condition already")
 		}
 		written[what] = true
 		p.policies = append(p.policies, read)
 	}
 	for i, given := range r.Statements {
 		path := fmt.Sprintf("statements[%d].", i)
-		s := sickness{
+		s := unhealthyState{
 			condition: f.text(path+"type", given.Type, "want a condition type such as Ready"),
 			status:    f.status(path+"status", given.Status),
 		}
-		if slices.ContainsFunc(p.statements, func(other statement) bool { return other.sickness == s }) {
-			f.refuse(path+"type", given.Type, fmt.Sprintf("%s=%s is stated already", s.condition, s.status))
+		if slices.ContainsFunc(p.statements, func(other statement) bool { return other.unhealthyState == s }) {
+			f.fail(path+"type", given.Type, fmt.Sprintf("%s=%s is stated already", s.condition, s.status))
 		}
-		read := statement{sickness: s}
+		read := statement{unhealthyState: s}
 		_, hasPolicy := p.policyFor(s)
 		if given.Toleration != "" || !hasPolicy && !p.hasDefault {
 			read.toleration = f.duration(path+"toleration", given.Toleration)

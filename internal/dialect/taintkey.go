@@ -7,13 +7,12 @@ import (
 )
 
 const (
-	longestName   = 63  // of the part after the slash
-	longestPrefix = 253 // of the part before it
+	maxNameLength   = 63  // of the part after the slash
+	maxPrefixLength = 253 // of the part before the slash
 )
 
-// taintKey reads the key of a taint: a qualified name as the API server demands
-// it, so that what compiles can be written to a node, and one that nobody else
-// keeps.
+// taintKey parses a taint key. It must be a qualified name that the API server accepts, and
+// must not be reserved for another component.
 func (f *fields) taintKey(path, key string) string {
 	const example = "such as example.com/KernelDeadlock"
 	owner, reserved := taintkey.Owner(key)
@@ -23,41 +22,40 @@ func (f *fields) taintKey(path, key string) string {
 	}
 	switch {
 	case key == "":
-		f.refuse(path, key, "a set needs a taint key "+example)
+		f.fail(path, key, "a set needs a taint key "+example)
 	case strings.Contains(name, "/"):
-		f.refuse(path, key, "has more than one slash; want a prefix and a name "+example)
+		f.fail(path, key, "has more than one slash; want a prefix and a name "+example)
 	case prefixed && !isDomain(prefix):
-		f.refuse(path, key, "the part before the slash must be a domain in small letters, digits, dashes and dots, of at most 253 characters, "+example)
+		f.fail(path, key, "the part before the slash must be a domain in small letters, digits, dashes and dots, of at most 253 characters, "+example)
 	case !isName(name):
-		f.refuse(path, key, "the name of the key must be letters, digits, dashes, underscores and dots that begin and end with a letter or digit, of at most 63 characters, "+example)
+		f.fail(path, key, "the name of the key must be letters, digits, dashes, underscores and dots that begin and end with a letter or digit, of at most 63 characters, "+example)
 	case reserved:
-		f.refuse(path, key, "reserved for "+owner+" itself, which places and removes such taints; want a key in a domain of your own, "+example)
+		f.fail(path, key, "reserved for "+owner+" itself, which places and removes such taints; want a key in a domain of your own, "+example)
 	}
 	return key
 }
 
 // isName says whether s can be the name part of a qualified name.
 func isName(s string) bool {
-	return isWord(s, longestName, func(b byte) bool {
-		return isSmallOrDigit(b) || 'A' <= b && b <= 'Z'
+	return isWord(s, maxNameLength, func(b byte) bool {
+		return isLowerOrDigit(b) || 'A' <= b && b <= 'Z'
 	}, "-_.")
 }
 
 // isDomain says whether s can be the prefix of a qualified name.
 func isDomain(s string) bool {
-	if len(s) > longestPrefix {
+	if len(s) > maxPrefixLength {
 		return false
 	}
 	for label := range strings.SplitSeq(s, ".") {
-		if !isWord(label, longestPrefix, isSmallOrDigit, "-") {
+		if !isWord(label, maxPrefixLength, isLowerOrDigit, "-") {
 			return false
 		}
 	}
 	return true
 }
 
-// isWord says whether s is made of the letters, and of the marks save at its
-// ends.
+// isWord says whether s has only the letters, and the marks except at its ends.
 func isWord(s string, longest int, letter func(byte) bool, marks string) bool {
 	if s == "" || len(s) > longest || !letter(s[0]) || !letter(s[len(s)-1]) {
 		return false
@@ -70,4 +68,4 @@ func isWord(s string, longest int, letter func(byte) bool, marks string) bool {
 	return true
 }
 
-func isSmallOrDigit(b byte) bool { return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' }
+func isLowerOrDigit(b byte) bool { return 'a' <= b && b <= 'z' || '0' <= b && b <= '9' }

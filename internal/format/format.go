@@ -1,7 +1,6 @@
-// Package format reads and writes the JSON objects that this system stores for itself. It
-// promises that a field that this version does not know is written back as it was read:
-// an older version between two newer ones loses nothing. It refuses to judge what such a
-// field means.
+// Package format reads and writes the JSON objects that Autohealer stores for its own use.
+// It writes fields that this version does not know back unchanged. So an older version that
+// runs between two newer ones loses nothing. The package does not interpret unknown fields.
 package format
 
 import (
@@ -13,11 +12,11 @@ import (
 	"strings"
 )
 
-// Unknown holds the fields of a JSON object that this version does not know, as a JSON
-// object in a canonical form. It is empty if there are none.
+// Unknown holds the fields of a JSON object that this version does not know, as a canonical
+// JSON object. It is empty if there are none.
 type Unknown string
 
-// Read reads a JSON object into the struct that known points to, and returns its other
+// Read decodes a JSON object into the struct that known points to, and returns the other
 // fields.
 func Read(text []byte, known any) (Unknown, error) {
 	if exact, err := read(text, known); exact || err != nil {
@@ -35,22 +34,22 @@ func Read(text []byte, known any) (Unknown, error) {
 	if len(all) == 0 {
 		return "", nil
 	}
-	rest, err := json.Marshal(all) // in the order of their names, without white space
+	rest, err := json.Marshal(all) // sorted by name, without white space
 	return Unknown(rest), err
 }
 
-// read reads an object, and says whether it has no unknown field at all.
+// read decodes an object, and says whether it has no unknown field.
 func read(text []byte, known any) (exact bool, err error) {
 	into := reflect.ValueOf(known).Elem()
 	into.SetZero()
 	if readExactly(text, known) == nil {
 		return true, nil
 	}
-	into.SetZero() // what the first try has left there
+	into.SetZero() // remove the values of the first attempt
 	return false, json.Unmarshal(text, known)
 }
 
-// readExactly is the usual case, in one pass: it fails if there is an unknown field.
+// readExactly handles the usual case in one pass. It fails if there is an unknown field.
 func readExactly(text []byte, known any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -63,7 +62,7 @@ func readExactly(text []byte, known any) error {
 	return nil
 }
 
-// fieldOf returns the field of a JSON name, as encoding/json compares them.
+// fieldOf returns the field with a JSON name. It compares names like encoding/json.
 func fieldOf(of reflect.Type, name string) (reflect.StructField, bool) {
 	for _, field := range reflect.VisibleFields(of) {
 		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -77,7 +76,7 @@ func fieldOf(of reflect.Type, name string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// Write returns a struct with the fields that were read beside it.
+// Write encodes a struct together with its unknown fields.
 func Write(known any, unknown Unknown) ([]byte, error) {
 	text, err := json.Marshal(known)
 	if err != nil || unknown == "" {
@@ -90,12 +89,12 @@ func Write(known any, unknown Unknown) ([]byte, error) {
 	return append(text, unknown[1:]...), nil
 }
 
-// Len is how many fields there are.
+// Len is the number of unknown fields.
 func (u Unknown) Len() int {
 	if u == "" {
 		return 0
 	}
 	var all map[string]json.RawMessage
-	_ = json.Unmarshal([]byte(u), &all) // which Read has written
+	_ = json.Unmarshal([]byte(u), &all) // Read wrote it
 	return len(all)
 }

@@ -6,16 +6,16 @@ import (
 )
 
 // Rest holds the fields of a JSON object that this version does not know: those of the
-// object itself and of the objects that it holds by name, in maps of any depth. Objects in
-// lists and in fields of their own are left out: they are replaced as a whole, and what an
-// older version knows nothing of would be said of another one. A nil Rest is empty.
+// object itself, and those of objects in its maps, at any depth. It omits objects in lists
+// and in struct fields. They are replaced as a whole, so their unknown fields could end up
+// in another object. A nil Rest is empty.
 type Rest struct {
 	fields Unknown
-	inside map[string]*Rest // by the name of a field or the key of a map
+	nested map[string]*Rest // by field name or map key
 }
 
-// ReadAll reads a JSON object into the struct that known points to, as [Read] does, and
-// returns all its other fields.
+// ReadAll decodes a JSON object like [Read], and returns the unknown fields of the object
+// and of the objects in its maps.
 func ReadAll(text []byte, known any) (*Rest, error) {
 	if exact, err := read(text, known); exact || err != nil {
 		return nil, err
@@ -23,13 +23,14 @@ func ReadAll(text []byte, known any) (*Rest, error) {
 	return restOf(text, reflect.TypeOf(known).Elem())
 }
 
-// restOf returns what a struct, or the values of a map, do not know of an object.
+// restOf returns the fields of an object that a struct type, or the value type of a map,
+// does not know.
 func restOf(text []byte, of reflect.Type) (*Rest, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(text, &all); err != nil {
 		return nil, err
 	}
-	rest := &Rest{inside: map[string]*Rest{}}
+	rest := &Rest{nested: map[string]*Rest{}}
 	for name, value := range all {
 		var holds reflect.Type
 		if of.Kind() == reflect.Map {
@@ -40,7 +41,7 @@ func restOf(text []byte, of reflect.Type) (*Rest, error) {
 			continue
 		}
 		delete(all, name)
-		if !isFollowed(of, holds) {
+		if !isNested(of, holds) {
 			continue
 		}
 		inside, err := restOf(value, holds)
@@ -48,7 +49,7 @@ func restOf(text []byte, of reflect.Type) (*Rest, error) {
 			return nil, err
 		}
 		if inside != nil {
-			rest.inside[name] = inside
+			rest.nested[name] = inside
 		}
 	}
 	if len(all) > 0 {
@@ -64,15 +65,15 @@ func restOf(text []byte, of reflect.Type) (*Rest, error) {
 	return rest, nil
 }
 
-// isFollowed says whether what is in a struct or a map can hold unknown fields: a map
-// does, and a struct in a map that does not read itself.
-func isFollowed(in, holds reflect.Type) bool {
+// isNested says whether a value can hold unknown fields: a map can, and so can a struct in a
+// map without its own UnmarshalJSON.
+func isNested(in, holds reflect.Type) bool {
 	return holds.Kind() == reflect.Map ||
 		holds.Kind() == reflect.Struct && in.Kind() == reflect.Map && !reflect.PointerTo(holds).Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
-// Write returns a struct with the fields that were read beside it. What the struct does
-// not hold any more loses them for good.
+// Write encodes a struct together with its unknown fields. The unknown fields of removed map
+// entries are lost.
 func (r *Rest) Write(known any) ([]byte, error) {
 	text, err := json.Marshal(known)
 	if err != nil || r == nil {
@@ -86,10 +87,10 @@ func (r *Rest) into(text []byte) ([]byte, error) {
 	if err := json.Unmarshal(text, &all); err != nil {
 		return nil, err
 	}
-	for name, rest := range r.inside {
+	for name, rest := range r.nested {
 		value, there := all[name]
 		if !there {
-			delete(r.inside, name)
+			delete(r.nested, name)
 			continue
 		}
 		var err error
@@ -100,13 +101,13 @@ func (r *Rest) into(text []byte) ([]byte, error) {
 	return Write(all, r.fields)
 }
 
-// Len is how many fields there are.
+// Len is the number of unknown fields.
 func (r *Rest) Len() int {
 	if r == nil {
 		return 0
 	}
 	n := r.fields.Len()
-	for _, rest := range r.inside {
+	for _, rest := range r.nested {
 		n += rest.Len()
 	}
 	return n

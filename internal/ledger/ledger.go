@@ -1,11 +1,13 @@
-// Package ledger keeps in the API server which disruptive writes are about to be
-// made. It promises that a write which its page does not name is not on its way:
-// whoever leads names every such write, with the version of the object that it
-// will change, before it sends it; and a successor first takes the page over,
-// by compare-and-swap, which ends the predecessor's right to name any more. A
-// lost lease cannot call back a request that has left; the page tells the
-// successor which those may be. It tells it, too, which nodes have gone that keep their
-// place, since nothing else is left of them. It refuses to judge who ought to lead.
+// Package ledger stores in a ConfigMap which disruptive writes the controller is about to
+// make. The leader adds an entry for each such write, with the resource version of the
+// object, before it sends the write. So a write without an entry is never in flight.
+//
+// A new leader first claims the ledger with an optimistic update. From then on the previous
+// leader cannot add entries. The loss of a lease does not stop a request that was already
+// sent, but the ledger tells the new leader which requests may be in flight. The ledger also
+// lists deleted nodes that still occupy a slot, because no other object records them.
+//
+// The package does not decide which process leads.
 package ledger
 
 import (
@@ -24,77 +26,77 @@ import (
 )
 
 const (
-	// Name is the name of the ConfigMap that holds the page.
+	// Name is the name of the ConfigMap that holds the ledger.
 	Name = "autohealer-ledger"
-	// pageKey is the key of its data.
-	pageKey = "ledger"
+	// dataKey is the key of the ledger in the data of the ConfigMap.
+	dataKey = "ledger"
 )
 
 var (
-	// ErrDeposed says that the page is no longer this holder's: somebody else has
-	// taken it over. Who leads must begin anew.
+	// ErrDeposed says that another process has claimed the ledger. This process must stop
+	// leading and start again.
 	ErrDeposed = errors.New("this process no longer holds the ledger")
-	// ErrUnreadable says that the page is not one that this system wrote. Nobody
-	// writes over it: whose it is cannot be read either.
+	// ErrUnreadable says that the content of the ConfigMap is not a ledger. The controller
+	// does not overwrite it, because its holder cannot be read either.
 	ErrUnreadable = errors.New("the ledger cannot be read")
 )
 
-// Entry is a write that takes a place under a rule's bound and may be on its way, or a
-// node that was taken away and keeps its place.
+// Entry is a write that takes a slot under a bound and may be in flight, or a deleted node
+// that still occupies its slot.
 type Entry struct {
 	Rule ownership.Rule `json:"rule"`
 	Node string         `json:"node"`
 	UID  string         `json:"uid"`
-	// ResourceVersion is the version of the node that the write carries as its
-	// precondition. Once the node has another, the write has been made or never
-	// will be. It is empty if the write makes an object.
+	// ResourceVersion is the precondition of the write: the version of the node. Once the
+	// node has another version, the write has either succeeded or cannot succeed any more.
+	// It is empty if the write creates an object.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// Object names what the write makes, and Step which step of the rule that is. No
-	// precondition can be given for it: it may be made until it is too old to be.
+	// Object is the name of the object that the write creates, and Step is its step in the
+	// rule. A creation has no precondition: it may succeed until the request is too old.
 	Object string `json:"object,omitempty"`
 	Step   int    `json:"step,omitempty"`
-	// Gone is when the node went that keeps its place until it is replaced, by the
-	// clock of whoever saw it, and zero for a write. Since is when what took it away
-	// began: its replacement is younger than that.
+	// Gone is when the node was deleted, by the clock of the process that saw it. It is zero
+	// for a write. Since is when the treatment began that deleted the node. The replacement
+	// is younger than Since.
 	Gone  time.Time `json:"gone,omitzero"`
 	Since time.Time `json:"since,omitzero"`
-	// ControlPlane says that the node that has gone was one of the control plane.
+	// ControlPlane says that the deleted node was a control-plane node.
 	ControlPlane bool `json:"controlPlane,omitempty"`
-	// Pool is the one whose bound the place counts in, if the rule shares it with others.
-	// Should the rule be gone, too, nothing else tells.
+	// Pool is the pool whose bound counts the slot, if the rule shares its bound. If the
+	// rule is also removed, nothing else tells the pool.
 	Pool string `json:"pool,omitempty"`
-	// Tries, when not zero, is how often in a row a node of the pool that the rule names
-	// was replaced because it had not become ready, and Since when the last one was. Such
-	// an entry names no node.
+	// Tries, if not zero, counts consecutive replacements of nodes in the pool of the rule
+	// because they did not become ready. Since is the time of the last one. The entry names
+	// no node.
 	Tries int `json:"tries,omitempty"`
-	// Template is what the nodes of that pool were made of then, as a hash. With another
-	// one the tries count no more.
+	// Template is a hash of the node template of the pool at that time. With another
+	// template the tries no longer count.
 	Template string `json:"template,omitempty"`
-	// Replaced says that it keeps its place no more, and is named only because what
-	// took it away is still there.
+	// Replaced says that the node no longer occupies a slot. The entry exists only because
+	// the treatment that deleted the node still exists.
 	Replaced bool `json:"replaced,omitempty"`
 	// Unknown are fields that this version does not know.
 	Unknown format.Unknown `json:"-"`
 }
 
-// Ledger is the page, held by this process.
+// Ledger is the ledger, held by this process.
 type Ledger struct {
 	client client.Client
 	holder string
 	stored *corev1.ConfigMap
-	// kept and unknown are what a newer version has left on the page.
+	// kept and unknown are entries and fields of a newer version.
 	kept    []Entry
 	unknown format.Unknown
 }
 
-// Claim takes the ledger over for a holder, whose name must be unique to this
-// process, and returns what the one before had named.
+// Claim claims the ledger for a holder and returns the entries of the previous holder. The
+// holder name must be unique to this process.
 func Claim(ctx context.Context, c client.Client, namespace, holder string) (*Ledger, []Entry, error) {
 	l := &Ledger{client: c, holder: holder}
 	for {
-		inherited, err := l.claim(ctx, namespace)
+		previous, err := l.claim(ctx, namespace)
 		if err == nil {
-			return l, inherited, nil
+			return l, previous, nil
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			return nil, nil, fmt.Errorf("claiming the ledger %s/%s: %w", namespace, Name, err)
@@ -106,8 +108,8 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 	found := &corev1.ConfigMap{}
 	err := l.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: Name}, found)
 	if apierrors.IsNotFound(err) {
-		found = blank(namespace)
-		l.put(found, nil)
+		found = newConfigMap(namespace)
+		l.setData(found, nil)
 		l.stored = found
 		return nil, l.client.Create(ctx, found)
 	}
@@ -119,20 +121,19 @@ func (l *Ledger) claim(ctx context.Context, namespace string) ([]Entry, error) {
 		return nil, fmt.Errorf("%w; stop every controller (kubectl scale --replicas=0), wait a minute for what they have sent, delete the ConfigMap and start them again", err)
 	}
 	l.kept, l.unknown = before.kept, before.unknown
-	l.put(found, before.grants)
+	l.setData(found, before.grants)
 	l.stored = found
 	return before.grants, l.client.Update(ctx, found)
 }
 
-// Kept returns the entries of the page that this version does not know the kind of. They
-// stay there.
+// Kept returns the entries whose kind this version does not know. They stay in the ledger.
 func (l *Ledger) Kept() []Entry { return l.kept }
 
-// CountUnknown returns how many entries and fields this version does not know, of a page
-// with these entries.
+// CountUnknown returns how many entries and fields of a ledger with these entries this
+// version does not know.
 func (l *Ledger) CountUnknown(entries []Entry) int {
 	n := 0
-	if l != nil { // as in tests of what is written there
+	if l != nil { // nil in tests of the controller
 		n = len(l.kept) + l.unknown.Len()
 	}
 	for _, e := range entries {
@@ -141,14 +142,13 @@ func (l *Ledger) CountUnknown(entries []Entry) int {
 	return n
 }
 
-// Write makes these the entries of the page; they must name all that may be on
-// their way. With ErrDeposed nothing was written and nothing ever will be; after
-// any other error the page holds these entries or those before, and Write may be
-// tried again.
+// Write replaces the entries of the ledger. They must contain every write that may be in
+// flight. After [ErrDeposed] nothing was written, and nothing will be. After any other error
+// the ledger has either the new or the old entries, and Write may be called again.
 func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
 	err := l.replace(ctx, entries)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		// An earlier write of ours may have been made although its answer was lost.
+		// An earlier write may have succeeded although its response was lost.
 		if err := l.refresh(ctx); err != nil {
 			return err
 		}
@@ -160,16 +160,16 @@ func (l *Ledger) Write(ctx context.Context, entries []Entry) error {
 	return nil
 }
 
-// replace stores the page over the one that is known. One that was deleted is
-// made again: who holds it is the only one who knows what it named, and another
-// who has claimed it meanwhile has made one too.
+// replace overwrites the known version of the ledger. It creates a deleted ledger again,
+// because only the holder knows its entries. If another process has claimed the ledger
+// meanwhile, the ConfigMap exists and the creation fails.
 func (l *Ledger) replace(ctx context.Context, entries []Entry) error {
 	next := l.stored.DeepCopy()
-	l.put(next, entries)
+	l.setData(next, entries)
 	err := l.client.Update(ctx, next)
 	if apierrors.IsNotFound(err) {
-		next = blank(l.stored.Namespace)
-		l.put(next, entries)
+		next = newConfigMap(l.stored.Namespace)
+		l.setData(next, entries)
 		err = l.client.Create(ctx, next)
 	}
 	if err == nil {
@@ -178,7 +178,7 @@ func (l *Ledger) replace(ctx context.Context, entries []Entry) error {
 	return err
 }
 
-// refresh reads the page again, which must be ours still.
+// refresh reads the ledger again and checks that this process still holds it.
 func (l *Ledger) refresh(ctx context.Context) error {
 	found := &corev1.ConfigMap{}
 	if err := l.client.Get(ctx, client.ObjectKeyFromObject(l.stored), found); err != nil {
@@ -195,23 +195,23 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	return nil
 }
 
-func blank(namespace string) *corev1.ConfigMap {
+func newConfigMap(namespace string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: Name, Labels: map[string]string{"app.kubernetes.io/name": "autohealer"},
 	}}
 }
 
-func (l *Ledger) put(m *corev1.ConfigMap, entries []Entry) {
+func (l *Ledger) setData(m *corev1.ConfigMap, entries []Entry) {
 	if m.Data == nil {
 		m.Data = map[string]string{}
 	}
-	m.Data[pageKey] = string(page{l.holder, entries, l.kept, l.unknown}.text())
+	m.Data[dataKey] = string(contents{l.holder, entries, l.kept, l.unknown}.encode())
 }
 
-func read(m *corev1.ConfigMap) (page, error) {
-	p, err := parse([]byte(m.Data[pageKey]))
+func read(m *corev1.ConfigMap) (contents, error) {
+	p, err := parse([]byte(m.Data[dataKey]))
 	if err != nil {
-		return page{}, fmt.Errorf("%w: key %s: %w", ErrUnreadable, pageKey, err)
+		return contents{}, fmt.Errorf("%w: key %s: %w", ErrUnreadable, dataKey, err)
 	}
 	return p, nil
 }

@@ -1,5 +1,4 @@
-// Package observe turns what the API server stores into what triage wants to
-// know. It promises that a fact stands in the object that it was read from, and
-// refuses to write or to decide: it has no client that could, and what a fact
-// means is not its business.
+// Package observe converts objects of the API server into the facts and rules of package
+// triage. Each fact comes from the object that it was read from. The package has no client:
+// it neither writes objects nor decides what a fact means.
 package observe

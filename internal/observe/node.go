@@ -10,22 +10,19 @@ import (
 )
 
 const (
-	// controlPlaneLabel is how a node of the control plane is known, and
-	// masterLabel how it was known until Kubernetes 1.24. Old clusters have the
-	// one, and some distributions still set both.
+	// controlPlaneLabel marks control-plane nodes. Kubernetes before 1.24 used masterLabel,
+	// and some distributions still set both.
 	controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 	masterLabel       = "node-role.kubernetes.io/master"
-	// initializedLabel is how Karpenter marks a node that once was ready.
+	// initializedLabel marks nodes that Karpenter has seen ready.
 	initializedLabel = "karpenter.sh/initialized"
 )
 
-// Node returns the facts that stand in a Node object: what everybody's tools
-// write there, and which of it this system put there itself. What stands
-// elsewhere (treatments, and what others say against treating the node) it
-// leaves out.
+// Node returns the facts in a Node object, including which taints Autohealer placed. It
+// omits facts that other objects hold: treatments and vetoes.
 //
-// The error tells of a record that cannot be read. The facts are right all the
-// same, but nothing on the node counts as ours.
+// An error means that the ownership record cannot be read. The facts are still correct, but
+// no taint counts as placed by Autohealer.
 func Node(n *corev1.Node) (triage.Node, error) {
 	_, controlPlane := n.Labels[controlPlaneLabel]
 	_, master := n.Labels[masterLabel]
@@ -44,14 +41,14 @@ func Node(n *corev1.Node) (triage.Node, error) {
 			Type: string(c.Type), Status: status(c.Status), Reason: c.Reason, Transition: c.LastTransitionTime.Time,
 		})
 	}
-	note, err := ownership.Read(n.Annotations)
-	facts.Foreign = foreign(n.Spec.Taints, note)
+	record, err := ownership.Read(n.Annotations)
+	facts.Foreign = foreign(n.Spec.Taints, record)
 	if err != nil {
 		return facts, fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	facts.Initialized = facts.Initialized || note.Initialized
-	facts.Taints = taints(n.Spec.Taints, note)
-	for _, m := range note.Starts {
+	facts.Initialized = facts.Initialized || record.Initialized
+	facts.Taints = taints(n.Spec.Taints, record)
+	for _, m := range record.Starts {
 		facts.Memories = append(facts.Memories, triage.Memory{
 			Rule: triage.RuleID(m.Rule), Condition: m.Condition, Since: m.Since, Transition: m.Transition,
 		})
@@ -59,36 +56,36 @@ func Node(n *corev1.Node) (triage.Node, error) {
 	return facts, nil
 }
 
-// taints returns the taints that are both on the node and on our note, once for
-// every rule that has them.
-func taints(onNode []corev1.Taint, note ownership.Record) []triage.Taint {
+// taints returns the taints that are both on the node and in the record, once for every
+// rule.
+func taints(onNode []corev1.Taint, record ownership.Record) []triage.Taint {
 	var ours []triage.Taint
-	for _, noted := range note.Taints {
-		effect, err := triage.ParseEffect(string(noted.Effect))
+	for _, recorded := range record.Taints {
+		effect, err := triage.ParseEffect(string(recorded.Effect))
 		if err != nil {
-			continue // no taint on a node has such an effect
+			continue // no taint on a node has this effect
 		}
 		for _, t := range onNode {
-			if noted.Is(t) {
-				ours = append(ours, triage.Taint{Rule: triage.RuleID(noted.Rule), Key: noted.Key, Effect: effect})
+			if recorded.Is(t) {
+				ours = append(ours, triage.Taint{Rule: triage.RuleID(recorded.Rule), Key: recorded.Key, Effect: effect})
 			}
 		}
 	}
 	return ours
 }
 
-// foreign returns the keys of the NoExecute taints on the node that are not on our note.
-func foreign(onNode []corev1.Taint, note ownership.Record) (keys []string) {
+// foreign returns the keys of the NoExecute taints on the node that are not in the record.
+func foreign(onNode []corev1.Taint, record ownership.Record) (keys []string) {
 	for _, t := range onNode {
-		if t.Effect == corev1.TaintEffectNoExecute && !note.Owns(t) {
+		if t.Effect == corev1.TaintEffectNoExecute && !record.Owns(t) {
 			keys = append(keys, t.Key)
 		}
 	}
 	return keys
 }
 
-// status reads a condition's status. The API server takes any text; what is
-// neither True nor False says nothing.
+// status parses the status of a condition. The API server accepts any text; values other
+// than True and False mean Unknown.
 func status(s corev1.ConditionStatus) triage.Status {
 	switch s {
 	case corev1.ConditionTrue:

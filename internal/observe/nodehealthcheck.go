@@ -17,22 +17,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// NodeHealthCheck returns the rule that a health check asks for. The error is a
-// *[triage.FieldError] that names the field as it stands in the object. It takes
-// nothing for granted that a CRD would refuse or fill in: another one may be
-// installed in place of ours.
+// NodeHealthCheck returns the rule of a health check. The error is a *[triage.FieldError]
+// with the path of the field in the object. The function relies on no validation or default
+// of the CRD, because another CRD of that name may be installed.
 func NodeHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, error) {
 	rule, err := nodeHealthCheck(check.Name, check.Spec)
-	return rule, briefly(err)
+	return rule, shortenValue(err)
 }
 
 func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rule, error) {
 	switch {
 	case spec.Unreadable != "":
-		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + cut(spec.Unreadable, 3*longestValue) + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
+		return triage.Rule{}, &triage.FieldError{Field: "spec", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain nodehealthcheck.spec"}
 	case spec.UnhealthyConditions != nil && len(spec.UnhealthyConditions) == 0:
-		// Whoever took all of them away wanted no remediation, rather than the
-		// usual one.
+		// A user who removed all conditions wanted no remediation, not the default one.
 		return triage.Rule{}, &triage.FieldError{Field: "spec.unhealthyConditions", Problem: "want at least one condition; without the field it is Ready False or Unknown for 300s"}
 	}
 	who, err := nodeSelector(spec.Selector)
@@ -43,41 +41,41 @@ func nodeHealthCheck(name string, spec v1alpha1.NodeHealthCheckSpec) (triage.Rul
 	if err != nil {
 		return triage.Rule{}, err
 	}
-	words := dialect.NodeHealthCheck{
+	policy := dialect.NodeHealthCheck{
 		Name:          name,
 		Selector:      who,
-		MaxUnhealthy:  bound(spec.MaxUnhealthy),
-		MinHealthy:    bound(spec.MinHealthy),
+		MaxUnhealthy:  limitText(spec.MaxUnhealthy),
+		MinHealthy:    limitText(spec.MinHealthy),
 		StormCooldown: spec.StormCooldownDuration,
 		HealthyDelay:  spec.HealthyDelay,
 		Steps:         steps,
 	}
 	for _, c := range spec.UnhealthyConditions {
-		words.UnhealthyConditions = append(words.UnhealthyConditions, dialect.UnhealthyCondition{
+		policy.UnhealthyConditions = append(policy.UnhealthyConditions, dialect.UnhealthyCondition{
 			Type: string(c.Type), Status: string(c.Status), Duration: c.Duration,
 		})
 	}
 	if len(spec.PauseRequests) > 0 {
-		words.Hold = "paused: " + strings.Join(spec.PauseRequests, ", ")
+		policy.Hold = "paused: " + strings.Join(spec.PauseRequests, ", ")
 	}
-	rule, err := words.Rule()
+	rule, err := policy.Rule()
 	if err != nil {
 		return triage.Rule{}, err
 	}
-	// Only now, so that an error names a step by its place in the object.
-	rule.Response.Ladder = sorted(rule.Response.Ladder, orders)
+	// Sort last, so that errors name steps by their index in the object.
+	rule.Response.Ladder = sortSteps(rule.Response.Ladder, orders)
 	return rule, nil
 }
 
-func bound(limit *intstr.IntOrString) string {
+func limitText(limit *intstr.IntOrString) string {
 	if limit == nil {
 		return ""
 	}
 	return limit.String()
 }
 
-// remediationSteps returns what is tried, as it stands in the object, and the
-// order of each.
+// remediationSteps returns the steps in the order of the object, and the order field of
+// each.
 func remediationSteps(spec v1alpha1.NodeHealthCheckSpec) (steps []dialect.RemediationStep, orders []int64, err error) {
 	if spec.RemediationTemplate != nil {
 		const path = "spec.remediationTemplate"
@@ -106,22 +104,22 @@ func remediationSteps(spec v1alpha1.NodeHealthCheckSpec) (steps []dialect.Remedi
 	return steps, orders, nil
 }
 
-// sorted returns the steps by their orders, the smallest first.
-func sorted(ladder []triage.Step, orders []int64) []triage.Step {
-	places := make([]int, len(ladder))
-	for i := range places {
-		places[i] = i
+// sortSteps sorts the steps by their order field, smallest first.
+func sortSteps(ladder []triage.Step, orders []int64) []triage.Step {
+	indexes := make([]int, len(ladder))
+	for i := range indexes {
+		indexes[i] = i
 	}
-	slices.SortFunc(places, func(a, b int) int { return cmp.Compare(orders[a], orders[b]) })
-	inTurn := make([]triage.Step, 0, len(ladder))
-	for _, place := range places {
-		inTurn = append(inTurn, ladder[place])
+	slices.SortFunc(indexes, func(a, b int) int { return cmp.Compare(orders[a], orders[b]) })
+	sortedSteps := make([]triage.Step, 0, len(ladder))
+	for _, index := range indexes {
+		sortedSteps = append(sortedSteps, ladder[index])
 	}
-	return inTurn
+	return sortedSteps
 }
 
-// templateText returns a reference to a template in one line, by which whoever
-// carries the step out finds it.
+// templateText returns a template reference as one line. The controller finds the template
+// by it.
 func templateText(path string, ref corev1.ObjectReference) (string, error) {
 	template, err := remediation.TemplateOf(ref)
 	var bad *triage.FieldError

@@ -14,59 +14,58 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Which policy governs a node is not for its labels to say alone: the one on its
-// NodePool goes before others, and of those one goes before another. Whoever has
-// resolved that tells it in the facts, by labels that no node can have.
+// The labels of a node alone do not tell which policy applies to it: the policy on its
+// NodePool comes first, and the others have an order of precedence. The caller resolves this
+// and adds the result to the facts, as labels with keys that no node can have.
 const (
-	// RepairedBy is the name of the rule that may repair the node.
+	// RepairedBy has the name of the rule that may repair the node.
 	RepairedBy = "autohealer: repaired by"
-	// TimedBy is the pool whose ready timeout is the node's.
+	// TimedBy has the pool whose ready timeout applies to the node.
 	TimedBy = "autohealer: ready timeout of"
 )
 
-// poolPrefix is before the name of a NodePool in what the rules of it share.
+// poolPrefix precedes the name of a NodePool in the pool of its rules.
 const poolPrefix = "NodePool/"
 
-// Repair returns the rule that a repair block asks for, be it on a NodePool or in a
-// RepairPolicy: the block is the same, and so are the paths in the error, which is a
-// *[triage.FieldError]. The rule is for the nodes whose facts name it as theirs; its
-// bound is shared with the others of the pool, if there is one. A template is for the
-// nodes that have no machine to replace.
+// Repair returns the rule of a repair block on a NodePool or in a RepairPolicy. Both have
+// the same fields and the same paths in errors, which are *[triage.FieldError]. The rule
+// selects the nodes whose facts name it. It shares its bound with the other rules of the
+// pool, if there is a pool. The template is for nodes without a machine to replace.
 //
-// The whole block is judged, also what the rule does not hold: how a node goes, and
-// the ready timeout.
+// The function validates the whole block, including fields that are not part of the rule:
+// the termination and the ready timeout.
 func Repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.RepairStatement, template *corev1.ObjectReference) (triage.Rule, error) {
 	rule, err := repair(name, pool, spec, statements, template)
-	return rule, briefly(underSpec(err))
+	return rule, shortenValue(prefixSpec(err))
 }
 
 func repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.RepairStatement, template *corev1.ObjectReference) (triage.Rule, error) {
-	if err := readable(spec); err != nil {
+	if err := validateBlock(spec); err != nil {
 		return triage.Rule{}, err
 	}
-	who, err := named(RepairedBy, name)
+	who, err := labelEquals(RepairedBy, name)
 	if err != nil {
 		return triage.Rule{}, err
 	}
-	words := dialect.Repair{
+	policy := dialect.Repair{
 		Name:              name,
 		Selector:          who,
 		Statements:        statements,
 		DefaultToleration: spec.DefaultTolerationDuration,
-		MaxUnhealthy:      bound(spec.MaxUnhealthy),
+		MaxUnhealthy:      limitText(spec.MaxUnhealthy),
 		Pool:              poolOf(pool),
-		Hold:              switchedOff(spec),
+		Hold:              disabledReason(spec),
 	}
 	for _, p := range spec.Policies {
-		words.Policies = append(words.Policies, dialect.RepairPolicy{
+		policy.Policies = append(policy.Policies, dialect.RepairPolicy{
 			ConditionType: p.ConditionType, ConditionStatus: p.ConditionStatus, Reason: p.Reason, Toleration: p.Toleration,
 		})
 	}
-	rule, err := words.Rule()
+	rule, err := policy.Rule()
 	if err != nil {
 		return triage.Rule{}, err
 	}
-	if err := termination(spec); err != nil {
+	if err := validateTermination(spec); err != nil {
 		return triage.Rule{}, err
 	}
 	if spec.ReadyTimeout != "" {
@@ -84,22 +83,22 @@ func repair(name, pool string, spec *v1alpha1.RepairSpec, statements []dialect.R
 	return rule, nil
 }
 
-// ReadyTimeout returns the rule by which the nodes of a pool are replaced that do not
-// become ready in time. The block may be nil: then it is the time of the whole cluster,
-// and the usual bound. The error is a *[triage.FieldError].
+// ReadyTimeout returns the rule that replaces nodes of a pool that do not become ready in
+// time. If spec is nil, the timeout of the cluster and the default bound apply. The error is
+// a *[triage.FieldError].
 func ReadyTimeout(pool string, spec *v1alpha1.RepairSpec, byDefault time.Duration) (triage.Rule, error) {
 	rule, err := readyTimeout(pool, spec, byDefault)
-	return rule, briefly(underSpec(err))
+	return rule, shortenValue(prefixSpec(err))
 }
 
 func readyTimeout(pool string, spec *v1alpha1.RepairSpec, byDefault time.Duration) (triage.Rule, error) {
 	if spec == nil {
 		spec = &v1alpha1.RepairSpec{}
 	}
-	if err := readable(spec); err != nil {
+	if err := validateBlock(spec); err != nil {
 		return triage.Rule{}, err
 	}
-	who, err := named(TimedBy, pool)
+	who, err := labelEquals(TimedBy, pool)
 	if err != nil {
 		return triage.Rule{}, err
 	}
@@ -111,17 +110,17 @@ func readyTimeout(pool string, spec *v1alpha1.RepairSpec, byDefault time.Duratio
 		Name:         pool,
 		Selector:     who,
 		Timeout:      timeout,
-		MaxUnhealthy: bound(spec.MaxUnhealthy),
+		MaxUnhealthy: limitText(spec.MaxUnhealthy),
 		Pool:         poolOf(pool),
-		Hold:         switchedOff(spec),
+		Hold:         disabledReason(spec),
 	}.Rule()
 }
 
-func named(key, value string) (triage.Selector, error) {
+func labelEquals(key, value string) (triage.Selector, error) {
 	return triage.NewSelector(triage.Requirement{Key: key, Op: triage.In, Values: []string{value}})
 }
 
-// poolOf is what the rules of a pool share; those of no pool share nothing.
+// poolOf returns the pool that rules of a NodePool share; empty for none.
 func poolOf(pool string) string {
 	if pool == "" {
 		return ""
@@ -129,20 +128,20 @@ func poolOf(pool string) string {
 	return poolPrefix + pool
 }
 
-// switchedOff says why nothing new may begin, if so. It is the block's switch, and
-// the ready timeout stands in the block.
-func switchedOff(spec *v1alpha1.RepairSpec) string {
+// disabledReason says why nothing new may begin; empty if it may. It also applies to the
+// ready timeout, which is part of the block.
+func disabledReason(spec *v1alpha1.RepairSpec) string {
 	if spec.Enabled == nil || *spec.Enabled {
 		return ""
 	}
 	return "repair is switched off: spec.repair.enabled is false"
 }
 
-// readable refuses a block that no schema would have let in.
-func readable(spec *v1alpha1.RepairSpec) error {
+// validateBlock refuses a block that a schema would have refused.
+func validateBlock(spec *v1alpha1.RepairSpec) error {
 	switch {
 	case spec.Unreadable != "":
-		return &triage.FieldError{Field: "repair", Problem: "cannot be read: " + cut(spec.Unreadable, 3*longestValue) + "; what is wanted is told by kubectl explain repairpolicy.spec.repair"}
+		return &triage.FieldError{Field: "repair", Problem: "cannot be read: " + truncate(spec.Unreadable, 3*maxValueLength) + "; what is wanted is told by kubectl explain repairpolicy.spec.repair"}
 	case len(spec.Policies) > v1alpha1.MaxRepairConditions:
 		return &triage.FieldError{Field: "repair.policies", Value: strconv.Itoa(len(spec.Policies)), Problem: fmt.Sprintf("a block has at most %d policies", v1alpha1.MaxRepairConditions)}
 	}
@@ -155,8 +154,9 @@ func readable(spec *v1alpha1.RepairSpec) error {
 	return nil
 }
 
-// termination judges how a node goes. Whoever carries it out reads it from the block.
-func termination(spec *v1alpha1.RepairSpec) error {
+// validateTermination checks the termination fields. The controller reads them from the
+// block.
+func validateTermination(spec *v1alpha1.RepairSpec) error {
 	switch spec.Termination {
 	case "", v1alpha1.Forceful, v1alpha1.Graceful:
 	default:
@@ -173,8 +173,8 @@ func termination(spec *v1alpha1.RepairSpec) error {
 	return err
 }
 
-// underSpec gives the path of a block's field as it stands in the object.
-func underSpec(err error) error {
+// prefixSpec changes a path within the block to the path in the object.
+func prefixSpec(err error) error {
 	var field *triage.FieldError
 	if !errors.As(err, &field) || field.Field != "repair" && !strings.HasPrefix(field.Field, "repair.") {
 		return err

@@ -6,22 +6,22 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// RepairNodes returns which nodes a RepairPolicy asks for. Whether it governs them is
-// another matter: another policy, or the block of their NodePool, may go before it.
-// The error is a *[triage.FieldError] that names the field as it stands in the object.
+// RepairNodes returns the nodes that a RepairPolicy selects. Another policy, or the block of
+// their NodePool, may take precedence. The error is a *[triage.FieldError] with the path of
+// the field in the object.
 func RepairNodes(policy *v1alpha1.RepairPolicy) (triage.Selector, error) {
 	spec := policy.Spec
 	switch {
 	case spec.NodePool != "" && spec.Selector != nil:
-		return triage.Selector{}, briefly(&triage.FieldError{Field: "spec.nodePool", Value: spec.NodePool, Problem: "give either nodePool or selector, not both"})
+		return triage.Selector{}, shortenValue(&triage.FieldError{Field: "spec.nodePool", Value: spec.NodePool, Problem: "give either nodePool or selector, not both"})
 	case spec.NodePool == "" && spec.Selector == nil:
 		return triage.Selector{}, &triage.FieldError{Field: "spec.nodePool", Problem: "want the name of a NodePool, or a selector of nodes in its place; selector: {} means all nodes"}
 	case spec.NodePool != "":
 		who, err := PoolNodes(spec.NodePool)
-		return who, briefly(err)
+		return who, shortenValue(err)
 	}
 	who, err := nodeSelector(spec.Selector)
-	return who, briefly(err)
+	return who, shortenValue(err)
 }
 
 // PoolNodes returns the nodes of a NodePool. The error is as for [RepairNodes].

@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// operators are the words of a label selector for what triage knows.
+// operators maps label selector operators to those of triage.
 var operators = map[metav1.LabelSelectorOperator]triage.Operator{
 	metav1.LabelSelectorOpIn:           triage.In,
 	metav1.LabelSelectorOpNotIn:        triage.NotIn,
@@ -22,13 +22,12 @@ var operators = map[metav1.LabelSelectorOperator]triage.Operator{
 	metav1.LabelSelectorOpDoesNotExist: triage.Absent,
 }
 
-// nodeSelector reads the selector of a policy. One that is not there picks every
-// node, and so does an empty one.
+// nodeSelector parses the selector of a policy. A nil or empty selector selects every node.
 func nodeSelector(s *metav1.LabelSelector) (triage.Selector, error) {
 	path := field.NewPath("spec", "selector")
 	if bad := validation.ValidateLabelSelector(s, validation.LabelSelectorValidationOptions{}, path); len(bad) > 0 {
-		// The labels are checked in a random order; the same object must get the
-		// same answer every time.
+		// The validation checks labels in random order, but the same object must always get
+		// the same error.
 		first := slices.MinFunc(bad, func(a, b *field.Error) int { return cmp.Compare(a.Error(), b.Error()) })
 		wrong := &triage.FieldError{Field: first.Field, Value: fmt.Sprint(first.BadValue), Problem: first.Detail}
 		if strings.HasSuffix(first.Field, ".operator") {
@@ -39,22 +38,22 @@ func nodeSelector(s *metav1.LabelSelector) (triage.Selector, error) {
 	if s == nil {
 		return triage.Selector{}, nil
 	}
-	var demands []triage.Requirement
+	var requirements []triage.Requirement
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		demands = append(demands, triage.Requirement{Key: key, Op: triage.In, Values: []string{s.MatchLabels[key]}})
+		requirements = append(requirements, triage.Requirement{Key: key, Op: triage.In, Values: []string{s.MatchLabels[key]}})
 	}
 	for _, e := range s.MatchExpressions {
-		demands = append(demands, triage.Requirement{Key: e.Key, Op: operators[e.Operator], Values: e.Values})
+		requirements = append(requirements, triage.Requirement{Key: e.Key, Op: operators[e.Operator], Values: e.Values})
 	}
-	selector, err := triage.NewSelector(demands...)
+	selector, err := triage.NewSelector(requirements...)
 	if err != nil {
 		return triage.Selector{}, &triage.FieldError{Field: path.String(), Value: metav1.FormatLabelSelector(s), Problem: err.Error()}
 	}
 	return selector, nil
 }
 
-// asksForControlPlane says whether a selector names the control plane. That it
-// merely does not rule it out is not enough.
+// asksForControlPlane says whether a selector requires control-plane nodes. A selector that
+// merely allows them does not count.
 func asksForControlPlane(s triage.Selector) bool {
 	return slices.ContainsFunc(s.Requirements(), func(r triage.Requirement) bool {
 		return (r.Key == controlPlaneLabel || r.Key == masterLabel) && (r.Op == triage.In || r.Op == triage.Exists)

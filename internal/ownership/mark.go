@@ -10,34 +10,34 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// MarkAnnotation is where on a NodeClaim the mark stands.
+// MarkAnnotation is the annotation of a NodeClaim that holds the mark.
 const MarkAnnotation = "autohealer.resourcestack.com/repair"
 
-// Mark is the note on a NodeClaim that this system deletes, or is about to: why, and
-// which node it is about. It is written before the deletion is sent, so that whoever
-// comes next knows whose deletion it is.
+// Mark records on a NodeClaim that Autohealer deletes it, or is about to, with the reason
+// and the node. The controller writes it before it sends the deletion. So the next leader
+// knows who deleted the claim.
 type Mark struct {
 	Rule    Rule      `json:"rule"`
 	Node    string    `json:"node"`
 	NodeUID types.UID `json:"nodeUID"`
 	Since   time.Time `json:"since"`
-	// Deadline is what was written as the claim's deadline, empty if nothing was, and
-	// Before what stood there: a deletion that is called off leaves no trace.
+	// Deadline is the termination deadline that Autohealer wrote to the claim; empty if
+	// none. Before is the earlier value, so that a cancelled deletion can restore it.
 	Deadline string `json:"deadline,omitempty"`
 	Before   string `json:"before,omitempty"`
-	// Unknown are fields that this version does not know. A mark is written once and taken
-	// off whole, so they stay as they are.
+	// Unknown are fields that this version does not know. They stay unchanged, because a
+	// mark is written once and removed as a whole.
 	Unknown format.Unknown `json:"-"`
 }
 
-// storedMark is a mark as it stands on the claim.
+// storedMark is the stored form of a mark.
 type storedMark struct {
 	Version int `json:"version"`
 	Mark
 }
 
-// ReadMark returns the mark of a claim, nil if there is none. One that cannot be read
-// is nobody's: the claim counts as deleted by somebody else, if it is.
+// ReadMark returns the mark of a claim; nil if there is none. A claim whose mark cannot be
+// read counts as deleted by another component, if it is being deleted.
 func ReadMark(annotations map[string]string) (*Mark, error) {
 	text, ok := annotations[MarkAnnotation]
 	if !ok {
@@ -56,11 +56,11 @@ func ReadMark(annotations map[string]string) (*Mark, error) {
 	return &m, nil
 }
 
-// Encode returns the mark as the annotation's value.
+// Encode returns the value of the annotation.
 func (m Mark) Encode() string {
 	data, err := format.Write(storedMark{Version, m}, m.Unknown)
 	if err != nil {
-		panic("encoding a mark: " + err.Error()) // plain values of our own always encode
+		panic("encoding a mark: " + err.Error()) // these types always encode
 	}
 	return string(data)
 }

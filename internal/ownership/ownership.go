@@ -1,10 +1,11 @@
-// Package ownership is the note that Autohealer leaves on a node about what it has
-// put there. It promises that what is on the note and on the node was put there
-// by this system: a taint counts as its own only if key, effect and the second
-// in which it was added agree, and never if its key is reserved for another component.
-// What a newer version has noted beside that is kept, and counts as somebody else's. It
-// refuses to guess: a note that cannot be read is an error, and nothing on that node
-// counts as its own.
+// Package ownership records on a node which taints Autohealer has placed there. A taint
+// counts as placed by Autohealer only if its key, its effect and the second in which it was
+// added match the record. A taint with a key that is reserved for another component never
+// counts.
+//
+// Entries of a newer version are kept and count as not placed by Autohealer. The package
+// does not guess: if a record cannot be read, Read returns an error, and no taint on that
+// node counts as placed by Autohealer.
 package ownership
 
 import (
@@ -20,42 +21,42 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Version is that of the notes and marks that are written. Those from before there were
-// versions have none, and say the same.
+// Version is the version of the stored format of records and marks. Records and marks
+// without a version are older and have the same meaning.
 const Version = 1
 
-// Annotation is where on a Node the note stands.
+// Annotation is the annotation of a Node that holds the record.
 const Annotation = "autohealer.resourcestack.com/record"
 
-// Record is the note.
+// Record is what Autohealer records on a node.
 type Record struct {
 	Taints []Taint           `json:"taints,omitempty"`
 	Starts []RememberedStart `json:"memories,omitempty"`
-	// Initialized says that the node once was ready for work, where nobody else has
-	// noted that.
+	// Initialized says that the node was ready for work at some time. It is set only if no
+	// other component records that.
 	Initialized bool `json:"initialized,omitempty"`
-	// Fence changes the node and nothing else: an older write that is still on
-	// its way names a version of the node that no longer exists.
+	// Fence changes the node and nothing else. An older write in flight then fails, because
+	// its resource version no longer exists.
 	Fence string `json:"fence,omitempty"`
-	// Unrecognized is what this version does not know.
+	// Unrecognized is the content that this version does not know.
 	Unrecognized Unrecognized `json:"-"`
 }
 
-// Unrecognized is what a note holds that this version does not know: entries of rules of other
-// kinds, and other fields. They are written back as they are.
+// Unrecognized is the content of a record that this version does not know: entries for rules
+// of other kinds, and other fields. It is written back unchanged.
 type Unrecognized struct {
 	Taints   []Taint
 	Memories []RememberedStart
 	Unknown  format.Unknown
 }
 
-// stored is a note as it stands on the node.
+// stored is the stored form of a record.
 type stored struct {
 	Version int `json:"version"`
 	Record
 }
 
-// CountUnknown returns how many entries and fields of the note this version does not know.
+// CountUnknown returns how many entries and fields of the record this version does not know.
 func (r Record) CountUnknown() int {
 	n := len(r.Unrecognized.Taints) + len(r.Unrecognized.Memories) + r.Unrecognized.Unknown.Len()
 	for _, t := range r.Taints {
@@ -67,7 +68,8 @@ func (r Record) CountUnknown() int {
 	return n
 }
 
-// Taint is a taint that was placed for a rule. Several rules may share one.
+// Taint is a taint that Autohealer placed for a rule. Several rules may share one taint on
+// the node.
 type Taint struct {
 	Rule    Rule               `json:"rule"`
 	Key     string             `json:"key"`
@@ -76,7 +78,8 @@ type Taint struct {
 	Unknown format.Unknown     `json:"-"`
 }
 
-// RememberedStart is the start of a clock that the node's own stamps no longer tell.
+// RememberedStart is the start of a clock that cannot be derived from the conditions of the
+// node.
 type RememberedStart struct {
 	Rule       Rule           `json:"rule"`
 	Condition  string         `json:"condition"`
@@ -85,7 +88,7 @@ type RememberedStart struct {
 	Unknown    format.Unknown `json:"-"`
 }
 
-// UnmarshalJSON keeps fields that are not known.
+// UnmarshalJSON keeps unknown fields.
 func (t *Taint) UnmarshalJSON(text []byte) (err error) {
 	type plain Taint
 	unknown, err := format.Read(text, (*plain)(t))
@@ -93,13 +96,13 @@ func (t *Taint) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// MarshalJSON writes them back.
+// MarshalJSON writes unknown fields back.
 func (t Taint) MarshalJSON() ([]byte, error) {
 	type plain Taint
 	return format.Write(plain(t), t.Unknown)
 }
 
-// UnmarshalJSON keeps fields that are not known.
+// UnmarshalJSON keeps unknown fields.
 func (m *RememberedStart) UnmarshalJSON(text []byte) (err error) {
 	type plain RememberedStart
 	unknown, err := format.Read(text, (*plain)(m))
@@ -107,20 +110,20 @@ func (m *RememberedStart) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// MarshalJSON writes them back.
+// MarshalJSON writes unknown fields back.
 func (m RememberedStart) MarshalJSON() ([]byte, error) {
 	type plain RememberedStart
 	return format.Write(plain(m), m.Unknown)
 }
 
-// Rule is the name of a rule as it stands on a note: ConditionSet/kernel-deadlock. One
-// of a kind that this version does not know has no kind, and all of that as its name.
+// Rule is the ID of a rule in its stored form, for example ConditionSet/kernel-deadlock. If
+// this version does not know the kind, Kind is zero and Name has the whole text.
 type Rule triage.RuleID
 
 // IsKnown says whether this version knows the kind of the rule.
 func (r Rule) IsKnown() bool { return r.Kind != 0 }
 
-// MarshalText writes the rule's kind and name.
+// MarshalText writes the kind and the name of the rule.
 func (r Rule) MarshalText() ([]byte, error) {
 	if !r.IsKnown() {
 		return []byte(r.Name), nil
@@ -128,7 +131,7 @@ func (r Rule) MarshalText() ([]byte, error) {
 	return []byte(triage.RuleID(r).String()), nil
 }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses the result of MarshalText.
 func (r *Rule) UnmarshalText(text []byte) error {
 	id, err := triage.ParseRuleID(string(text))
 	if err != nil {
@@ -138,7 +141,7 @@ func (r *Rule) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Read returns the note that is on a node, an empty one if there is none.
+// Read returns the record of a node; empty if there is none.
 func Read(annotations map[string]string) (Record, error) {
 	text, ok := annotations[Annotation]
 	if !ok {
@@ -151,13 +154,13 @@ func Read(annotations map[string]string) (Record, error) {
 	}
 	r := s.Record
 	r.Unrecognized.Unknown = unknown
-	r.Taints, r.Unrecognized.Taints = part(r.Taints, func(t Taint) bool { return t.Rule.IsKnown() })
-	r.Starts, r.Unrecognized.Memories = part(r.Starts, func(m RememberedStart) bool { return m.Rule.IsKnown() })
+	r.Taints, r.Unrecognized.Taints = splitKnown(r.Taints, func(t Taint) bool { return t.Rule.IsKnown() })
+	r.Starts, r.Unrecognized.Memories = splitKnown(r.Starts, func(m RememberedStart) bool { return m.Rule.IsKnown() })
 	return r, nil
 }
 
-// part returns the entries of a list that are known, and the others.
-func part[T any](all []T, isKnown func(T) bool) (known, others []T) {
+// splitKnown splits a list into known entries and others.
+func splitKnown[T any](all []T, isKnown func(T) bool) (known, others []T) {
 	for _, e := range all {
 		if isKnown(e) {
 			known = append(known, e)
@@ -168,8 +171,7 @@ func part[T any](all []T, isKnown func(T) bool) (known, others []T) {
 	return known, others
 }
 
-// Encode returns the note as the annotation's value, and false if there is
-// nothing to note.
+// Encode returns the value of the annotation, and false if there is nothing to record.
 func (r Record) Encode() (text string, some bool) {
 	r.Taints = slices.Concat(r.Taints, r.Unrecognized.Taints)
 	r.Starts = slices.Concat(r.Starts, r.Unrecognized.Memories)
@@ -178,26 +180,25 @@ func (r Record) Encode() (text string, some bool) {
 	}
 	data, err := format.Write(stored{Version, r}, r.Unrecognized.Unknown)
 	if err != nil {
-		panic("encoding a record: " + err.Error()) // plain values of our own always encode
+		panic("encoding a record: " + err.Error()) // these types always encode
 	}
 	return string(data), true
 }
 
-// Owns says whether a taint on the node is one that the note tells of. Somebody
-// who took ours away and put up an equal one of theirs has set another time, or
-// none.
+// Owns says whether the record has a taint on the node. If another component replaced the
+// taint by an equal one, its time differs or is not set.
 func (r Record) Owns(taint corev1.Taint) bool {
 	return slices.ContainsFunc(r.Taints, func(t Taint) bool { return t.Is(taint) })
 }
 
-// Keeps says whether a taint on the node was noted by a rule that this version does not
-// know, which wants it still.
+// Keeps says whether a taint on the node belongs to a rule of a kind that this version does
+// not know. That rule still wants it.
 func (r Record) Keeps(taint corev1.Taint) bool {
 	return slices.ContainsFunc(r.Unrecognized.Taints, func(t Taint) bool { return t.Is(taint) })
 }
 
-// Is says whether this is the taint that was placed. A taint with a reserved key never
-// is: the controller places none, so a record that names one was written by another.
+// Is says whether this is the taint that Autohealer placed. A taint with a reserved key
+// never is: the controller places none, so another program wrote that record.
 func (t Taint) Is(taint corev1.Taint) bool {
 	if _, reserved := taintkey.Owner(taint.Key); reserved {
 		return false
@@ -206,12 +207,12 @@ func (t Taint) Is(taint corev1.Taint) bool {
 		taint.TimeAdded != nil && taint.TimeAdded.Time.Equal(t.Added)
 }
 
-// Taint returns the taint as it stands on the node.
+// Taint returns the taint in the form of the Kubernetes API.
 func (t Taint) Taint() corev1.Taint {
-	return corev1.Taint{Key: t.Key, Effect: t.Effect, TimeAdded: stamp(t.Added)}
+	return corev1.Taint{Key: t.Key, Effect: t.Effect, TimeAdded: metav1Time(t.Added)}
 }
 
-func stamp(t time.Time) *metav1.Time {
+func metav1Time(t time.Time) *metav1.Time {
 	whole := metav1.NewTime(t)
 	return &whole
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Core keeps the facts, the rules and the decisions of one cluster. Its zero
-// value is of no use; see [New].
+// Core holds the facts, the rules and the decisions of one cluster. Create it with [New].
 type Core struct {
 	now    int64
 	loaded bool
@@ -17,99 +16,98 @@ type Core struct {
 	agentSilent symbol
 	ready       symbol
 
-	nodes     map[string]*node
-	everybody []*node        // the same, for who looks at all: a map is slow to walk through
-	reported  map[symbol]int // how many rows of nodes have a condition type
+	nodes    map[string]*node
+	allNodes []*node        // the values of nodes; a slice is faster to iterate
+	reported map[symbol]int // number of reported conditions by type
 
 	rules map[RuleID]*rule
 	pools map[string]*pool
 	index selectorIndex
 
-	alarms       queue // what time alone will change
-	candidates   queue // who may be served in this round
-	touched      []*rule
-	vacancies    map[*departure]bool // of nodes that have gone
-	controlPlane controlPlane
-	woken        []*node
-	wokenHead    int
-	closed       []*episode // to be used again
-	work         Work
+	timers              queue // changes that happen by time alone
+	candidates          queue // episodes that may begin in this call
+	dirty               []*rule
+	awaitingReplacement map[*departure]bool // departures of deleted nodes
+	controlPlane        controlPlane
+	woken               []*node
+	wokenHead           int
+	freeEpisodes        []*episode // closed episodes for reuse
+	work                Work
 }
 
-// Work counts what the core has done, so that tests can hold its cost to what
-// has changed.
+// Work counts the operations of the core. Tests use it to check that the cost follows the
+// size of a change.
 type Work struct {
-	Judged  int // times that a rule was held against a node
-	Touched int // times that a node was named as woken
-	Walked  int // nodes that were looked at in a walk through all of them
+	Judged  int // evaluations of a rule against a node
+	Touched int // nodes added to the woken list
+	Walked  int // nodes visited in loops over all nodes
 }
 
-// Counts are the nodes of a population.
+// Counts are numbers of nodes under a rule: selected, unhealthy (Sick) and in treatment.
 type Counts struct {
 	Selected, Sick, Treated int
-	// Recovering are selected and not sick, and their treatment is not gone yet. The
-	// gate counts them with the sick.
+	// Recovering nodes are selected and healthy, but their treatment still exists. The gate
+	// counts them as unhealthy.
 	Recovering int
-	// Departed are gone, and their place is kept for a replacement. The gate counts
-	// them with the sick, and with the selected nodes.
+	// Departed nodes are deleted and occupy a slot until they are replaced. The gate counts
+	// them as unhealthy and as selected.
 	Departed int
-	// Foreign are selected, are not among Treated, and have a NoExecute taint with the
-	// key of the rule that this system cannot prove to be its own. The cap counts them
-	// with the treated.
+	// Foreign nodes are selected, not Treated, and have a NoExecute taint with the key of
+	// the rule that Autohealer cannot prove to be its own. The cap counts them as treated.
 	Foreign int
 }
 
-// Unwell is how many nodes the gate counts.
+// Unwell is the number of nodes that the gate counts as unhealthy.
 func (n Counts) Unwell() int { return n.Sick + n.Recovering + n.Departed }
 
-// Ailing says what those are whom the gate counts.
-func (n Counts) Ailing() string { return ailing(n.Recovering, n.Departed) }
+// Ailing describes in words the nodes that the gate counts as unhealthy.
+func (n Counts) Ailing() string { return unhealthyText(n.Recovering, n.Departed) }
 
-// Meant is of how many nodes: those that are selected, and those that are to be
-// replaced. So when a node goes that is in treatment, the gate counts what it counted
-// before, and allows as many; had it been counted among those that it is a share of no
-// more, a gate in shares or in healthy nodes would close by that alone. A node that was
-// no longer selected is counted from when it goes. That cannot open a gate either: one
-// node more of those that there should be lets no more than one more be sick.
+// Meant is the number of nodes that the limit of the gate refers to: the selected nodes and
+// the deleted nodes that are not replaced yet. So the gate does not change when a node in
+// treatment is deleted. Without the deleted nodes, a gate with a percentage or with a
+// minimum of healthy nodes would close by the deletion alone. A node that the rule no longer
+// selected is counted from its deletion on. That cannot open a gate: one more node raises
+// the limit by at most one.
 func (n Counts) Meant() int { return n.Selected + n.Departed }
 
-// Population is what a rule sees of the cluster.
+// Population is the state of a rule across the cluster.
 type Population struct {
 	Counts
-	// Zones splits the counts by zone. A node that has gone and keeps its place is
-	// in no zone.
+	// Zones splits the counts by zone. Deleted nodes are in no zone.
 	Zones map[string]Counts
-	// Gate and Cap are how many may be unwell and in treatment now, -1 for any
-	// number.
+	// Gate and Cap are the limits in nodes for unhealthy nodes and for nodes in treatment.
+	// -1 means no limit.
 	Gate, Cap int
-	// Pooled is how many are in treatment of those whom the cap counts: under this
-	// rule, with its foreign taints, and under all that share it.
+	// Pooled is the number of occupied slots that the cap counts: those of this rule with
+	// its foreign taints, and those of all rules in its pool.
 	Pooled int
-	// Storm says that the gate of a rule with a cooldown is closed: by more nodes
-	// than it allows, or since CalmSince by fewer, until CalmUntil.
+	// Storm says that the gate of a rule with a cooldown is closed. Either the gate is
+	// exceeded, or it has not been exceeded since CalmSince and stays closed until
+	// CalmUntil.
 	Storm                bool
 	CalmSince, CalmUntil time.Time
 }
 
-// Grant is a decision that holds a place.
+// Grant is a decision that occupies a slot.
 type Grant struct {
 	Rule  RuleID
 	Node  string
 	UID   string
 	Step  int
 	Since time.Time
-	Gone  time.Time // when the node went, zero while it is there
+	Gone  time.Time // when the node was deleted; zero while it exists
 
-	ControlPlane bool // the node is, or was, one of the control plane
-	Replaced     bool // its replacement has been counted
+	ControlPlane bool // the node is, or was, a control-plane node
+	Replaced     bool // a replacement has been counted for the node
 	Deletes      bool // the treatment is going to delete the node
 
-	// Pool is the one that the rule shares its caps in. Whoever takes the grant up asks
-	// for it only if the rule is gone: what it has under way counts there still.
+	// Pool is the pool of the rule. [Core.Resume] uses it only if the rule is removed,
+	// because its treatments still count in that pool.
 	Pool string
 }
 
-// New returns a core that knows nothing yet.
+// New returns an empty core.
 func New() *Core {
 	c := &Core{
 		symbols:  symbols{ids: map[string]symbol{}},
@@ -118,24 +116,23 @@ func New() *Core {
 		rules:    map[RuleID]*rule{},
 		pools:    map[string]*pool{},
 
-		vacancies: map[*departure]bool{},
-		index:     selectorIndex{byLabel: map[label][]*rule{}},
+		awaitingReplacement: map[*departure]bool{},
+		index:               selectorIndex{byLabel: map[label][]*rule{}},
 	}
-	c.symbols.hold("")
-	c.agentSilent = c.symbols.hold(AgentSilent)
-	c.ready = c.symbols.hold(Ready)
+	c.symbols.acquire("")
+	c.agentSilent = c.symbols.acquire(AgentSilent)
+	c.ready = c.symbols.acquire(Ready)
 	c.controlPlane.holders = map[string]int{}
 	return c
 }
 
-// SetRule adds a rule or changes it. A changed rule keeps its running responses,
-// unless it is on dry run, and the clocks of the conditions that it reads as
-// before.
+// SetRule adds or changes a rule. A changed rule keeps its responses, except on dry run. It
+// also keeps the clocks of the conditions that it matches as before.
 func (c *Core) SetRule(now time.Time, spec Rule) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	c.pass(now)
+	c.advanceTo(now)
 	r := c.rules[spec.ID]
 	if r != nil && !r.gone && reflect.DeepEqual(r.spec, spec) {
 		c.decide()
@@ -149,26 +146,26 @@ func (c *Core) SetRule(now time.Time, spec Rule) error {
 	return nil
 }
 
-// RemoveRule drops a rule. Its responses are to be taken back.
+// RemoveRule removes a rule. The plans then release its responses.
 func (c *Core) RemoveRule(now time.Time, id RuleID) {
-	c.pass(now)
+	c.advanceTo(now)
 	if r := c.rules[id]; r != nil {
 		r.allowance = nil
 		if !r.gone {
 			c.change(r, func() { c.unload(r) })
 		}
-		c.retire(r)
+		c.dropIfUnused(r)
 	}
 	c.decide()
 }
 
-// change replaces a rule's definition and judges every node that it selected or
-// now selects, and with that reconsiders everybody who waits under it.
+// change replaces the definition of a rule and evaluates every node that the rule selected
+// or now selects.
 func (c *Core) change(r *rule, redefine func()) {
 	before := r.groups
 	redefine()
-	r.ages = nil
-	var ages []int64
+	r.creationTimes = nil
+	var times []int64
 	for _, n := range c.walk() {
 		was, is := n.selectedBy(r), !r.gone && r.selects(n)
 		ep := n.episode(r)
@@ -177,166 +174,167 @@ func (c *Core) change(r *rule, redefine func()) {
 		}
 		c.selectNode(n, r, was, is)
 		c.countForeign(n)
-		if is && r.countsAges() {
-			ages = append(ages, n.age())
+		if is && r.needsCreationTimes() {
+			times = append(times, n.countedCreation())
 		}
 		if ep != nil {
 			ep.keepClocks(before, r.groups)
-			c.refit(ep)
+			c.adaptResponse(ep)
 		}
-		c.judge(n, r, is, true)
+		c.evaluate(n, r, is, true)
 		if ep != nil || n.episode(r) != nil {
 			c.wake(n)
 		}
 	}
-	if r.countsAges() {
-		r.ages = newAges(ages)
+	if r.needsCreationTimes() {
+		r.creationTimes = newCreationTimes(times)
 	}
 	slices.SortFunc(c.woken[c.wokenHead:], func(a, b *node) int { return strings.Compare(a.name, b.name) })
 }
 
-// walk returns all nodes, and counts that they are looked at. Questions that change
-// nothing may be asked at the same time, so they do not count.
+// walk returns all nodes and counts them as visited. Read-only methods may run concurrently,
+// so they do not use it.
 func (c *Core) walk() []*node {
-	c.work.Walked += len(c.everybody)
-	return c.everybody
+	c.work.Walked += len(c.allNodes)
+	return c.allNodes
 }
 
-// Abandon tells that a response which was decided is not on the node and is not
-// on its way: its place is free at once. If it is still wanted, it is decided
-// again no sooner than after retry, and its turn counts from then; with no retry
-// it may be decided again at once, and in its old turn. Where the facts show the
-// response, Abandon does nothing: the next observation will tell. Where they show
-// an earlier step of it only, that one keeps the place, and the step after it is
-// what is decided again.
+// Abandon reports that a decided response is neither on the node nor in flight. Its slot
+// becomes free at once. If the rule still wants the response, the core decides it again
+// after retry, and its turn counts from then. Without retry the core may decide it again at
+// once, in its old turn.
+//
+// Abandon does nothing if the facts show the response. If the facts show only an earlier
+// step, that step keeps the slot, and the step after it is decided again.
 func (c *Core) Abandon(now time.Time, node string, id RuleID, retry time.Duration) {
-	c.pass(now)
-	if ep := c.episode(node, id); ep != nil && ep.active && (!ep.placed || ep.unseen()) {
-		if ep.placed {
-			c.stepBack(ep)
+	c.advanceTo(now)
+	if ep := c.episode(node, id); ep != nil && ep.active && (!ep.slotObserved || ep.isUnobserved()) {
+		if ep.slotObserved {
+			c.revertStep(ep)
 		} else {
 			c.deactivate(ep)
 		}
-		ep.notBefore = min(ep.notBefore, c.now) // that is its old turn
+		ep.notBefore = min(ep.notBefore, c.now) // its old turn
 		if retry > 0 {
 			ep.notBefore = later(c.now, retry)
 		}
-		c.consider(ep)
+		c.schedule(ep)
 		c.wake(ep.node)
 		c.closeIfOver(ep)
 	}
 	c.decide()
 }
 
-// Resume takes up a decision of an earlier process that may be on its way still, or
-// whose node has gone. To be told of the same departure again changes nothing while its
-// place is kept; once that is free it is another one.
+// Resume restores a decision of the previous process that may be in flight, or whose node
+// was deleted. Repeating the grant of a deleted node changes nothing while the node occupies
+// its slot.
 func (c *Core) Resume(now time.Time, g Grant) {
-	c.pass(now)
+	c.advanceTo(now)
 	n, r := c.nodes[g.Node], c.ruleOf(g.Rule)
 	if n != nil && n.uid != g.UID {
 		n = nil
 	}
 	if r.gone && g.Pool != "" {
-		c.join(r, g.Pool)
+		c.joinPool(r, g.Pool)
 	}
 	switch {
 	case !g.Gone.IsZero():
-		c.resumeVacancy(r, g)
+		c.resumeDeparture(r, g)
 	case n == nil:
-		if !r.gone && !g.Replaced && (g.Deletes || r.terminates(r.fit(g.Step))) {
+		if !r.gone && !g.Replaced && (g.Deletes || r.terminates(r.clampStep(g.Step))) {
 			g.Gone = instant(c.now)
-			c.resumeVacancy(r, g)
+			c.resumeDeparture(r, g)
 		}
 	default:
 		ep := c.openEpisode(n, r)
 		if !ep.active {
-			c.activate(ep, r.fit(g.Step), nanos(g.Since))
-			c.judge(n, r, n.selectedBy(r), true)
+			c.activate(ep, r.clampStep(g.Step), nanos(g.Since))
+			c.evaluate(n, r, n.selectedBy(r), true)
 			c.wake(n)
-		} else if step := r.fit(g.Step); !r.gone && step > ep.step { // the facts show an earlier one
+		} else if step := r.clampStep(g.Step); !r.gone && step > ep.step { // the facts show an earlier step
 			c.setStep(ep, step, nanos(g.Since))
-			c.consider(ep)
+			c.schedule(ep)
 			c.wake(n)
 		}
 		if d := ep.departure; d != nil {
 			d.replaced = g.Replaced
 			if !g.Replaced {
-				d.by = nil
+				d.replacement = nil
 			}
 			d.enqueue()
 		}
 	}
-	c.retire(r)
+	c.dropIfUnused(r)
 	c.decide()
 }
 
-func (c *Core) resumeVacancy(r *rule, g Grant) {
+func (c *Core) resumeDeparture(r *rule, g Grant) {
 	gone := nanos(g.Gone)
 	isKnown := func(e entry) bool {
-		d := e.ticket.departure
+		d := e.item.departure
 		return d.episode == nil && d.node == g.Node && d.uid == g.UID
 	}
 	if later(gone, ReplacementWait) <= c.now || slices.ContainsFunc(r.departures.entries, isKnown) {
-		return // it has waited long enough, or does so already
+		return // the wait is over, or this departure is already known
 	}
 	d := newDeparture(r, g.Node, g.UID, g.Step)
 	d.since, d.controlPlane = nanos(g.Since), g.ControlPlane
-	c.depart(d, gone)
+	c.awaitReplacement(d, gone)
 }
 
-// ResumeStorm takes up a storm that an earlier process saw, and since when it was
-// over; zero if it was not. It is for a rule that has been told, before Loaded:
-// afterwards the rule may have begun something already. A storm that is on stays
-// what it is, and a rule without a cooldown has none.
+// ResumeStorm restores a storm of the previous process. The argument calmSince is zero if
+// the storm had not calmed down. The rule must be set, and [Core.Loaded] must not have been
+// called, because the rule could already have begun a treatment. A current storm does not
+// change, and a rule without a cooldown has no storm.
 func (c *Core) ResumeStorm(now time.Time, id RuleID, calmSince time.Time) {
-	c.pass(now)
+	c.advanceTo(now)
 	if r := c.rules[id]; r != nil && !r.gone && r.spec.Bound.Cooldown > 0 && !r.storm {
 		r.storm, r.calmSince = true, min(nanos(calmSince), c.now)
-		c.touch(r)
+		c.markDirty(r)
 	}
 	c.decide()
 }
 
-// Loaded tells that all rules and nodes have been told. Decisions begin here.
+// Loaded reports that all rules and nodes are known. From here on the core begins
+// treatments.
 func (c *Core) Loaded(now time.Time) {
-	c.pass(now)
+	c.advanceTo(now)
 	c.loaded = true
 	c.decide()
 }
 
-// Advance tells that time has passed.
+// Advance reports the current time.
 func (c *Core) Advance(now time.Time) {
-	c.pass(now)
+	c.advanceTo(now)
 	c.decide()
 }
 
-// pass lets time strike. It never runs backwards.
-func (c *Core) pass(now time.Time) {
+// advanceTo sets the time and handles expired timers. The time never goes back.
+func (c *Core) advanceTo(now time.Time) {
 	c.now = max(c.now, nanos(now))
-	for c.alarms.len() > 0 && c.alarms.first().at <= c.now {
-		switch t := c.alarms.pop(); {
-		case t.departure != nil:
-			c.fill(t.departure)
-		case t.rule != nil:
-			c.touch(t.rule)
+	for c.timers.len() > 0 && c.timers.first().at <= c.now {
+		switch item := c.timers.pop(); {
+		case item.departure != nil:
+			c.endDeparture(item.departure)
+		case item.rule != nil:
+			c.markDirty(item.rule)
 		default:
-			c.consider(t.episode)
-			c.wake(t.episode.node)
+			c.schedule(item.episode)
+			c.wake(item.episode.node)
 		}
 	}
 }
 
-// Deadline is when to call Advance, if nothing else happens before.
+// Deadline is the time at which to call [Core.Advance] if no other call comes first.
 func (c *Core) Deadline() (at time.Time, ok bool) {
-	if c.alarms.len() == 0 {
+	if c.timers.len() == 0 {
 		return time.Time{}, false
 	}
-	return instant(c.alarms.first().at), true
+	return instant(c.timers.first().at), true
 }
 
-// NextWoken names a node whose plan may ask for something else than before. It
-// names each once, and nothing when all have been named.
+// NextWoken returns a node whose plan may have changed, each node once. It returns false
+// when no node is left.
 func (c *Core) NextWoken() (name string, ok bool) {
 	for c.wokenHead < len(c.woken) {
 		n := c.woken[c.wokenHead]
@@ -359,10 +357,10 @@ func (c *Core) wake(n *node) {
 	}
 }
 
-// Work returns how much has been done so far.
+// Work returns the number of operations so far.
 func (c *Core) Work() Work { return c.work }
 
-// Population returns what a rule sees of the cluster.
+// Population returns the state of a rule across the cluster.
 func (c *Core) Population(id RuleID) (Population, bool) {
 	r := c.rules[id]
 	if r == nil || r.gone {
@@ -378,14 +376,14 @@ func (c *Core) Population(id RuleID) (Population, bool) {
 		p.Gate = r.spec.Bound.Gate.Of(r.total.Meant())
 	}
 	if r.spec.Bound.Cap != nil {
-		p.Cap = r.spec.Bound.Cap.Of(r.basis())
+		p.Cap = r.spec.Bound.Cap.Of(r.capBase())
 	}
 	p.Storm, p.CalmSince, p.CalmUntil = r.storm, instant(r.calmSince), instant(r.calmUntil())
 	return p, true
 }
 
-// Grants returns every decision that holds a place, in the order of rules and
-// nodes: what an heir needs to know beside the facts.
+// Grants returns every decision that occupies a slot, sorted by rule and node. A successor
+// process needs them in addition to the facts.
 func (c *Core) Grants() []Grant {
 	var grants []Grant
 	for _, n := range c.walk() {
@@ -399,21 +397,20 @@ func (c *Core) Grants() []Grant {
 			}
 		}
 	}
-	for d := range c.vacancies {
+	for d := range c.awaitingReplacement {
 		grants = append(grants, d.grant())
 	}
 	slices.SortFunc(grants, compareGrants)
 	return grants
 }
 
-// Departures returns those of the grants whose node has gone. To ask for them costs
-// nothing while there are none.
+// Departures returns the grants of deleted nodes. It costs nothing while there are none.
 func (c *Core) Departures() []Grant {
-	if len(c.vacancies) == 0 {
+	if len(c.awaitingReplacement) == 0 {
 		return nil
 	}
-	grants := make([]Grant, 0, len(c.vacancies))
-	for d := range c.vacancies {
+	grants := make([]Grant, 0, len(c.awaitingReplacement))
+	for d := range c.awaitingReplacement {
 		grants = append(grants, d.grant())
 	}
 	slices.SortFunc(grants, compareGrants)

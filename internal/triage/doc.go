@@ -1,229 +1,275 @@
-// Package triage decides what is to be done about every node, and why.
+// Package triage decides what to do about each node, and gives the reason.
 //
-// It promises that a decision is a function of what its caller told it: facts
-// about nodes, rules, and the time. No bound of a rule is exceeded by any
-// sequence of calls, no node is treated twice at once, and there is a reason
-// for everything, also for doing nothing. It refuses to look at the world: it
-// has no clock, no network, no logger and no import outside the standard
-// library. The caller drives it, as the caller of a raft library does.
+// The caller supplies facts about nodes, the rules and the current time. The core
+// returns one [Plan] per node. The same input always gives the same plans. No sequence
+// of calls exceeds a bound of a rule, and no node has two treatments at once. Every
+// decision has a reason, including the decision to do nothing.
 //
-// # Driving it
+// The package has no clock, no network access and no logger. It imports only the
+// standard library. It never writes to the cluster: the caller does.
 //
-// A [Core] starts empty and undecided. Tell it the rules ([Core.SetRule]), the
-// nodes ([Core.Observe]), what an earlier process had decided ([Core.Resume]) and
-// the storms that it saw ([Core.ResumeStorm]); then call [Core.Loaded] once. Until
-// then nothing new is begun, because a percentage of half a cluster is not the bound
-// that anybody wrote; only a treatment that is under way may take its next step.
+// # How to use it
 //
-// From then on, after every call that takes the time, ask [Core.NextWoken]
-// until it is empty and bring the cluster in line with the [Plan] of each node
-// it names; and call [Core.Advance] when [Core.Deadline] has come. A plan may
-// be asked for at any time and changes nothing.
+// A [Core] starts empty. Before the first decision the caller supplies:
 //
-// Where somebody else counts, too, as a disruption budget does, the caller tells what
-// that leaves ([Core.Allow]), before Loaded and whenever it has counted again.
+//   - the rules ([Core.SetRule]) and the nodes ([Core.Observe]),
+//   - the decisions and the storms of the previous process ([Core.Resume],
+//     [Core.ResumeStorm]),
+//   - the allowances ([Core.Allow]), if another component limits treatments as well, as
+//     a disruption budget does. It sets them again whenever that limit changes.
 //
-// Whoever wonders what a rule would do asks for its [Impact]. That needs neither the
-// rule to be followed nor the time, and may be asked between any two calls: nothing is
-// decided or changed by it, and several may ask at once, as long as nobody calls
-// anything else meanwhile. A core without rules answers as well as any other.
+// The caller then calls [Core.Loaded] once. Until Loaded the core begins nothing,
+// because a percentage of half of the nodes is the wrong bound. A treatment that is
+// already in progress may take its next step.
 //
-// The caller's duties:
+// After each call that takes the time, the caller calls [Core.NextWoken] until it
+// returns no name. It makes each named node match its [Plan]. The caller calls
+// [Core.Advance] at the time that [Core.Deadline] returns. Reading a plan changes
+// nothing.
 //
-//   - It calls from one goroutine at a time.
-//   - It reports what it finds on a node under the rule that put it there
-//     ([Node.Taints], [Node.Treatments]). A decision holds its place in the
-//     rule's cap from the moment it is taken; the place is freed when the
-//     facts have shown the response and then no longer show it.
-//   - When a decision was not carried out and cannot be on its way any more, or
-//     when a plan asks for a release and nothing that takes a place is there or
-//     on its way, it calls [Core.Abandon]. Nothing else frees a place that was
-//     never seen taken, neither a change of the rule nor its end. It calls it, too,
-//     when a plan calls off a step and that step is neither there nor on its way.
-//   - It keeps what [Plan.Remember] lists with the node and gives it back as
-//     [Node.Memories] after a restart; and so it does with the note of a treatment
-//     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), with the
-//     storms that [Core.Population] tells of, with the nodes that have gone and
-//     keep their place ([Core.Departures]), and, where a rule counts from creation,
-//     with that a node has been initialised ([Plan.Initialized], [Node.Initialized]).
+// The caller has these duties:
 //
-// # Meanings
+//   - It calls the core from one goroutine at a time.
+//   - It reports each response that it finds on a node under the rule that placed it
+//     ([Node.Taints], [Node.Treatments]). A decision occupies a slot under the cap of
+//     its rule at once. The slot becomes free when the facts have shown the response
+//     and then stop showing it.
+//   - It calls [Core.Abandon] when a decision was not carried out and its write can no
+//     longer take effect. It also does so when a plan asks for a release, or calls off
+//     a step, and the response is neither on the node nor in flight. Nothing else frees
+//     a slot whose response the facts never showed, not even the removal of the rule.
+//   - It stores what a restarted core needs and supplies it again: the memories
+//     ([Plan.Remember], [Node.Memories]), the start of a recovery
+//     ([PlannedTreatment.HealthySince], [Treatment.HealthySince]), the storms
+//     ([Core.Population]), and the deleted nodes that still occupy a slot
+//     ([Core.Departures]). If a rule counts from the creation of the node, it also
+//     stores that the node was initialized ([Plan.Initialized], [Node.Initialized]).
 //
-// Who: a rule selects nodes by label. When: a [Signal] is one condition in one
-// status; the signals of a rule that name one condition form one group. A group
-// holds when one of its signals matches, is unclear when the condition is
-// Unknown and no signal of the group names that Unknown, and does not hold
-// otherwise. A condition that is not there has the status [Missing]. Unknown
-// with reason [AgentSilent] says that nobody looked: it matches only a signal
-// that asks for it, and is unclear otherwise.
+// # Conditions
 //
-// A rule that wants any of its groups holds when one holds, is unclear when
-// none holds but one is unclear; a rule that wants all does not hold when one
-// does not, is unclear when one is unclear, and holds otherwise. A node becomes
-// sick under a rule when the rule holds and stops being sick when it does not;
-// while the rule is unclear it stays what it was, and nothing starts or ends.
-// A rule that is new, changed or met again after a restart has no such past. If
-// it is unclear, the node counts as sick when it carries the rule's response, or
-// when clocks that were kept or remembered say that it was.
+// A rule selects nodes by label. A [Signal] names one condition in one status. All
+// signals of a rule that name the same condition form a group. For a node, a group is
 //
-// Clocks: each group has a clock of its own. It starts when the group begins to
-// hold, at the caller's time if the core had judged the node by this rule
-// before, otherwise at the time from which the condition has had its status
-// (the caller's time if the core saw it change, else the condition's own
-// transition time, never later than now). It runs on through Unknown and
-// through a change from one sick status to another, and stops when the group
-// does not hold. A group whose signals count from creation takes the node's
-// creation time, and ends for good once the node has been initialised: somebody says
-// so, or it was seen ready for work.
+//   - matched, if at least one of its signals matches,
+//   - unclear, if the condition is Unknown and no signal matches,
+//   - not matched otherwise.
 //
-// Ready for work is a node that is Ready and not starting. While it is starting, its
-// startup taints are there, which the caller tells as the condition [StartupTaints]
-// beside: a rule may wait for their end as for any other.
+// A condition that the node does not report has the status [Missing]. Unknown with
+// reason [AgentSilent] means that the agent stopped reporting. It matches only signals
+// with [Signal.EvenSilent], and is unclear otherwise.
 //
-// Memories: a core that starts anew has nothing but the condition's own transition
-// time to find a start by. A plan asks to remember the start of a clock for which
-// that time does not stand: it did not move forward when the condition came to be
-// what it is (it is that of an earlier state, or there is none), it was far from the
-// caller's time then (somebody's clock is wrong), or it has moved since. Whole
-// seconds, and the moment that news takes, are forgiven, so an ordinary sickness is
-// not remembered. This is for groups in which a signal has a duration,
-// since only there the start decides anything, and for every group while it is
-// unclear, since then nothing else tells that the node was sick; it is not for a
-// rule on dry run, nor for a condition that is not there. Where nothing is
-// remembered, a restart counts from the transition time, or from itself if that is
-// missing or still to come. A memory is believed while the condition has the
-// transition time that it was written against.
+// A rule with [When.All] is matched if all groups are matched, and not matched if any
+// group is not matched. Any other rule is matched if at least one group is matched, and
+// not matched if no group is matched or unclear. In all remaining cases the rule is
+// unclear.
 //
-// Eligible: a group's time is its clock plus the duration of the matching
-// signal. Of several, one that names the reason decides over one that takes any,
-// and then the shortest. A rule that wants any is eligible at the
-// earliest time of its holding groups, a rule that wants all at the latest.
+// A node becomes unhealthy under a rule when the rule is matched, and healthy again when
+// it is not matched. While the rule is unclear, the node keeps its state, and nothing
+// begins or ends. A rule that is new, changed or loaded after a restart has no earlier
+// state. If such a rule is unclear, the node is unhealthy if it has a response of the
+// rule, or if clocks that were kept or remembered show that it was unhealthy.
 //
-// Bounds: a gate closes when more nodes are sick than it allows, where a selected
-// node that is not sick counts with them until its treatment is gone, and one that was
-// terminated until it is replaced; a cap is full when as many nodes are in treatment as
-// it allows. A closed gate or a full cap stops new treatments, not running ones and not
-// their escalation. A percentage is of the nodes selected now; that of a gate, or what
-// is left of them when so many are to be healthy, counts those that are gone and not
-// replaced yet as selected, so that going away changes nothing about it. That of a
-// cap does not count nodes that are younger than the first of those that are to be
-// replaced, unless they stand in for one that has gone: a replacement makes no room. A
-// cap of 100% is of all of them, those that are gone and not replaced included.
+// # Clocks
 //
-// Foreign taints: a NoExecute taint that is on a node and that the caller cannot prove to
-// be this system's ([Node.Foreign]) counts under the cap of every rule that selects the
-// node and places NoExecute with its key. The rule wants no taint of its own there, and
-// waits for nothing; the place is free when the facts no longer show the taint. It may
-// put more nodes under a cap than the cap allows: then nothing is begun. A taint that was
-// placed for another rule counts under that rule alone.
+// Each group has a clock. It starts when the group becomes matched:
 //
-// Pools: rules of one pool share their caps. What any of them has in treatment, those
-// who are gone and not replaced among them, counts under the cap of each, which is
-// still a share of the nodes that the rule itself selects. A place that one gives back
-// goes to whoever is first in the order of service, whichever rule asks. A rule that
-// is moved to another pool takes along what it has in treatment; one that is gone
-// stays in its pool for as long as it has left something behind and the core knows of
-// it. Everything else a rule counts is its own: sick nodes, gates and storms are not
-// shared.
+//   - If the core has already evaluated the node against this rule, the clock starts at
+//     the caller's time.
+//   - Otherwise it starts when the condition got its status. That is the caller's time
+//     if the core saw the change, else the transition time of the condition, but never
+//     later than now.
+//   - If the signals have [Signal.FromCreation], it starts at the creation of the node.
+//     Such a group stops matching for good once the node is initialized.
 //
-// Allowances: somebody's word on how many more treatments a rule may begin. Each first
-// step that is decided takes one from every allowance in the pool of its rule, or from
-// the rule's own if it has no pool; later steps, and what was decided or found before,
-// take none. At zero nothing is begun until the next word, and what was decided goes
-// on. What is abandoned gives nothing back: only who counts knows what that means. The
-// word may come before its rule, survives every edit of it, and ends with it.
+// The clock keeps running through Unknown and through a change to another matching
+// status. It stops when the group is not matched.
 //
-// Storms: a gate with a cooldown that is found closed stays closed until no more
-// nodes than it allows have been counted for that long without a break. That is
-// judged once for every call, when all that it brought has been counted and before
-// anybody is served, and not before Loaded. A storm that an earlier process saw goes
-// on from when it was over then; if it was not, its cooldown begins at Loaded, or
-// later. A storm is judged by what the rule says now, ends with the rule or its
-// cooldown, and ends by itself, also when no node is sick.
+// A node is ready for work when it is Ready and has no startup taints
+// ([Node.Starting]). A node is initialized if the caller says so, or once the core saw
+// it ready for work. The caller also reports startup taints as the condition
+// [StartupTaints], so a rule can match them.
 //
-// Responses: a taint, or a ladder of treatments. Eligible nodes are served in
-// the order of the time since which they wait, then the rule's kind, then its
-// name, then the node's name. A node has one treatment at a time across all
-// rules, and one control-plane node at a time is in treatment across the
-// cluster. A decision is passed over while its rule is on hold, its node is
-// vetoed or treated by another rule, another control-plane node is in
-// treatment, the gate is closed, the cap is full, or no more is allowed; the first of
-// these in that order is the reason it tells. Taints wait for nothing but the cap of
-// NoExecute: without room, or on a control-plane node that the rule does not
-// include, NoSchedule takes its place. Of the taint rules that stand on one
-// node, only those of the highest declared effect place their taint.
+// The time of a group is the start of its clock plus the duration of the matching
+// signal. If several signals match, a signal that names the reason wins over a signal
+// for any reason; among those the shortest duration wins. A rule with [When.All]
+// becomes eligible at the latest time of its groups. Any other rule becomes eligible at
+// the earliest time of its matched groups.
 //
-// A rule that asks for less than NoExecute takes no places. If it has asked for
-// NoExecute before, the places that it took then stay taken: that of a NoExecute
-// taint that the facts show until they no longer do, that of one which they have
-// never shown until it is abandoned. For the second the plan asks for a release,
-// beside the weaker taint that the rule wants now. If the rule asks for NoExecute
-// again before that, its places are what they were.
+// # Memories
 //
-// A NoExecute taint that was decided has begun when the facts show it. Until then
-// it begins only while it could be begun now: not while the rule is unclear, not
-// before the rule is eligible, and not on hold. Meanwhile the rule wants no more
-// than what stands on the node already, and the plan asks for a release, so that
-// the caller makes sure that nothing is on its way, and abandons it. If it may begin
-// before that, it goes on. What stands stays, with one exception: on a node of the
-// control plane that the rule does not include, or no longer does, NoExecute is
-// exchanged for NoSchedule, whatever else is known, and one that was decided is
-// called off.
+// A restarted core derives the start of a clock from the transition time of the
+// condition. A plan asks to remember a start that cannot be derived, because the
+// transition time
 //
-// A treatment that was decided has begun, too, when the facts show it, and its next
-// step when they show that. Until then it begins only while it could be begun now:
-// the first step not while the rule is unclear, not before it is eligible, not on
-// hold, not on a node that is vetoed and not while the gate is closed; a later step
-// not while the rule is unclear or the node is not sick, not on hold and not on a
-// node that is vetoed. Meanwhile the plan wants the step that the facts show, if they
-// show one. For a first step it asks for a release. A later one it only calls off
-// ([Plan.CallOff]), since what was begun before it stays: when that is abandoned, the
-// step that the facts show is the current one again, and the next may be decided anew
-// once nothing speaks against it. If either may begin before it is abandoned, it goes
-// on. A step that the facts have shown and no longer show is over, and the one before
-// it, if that is still there, is the current one again.
+//   - did not move forward when the condition changed, or is not set,
+//   - was far from the caller's time at the change, so a clock is wrong, or
+//   - has moved since.
 //
-// What is abandoned for a retry waits for that, and its turn counts from then. What
-// is abandoned without one keeps the turn that it had, and may be decided again at
-// once, if nothing speaks against it. What a plan releases has something that speaks
-// against it: a caller that abandons all of that comes to rest.
+// Differences from whole seconds and from the delay of a watch do not count, so an
+// ordinary failure needs no memory. Memories exist for groups with a duration, because
+// only there the start matters. They also exist for every unclear group, because nothing
+// else shows that the node was unhealthy. They do not exist for rules on dry run or for
+// conditions that the node does not report.
 //
-// Recovery: a treatment is taken back when the node is no longer sick. Under a rule
-// that asks for a recovery it stays, once the facts have shown it, until the node has
-// been not sick for the delay without a break, or until somebody confirms that it is
-// healthy; a confirmation ends either wait, and says nothing of a sick node. A
-// condition of the rule that has its status still and a later transition time tells
-// of a flap that nobody saw, and begins the wait anew. While
-// the rule is unclear nothing ends, confirmed or not, and the wait begins anew when
-// it is clear that the node is not sick. The treatment keeps its place meanwhile and
-// takes no next step. A rule that is changed, or met again after a restart, goes on
-// from what it knew or, failing that, from what was noted with the treatment, but
-// from no earlier than the time from which each condition that it reads has had its
-// status, and no earlier than it knew the node to be sick; where nothing is known or
-// noted the wait begins. Nobody waits for a node that the rule no longer selects,
-// under a rule that is gone, or on dry run.
+// Without a memory, a restarted core counts from the transition time. If that is not set
+// or in the future, it counts from the restart. The core uses a memory only while the
+// condition still has the transition time that the memory was written with.
 //
-// Dry run: a rule on dry run is judged and counted as any other and decides
-// nothing. It takes no place, wants no taint and no treatment, supersedes nobody
-// and keeps nobody waiting. Of a node on which it holds and is eligible it tells
-// what it would begin with, bounds and vetoes aside. What is there of it, or was
-// decided and may be on its way, is to be taken back, also while it is unclear
-// whether the node is sick. Until that is gone it keeps its place, as everything
-// does that is to be taken back, so that no bound is exceeded when the dry run
-// ends. Of a rule that is also on hold nothing stays either.
+// # Bounds
 //
-// Impact: what a rule would find were it followed now is what it would count as sick
-// if it was never heard of before. So a rule that waits for a while counts who has
-// just begun to show the condition, and one that is unclear about a node does not
-// count it, also if the rule is followed already and remembers better. Beside those it
-// counts the nodes that may come to match once they report what they do not report now.
+// A gate is closed while more nodes are unhealthy than it allows. It also counts healthy
+// nodes whose treatment still exists, and terminated nodes until they are replaced. A
+// cap is full when as many nodes are in treatment as it allows. A closed gate or a full
+// cap stops new treatments. Running treatments continue, and so does their escalation.
 //
-// In treatment means from the decision until the response is gone. After a
-// termination the place stays taken until a node that was created after the
-// decision and is selected by the rule has become ready for work, or until
-// [ReplacementWait] after the node has gone. One node replaces one, whichever of the
-// rules that select it have lost one: that which was decided first. A node that
-// was ready for work before [Core.Loaded] has been counted by an earlier process. A node that
-// goes while the facts show a treatment that deletes it ([Treatment.Deletes]) is
-// terminated, whatever the step was called.
+// A percentage counts the nodes that the rule selects now, with these exceptions:
+//
+//   - A gate, or a minimum of healthy nodes, also counts deleted nodes that are not
+//     replaced yet. So the deletion of a node does not change the gate.
+//   - A cap does not count nodes that are younger than the first node that is to be
+//     replaced, unless they replace a deleted node. So a replacement does not raise the
+//     cap.
+//   - A cap of 100% also counts deleted nodes that are not replaced yet.
+//
+// A node is in treatment from the decision until the response is gone. After a
+// termination the slot stays occupied until a replacement is ready for work, or until
+// [ReplacementWait] after the deletion of the node. A replacement is a node that the
+// rule selects and that was created after the decision. One node replaces one node: the
+// one that was decided first, among all rules that select the replacement. The previous
+// process has already counted nodes that were ready for work before [Core.Loaded]. A
+// node counts as terminated if it disappears while the facts show a treatment with
+// [Treatment.Deletes], whatever the action of the step.
+//
+// # Foreign taints
+//
+// A NoExecute taint that the caller cannot prove to be its own ([Node.Foreign]) counts
+// under the cap of every rule that selects the node and places NoExecute with that key.
+// The rule places no taint of its own there and waits for nothing. The slot becomes free
+// when the facts stop showing the taint. Foreign taints can exceed a cap; then nothing
+// begins. A taint that was placed for another rule counts under that rule only.
+//
+// # Pools
+//
+// Rules of one pool share their caps. The treatments of all of them, including deleted
+// nodes that are not replaced yet, count under the cap of each. Each cap is still a share
+// of the nodes that its own rule selects. A free slot goes to the first node in the order
+// of service, whichever rule treats it. A rule that moves to another pool takes its
+// treatments along. A removed rule stays in its pool while a response of it is known. The
+// counts of unhealthy nodes, the gates and the storms are not shared.
+//
+// # Allowances
+//
+// An [Allowance] limits how many more treatments a rule may begin. Each first step takes
+// one slot from every allowance in the pool of the rule, or from the allowance of the rule
+// if it has no pool. Later steps, restored decisions and treatments that were found on
+// nodes take none. At zero nothing begins until the caller sets a new allowance;
+// treatments in progress continue. An abandoned decision returns nothing, because only
+// the component that counts knows what that means. An allowance may be set before its
+// rule. It survives changes of the rule and ends with it.
+//
+// # Storms
+//
+// A storm begins when a gate with a cooldown closes. The gate stays closed until its
+// limit has not been exceeded for the whole cooldown. The core checks this once per call,
+// after counting all changes of the call and before it begins treatments, and not before
+// Loaded. A restored storm continues from the time at which it calmed down. If it had not
+// calmed down, its cooldown starts at Loaded or later. The current definition of the rule
+// applies to a storm. A storm ends with its rule, when the cooldown is removed from the
+// rule, or after the cooldown, even if no node is unhealthy.
+//
+// # Responses
+//
+// A response is a taint or a ladder of treatments. Eligible nodes are served in the
+// order of the time since when they wait, the kind of the rule, the name of the rule and
+// the name of the node. A node has one treatment at a time across all rules. One
+// control-plane node at a time is in treatment across the cluster.
+//
+// A treatment does not begin while one of these holds. The plan gives the first as the
+// reason:
+//
+//  1. The rule is on hold.
+//  2. A veto protects the node.
+//  3. Another rule treats the node.
+//  4. Another control-plane node is in treatment.
+//  5. The gate is closed.
+//  6. The cap is full.
+//  7. The allowance is zero.
+//
+// A taint waits only for the cap of NoExecute. If the cap is full, or if the rule
+// excludes control-plane nodes, NoSchedule takes the place of NoExecute. If several taint
+// rules match a node, only the rules with the highest declared effect place their taint.
+//
+// A rule with a weaker effect than NoExecute takes no slots. If the rule had NoExecute
+// before, the slots of that time stay occupied. The slot of a NoExecute taint in the
+// facts becomes free when the taint is gone. The slot of a taint that the facts never
+// showed becomes free when the caller abandons it. For the second case the plan asks for
+// a release, beside the weaker taint. If the rule changes back to NoExecute before that,
+// the slots stay as they were.
+//
+// # Decided responses that have not begun
+//
+// A decided NoExecute taint begins when the facts show it. Until then it may begin only
+// while the rule is matched, eligible and not on hold. If it may not begin, the rule
+// keeps what is on the node, and the plan asks for a release. The caller then makes sure
+// that no write is in flight and abandons the decision. If the taint may begin again
+// before that, the decision stands. Taints on the node stay, with one exception. On a
+// control-plane node that the rule excludes, NoSchedule replaces NoExecute in any case,
+// and a decided NoExecute is called off.
+//
+// A decided step of a ladder also begins when the facts show it. Until then:
+//
+//   - The first step may begin only while the rule is matched, eligible and not on hold,
+//     no veto protects the node, and the gate is open.
+//   - A later step may begin only while the rule is matched and not on hold, and no veto
+//     protects the node.
+//
+// If a step may not begin, the plan wants the step that the facts show, if any. For a
+// first step it asks for a release. For a later step it only calls off that step
+// ([Plan.CallOff]), because the earlier steps stay. Once the caller abandons the step,
+// the step in the facts is the current step again, and the next step may be decided
+// again. If the step may begin before it is abandoned, the decision stands. A step that
+// the facts have shown and stop showing is over. If the step before it still exists, that
+// is the current step again.
+//
+// A decision that is abandoned with a retry delay waits for that delay, and its turn
+// counts from the end of the delay. A decision that is abandoned without a delay keeps
+// its turn and may be decided again at once. A released response always has a cause that
+// prevents a new decision, so a caller that abandons all releases comes to rest.
+//
+// # Recovery
+//
+// A treatment is removed when the node is healthy. If the rule has a [Recovery], a
+// treatment that the facts have shown stays until the node has been healthy for the whole
+// delay, or until a user confirms that the node is healthy. A confirmation ends either
+// wait, and has no effect on an unhealthy node. A later transition time with an unchanged
+// status means that the condition changed in between unnoticed; the wait starts again.
+//
+// While the rule is unclear, nothing ends, confirmed or not. The wait starts again when
+// the rule is clearly not matched. During the wait the treatment keeps its slot and takes
+// no next step.
+//
+// A rule that is changed or loaded after a restart continues the wait from what it knows,
+// or else from the time stored with the treatment. It counts from no earlier than the
+// last status change of each condition that it reads, and from no earlier than the last
+// time at which it knew the node to be unhealthy. If nothing is known or stored, the wait
+// begins. There is no wait for a node that the rule no longer selects, for a removed
+// rule, or on dry run.
+//
+// # Dry run
+//
+// A rule on dry run is evaluated and counted like any other rule, and decides nothing. It
+// takes no slot, wants no taint and no treatment, supersedes no rule and delays no rule.
+// For a node on which it is matched and eligible it reports what it would begin, without
+// regard to bounds and vetoes. Its existing and its decided responses are removed, even
+// while the rule is unclear and even if the rule is also on hold. They keep their slots
+// until they are gone, so that no bound is exceeded when the dry run ends.
+//
+// # Impact
+//
+// [Core.Impact] returns what a rule would find if it were new. The rule does not need to
+// be set. Nodes that have just begun to match count, even if the rule has a duration.
+// Nodes for which the rule is unclear do not count, even if the rule is set and knows more
+// about them. [Impact.Open] counts the nodes that could match once they report the
+// missing conditions. Impact needs no time and no rules, and changes nothing. Several goroutines may
+// call it at once, as long as no other method runs.
 package triage

@@ -2,56 +2,55 @@ package triage
 
 import "slices"
 
-// episode is what goes on between a rule and a node: it opens when a signal
-// begins to stand or a response is found, and closes when neither is left.
-// Healthy nodes have none.
+// episode is the state of a rule on a node. It opens when a condition begins to match or
+// when the facts show a response. It closes when neither is left. Healthy nodes have none.
 type episode struct {
-	node   *node
-	rule   *rule
-	clocks []clock
-	first  [2]clock // room for the clocks of most rules
+	node         *node
+	rule         *rule
+	clocks       []clock
+	inlineClocks [2]clock // storage for the clocks of most rules
 
-	verdict  verdict
-	sick     bool
-	eligible int64 // while the verdict is holds
-	decider  int   // the group that decides when
+	verdict       verdict
+	unhealthy     bool
+	eligible      int64 // valid while the verdict is holds
+	decidingGroup int   // the group that decides eligible
 
-	active    bool   // the response takes its place
-	present   bool   // the facts show a response
-	placed    bool   // the facts show one that takes a place
-	stands    Effect // strongest taint of the rule in the facts
-	step      int
-	seen      int // highest step that the facts showed when they last showed any, -1 for never
-	stepSince int64
-	failed    bool
-	notBefore int64
+	active         bool   // the response occupies a slot
+	present        bool   // the facts show a response
+	slotObserved   bool   // the facts show a response that occupies a slot
+	observedEffect Effect // strongest taint of the rule in the facts
+	step           int
+	observedStep   int // highest step in the facts when they last showed a step; -1 for never
+	stepSince      int64
+	failed         bool
+	notBefore      int64
 
-	terminates bool // the step that was decided is a termination
+	terminates bool // the decided step is a termination
 	deletes    bool // a treatment in the facts is going to delete the node
 	departure  *departure
 
-	recovering   bool  // selected and not sick, but the treatment is not gone
-	badUntil     int64 // when the rule last began to be clear that the node is well
-	healthySince int64 // since when that counts for a treatment which stays, 0 if it does not
+	recovering      bool  // selected and healthy, but the treatment still exists
+	notMatchedSince int64 // when the rule last changed to not matched
+	healthySince    int64 // when the recovery delay began; 0 if there is none
 
-	alarm, place ticket
+	timer, waiting queueItem
 }
 
-// clock tells since when a group has stood.
+// clock holds since when a group has matched.
 type clock struct {
 	start
 	group int
 }
 
-// start is when a clock began to run.
+// start is the start of a clock.
 type start struct {
 	since int64
-	// toldBy is the transition time from which a core that starts anew would find
-	// the same start, untold if it would find another.
-	toldBy int64
+	// derivableFrom is the transition time from which a restarted core would derive the same
+	// start. It is notDerivable if a restarted core would derive another start.
+	derivableFrom int64
 }
 
-const untold int64 = -1
+const notDerivable int64 = -1
 
 func (ep *episode) clock(group int) *clock {
 	if ep == nil {
@@ -69,8 +68,8 @@ func (ep *episode) stop(group int) {
 	ep.clocks = slices.DeleteFunc(ep.clocks, func(k clock) bool { return k.group == group })
 }
 
-// keepClocks carries the clocks over to a new definition, where it reads the
-// condition as the old one did.
+// keepClocks keeps the clocks of the conditions that the new definition matches as the old
+// one did.
 func (ep *episode) keepClocks(before, after []group) {
 	kept := ep.clocks[:0]
 	for _, k := range ep.clocks {
@@ -94,65 +93,64 @@ func (n *node) episode(r *rule) *episode {
 	return nil
 }
 
-// openEpisode returns the episode between a node and a rule, opening it if there
-// is none.
+// openEpisode returns the episode of a rule on a node, and creates it if necessary.
 func (c *Core) openEpisode(n *node, r *rule) *episode {
 	at, found := slices.BinarySearchFunc(n.episodes, r, func(ep *episode, r *rule) int { return compareRules(ep.rule, r) })
 	if found {
 		return n.episodes[at]
 	}
 	ep := c.newEpisode()
-	*ep = episode{node: n, rule: r, seen: -1, decider: -1}
-	ep.clocks = ep.first[:0]
-	ep.alarm.episode, ep.place.episode = ep, ep
+	*ep = episode{node: n, rule: r, observedStep: -1, decidingGroup: -1}
+	ep.clocks = ep.inlineClocks[:0]
+	ep.timer.episode, ep.waiting.episode = ep, ep
 	n.episodes = slices.Insert(n.episodes, at, ep)
 	r.episodes++
 	return ep
 }
 
-// newEpisode takes a used one if there is one: episodes come and go with every
-// flap of a condition.
+// newEpisode reuses a closed episode, because episodes open and close with every flap of a
+// condition.
 func (c *Core) newEpisode() *episode {
-	if last := len(c.closed) - 1; last >= 0 {
-		ep := c.closed[last]
-		c.closed = c.closed[:last]
+	if last := len(c.freeEpisodes) - 1; last >= 0 {
+		ep := c.freeEpisodes[last]
+		c.freeEpisodes = c.freeEpisodes[:last]
 		return ep
 	}
 	return &episode{}
 }
 
-// closeIfOver closes an episode of which nothing is left.
+// closeIfOver closes an episode without clocks and responses.
 func (c *Core) closeIfOver(ep *episode) {
-	if len(ep.clocks) > 0 || ep.sick || ep.active || ep.present {
+	if len(ep.clocks) > 0 || ep.unhealthy || ep.active || ep.present {
 		return
 	}
-	ep.alarm.leave()
-	ep.place.leave()
+	ep.timer.leave()
+	ep.waiting.leave()
 	ep.node.episodes = slices.DeleteFunc(ep.node.episodes, func(other *episode) bool { return other == ep })
 	if ep.rule.episodes--; ep.rule.gone {
-		c.retire(ep.rule)
+		c.dropIfUnused(ep.rule)
 	}
-	*ep = episode{} // it must not keep alive what it was about
-	if len(c.closed) < maxClosed {
-		c.closed = append(c.closed, ep)
+	*ep = episode{} // release its pointers
+	if len(c.freeEpisodes) < maxFreeEpisodes {
+		c.freeEpisodes = append(c.freeEpisodes, ep)
 	}
 }
 
-// maxClosed bounds how many episodes of a past storm are kept for the next.
-const maxClosed = 1024
+// maxFreeEpisodes limits how many closed episodes are kept after a storm.
+const maxFreeEpisodes = 1024
 
-func (c *Core) setSick(ep *episode, sick bool) {
-	if ep.sick == sick {
+func (c *Core) setUnhealthy(ep *episode, unhealthy bool) {
+	if ep.unhealthy == unhealthy {
 		return
 	}
-	ep.sick = sick
+	ep.unhealthy = unhealthy
 	by := -1
-	if sick {
+	if unhealthy {
 		by = 1
 	}
 	ep.rule.total.Sick += by
 	ep.rule.zone(ep.node.zone).Sick += by
-	c.touch(ep.rule)
+	c.markDirty(ep.rule)
 }
 
 func (c *Core) setRecovering(ep *episode, recovering bool) {
@@ -166,19 +164,19 @@ func (c *Core) setRecovering(ep *episode, recovering bool) {
 	}
 	ep.rule.total.Recovering += by
 	ep.rule.zone(ep.node.zone).Recovering += by
-	c.touch(ep.rule)
+	c.markDirty(ep.rule)
 }
 
-// tally counts a node in its zone, or takes it out.
-func (c *Core) tally(n *node, by int) {
+// countInZone adds a node to the counts of its zone, or removes it.
+func (c *Core) countInZone(n *node, by int) {
 	for _, r := range n.rules {
 		r.zone(n.zone).Selected += by
 	}
-	for _, r := range n.found.counted {
+	for _, r := range n.extra.countedBy {
 		r.zone(n.zone).Foreign += by
 	}
 	for _, ep := range n.episodes {
-		if ep.sick {
+		if ep.unhealthy {
 			ep.rule.zone(n.zone).Sick += by
 		}
 		if ep.active {

@@ -2,8 +2,8 @@ package triage
 
 import "cmp"
 
-// Plan says what a node should look like, as of the last time the core was told
-// of, and why. It changes nothing.
+// Plan returns the desired state of a node at the time of the last call, with reasons. It
+// changes nothing.
 func (c *Core) Plan(name string) (Plan, bool) {
 	n := c.nodes[name]
 	if n == nil {
@@ -51,7 +51,7 @@ func (p *Plan) add(r Reason) {
 	}
 }
 
-// explain adds what one rule has to say.
+// explain adds the finding of one rule to the plan.
 func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	c.remember(p, ep)
 	reason := Reason{Rule: ep.rule.spec.ID}
@@ -59,15 +59,15 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	switch {
 	case c.keepsWhileRecovering(ep):
 		reason = c.explainRecovery(p, ep)
-	case !ep.sick && stays:
-		reason.Code = c.whyTakenBack(ep)
+	case !ep.unhealthy && stays:
+		reason.Code = c.whyReleased(ep)
 		p.Release = append(p.Release, reason)
-	case !ep.sick && ep.verdict == unclear:
+	case !ep.unhealthy && ep.verdict == unclear:
 		c.whyUnclear(&reason, ep.node, ep.rule)
-	case !ep.sick:
+	case !ep.unhealthy:
 		reason.Code, reason.Of = Partial, len(ep.rule.groups)
 		for i := range ep.rule.groups {
-			if v, _, _ := c.judgeGroup(&ep.rule.groups[i], ep.node); v == holds {
+			if v, _, _ := c.evaluateGroup(&ep.rule.groups[i], ep.node); v == holds {
 				if reason.Have++; reason.Have == 1 {
 					c.nameSignal(&reason, ep, i)
 				}
@@ -83,9 +83,9 @@ func (c *Core) explain(p *Plan, ep *episode, strongest Effect, by RuleID) {
 	p.add(reason)
 }
 
-// remember adds the clocks that a core which starts anew could not tell from the
-// node's conditions, as far as that matters: to how long a group must have stood,
-// or to whether the node was sick before nobody knew any more.
+// remember adds the clocks that a restarted core could not derive from the conditions of the
+// node. It does so only where the start matters: for a duration, or to know whether a node
+// with an Unknown condition was unhealthy.
 func (c *Core) remember(p *Plan, ep *episode) {
 	if ep.rule.spec.DryRun {
 		return
@@ -95,8 +95,8 @@ func (c *Core) remember(p *Plan, ep *episode) {
 		if k == nil || g.fromCreation {
 			continue
 		}
-		v, _, row := c.judgeGroup(g, ep.node)
-		if v == unclear || g.waits && row != nil && row.transition != k.toldBy {
+		v, _, row := c.evaluateGroup(g, ep.node)
+		if v == unclear || g.hasDuration && row != nil && row.transition != k.derivableFrom {
 			p.Remember = append(p.Remember, Memory{
 				Rule: ep.rule.spec.ID, Condition: g.name, Since: instant(k.since), Transition: instant(row.transition),
 			})
@@ -104,7 +104,7 @@ func (c *Core) remember(p *Plan, ep *episode) {
 	}
 }
 
-func (c *Core) whyTakenBack(ep *episode) Code {
+func (c *Core) whyReleased(ep *episode) Code {
 	switch {
 	case ep.rule.gone:
 		return RuleGone
@@ -114,11 +114,11 @@ func (c *Core) whyTakenBack(ep *episode) Code {
 	return Recovered
 }
 
-// because begins a reason with the signal that decides.
-func (c *Core) because(ep *episode) Reason {
+// reasonOf returns a reason with the deciding condition.
+func (c *Core) reasonOf(ep *episode) Reason {
 	reason := Reason{Rule: ep.rule.spec.ID}
 	if ep.verdict == holds {
-		c.nameSignal(&reason, ep, ep.decider)
+		c.nameSignal(&reason, ep, ep.decidingGroup)
 		reason.Eligible = instant(ep.eligible)
 	}
 	return reason
@@ -131,19 +131,19 @@ func (c *Core) nameSignal(reason *Reason, ep *episode, group int) {
 }
 
 func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
-	reason := c.because(ep)
+	reason := c.reasonOf(ep)
 	if !ep.active {
 		c.whyNotYet(&reason, ep)
 		return reason
 	}
-	if ep.unseen() {
+	if ep.isUnobserved() {
 		if code := c.calledOff(ep); code != 0 {
 			return c.explainCalledOff(p, ep, reason, code)
 		}
 	}
 	reason.Code = Treating
 	ep.nameStep(&reason, ep.step)
-	if !ep.unseen() {
+	if !ep.isUnobserved() {
 		switch due, at := ep.due(c.now); {
 		case due && reason.Step == reason.Steps:
 			reason.Code = Exhausted
@@ -157,10 +157,10 @@ func (c *Core) explainTreatment(p *Plan, ep *episode) Reason {
 	return reason
 }
 
-// explainCalledOff says why a step that was decided and never seen does not begin
-// now. What the facts show stays.
+// explainCalledOff says why a decided, unobserved step does not begin now. The steps in the
+// facts stay.
 func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) Reason {
-	step, since, there := ep.shown()
+	step, since, there := ep.latestStep()
 	switch {
 	case ep.step == 0:
 		c.nameObstacle(&reason, ep, code)
@@ -178,31 +178,30 @@ func (c *Core) explainCalledOff(p *Plan, ep *episode, reason Reason, code Code) 
 	return reason
 }
 
-// explainRecovery says for how long the treatment stays on a node that is not sick
-// any more.
+// explainRecovery says how long the treatment stays on a healthy node.
 func (c *Core) explainRecovery(p *Plan, ep *episode) Reason {
 	reason := Reason{Rule: ep.rule.spec.ID}
-	step, since, _ := ep.shown()
+	step, since, _ := ep.latestStep()
 	if ep.verdict == unclear {
 		c.nameObstacle(&reason, ep, Unclear)
 	} else {
-		reason.Code, reason.Since, reason.Until = Recovering, instant(ep.healthySince), instant(ep.recovered())
+		reason.Code, reason.Since, reason.Until = Recovering, instant(ep.healthySince), instant(ep.recoveredAt())
 		ep.nameStep(&reason, step)
 	}
 	p.treat(ep, step, since, reason)
-	if ep.unseen() {
+	if ep.isUnobserved() {
 		p.CallOff = append(p.CallOff, reason)
 	}
 	return reason
 }
 
-// shown returns the step that the facts show.
-func (ep *episode) shown() (step int, since int64, there bool) {
-	latest := ep.latest()
+// latestStep returns the highest step in the facts.
+func (ep *episode) latestStep() (step int, since int64, there bool) {
+	latest := ep.latestTreatment()
 	if latest == nil {
 		return 0, 0, false
 	}
-	if step = ep.rule.fit(latest.Step); step == ep.step {
+	if step = ep.rule.clampStep(latest.Step); step == ep.step {
 		return step, ep.stepSince, true
 	}
 	return step, nanos(latest.Since), true
@@ -213,8 +212,7 @@ func (ep *episode) nameStep(reason *Reason, step int) {
 	reason.Step, reason.Steps, reason.Action = step+1, len(steps), steps[step].Action
 }
 
-// treat asks for a step. If several rules were found treating the node, the first
-// speaks.
+// treat sets the treatment of the plan. If several rules treat the node, the first one wins.
 func (p *Plan) treat(ep *episode, step int, since int64, reason Reason) {
 	if p.Treatment != nil {
 		return
@@ -226,8 +224,8 @@ func (p *Plan) treat(ep *episode, step int, since int64, reason Reason) {
 	}
 }
 
-// whyHeldBack says what the next step waits for. That nobody knows whether the node
-// is sick is told by the signal that is not named.
+// whyHeldBack says what prevents the next step. If the rule is unclear, the reason names no
+// condition instead.
 func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
 	switch c.heldBack(ep) {
 	case OnHold:
@@ -239,7 +237,7 @@ func (c *Core) whyHeldBack(reason *Reason, ep *episode) {
 	}
 }
 
-// whyNotYet says what a sick node's treatment waits for.
+// whyNotYet says what the treatment of an unhealthy node waits for.
 func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	switch {
 	case ep.verdict == unclear:
@@ -249,13 +247,13 @@ func (c *Core) whyNotYet(reason *Reason, ep *episode) {
 	case ep.notBefore > c.now:
 		reason.Code, reason.Until = Retrying, instant(ep.notBefore)
 	case !c.loaded:
-		reason.Code, reason.Other = OnHold, stillLoading
+		reason.Code, reason.Other = OnHold, nodesLoading
 	default:
 		c.nameObstacle(reason, ep, c.obstacle(ep))
 	}
 }
 
-// nameObstacle tells of what stands in the way who or how many it is, or until when.
+// nameObstacle adds the details of an obstacle: names, numbers or a time.
 func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	r := ep.rule
 	reason.Code = code
@@ -283,18 +281,17 @@ func (c *Core) nameObstacle(reason *Reason, ep *episode, code Code) {
 	case CoolingDown:
 		reason.Calm, reason.Until = instant(r.calmSince), instant(r.calmUntil())
 	case CapFull:
-		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.basis()), r.basis()
+		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.capBase()), r.capBase()
 		reason.Pool, reason.Departed = r.spec.Bound.Pool, r.departed()
 	case NotAllowed:
 		reason.Other = r.allowance.Words
 	}
 }
 
-// explainDryRun says what the rule would do once its time has come. Whatever of
-// it is on the node or on its way there is taken back, also while it is unclear
-// whether the node is sick.
+// explainDryRun says what the rule would do once it is eligible. An existing or decided
+// response is removed, even while the rule is unclear.
 func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
-	reason := c.because(ep)
+	reason := c.reasonOf(ep)
 	stays := ep.active || ep.present
 	switch {
 	case ep.verdict == holds && ep.eligible <= c.now:
@@ -311,13 +308,13 @@ func (c *Core) explainDryRun(p *Plan, ep *episode) Reason {
 		reason.Code, reason.Until = Pending, instant(ep.eligible)
 	}
 	if stays {
-		reason.Other = ep.rule.spec.ID.Kind.takenBack()
+		reason.Other = ep.rule.spec.ID.Kind.removalText()
 		p.Release = append(p.Release, reason)
 	}
 	return reason
 }
 
-// nameResponse names what the rule begins with on a node, bounds aside.
+// nameResponse names the first response of the rule, without regard to bounds.
 func (c *Core) nameResponse(reason *Reason, ep *episode) {
 	if steps := ep.rule.spec.Response.Ladder; ep.rule.treats() {
 		reason.Step, reason.Steps, reason.Action = 1, len(steps), steps[0].Action
@@ -325,48 +322,49 @@ func (c *Core) nameResponse(reason *Reason, ep *episode) {
 	}
 	taint := ep.rule.spec.Response.Taint
 	reason.Key, reason.Effect = taint.Key, taint.Effect
-	if ep.spared() {
+	if ep.excludesNoExecute() {
 		reason.Effect = NoSchedule
 	}
 }
 
 const (
-	calledOff        = "NoExecute is called off"
-	stillLoading     = "the nodes are still being loaded"
-	notIncluded      = "control-plane nodes are not included"
-	couldNotBePlaced = "it could not be placed"
-	couldNotBegin    = "it could not be carried out"
+	calledOff            = "NoExecute is called off"
+	nodesLoading         = "the nodes are still being loaded"
+	controlPlaneExcluded = "control-plane nodes are not included"
+	couldNotBePlaced     = "it could not be placed"
+	couldNotBegin        = "it could not be carried out"
 )
 
-// standing returns the effect of the taint that an episode wants on its node
-// before other rules are looked at, 0 for none.
-func (c *Core) standing(ep *episode) Effect {
-	if ep.rule.gone || ep.rule.treats() || ep.rule.spec.DryRun || !ep.sick {
+// wantedEffect returns the effect of the taint that an episode wants on its node, without
+// regard to other rules; 0 for none.
+func (c *Core) wantedEffect(ep *episode) Effect {
+	if ep.rule.gone || ep.rule.treats() || ep.rule.spec.DryRun || !ep.unhealthy {
 		return 0
 	}
 	taint := ep.rule.spec.Response.Taint
-	begins := c.begins(ep)
+	begins := c.mayBegin(ep)
 	switch {
-	case ep.spared() && (begins || ep.stands == NoExecute):
+	case ep.excludesNoExecute() && (begins || ep.observedEffect == NoExecute):
 		return NoSchedule
-	case !begins: // what stands stays, and what was decided only does not stand
-		return ep.stands
+	case !begins: // existing taints stay, and decided taints do not begin
+		return ep.observedEffect
 	case taint.Effect == NoExecute && !ep.active && !ep.rule.hasForeign(ep.node):
 		return NoSchedule
 	}
 	return taint.Effect
 }
 
-// begins says whether a sick episode's rule may put something new on the node.
-func (c *Core) begins(ep *episode) bool {
+// mayBegin says whether the rule of an unhealthy episode may place something new on the
+// node.
+func (c *Core) mayBegin(ep *episode) bool {
 	return ep.verdict == holds && ep.eligible <= c.now && ep.rule.spec.Hold == ""
 }
 
-// strongest returns the highest declared effect among the rules that want a
-// taint on the node, and the first rule that declares it.
+// strongest returns the highest declared effect among the rules that want a taint on the
+// node, and the first rule with that effect.
 func (c *Core) strongest(n *node) (effect Effect, by RuleID) {
 	for _, ep := range n.episodes {
-		if c.standing(ep) == 0 {
+		if c.wantedEffect(ep) == 0 {
 			continue
 		}
 		if declared := ep.rule.spec.Response.Taint.Effect; declared > effect {
@@ -377,12 +375,12 @@ func (c *Core) strongest(n *node) (effect Effect, by RuleID) {
 }
 
 func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) Reason {
-	reason := c.because(ep)
+	reason := c.reasonOf(ep)
 	taint := ep.rule.spec.Response.Taint
-	effect := c.standing(ep)
+	effect := c.wantedEffect(ep)
 	superseded := effect > 0 && taint.Effect < strongest
-	// A NoExecute that was decided, is not on the node, and is not to come there now.
-	off := ep.active && !ep.placed && effect < NoExecute && !superseded
+	// A NoExecute taint that was decided, is not on the node, and should not be placed now.
+	off := ep.active && !ep.slotObserved && effect < NoExecute && !superseded
 	switch {
 	case effect == 0:
 		switch {
@@ -405,15 +403,16 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 		return reason
 	}
 	reason.Code, reason.Key, reason.Effect = Tainted, taint.Key, effect
-	if effect == NoExecute && !ep.active { // which nothing but a foreign taint can bring about
+	if effect == NoExecute && !ep.active { // only a foreign taint leads here
 		reason.Foreign = 1
 		return reason
 	}
 	if ep.verdict == holds && ep.eligible > c.now {
 		reason.Until = instant(ep.eligible)
 	}
-	// Whether or not anything may begin, a node that is spared gets no more than this.
-	if instead := effect == NoSchedule && ep.spared(); instead || effect < taint.Effect && c.begins(ep) {
+	// An excluded control-plane node gets NoSchedule at most, whether or not the taint may
+	// begin.
+	if instead := effect == NoSchedule && ep.excludesNoExecute(); instead || effect < taint.Effect && c.mayBegin(ep) {
 		c.whyFellBack(&reason, ep)
 	}
 	if off {
@@ -428,24 +427,24 @@ func (c *Core) explainTaint(p *Plan, ep *episode, strongest Effect, by RuleID) R
 func (c *Core) whyFellBack(reason *Reason, ep *episode) {
 	reason.Code = FellBack
 	switch r := ep.rule; {
-	case ep.spared():
-		reason.Other = notIncluded
+	case ep.excludesNoExecute():
+		reason.Other = controlPlaneExcluded
 	case ep.notBefore > c.now:
 		reason.Other, reason.Until = couldNotBePlaced, instant(ep.notBefore)
 	case !c.loaded:
-		reason.Other = stillLoading
+		reason.Other = nodesLoading
 	case r.spec.Bound.Cap != nil:
 		reason.Have, reason.Limit, reason.Of = r.inTreatment(), r.spec.Bound.Cap.Of(r.total.Selected), r.total.Selected
 		reason.Foreign = r.total.Foreign
 	}
 }
 
-// whyUnclear makes it the reason that a condition keeps a rule from saying anything
-// about a node, of several the first. It returns false if the rule is clear.
+// whyUnclear makes the first Unknown condition the reason why the rule is unclear. It
+// returns false if the rule is not unclear.
 func (c *Core) whyUnclear(reason *Reason, n *node, r *rule) bool {
 	var holding, open int
 	for i := range r.groups {
-		switch v, _, row := c.judgeGroup(&r.groups[i], n); v {
+		switch v, _, row := c.evaluateGroup(&r.groups[i], n); v {
 		case holds:
 			holding++
 		case unclear:

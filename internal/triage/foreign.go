@@ -2,20 +2,20 @@ package triage
 
 import "slices"
 
-// hasForeign says whether the node has the NoExecute taint that the rule places, and
-// nothing proves that this system placed it. The rule then wants no other.
+// hasForeign says whether the node has a foreign NoExecute taint with the key of the rule.
+// The rule then places no taint.
 func (r *rule) hasForeign(n *node) bool {
-	if len(n.found.foreign) == 0 || r.gone || r.treats() {
+	if len(n.extra.foreign) == 0 || r.gone || r.treats() {
 		return false
 	}
 	taint := r.spec.Response.Taint
-	return taint.Effect == NoExecute && slices.Contains(n.found.foreign, taint.Key)
+	return taint.Effect == NoExecute && slices.Contains(n.extra.foreign, taint.Key)
 }
 
-// countForeign brings up to date under which rules the node counts because of a taint
-// that nothing proves to be ours. A node on which the rule has a response counts for that.
+// countForeign updates the rules that count the node because of a foreign taint. A rule with
+// a response on the node counts that response instead.
 func (c *Core) countForeign(n *node) {
-	if len(n.found.foreign) == 0 && len(n.found.counted) == 0 {
+	if len(n.extra.foreign) == 0 && len(n.extra.countedBy) == 0 {
 		return
 	}
 	var rules []*rule
@@ -27,17 +27,17 @@ func (c *Core) countForeign(n *node) {
 	count := func(r *rule, by int) {
 		r.total.Foreign += by
 		r.zone(n.zone).Foreign += by
-		c.touch(r)
+		c.markDirty(r)
 	}
-	for _, r := range n.found.counted {
+	for _, r := range n.extra.countedBy {
 		if !contains(rules, r) {
 			count(r, -1)
 		}
 	}
 	for _, r := range rules {
-		if !contains(n.found.counted, r) {
+		if !contains(n.extra.countedBy, r) {
 			count(r, +1)
 		}
 	}
-	n.found.counted = rules
+	n.extra.countedBy = rules
 }

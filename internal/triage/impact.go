@@ -6,39 +6,37 @@ import (
 	"strings"
 )
 
-// MostNamed is how many nodes an impact names.
+// MostNamed is how many nodes an [Impact] names.
 const MostNamed = 5
 
-// Impact is what a rule would find among the nodes that the core knows, were it
-// followed now.
+// Impact is what a rule would find among the known nodes if it were set now.
 type Impact struct {
-	Selected     int      // nodes that it selects
-	Matching     int      // those of them for which it holds now, however long
-	ControlPlane int      // the matching nodes of the control plane
-	First        []string // the first of the matching nodes by name, at most [MostNamed]
-	// Open are those for which it does not hold, and would hold if the conditions that
-	// they do not report, or report as Unknown, had the status that it asks for.
+	Selected     int      // nodes that the rule selects
+	Matching     int      // selected nodes that match now, whatever the durations
+	ControlPlane int      // matching control-plane nodes
+	First        []string // the first matching nodes by name, at most [MostNamed]
+	// Open counts the selected nodes that do not match, but would match if their missing and
+	// Unknown conditions had the right status.
 	Open int
 }
 
-// Impact holds a rule against every node, as if it were new. Where others are given,
-// a node for which one of them holds too does not count as matching: what is left is
-// what the rule would add to them. The rules need not be followed, and nothing
-// changes: who only asks leaves no trace, and several may ask at once. The error is
-// that of [Rule.Validate].
+// Impact evaluates a rule against every node as if the rule were new. A node that one of the
+// rules in beyond also matches does not count as matching. The rules do not need to be set.
+// Impact changes nothing and may be called concurrently with itself. The error is that of
+// [Rule.Validate].
 func (c *Core) Impact(spec Rule, beyond ...Rule) (Impact, error) {
-	asked, err := c.hypothesis(spec)
+	asked, err := c.compile(spec)
 	if err != nil {
 		return Impact{}, err
 	}
 	others := make([]*rule, len(beyond))
 	for i := range beyond {
-		if others[i], err = c.hypothesis(beyond[i]); err != nil {
+		if others[i], err = c.compile(beyond[i]); err != nil {
 			return Impact{}, err
 		}
 	}
 	var found Impact
-	for _, n := range c.everybody {
+	for _, n := range c.allNodes {
 		if !asked.selects(n) {
 			continue
 		}
@@ -55,16 +53,16 @@ func (c *Core) Impact(spec Rule, beyond ...Rule) (Impact, error) {
 	return found, nil
 }
 
-// Matching returns the names of all nodes that a rule selects and for which it holds
-// now, however long, in no order. Like [Core.Impact] it leaves no trace. The core must
-// not change while the names are taken.
+// Matching returns the names of all nodes that a rule selects and that match now, whatever
+// the durations, in no order. Like [Core.Impact] it changes nothing. The core must not
+// change during the iteration.
 func (c *Core) Matching(spec Rule) (iter.Seq[string], error) {
-	asked, err := c.hypothesis(spec)
+	asked, err := c.compile(spec)
 	if err != nil {
 		return nil, err
 	}
 	return func(yield func(string) bool) {
-		for _, n := range c.everybody {
+		for _, n := range c.allNodes {
 			if asked.selects(n) && c.matches(asked, n) && !yield(n.name) {
 				return
 			}
@@ -72,15 +70,15 @@ func (c *Core) Matching(spec Rule) (iter.Seq[string], error) {
 	}, nil
 }
 
-// hypothesis compiles a rule that nobody follows.
-func (c *Core) hypothesis(spec Rule) (*rule, error) {
+// compile compiles a rule that is not set.
+func (c *Core) compile(spec Rule) (*rule, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
 	return &rule{spec: spec, definition: define(spec, c.symbols.find)}, nil
 }
 
-// add counts a matching node. To name the first few costs less than to sort all.
+// add counts a matching node.
 func (i *Impact) add(n *node) {
 	i.Matching++
 	if n.controlPlane {
@@ -96,18 +94,18 @@ func (i *Impact) add(n *node) {
 	i.First = slices.Insert(i.First, at, n.name)
 }
 
-// matches says whether a rule that selects the node holds for it.
+// matches says whether a node that the rule selects matches it.
 func (c *Core) matches(r *rule, n *node) bool {
 	holding, open, _ := c.count(r, n)
 	return r.overall(holding, open) == holds
 }
 
-// count returns how many groups of a rule hold for a node, how many are unclear, and how
-// many do not hold because the node does not report their condition.
+// count returns the number of groups that match a node, that are unclear, and that do not
+// match because the node does not report the condition.
 func (c *Core) count(r *rule, n *node) (holding, open, missing int) {
 	for i := range r.groups {
 		g := &r.groups[i]
-		switch v, _, row := c.judgeGroup(g, n); {
+		switch v, _, row := c.evaluateGroup(g, n); {
 		case v == holds:
 			holding++
 		case v == unclear:
@@ -119,8 +117,8 @@ func (c *Core) count(r *rule, n *node) (holding, open, missing int) {
 	return holding, open, missing
 }
 
-// Reported returns the types of all conditions that some node has, sorted, and never
-// nil. Several may ask at once.
+// Reported returns the types of all conditions that nodes report, sorted and never nil. It
+// may be called concurrently with itself.
 func (c *Core) Reported() []string {
 	types := make([]string, 0, len(c.reported))
 	for kind := range c.reported {
@@ -130,7 +128,7 @@ func (c *Core) Reported() []string {
 	return types
 }
 
-// Reports returns how many conditions of a type nodes report.
+// Reports returns how many nodes report a condition type.
 func (c *Core) Reports(conditionType string) int {
 	kind, known := c.symbols.ids[conditionType]
 	if !known {

@@ -6,20 +6,18 @@ import (
 	"time"
 )
 
-// Limit is a number of nodes, given as a count or as a share of the selected
-// nodes.
+// Limit is a number or a percentage of nodes.
 type Limit struct {
 	Number  int
 	Percent bool
-	// RoundUp rounds a share up to whole nodes. Otherwise it is rounded down,
-	// but to no less than one, so that a small pool is not locked for ever; a
-	// share of 0% is none.
+	// RoundUp rounds a percentage up to whole nodes. Otherwise it is rounded down, but to at
+	// least one unless it is 0%. So a small pool is not blocked for ever.
 	RoundUp bool
-	// Healthy turns the limit round: at least so many must be healthy.
+	// Healthy makes the limit a minimum of healthy nodes.
 	Healthy bool
 }
 
-// ParseLimit reads "3" or "49%".
+// ParseLimit parses a number such as "3" or a percentage such as "49%".
 func ParseLimit(s string) (Limit, error) {
 	digits, percent := strings.CutSuffix(s, "%")
 	bad := func(problem string) (Limit, error) {
@@ -46,11 +44,10 @@ func (l Limit) String() string {
 	return s
 }
 
-// isAll says that nothing is limited, however many there are.
+// isAll says that the limit is 100%.
 func (l Limit) isAll() bool { return l.Percent && l.Number == 100 && !l.Healthy }
 
-// Of says how many of so many selected nodes the limit allows to be sick or in
-// treatment.
+// Of returns how many of the selected nodes may be unhealthy or in treatment.
 func (l Limit) Of(selected int) int {
 	n := l.Number
 	if l.Percent {
@@ -82,7 +79,7 @@ func (l *Limit) validate() error {
 	return nil
 }
 
-// ParseDuration reads a duration that is not negative, such as 300s or 1h30m.
+// ParseDuration parses a duration that is not negative, such as 300s or 1h30m.
 func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {

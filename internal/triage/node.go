@@ -6,70 +6,68 @@ import (
 	"time"
 )
 
-// AgentSilent is the reason of an Unknown that only says that the node's agent
-// has stopped reporting. It matches no signal that does not ask for it: a broken
-// DaemonSet must not empty a cluster.
+// AgentSilent is the reason of an Unknown status that means only that the agent of the node
+// stopped reporting. It matches only signals with [Signal.EvenSilent], so that a broken
+// DaemonSet does not empty a cluster.
 const AgentSilent = "AgentSilent"
 
-// Ready is the condition that tells when a replacement has arrived.
+// Ready is the condition that shows that a replacement is ready.
 const Ready = "Ready"
 
-// StartupTaints is a condition that no node reports: the caller tells it as True, and
-// with it [Node.Starting], while the taints are on the node that are to go before it
-// is ready for work.
+// StartupTaints is a condition that nodes do not report. The caller adds it as True, and
+// sets [Node.Starting], while the node has startup taints.
 const StartupTaints = "StartupTaints"
 
-// Node is what is known of one node. The core copies what it needs.
+// Node is the known state of one node. The core copies what it needs.
 type Node struct {
 	Name string
-	UID  string // another UID under the same name is another node
+	UID  string // a different UID under the same name is a different node
 	Zone string
 
 	Labels  map[string]string
 	Created time.Time
 
 	ControlPlane bool
-	// Initialized says that the node once was ready for work. It is remembered
-	// for as long as the node exists, and so is a Ready that the core has seen while
-	// the node was not starting.
+	// Initialized says that the node was ready for work at some time. The core remembers it
+	// while the node exists, and also sets it when it sees the node Ready and not starting.
 	Initialized bool
-	// Starting says that the node is not ready for work yet, Ready or not, because its
-	// startup taints are still there.
+	// Starting says that the node has startup taints. It is not ready for work, even if it
+	// is Ready.
 	Starting bool
 
 	Conditions []Condition
 	Vetoes     []Veto
 
-	// Confirmed says that somebody vouches for the node's health: a treatment need
-	// not stay on it any longer once it is not sick.
+	// Confirmed says that a user has confirmed that the node is healthy. Once the node is
+	// healthy, its treatment may end without a delay.
 	Confirmed bool
 
-	// Taints and Treatments are the responses found on the node that this
-	// system put there, each under the rule that decided it.
+	// Taints and Treatments are the responses of Autohealer on the node, each with the rule
+	// that decided it.
 	Taints     []Taint
 	Treatments []Treatment
 
-	// Foreign are the keys of the NoExecute taints on the node that are not among
-	// Taints: another component placed them, or nothing proves that this system did.
-	// The caller never removes them.
+	// Foreign are the keys of NoExecute taints on the node that are not in Taints. Another
+	// component placed them, or Autohealer cannot prove that it did. The caller never
+	// removes them.
 	Foreign []string
 
-	// Memories is what an earlier plan asked to remember.
+	// Memories are the memories that an earlier plan asked to store.
 	Memories []Memory
 }
 
-// Condition is one row of a node's conditions.
+// Condition is a condition of a node.
 type Condition struct {
 	Type       string
 	Status     Status
 	Reason     string
-	Transition time.Time // when the reporter says that the status changed
+	Transition time.Time // last transition time as reported
 }
 
 // Status is the status of a condition.
 type Status uint8
 
-// The statuses of a condition. Missing means that the node has no such row.
+// The statuses of a condition. Missing means that the node does not report the condition.
 const (
 	Missing Status = iota
 	True
@@ -86,7 +84,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("Status(%d)", uint8(s))
 }
 
-// ParseStatus reads a status in any letter case.
+// ParseStatus parses a status in any letter case.
 func ParseStatus(s string) (Status, error) {
 	for status, name := range statusNames {
 		if strings.EqualFold(s, name) {
@@ -96,38 +94,38 @@ func ParseStatus(s string) (Status, error) {
 	return Missing, &FieldError{Field: "status", Value: s, Problem: "want True, False, Unknown or Missing"}
 }
 
-// Taint is a taint of ours on a node.
+// Taint is a taint that Autohealer placed on a node.
 type Taint struct {
 	Rule   RuleID
 	Key    string
 	Effect Effect
 }
 
-// Treatment is a remediation object, reboot, drain or termination of ours that
-// is under way.
+// Treatment is a remediation object, reboot, drain or termination of Autohealer that is in
+// progress.
 type Treatment struct {
 	Rule  RuleID
-	Step  int // index in the rule's ladder
+	Step  int // index in the ladder of the rule
 	Since time.Time
-	// Failed says that whoever carries it out has given up.
+	// Failed says that the remediator has given up.
 	Failed bool
-	// Deletes says that whoever carries it out is going to delete the node for good.
+	// Deletes says that the remediator is going to delete the node for good.
 	Deletes bool
-	// HealthySince is what an earlier plan asked to note with it, zero for nothing.
+	// HealthySince is the time that an earlier plan asked to store with the treatment; zero
+	// if none.
 	HealthySince time.Time
 }
 
-// Veto is somebody's word that a node must not be treated: an annotation, a
-// maintenance lease, a deletion that is already under way. Taints do not ask.
+// Veto protects a node from treatment, for example because of an annotation, a maintenance
+// lease or a deletion in progress. Taints ignore it.
 type Veto struct {
-	Kind   Kind // the kind of rule it is meant for; zero means all
+	Kind   Kind // the kind of rule that it applies to; zero means all
 	Reason string
 }
 
-// Memory is the start of a clock that the node's own stamps do not tell. It
-// holds only while the condition has the transition time that it had when the
-// memory was written: a node that has recovered and fallen sick again since then
-// is met with its new stamp.
+// Memory is the start of a clock that cannot be derived from the conditions of the node. It
+// is valid only while the condition has this transition time. A node that recovered and
+// failed again has a new transition time.
 type Memory struct {
 	Rule       RuleID
 	Condition  string

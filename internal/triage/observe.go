@@ -5,74 +5,72 @@ import (
 	"time"
 )
 
-// node is what the core keeps of a node.
+// node is the state of a node in the core.
 type node struct {
 	name, uid string
-	place     int // in the list of everybody
+	index     int // in Core.allNodes
 	zone      symbol
 	created   int64
 
-	controlPlane bool
-	initialized  bool
-	starting     bool
-	confirmed    bool
-	wasReady     bool
-	standsIn     bool // for one that has gone
-	isWoken      bool
-	forgotten    bool
+	controlPlane  bool
+	initialized   bool
+	starting      bool
+	confirmed     bool
+	wasReady      bool
+	isReplacement bool // it replaces a deleted node
+	isWoken       bool
+	forgotten     bool
 
 	labels     []label
 	conditions []condition
-	unknowns   int // conditions that are Unknown
-	found      *found
-	rules      []*rule    // that select the node, in their order
-	episodes   []*episode // in the order of their rules
-	treating   int        // episodes that have a treatment under way
+	unknowns   int // number of Unknown conditions
+	extra      *extraFacts
+	rules      []*rule    // rules that select the node, sorted
+	episodes   []*episode // sorted by rule
+	treating   int        // episodes with a treatment in progress
 
-	// Room for what most nodes have, beside what is looked at with it: in a
-	// large cluster the way to a node's memory costs more than what is done
-	// there.
-	roomForLabels     [24]label
-	roomForConditions [16]condition
-	roomForRules      [12]*rule
+	// Storage for the labels, conditions and rules of most nodes, next to the other fields.
+	// In a large cluster a cache miss costs more than the evaluation itself.
+	inlineLabels     [24]label
+	inlineConditions [16]condition
+	inlineRules      [12]*rule
 }
 
-// found is what only few nodes have.
-type found struct {
+// extraFacts are facts that only few nodes have.
+type extraFacts struct {
 	taints     []Taint
 	treatments []Treatment
 	vetoes     []Veto
 	memories   []Memory
 	foreign    []string
-	counted    []*rule // whose cap counts the node because of a foreign taint
+	countedBy  []*rule // rules whose cap counts the node because of a foreign taint
 }
 
-var nothingFound = &found{}
+var noExtraFacts = &extraFacts{}
 
-// condition is a row of a node's conditions with what the core itself saw of it.
+// condition is a condition of a node, with what the core observed about it.
 type condition struct {
-	kind, reason symbol
-	status       Status
-	current      bool // the transition time is of what this observation brought
-	tells        bool // the transition time tells when the status changed
-	restamped    bool // this observation brought a later transition time and the same status
-	transition   int64
-	changed      int64 // since when the status is what it is
+	kind, reason         symbol
+	status               Status
+	transitionIsNew      bool // the transition time belongs to the change in this observation
+	transitionIsAccurate bool // the transition time is when the status changed
+	transitionMoved      bool // this observation has a later transition time and the same status
+	transition           int64
+	statusSince          int64 // when the condition got its status
 }
 
-// stampGrain is how young a transition time is that may be of the latest change
-// although it did not move with it: it is written in whole seconds, and news of it
-// takes a moment.
-const stampGrain = 2 * time.Second
+// transitionPrecision is the age up to which an unchanged transition time can still belong
+// to the latest change. Transition times have whole seconds, and a watch has some delay.
+const transitionPrecision = 2 * time.Second
 
-// clockDrift is how far a transition time may be from when the change was seen and
-// still tell it: news takes a while, and clocks differ. One that is further away
-// would have a core that starts anew count from a time that nobody here has seen.
-const clockDrift = time.Minute
+// maxClockDrift is the largest accepted difference between a transition time and the time at
+// which the core saw the change. Watches have delays, and clocks differ. A restarted core
+// would derive a wrong start from a larger difference.
+const maxClockDrift = time.Minute
 
-// Observe takes in all that is known of some nodes now.
+// Observe sets all facts of some nodes.
 func (c *Core) Observe(now time.Time, nodes ...Node) {
-	c.pass(now)
+	c.advanceTo(now)
 	for i := range nodes {
 		c.observe(&nodes[i])
 	}
@@ -87,17 +85,17 @@ func (c *Core) observe(facts *Node) {
 	}
 	isNew := n == nil
 	if isNew {
-		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), found: nothingFound}
-		n.labels, n.conditions, n.rules = n.roomForLabels[:0], n.roomForConditions[:0], n.roomForRules[:0]
+		n = &node{name: facts.Name, uid: facts.UID, created: nanos(facts.Created), extra: noExtraFacts}
+		n.labels, n.conditions, n.rules = n.inlineLabels[:0], n.inlineConditions[:0], n.inlineRules[:0]
 		if n.created == 0 {
 			n.created = c.now
 		}
-		n.zone = c.symbols.hold(facts.Zone)
-		n.place = len(c.everybody)
-		c.nodes[n.name], c.everybody = n, append(c.everybody, n)
+		n.zone = c.symbols.acquire(facts.Zone)
+		n.index = len(c.allNodes)
+		c.nodes[n.name], c.allNodes = n, append(c.allNodes, n)
 	}
 	concerns := c.updateConditions(n, facts.Conditions, isNew)
-	found, moved := c.updateFound(n, facts), c.updatePosition(n, facts)
+	found, moved := c.updateExtraFacts(n, facts), c.updatePosition(n, facts)
 	if found || moved {
 		concerns = everyCondition
 	}
@@ -110,82 +108,81 @@ func (c *Core) observe(facts *Node) {
 		concerns = everyCondition
 		known = c.reselect(n)
 	}
-	c.takeUp(n)
+	c.syncResponses(n)
 	c.countForeign(n)
 	for _, r := range n.rules {
 		if r.reads&concerns != 0 {
-			c.judge(n, r, true, !contains(known, r))
+			c.evaluate(n, r, true, !contains(known, r))
 		}
 	}
-	for i := len(n.episodes) - 1; i >= 0; i-- { // from the end: judging may close one
+	for i := len(n.episodes) - 1; i >= 0; i-- { // from the end, because evaluate may close an episode
 		if r := n.episodes[i].rule; !n.selectedBy(r) {
-			c.judge(n, r, false, false)
+			c.evaluate(n, r, false, false)
 		}
 	}
 	for i := range n.conditions {
-		n.conditions[i].current, n.conditions[i].restamped = false, false
+		n.conditions[i].transitionIsNew, n.conditions[i].transitionMoved = false, false
 	}
 	if !n.wasReady && c.isReady(n) {
 		n.wasReady = true
-		if c.loaded { // one that was ready before has been counted before
+		if c.loaded { // the previous process counted nodes that were ready before
 			c.countReplacement(n)
 		}
 	}
 	c.wake(n)
 }
 
-// conditionMask tells apart which conditions changed, so that a rule that reads
-// none of them need not be asked. Two conditions may share a bit, which costs a
-// question and no more.
+// conditionMask is a set of changed conditions. Rules that read none of them need no
+// evaluation. Two conditions may share a bit; that costs only an extra evaluation.
 type conditionMask uint64
 
 const everyCondition = ^conditionMask(0)
 
 func maskOf(kind symbol) conditionMask { return 1 << (kind % 64) }
 
-// updateConditions brings the rows up to date and returns which of them changed
-// in a way that a rule could notice.
+// updateConditions updates the conditions and returns those with a change that rules can
+// notice.
 func (c *Core) updateConditions(n *node, rows []Condition, isNew bool) (changed conditionMask) {
 	if len(rows) != len(n.conditions) {
 		c.replaceConditions(n, rows)
 		changed = everyCondition
 	}
 	for i := range rows {
-		row, told := &n.conditions[i], &rows[i]
-		if c.symbols.name(row.kind) != told.Type {
-			c.replaceConditions(n, rows) // what was compared so far is kept as it is now
+		row, reported := &n.conditions[i], &rows[i]
+		if c.symbols.name(row.kind) != reported.Type {
+			c.replaceConditions(n, rows) // keeps the comparisons so far
 			changed = everyCondition
 			row = &n.conditions[i]
 		}
-		transition := nanos(told.Transition)
-		sameReason := c.symbols.name(row.reason) == told.Reason
-		if row.status == told.Status && row.transition == transition && sameReason {
+		transition := nanos(reported.Transition)
+		sameReason := c.symbols.name(row.reason) == reported.Reason
+		if row.status == reported.Status && row.transition == transition && sameReason {
 			continue
 		}
 		changed |= maskOf(row.kind)
-		row.restamped = row.status == told.Status && transition > row.transition
-		row.current = (transition > row.transition || later(transition, stampGrain) > c.now) &&
-			(isNew || later(transition, clockDrift) >= c.now && later(c.now, clockDrift) >= transition)
-		if row.status != told.Status {
-			row.changed, row.tells = c.now, row.current
+		row.transitionMoved = row.status == reported.Status && transition > row.transition
+		row.transitionIsNew = (transition > row.transition || later(transition, transitionPrecision) > c.now) &&
+			(isNew || later(transition, maxClockDrift) >= c.now && later(c.now, maxClockDrift) >= transition)
+		if row.status != reported.Status {
+			row.statusSince, row.transitionIsAccurate = c.now, row.transitionIsNew
 			if isNew && transition != 0 {
-				row.changed = min(transition, c.now)
+				row.statusSince = min(transition, c.now)
 			}
-			n.unknowns += isUnknown(told.Status) - isUnknown(row.status)
+			n.unknowns += isUnknown(reported.Status) - isUnknown(row.status)
 		} else if row.transition != transition {
-			row.tells = false
+			row.transitionIsAccurate = false
 		}
-		row.status, row.transition = told.Status, transition
+		row.status, row.transition = reported.Status, transition
 		if !sameReason {
-			c.symbols.drop(row.reason)
-			row.reason = c.symbols.hold(told.Reason)
+			c.symbols.release(row.reason)
+			row.reason = c.symbols.acquire(reported.Reason)
 		}
 	}
 	return changed
 }
 
-// replaceConditions makes a place for every row that is told, in its order, with
-// what is known of it: rows came, went or changed places, which is rare.
+// replaceConditions rebuilds the conditions in the new order and keeps what is known about
+// each. Conditions are rarely added, removed or reordered.
 func (c *Core) replaceConditions(n *node, rows []Condition) {
 	old := slices.Clone(n.conditions)
 	n.conditions, n.unknowns = slices.Grow(n.conditions[:0], len(rows))[:len(rows)], 0
@@ -194,12 +191,12 @@ func (c *Core) replaceConditions(n *node, rows []Condition) {
 		at := slices.IndexFunc(old, func(o condition) bool { return c.symbols.name(o.kind) == rows[i].Type })
 		if at >= 0 {
 			n.conditions[i] = old[at]
-			n.conditions[i].reason = c.symbols.hold(c.symbols.name(old[at].reason))
+			n.conditions[i].reason = c.symbols.acquire(c.symbols.name(old[at].reason))
 			n.unknowns += isUnknown(old[at].status)
 		} else {
-			n.conditions[i].reason = c.symbols.hold("")
+			n.conditions[i].reason = c.symbols.acquire("")
 		}
-		n.conditions[i].kind = c.symbols.hold(rows[i].Type)
+		n.conditions[i].kind = c.symbols.acquire(rows[i].Type)
 		c.reported[n.conditions[i].kind]++
 	}
 	for i := range old {
@@ -207,13 +204,13 @@ func (c *Core) replaceConditions(n *node, rows []Condition) {
 	}
 }
 
-// dropRow forgets what a row was known by.
+// dropRow releases the symbols of a condition.
 func (c *Core) dropRow(row *condition) {
 	if c.reported[row.kind]--; c.reported[row.kind] == 0 {
 		delete(c.reported, row.kind)
 	}
-	c.symbols.drop(row.kind)
-	c.symbols.drop(row.reason)
+	c.symbols.release(row.kind)
+	c.symbols.release(row.reason)
 }
 
 func isUnknown(s Status) int {
@@ -223,24 +220,24 @@ func isUnknown(s Status) int {
 	return 0
 }
 
-func (c *Core) updateFound(n *node, facts *Node) (changed bool) {
-	f := n.found
+func (c *Core) updateExtraFacts(n *node, facts *Node) (changed bool) {
+	f := n.extra
 	if slices.Equal(f.taints, facts.Taints) && slices.Equal(f.treatments, facts.Treatments) &&
 		slices.Equal(f.vetoes, facts.Vetoes) && slices.Equal(f.memories, facts.Memories) && slices.Equal(f.foreign, facts.Foreign) {
 		return false
 	}
-	n.found = &found{
+	n.extra = &extraFacts{
 		taints:     slices.Clone(facts.Taints),
 		treatments: slices.Clone(facts.Treatments),
 		vetoes:     slices.Clone(facts.Vetoes),
 		memories:   slices.Clone(facts.Memories),
 		foreign:    slices.Clone(facts.Foreign),
-		counted:    f.counted,
+		countedBy:  f.countedBy,
 	}
 	return true
 }
 
-// updatePosition takes over where in the cluster the node stands.
+// updatePosition updates the zone, the role and the readiness of the node.
 func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 	if n.starting != facts.Starting {
 		n.starting = facts.Starting
@@ -255,10 +252,10 @@ func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 		changed = true
 	}
 	if c.symbols.name(n.zone) != facts.Zone {
-		c.tally(n, -1)
-		c.symbols.drop(n.zone)
-		n.zone = c.symbols.hold(facts.Zone)
-		c.tally(n, +1)
+		c.countInZone(n, -1)
+		c.symbols.release(n.zone)
+		n.zone = c.symbols.acquire(facts.Zone)
+		c.countInZone(n, +1)
 		changed = true
 	}
 	if n.controlPlane != facts.ControlPlane {
@@ -267,16 +264,16 @@ func (c *Core) updatePosition(n *node, facts *Node) (changed bool) {
 		}
 		n.controlPlane = facts.ControlPlane
 		if n.treating > 0 && n.controlPlane {
-			c.controlPlane.hold(n.name)
+			c.controlPlane.acquire(n.name)
 		}
 		changed = true
 	}
 	return changed
 }
 
-// Forget tells that a node no longer exists.
+// Forget reports that a node is deleted.
 func (c *Core) Forget(now time.Time, name string) {
-	c.pass(now)
+	c.advanceTo(now)
 	if n := c.nodes[name]; n != nil {
 		c.forget(n)
 	}
@@ -290,34 +287,34 @@ func (c *Core) forget(n *node) {
 	c.countForeign(n)
 	for len(n.episodes) > 0 {
 		ep := n.episodes[len(n.episodes)-1]
-		c.setSick(ep, false)
+		c.setUnhealthy(ep, false)
 		if ep.active {
-			vacancy := ep.departure
+			departure := ep.departure
 			ep.departure = nil
 			c.deactivate(ep)
-			if vacancy != nil {
-				c.depart(vacancy, c.now)
+			if departure != nil {
+				c.awaitReplacement(departure, c.now)
 			}
 		}
 		ep.clocks, ep.present = ep.clocks[:0], false
-		c.consider(ep)
+		c.schedule(ep)
 		c.closeIfOver(ep)
 	}
 	for _, l := range n.labels {
-		c.symbols.drop(l.key)
-		c.symbols.drop(l.value)
+		c.symbols.release(l.key)
+		c.symbols.release(l.value)
 	}
 	for i := range n.conditions {
 		c.dropRow(&n.conditions[i])
 	}
-	c.symbols.drop(n.zone)
+	c.symbols.release(n.zone)
 	n.forgotten = true
 	delete(c.nodes, n.name)
-	last := len(c.everybody) - 1
-	c.everybody[n.place] = c.everybody[last]
-	c.everybody[n.place].place = n.place
-	c.everybody[last] = nil
-	c.everybody = c.everybody[:last]
+	last := len(c.allNodes) - 1
+	c.allNodes[n.index] = c.allNodes[last]
+	c.allNodes[n.index].index = n.index
+	c.allNodes[last] = nil
+	c.allNodes = c.allNodes[:last]
 }
 
 // isReady says whether the node is ready for work.

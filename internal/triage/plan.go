@@ -2,63 +2,62 @@ package triage
 
 import "time"
 
-// Plan is what one node should look like, and why.
+// Plan is the desired state of one node, with reasons.
 type Plan struct {
 	Node string
 	UID  string
 
-	// Reason is the most telling of the findings, or says that there is nothing
-	// to find. It is never empty.
+	// Reason is the most important of Findings. Without findings it is Healthy or
+	// NotSelected.
 	Reason Reason
 
-	// Taints are the taints that this system wants on the node: exactly these,
-	// in the order of their rules. Any other of its own is to go.
+	// Taints are exactly the taints of Autohealer that should be on the node, sorted by
+	// rule. The caller removes its other taints.
 	Taints []PlannedTaint
-	// Treatment is the step that is to be under way, nil for none. Earlier steps
-	// of the same rule stay as they are.
+	// Treatment is the step that should be in progress; nil for none. Earlier steps of the
+	// same rule stay.
 	Treatment *PlannedTreatment
-	// Release lists the rules whose response is to be taken back entirely, and
-	// those that want less now than the NoExecute that was decided and has not
-	// been seen: of these only the NoExecute is called off, and what Taints lists
-	// of them, if anything, is to be there. Their code is that of the finding. The
-	// caller sees to it that nothing of it can still arrive, and calls Abandon.
+	// Release lists the rules whose response should be removed. It also lists rules that now
+	// want less than a NoExecute taint that was decided and never observed. For these only
+	// the NoExecute taint is called off, and the taints of the rule in Taints should be on
+	// the node. Each reason has the code of the finding. The caller makes sure that no write
+	// is in flight, and calls [Core.Abandon].
 	Release []Reason
-	// CallOff lists the rules whose latest step was decided, has not been seen, and
-	// is not to begin now. Only that step is called off: the earlier ones stay, and
-	// Treatment names the last of them. The caller sees to it that the step cannot
-	// arrive any more, and calls Abandon.
+	// CallOff lists the rules whose latest step was decided, was never observed, and should
+	// not begin now. Only that step is called off. The earlier steps stay, and Treatment
+	// names the last of them. The caller makes sure that the step is not in flight, and
+	// calls [Core.Abandon].
 	CallOff []Reason
 
-	// Findings has one reason for each rule that has something to say about the
-	// node, in the order of the rules.
+	// Findings has a reason for each rule that is relevant to the node, sorted by rule.
 	Findings []Reason
 
-	// Remember is what must outlive the core: exactly these memories.
+	// Remember are exactly the memories that the caller should store.
 	Remember []Memory
 
-	// Initialized says that the node has been ready for work at some time: whoever
-	// wants that to outlive the core keeps it, and gives it back as [Node.Initialized].
+	// Initialized says that the node was ready for work at some time. A caller that needs
+	// this after a restart stores it and supplies it as [Node.Initialized].
 	Initialized bool
 
-	// Next is when the plan changes if nothing else does; zero for never.
+	// Next is when the plan changes by time alone; zero for never.
 	Next time.Time
 }
 
-// PlannedTaint is a taint to have.
+// PlannedTaint is a taint that should be on the node.
 type PlannedTaint struct {
 	Taint
 	Reason Reason
 }
 
-// PlannedTreatment is a step to be under way.
+// PlannedTreatment is a step that should be in progress.
 type PlannedTreatment struct {
 	Rule   RuleID
 	Step   int
 	Action Action
 	Ref    string
-	Since  time.Time // when it was decided, or began if the facts tell
-	// HealthySince is to be noted with the treatment, in place of any earlier note;
-	// zero for no note.
+	Since  time.Time // start of the step in the facts, else the time of the decision
+	// HealthySince is the time to store with the treatment in place of any earlier time.
+	// Zero means to store none.
 	HealthySince time.Time
 	Reason       Reason
 }

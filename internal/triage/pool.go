@@ -5,35 +5,34 @@ import (
 	"time"
 )
 
-// Allowance is somebody's word on how many more treatments may be begun: a
-// disruption budget, for instance, that is counted elsewhere.
+// Allowance is a limit from another component, for example a disruption budget, on how many
+// more treatments may begin.
 type Allowance struct {
-	Places int    // how many more, none if it is not above zero
-	Words  string // why no more, for who has to wait
+	Places int    // how many more; zero or less means none
+	Words  string // why no more may begin
 }
 
-// Allow tells how many more treatments a rule may begin until told otherwise; nil
-// lets its bounds alone decide. Every treatment that is begun takes one place from
-// the allowances of all rules that share the pool, whoever begins it, and nothing
-// gives one back but the next word. It may be told before the rule is, outlives
-// every change of the rule, and ends with it. Taints do not ask.
+// Allow sets how many more treatments a rule may begin, until the next call; nil removes the
+// limit. Each new treatment takes one from the allowances of all rules in the pool. Only the
+// next call gives one back. Allow may be called before the rule is set. The allowance
+// survives changes of the rule and ends with it. Taints ignore it.
 func (c *Core) Allow(now time.Time, id RuleID, a *Allowance) {
-	c.pass(now)
+	c.advanceTo(now)
 	r := c.ruleOf(id)
 	r.allowance = copied(a)
-	c.touch(r)
-	c.retire(r)
+	c.markDirty(r)
+	c.dropIfUnused(r)
 	c.decide()
 }
 
-// pool is the rules that share their caps. What a rule has under way counts for as
-// long as it is there, also when the rule is gone.
+// pool is a group of rules that share their caps. The treatments of a removed rule count
+// while they exist.
 type pool struct {
 	name    string
 	members []*rule
 }
 
-// poolName names the pool that a rule is in, also when the rule is gone.
+// poolName returns the pool of a rule, even if the rule is removed.
 func (r *rule) poolName() string {
 	if r.pool == nil {
 		return ""
@@ -41,10 +40,9 @@ func (r *rule) poolName() string {
 	return r.pool.name
 }
 
-// join puts a rule into the pool that it names, and takes it out of the one it was
-// in. It brings along what it has under way, so that there is less room in the one
-// and more in the other.
-func (c *Core) join(r *rule, name string) {
+// joinPool moves a rule to a pool, together with its treatments. That changes the free slots
+// in both pools.
+func (c *Core) joinPool(r *rule, name string) {
 	if r.pool != nil && r.pool.name == name {
 		return
 	}
@@ -66,7 +64,7 @@ func (c *Core) leavePool(r *rule) {
 	if p == nil {
 		return
 	}
-	c.touchPool(r)
+	c.markPoolDirty(r)
 	r.pool = nil
 	p.members = slices.DeleteFunc(p.members, func(other *rule) bool { return other == r })
 	if len(p.members) == 0 {
@@ -74,19 +72,18 @@ func (c *Core) leavePool(r *rule) {
 	}
 }
 
-// touchPool notes that a rule has given a place back, which any rule may take that
-// shares it.
-func (c *Core) touchPool(r *rule) {
-	c.touch(r)
+// markPoolDirty records that a slot became free, which any rule of the pool may use.
+func (c *Core) markPoolDirty(r *rule) {
+	c.markDirty(r)
 	if r.pool == nil {
 		return
 	}
 	for _, other := range r.pool.members {
-		c.touch(other)
+		c.markDirty(other)
 	}
 }
 
-// inTreatment is how many places are taken of those that the rule's cap allows.
+// inTreatment is the number of occupied slots under the cap of the rule.
 func (r *rule) inTreatment() (taken int) {
 	if r.pool == nil {
 		return r.total.Treated + r.total.Foreign
@@ -97,42 +94,41 @@ func (r *rule) inTreatment() (taken int) {
 	return taken
 }
 
-// basis is of how many nodes a cap is a share: of those that are selected. While nodes are
-// being replaced their replacements are there beside them, and so would let more go, and
-// then more: a half would come to be nearly all. So of those that were made since the first
-// of them began to go, only those count that replace one that has gone. All of them are
-// all, also of those that are gone: nobody who says so wants the second half to wait until
-// the first one is replaced.
-func (r *rule) basis() int {
+// capBase is the number of nodes that the percentage of a cap refers to: the selected nodes.
+// While nodes are being replaced, their replacements exist beside them. If they counted, the
+// cap would rise, more nodes could go, and 50% would become nearly all. So nodes that were
+// created after the first departure count only if they replace a deleted node. A cap of 100%
+// also counts the deleted nodes, so that no node has to wait for the replacement of another.
+func (r *rule) capBase() int {
 	if limit := r.spec.Bound.Cap; limit != nil && limit.isAll() {
 		return r.total.Selected + r.departed()
 	}
-	first := r.firstToGo()
-	if r.ages == nil || first == 0 {
+	first := r.firstDeparture()
+	if r.creationTimes == nil || first == 0 {
 		return r.total.Selected
 	}
-	return r.ages.before(first)
+	return r.creationTimes.before(first)
 }
 
-// countsAges says whether the cap of a rule is a share of the nodes that are old enough.
-func (r *rule) countsAges() bool {
+// needsCreationTimes says whether the cap of the rule is a percentage of the nodes that are
+// old enough.
+func (r *rule) needsCreationTimes() bool {
 	limit := r.spec.Bound.Cap
 	return !r.gone && r.treats() && limit != nil && limit.Percent && !limit.isAll()
 }
 
-// age is the time by which a node counts as old enough. A node that stands in for another
-// is always old enough.
-func (n *node) age() int64 {
-	if n.standsIn {
+// countedCreation is the creation time that decides whether a node is old enough. A
+// replacement is always old enough.
+func (n *node) countedCreation() int64 {
+	if n.isReplacement {
 		return 0
 	}
 	return n.created
 }
 
-// firstToGo is when the first was decided of those that are to be replaced and those that
-// have gone and are not yet, under all rules of the pool; zero if there are none. Creation
-// times are whole seconds, so it is one, too.
-func (r *rule) firstToGo() (first int64) {
+// firstDeparture is when the first current departure in the pool was decided; zero if there
+// is none. It is in whole seconds like creation times.
+func (r *rule) firstDeparture() (first int64) {
 	members := []*rule{r}
 	if r.pool != nil {
 		members = r.pool.members
@@ -147,7 +143,7 @@ func (r *rule) firstToGo() (first int64) {
 	return wholeSeconds(first)
 }
 
-// departed is how many of those are gone and not replaced yet.
+// departed is the number of deleted nodes in the pool that are not replaced yet.
 func (r *rule) departed() (gone int) {
 	if r.pool == nil {
 		return r.total.Departed
@@ -158,10 +154,10 @@ func (r *rule) departed() (gone int) {
 	return gone
 }
 
-// isAllowed says whether somebody's word lets the rule begin another treatment.
+// isAllowed says whether the allowance lets the rule begin another treatment.
 func (r *rule) isAllowed() bool { return r.allowance == nil || r.allowance.Places > 0 }
 
-// takeAllowance counts a treatment that the rule begins.
+// takeAllowance counts a new treatment of the rule.
 func (r *rule) takeAllowance() {
 	if r.pool == nil {
 		r.allowance.take()

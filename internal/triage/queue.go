@@ -2,9 +2,9 @@ package triage
 
 import "strings"
 
-// ticket is a place in a queue: that of an episode, of a departure, or of a rule that
-// waits for the end of a storm.
-type ticket struct {
+// queueItem is an element of a queue: an episode, a departure, or a rule that waits for the
+// end of its cooldown.
+type queueItem struct {
 	episode   *episode
 	departure *departure
 	rule      *rule
@@ -12,57 +12,55 @@ type ticket struct {
 	index     int
 }
 
-// queue holds tickets in the order of their time, and among equals in the order
-// in which rules and nodes are served. It is a binary heap that knows where each
-// ticket stands, so that one can leave from the middle.
+// queue is a priority queue, sorted by time and then in the order of service. It is a binary
+// heap in which each item knows its index, so that items can be removed from the middle.
 type queue struct {
 	entries []entry
 }
 
-// entry keeps the time beside the ticket, so that most comparisons touch
-// nothing else.
+// entry keeps the time next to the item, so that most comparisons read nothing else.
 type entry struct {
-	at     int64
-	ticket *ticket
+	at   int64
+	item *queueItem
 }
 
 func (q *queue) len() int { return len(q.entries) }
 
 func (q *queue) first() entry { return q.entries[0] }
 
-func (q *queue) push(at int64, t *ticket) {
-	t.in, t.index = q, len(q.entries)
-	q.entries = append(q.entries, entry{at, t})
-	q.up(t.index)
+func (q *queue) push(at int64, item *queueItem) {
+	item.in, item.index = q, len(q.entries)
+	q.entries = append(q.entries, entry{at, item})
+	q.up(item.index)
 }
 
-// pop takes the first ticket out.
-func (q *queue) pop() *ticket {
-	t := q.entries[0].ticket
-	t.leave()
-	return t
+// pop removes and returns the first item.
+func (q *queue) pop() *queueItem {
+	item := q.entries[0].item
+	item.leave()
+	return item
 }
 
-// leave takes the ticket out of the queue that it is in, if it is in one.
-func (t *ticket) leave() {
-	q := t.in
+// leave removes the item from its queue, if it is in one.
+func (item *queueItem) leave() {
+	q := item.in
 	if q == nil {
 		return
 	}
 	last := len(q.entries) - 1
-	gap := t.index
-	q.place(gap, q.entries[last])
+	gap := item.index
+	q.set(gap, q.entries[last])
 	q.entries[last] = entry{}
 	q.entries = q.entries[:last]
 	if gap < last && !q.up(gap) {
 		q.down(gap)
 	}
-	t.in = nil
+	item.in = nil
 }
 
-func (q *queue) place(i int, e entry) {
+func (q *queue) set(i int, e entry) {
 	q.entries[i] = e
-	e.ticket.index = i
+	e.item.index = i
 }
 
 func (q *queue) up(i int) (moved bool) {
@@ -72,10 +70,10 @@ func (q *queue) up(i int) (moved bool) {
 		if !e.before(q.entries[parent]) {
 			break
 		}
-		q.place(i, q.entries[parent])
+		q.set(i, q.entries[parent])
 		i, moved = parent, true
 	}
-	q.place(i, e)
+	q.set(i, e)
 	return moved
 }
 
@@ -92,22 +90,22 @@ func (q *queue) down(i int) {
 		if !q.entries[child].before(e) {
 			break
 		}
-		q.place(i, q.entries[child])
+		q.set(i, q.entries[child])
 		i = child
 	}
-	q.place(i, e)
+	q.set(i, e)
 }
 
 func (a entry) before(b entry) bool {
 	if a.at != b.at {
 		return a.at < b.at
 	}
-	if d, other := a.ticket.departure, b.ticket.departure; d != nil && other != nil {
+	if d, other := a.item.departure, b.item.departure; d != nil && other != nil {
 		return d.node < other.node
 	}
-	x, y := a.ticket.episode, b.ticket.episode
+	x, y := a.item.episode, b.item.episode
 	if x == nil || y == nil {
-		return x != nil // among alarms of one time the order is of no consequence
+		return x != nil // the order of timers with the same time does not matter
 	}
 	if x.rule != y.rule {
 		return x.rule.spec.ID.compare(y.rule.spec.ID) < 0

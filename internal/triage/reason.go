@@ -6,65 +6,65 @@ import (
 	"time"
 )
 
-// Code is what a reason comes down to, in a word that fits an Event.
+// Code is the short form of a reason. It fits the reason field of an Event.
 type Code uint8
 
-// The codes, most telling first.
+// The codes, most important first.
 const (
 	_ Code = iota
-	// Treating: a step of the rule's ladder is under way.
+	// Treating: a step of the ladder is in progress.
 	Treating
-	// Exhausted: the last step has failed or timed out; nothing is left to try.
+	// Exhausted: the last step failed or timed out, and no step is left.
 	Exhausted
-	// Tainted: the rule's taint is on the node, or stays there. A release has this
-	// code when the taint is weaker than the one that was decided.
+	// Tainted: the taint of the rule is on the node or should be. A release has this code if
+	// the taint is weaker than the decided one.
 	Tainted
-	// FellBack: NoSchedule stands in for NoExecute, because the cap is full or, for
-	// as long as it stands, because control-plane nodes are not included. A release
-	// has this code when NoExecute had been decided for one of them.
+	// FellBack: NoSchedule replaces NoExecute, because the cap is full, or because the rule
+	// excludes control-plane nodes. A release has this code if NoExecute was decided for a
+	// control-plane node that the rule excludes.
 	FellBack
-	// Recovering: the node is not sick any more; the treatment stays for a while, or
-	// until somebody confirms that the node is healthy.
+	// Recovering: the node is healthy again. The treatment stays for the delay, or until a
+	// user confirms that the node is healthy.
 	Recovering
-	// Recovered: the signals have ended; the response is to be taken back.
+	// Recovered: the conditions no longer match; the response is removed.
 	Recovered
-	// Deselected: the rule no longer selects the node; likewise.
+	// Deselected: the rule no longer selects the node; the response is removed.
 	Deselected
-	// RuleGone: there is no such rule any more; likewise.
+	// RuleGone: the rule is removed; the response is removed.
 	RuleGone
-	// NodeGone: what was done about a node outlives it, and is taken back.
+	// NodeGone: the node is deleted; the response that remains is removed.
 	NodeGone
 	// CapFull: as many nodes are in treatment as the rule allows.
 	CapFull
-	// NotAllowed: somebody's word lets the rule begin no more.
+	// NotAllowed: the allowance of the rule is used up.
 	NotAllowed
-	// GateClosed: more nodes are sick, not sick and still in treatment, or gone and not
-	// replaced yet, than the rule allows.
+	// GateClosed: the gate is exceeded. It counts nodes that are unhealthy, healthy and
+	// still in treatment, or deleted and not replaced yet.
 	GateClosed
-	// CoolingDown: no longer, but not for long enough.
+	// CoolingDown: the gate is no longer exceeded, but the cooldown has not passed.
 	CoolingDown
 	// ControlPlaneBusy: another control-plane node is in treatment.
 	ControlPlaneBusy
 	// Busy: another rule treats the node.
 	Busy
-	// Vetoed: somebody asks that the node be left alone.
+	// Vetoed: a veto protects the node.
 	Vetoed
 	// OnHold: the rule is on hold.
 	OnHold
-	// Retrying: what was decided could not be done; it is tried again later.
+	// Retrying: the decision could not be carried out; the next attempt follows later.
 	Retrying
-	// DryRun: the rule is on dry run; what it would do is told and not done, and
-	// any response of it is to be taken back.
+	// DryRun: the rule is on dry run. It reports what it would do, and its responses are
+	// removed.
 	DryRun
-	// Superseded: another rule's stronger taint takes the place of this one.
+	// Superseded: a stronger taint of another rule replaces this taint.
 	Superseded
-	// Unclear: the condition is Unknown, which the rule does not name.
+	// Unclear: a condition is Unknown, and the rule does not match Unknown.
 	Unclear
-	// Pending: the signals have not stood long enough.
+	// Pending: the conditions have not matched long enough.
 	Pending
-	// Partial: some of the signals stand, but the rule wants all of them.
+	// Partial: some conditions match, but the rule requires all.
 	Partial
-	// Healthy: the node is selected, and no signal stands.
+	// Healthy: rules select the node, and no condition matches.
 	Healthy
 	// NotSelected: no rule selects the node.
 	NotSelected
@@ -82,54 +82,53 @@ func (c Code) String() string {
 	return fmt.Sprintf("Code(%d)", uint8(c))
 }
 
-// Reason says why something is done or not done. It is a plain value: whoever
-// shows it shows the same.
+// Reason says why something is done or not done. It is a plain value, so Events, status and
+// CLI print the same text.
 type Reason struct {
 	Code Code
-	Rule RuleID // zero when no rule speaks
+	Rule RuleID // zero if the reason concerns no rule
 
-	// The signal that decides: of several that are enough, the one that is
-	// eligible first; of several that must all stand, the one that is last.
+	// Condition is the deciding condition. If any condition is enough, it is the first to
+	// become eligible; if all are required, the last.
 	Condition string
 	Status    Status
-	Since     time.Time // when its clock started; of a node that is recovering, since when it is healthy
-	// FromCreation says that this is when the node was created.
+	Since     time.Time // start of its clock; with Recovering, when the node became healthy
+	// FromCreation says that Since is the creation time of the node.
 	FromCreation bool
-	// Eligible is from when the rule may act, as far as its signals go; zero if no
-	// signal decides.
+	// Eligible is when the conditions have matched long enough; zero if no condition
+	// decides.
 	Eligible time.Time
 
-	Step   int    // of Steps, counted from 1
+	Step   int    // counted from 1
 	Steps  int    // length of the ladder
-	Action Action // of that step
+	Action Action // action of the step
 
-	Key    string // of the taint
-	Effect Effect // of the taint that is placed, or would be
+	Key    string // key of the taint
+	Effect Effect // effect of the taint that is placed, or would be
 
-	// Other is who or what stands in the way: a rule, a node, somebody's words; of a
-	// condition that is Unknown, the reason that its reporter gives. On
-	// dry run it tells that a response is taken back, and is empty if there is none;
-	// of a taint that is asked for now it tells that a stronger one is called off.
+	// Other is the obstacle: a rule, a node or a text. With Unclear it is the reason of the
+	// Unknown condition. On dry run it says that a response is removed, and is empty if
+	// there is none. With Tainted it says that a stronger taint is called off.
 	Other string
-	// Have of Of nodes, where at most Limit may be.
+	// Have, Limit and Of are the counted nodes, the allowed nodes and the total.
 	Have, Limit, Of int
-	// Pool is who shares the cap of which Have are taken, empty for nobody.
+	// Pool is the pool that shares the cap; empty for none.
 	Pool string
-	// Recovering is how many of Have are not sick, but still in treatment.
+	// Recovering is how many of Have are healthy and still in treatment.
 	Recovering int
-	// Departed is how many of Have are gone and not replaced yet. Where a gate is closed
-	// they are among Of.
+	// Departed is how many of Have are deleted and not replaced yet. With GateClosed they
+	// are also part of Of.
 	Departed int
-	// Foreign is how many of Have nodes have the taint although this system cannot prove
-	// that it placed it; with Tainted, that this node is one of them.
+	// Foreign is how many of Have have the taint although Autohealer cannot prove that it
+	// placed it. With Tainted it says that this node is one of them.
 	Foreign int
-	// Calm is since when the storm is over.
+	// Calm is when the storm calmed down.
 	Calm time.Time
-	// Until is when time alone will change this; zero when it will not.
+	// Until is when the reason changes by time alone; zero for never.
 	Until time.Time
 }
 
-// String tells the reason in a sentence.
+// String returns the reason as a sentence.
 func (r Reason) String() string {
 	var b strings.Builder
 	if r.Rule != (RuleID{}) {
@@ -147,7 +146,7 @@ func (r Reason) String() string {
 		case !r.Since.IsZero():
 			b.WriteString(" since " + stamp(r.Since))
 		}
-		if r.Code == DryRun { // what follows is told and not done
+		if r.Code == DryRun { // only reported, not done
 			b.WriteString(": ")
 		} else {
 			b.WriteString(", ")
@@ -187,7 +186,7 @@ func (r Reason) tail() string {
 		if r.Other != "" {
 			return sentence + r.Other + r.whileUnknown("; it")
 		}
-		// Some of these may not have it yet, or not be selected any more.
+		// Some of these nodes may not have the taint yet, or may no longer be selected.
 		sentence += fmt.Sprintf("%d placed or under way", r.Have)
 		if r.Foreign > 0 {
 			sentence += fmt.Sprintf(" (%d of them not provably by Autohealer)", r.Foreign)
@@ -200,16 +199,16 @@ func (r Reason) tail() string {
 		}
 		return sentence + stamp(r.Until)
 	case Recovered:
-		return "the node has recovered, " + r.Rule.Kind.takenBack()
+		return "the node has recovered, " + r.Rule.Kind.removalText()
 	case Deselected:
-		return fmt.Sprintf("the %s no longer selects this node, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
+		return fmt.Sprintf("the %s no longer selects this node, %s", r.Rule.Kind.noun(), r.Rule.Kind.removalText())
 	case RuleGone:
-		return fmt.Sprintf("there is no such %s any more, %s", r.Rule.Kind.noun(), r.Rule.Kind.takenBack())
+		return fmt.Sprintf("there is no such %s any more, %s", r.Rule.Kind.noun(), r.Rule.Kind.removalText())
 	case NodeGone:
-		return "the node is gone, " + r.Rule.Kind.takenBack()
+		return "the node is gone, " + r.Rule.Kind.removalText()
 	case CapFull:
-		// A terminated node keeps its place for a while, so these need not be
-		// selected nodes, and a share of those that are left may be less by now.
+		// Have may include deleted nodes that are no longer selected, and may exceed a
+		// percentage of the nodes that are left.
 		taken := fmt.Sprintf("waits: %d in treatment", r.Have)
 		if r.Pool != "" {
 			taken += " in " + r.Pool
@@ -224,7 +223,7 @@ func (r Reason) tail() string {
 		}
 		return "waits: " + r.Other
 	case GateClosed:
-		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, ailing(r.Recovering, r.Departed), r.Limit)
+		return fmt.Sprintf("waits: %d of %d selected nodes are %s, at most %d may be", r.Have, r.Of, unhealthyText(r.Recovering, r.Departed), r.Limit)
 	case CoolingDown:
 		return fmt.Sprintf("waits: the storm is over since %s, nothing new before %s", stamp(r.Calm), stamp(r.Until))
 	case ControlPlaneBusy:
@@ -238,11 +237,11 @@ func (r Reason) tail() string {
 	case Retrying:
 		return "could not be carried out, tried again at " + stamp(r.Until)
 	case DryRun:
-		return "dry run, " + r.rehearsal()
+		return "dry run, " + r.dryRunText()
 	case Superseded:
 		return fmt.Sprintf("superseded by %s (%s)", r.Other, r.Effect)
 	case Unclear:
-		return fmt.Sprintf("%s is Unknown%s in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.whoIsSilent(), r.Rule.Kind.noun())
+		return fmt.Sprintf("%s is Unknown%s in a way that this %s does not ask for: what stands stays, nothing starts", r.Condition, r.unknownCause(), r.Rule.Kind.noun())
 	case Pending:
 		return "eligible at " + stamp(r.Until)
 	case Partial:
@@ -258,9 +257,8 @@ func (r Reason) tail() string {
 	return r.Code.String()
 }
 
-// ailing says of those whom a gate counts what they are: sick, or else in treatment or
-// gone and not replaced yet.
-func ailing(recovering, departed int) string {
+// unhealthyText describes the nodes that a gate counts.
+func unhealthyText(recovering, departed int) string {
 	switch {
 	case recovering > 0 && departed > 0:
 		return "sick, in treatment or not replaced yet"
@@ -272,9 +270,9 @@ func ailing(recovering, departed int) string {
 	return "sick"
 }
 
-// rehearsal says what a rule on dry run would do, and what it does about what it
-// did earlier.
-func (r Reason) rehearsal() string {
+// dryRunText says what a rule on dry run would do, and what happens to its existing
+// response.
+func (r Reason) dryRunText() string {
 	var parts []string
 	switch {
 	case r.Key != "":
@@ -288,7 +286,7 @@ func (r Reason) rehearsal() string {
 	return strings.Join(parts, "; ")
 }
 
-// step names the step, by its place only where there are several.
+// step names the step, with its number if there are several.
 func (r Reason) step() string {
 	if r.Steps == 1 {
 		return r.Action.noun()
@@ -296,8 +294,7 @@ func (r Reason) step() string {
 	return fmt.Sprintf("step %d of %d (%s)", r.Step, r.Steps, r.Action.noun())
 }
 
-// whileUnknown says why a response stands although no signal does: only an
-// Unknown keeps it.
+// whileUnknown says that a response stays only because a condition is Unknown.
 func (r Reason) whileUnknown(and string) string {
 	if r.Condition != "" {
 		return ""
@@ -305,22 +302,22 @@ func (r Reason) whileUnknown(and string) string {
 	return and + " stays while its condition is Unknown"
 }
 
-// longestWord is how long the reason of a condition may be that is told: it is to be
-// a word, and anybody may write a page.
-const longestWord = 64
+// maxReasonLength limits the condition reason that a message repeats, because any component
+// may write a long text there.
+const maxReasonLength = 64
 
-// whoIsSilent says why a condition is Unknown, if its reporter does.
-func (r Reason) whoIsSilent() string {
+// unknownCause says why a condition is Unknown, if the condition has a reason.
+func (r Reason) unknownCause() string {
 	switch {
 	case r.Other == AgentSilent:
 		return " (" + AgentSilent + ": the node's agent has stopped reporting)"
-	case r.Other == "" || len(r.Other) > longestWord:
+	case r.Other == "" || len(r.Other) > maxReasonLength:
 		return ""
 	}
 	return " (" + r.Other + ")"
 }
 
-// noun is what those who wrote a rule of the kind call it.
+// noun is the word that users have for the kind.
 func (k Kind) noun() string {
 	switch k {
 	case ConditionSet:
@@ -335,8 +332,8 @@ func (k Kind) noun() string {
 	return "rule"
 }
 
-// takenBack tells that the response of a rule of the kind is taken back.
-func (k Kind) takenBack() string {
+// removalText says that the response of a rule of this kind is removed.
+func (k Kind) removalText() string {
 	if k == ConditionSet {
 		return "the taint is taken back"
 	}

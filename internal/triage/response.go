@@ -2,58 +2,57 @@ package triage
 
 import "slices"
 
-// departure is a termination, or a treatment that deletes its node, until its place
-// is free again.
+// departure is a termination, or a treatment that deletes its node, until its slot is free.
 type departure struct {
-	rule     *rule
-	node     string
-	uid      string
-	step     int
-	episode  *episode // nil once the node has gone
-	replaced bool     // a replacement has been counted for it
-	by       *node    // that, if it was counted here
+	rule        *rule
+	node        string
+	uid         string
+	step        int
+	episode     *episode // nil once the node is deleted
+	replaced    bool     // a replacement has been counted for it
+	replacement *node    // the replacement, if this core counted it
 
 	since, gone  int64
 	controlPlane bool
-	alarm        ticket
-	place        ticket // among the departures of the rule
-	open         ticket // among those that are to be replaced
+	timer        queueItem
+	inDepartures queueItem // in rule.departures
+	inUnreplaced queueItem // in rule.unreplaced
 }
 
 func newDeparture(r *rule, node, uid string, step int) *departure {
 	d := &departure{rule: r, node: node, uid: uid, step: step}
-	d.alarm.departure, d.place.departure, d.open.departure = d, d, d
+	d.timer.departure, d.inDepartures.departure, d.inUnreplaced.departure = d, d, d
 	return d
 }
 
-// enqueue puts the departure where it belongs among those of its rule.
+// enqueue adds the departure to the queues of its rule, in the current order.
 func (d *departure) enqueue() {
-	d.forget()
-	d.rule.departures.push(d.decided(), &d.place)
+	d.leaveQueues()
+	d.rule.departures.push(d.decidedAt(), &d.inDepartures)
 	if !d.replaced {
-		d.rule.unreplaced.push(d.decided(), &d.open)
+		d.rule.unreplaced.push(d.decidedAt(), &d.inUnreplaced)
 	}
 }
 
-// takeUp brings the episodes of a node in line with the responses found on it.
-func (c *Core) takeUp(n *node) {
-	for _, t := range n.found.taints {
+// syncResponses brings the episodes of a node in line with the responses in the facts.
+func (c *Core) syncResponses(n *node) {
+	for _, t := range n.extra.taints {
 		if t.Rule.Kind == ConditionSet { // no other kind places taints
 			c.openEpisode(n, c.ruleOf(t.Rule))
 		}
 	}
-	for _, t := range n.found.treatments {
+	for _, t := range n.extra.treatments {
 		if t.Rule.Kind != ConditionSet {
 			c.openEpisode(n, c.ruleOf(t.Rule))
 		}
 	}
 	for _, ep := range n.episodes {
-		c.takeUpResponse(ep)
+		c.syncResponse(ep)
 	}
 }
 
-// ruleOf returns the rule of that name, also of one that is not known (any
-// more): what it left behind still takes the node.
+// ruleOf returns the rule with this ID. It creates the state for a rule that is not set,
+// because its responses still count.
 func (c *Core) ruleOf(id RuleID) *rule {
 	if r := c.rules[id]; r != nil {
 		return r
@@ -61,23 +60,23 @@ func (c *Core) ruleOf(id RuleID) *rule {
 	return c.newRule(id)
 }
 
-func (c *Core) takeUpResponse(ep *episode) {
+func (c *Core) syncResponse(ep *episode) {
 	id := ep.rule.spec.ID
-	ep.stands = 0
-	for _, t := range ep.node.found.taints {
+	ep.observedEffect = 0
+	for _, t := range ep.node.extra.taints {
 		if t.Rule == id {
-			ep.stands = max(ep.stands, t.Effect)
+			ep.observedEffect = max(ep.observedEffect, t.Effect)
 		}
 	}
-	latest := ep.latest()
+	latest := ep.latestTreatment()
 	treated := latest != nil
-	tainted := ep.stands > 0 && !ep.rule.treats()
+	tainted := ep.observedEffect > 0 && !ep.rule.treats()
 	ep.present = treated || tainted
-	ep.placed = treated || tainted && ep.stands == NoExecute // whatever the rule wants now
-	ep.deletes = treated && slices.ContainsFunc(ep.node.found.treatments, func(t Treatment) bool { return t.Rule == id && t.Deletes })
+	ep.slotObserved = treated || tainted && ep.observedEffect == NoExecute // whatever the rule wants now
+	ep.deletes = treated && slices.ContainsFunc(ep.node.extra.treatments, func(t Treatment) bool { return t.Rule == id && t.Deletes })
 	switch {
 	case treated:
-		step := ep.rule.fit(latest.Step)
+		step := ep.rule.clampStep(latest.Step)
 		if !ep.active {
 			since := nanos(latest.Since)
 			if since == 0 {
@@ -85,40 +84,39 @@ func (c *Core) takeUpResponse(ep *episode) {
 			}
 			c.activate(ep, step, since)
 		}
-		// If it is below one that was seen, that one is over.
-		if step > ep.step || step < ep.seen && ep.seen == ep.step {
+		// If the facts show a lower step than before, the higher step is over.
+		if step > ep.step || step < ep.observedStep && ep.observedStep == ep.step {
 			c.setStep(ep, step, c.now)
 		}
-		ep.seen = step
+		ep.observedStep = step
 		if step == ep.step {
 			ep.failed = latest.Failed
 			if since := nanos(latest.Since); since != 0 && since != ep.stepSince {
 				ep.stepSince = since
-				c.touchGoing(ep)
+				c.reorderDeparture(ep)
 			}
 		}
-	case ep.placed:
+	case ep.slotObserved:
 		if !ep.active {
 			c.activate(ep, 0, c.now)
 		}
-		ep.seen = 0
-	case ep.active && ep.seen == ep.step:
+		ep.observedStep = 0
+	case ep.active && ep.observedStep == ep.step:
 		c.deactivate(ep)
 		ep.notBefore = c.now
 	}
 	if ep.active {
-		c.fitDeparture(ep)
+		c.updateDeparture(ep)
 	}
 }
 
-// latest returns the highest step of the rule's ladder that the facts show, nil for
-// none.
-func (ep *episode) latest() (latest *Treatment) {
+// latestTreatment returns the highest step of the ladder in the facts; nil for none.
+func (ep *episode) latestTreatment() (latest *Treatment) {
 	if !ep.rule.treats() {
 		return nil
 	}
-	for i := range ep.node.found.treatments {
-		t := &ep.node.found.treatments[i]
+	for i := range ep.node.extra.treatments {
+		t := &ep.node.extra.treatments[i]
 		if t.Rule == ep.rule.spec.ID && (latest == nil || t.Step > latest.Step) {
 			latest = t
 		}
@@ -126,49 +124,50 @@ func (ep *episode) latest() (latest *Treatment) {
 	return latest
 }
 
-// unseen says that the step which was decided is not known to have begun.
-func (ep *episode) unseen() bool { return ep.active && ep.rule.treats() && ep.seen < ep.step }
-
-// stepBack returns to the step that the facts show, as if the one after it had not
-// been decided.
-func (c *Core) stepBack(ep *episode) {
-	step := ep.rule.fit(ep.latest().Step)
-	ep.seen = step
-	c.setStep(ep, step, ep.stepSince)
-	c.takeUpResponse(ep)
+// isUnobserved says that the decided step has not been in the facts yet.
+func (ep *episode) isUnobserved() bool {
+	return ep.active && ep.rule.treats() && ep.observedStep < ep.step
 }
 
-// fit brings a step into the rule's ladder, which may have become shorter.
-func (r *rule) fit(step int) int {
+// revertStep returns to the step in the facts, as if the next step had not been decided.
+func (c *Core) revertStep(ep *episode) {
+	step := ep.rule.clampStep(ep.latestTreatment().Step)
+	ep.observedStep = step
+	c.setStep(ep, step, ep.stepSince)
+	c.syncResponse(ep)
+}
+
+// clampStep limits a step to the ladder, which may have become shorter.
+func (r *rule) clampStep(step int) int {
 	if steps := len(r.spec.Response.Ladder); steps > 0 {
 		step = min(step, steps-1)
 	}
 	return max(step, 0)
 }
 
-// refit brings an episode in line with its rule's new definition. A place stays
-// taken also if the rule takes none any more: what was decided may be on its way.
-func (c *Core) refit(ep *episode) {
+// adaptResponse adapts an episode to the new definition of its rule. An occupied slot stays
+// occupied even if the rule takes no slots any more, because the decision may be in flight.
+func (c *Core) adaptResponse(ep *episode) {
 	if r := ep.rule; ep.active && r.treats() && !r.gone {
-		// A termination that was decided stays one, whatever the step is now.
-		if step := r.fit(ep.step); step != ep.step || !ep.terminates {
+		// A decided termination remains a termination, whatever action the step has now.
+		if step := r.clampStep(ep.step); step != ep.step || !ep.terminates {
 			failed := ep.failed && step == ep.step
-			ep.seen = min(ep.seen, step)
+			ep.observedStep = min(ep.observedStep, step)
 			c.setStep(ep, step, ep.stepSince)
 			ep.failed = failed
 		}
 	}
-	c.takeUpResponse(ep)
+	c.syncResponse(ep)
 }
 
-// activate takes the place, and for a treatment the node.
+// activate occupies the slot and, for a treatment, the node.
 func (c *Core) activate(ep *episode, step int, since int64) {
-	ep.active, ep.seen, ep.failed = true, -1, false
+	ep.active, ep.observedStep, ep.failed = true, -1, false
 	ep.rule.total.Treated++
 	ep.rule.zone(ep.node.zone).Treated++
 	if ep.rule.treats() {
 		if ep.node.treating++; ep.node.treating == 1 && ep.node.controlPlane {
-			c.controlPlane.hold(ep.node.name)
+			c.controlPlane.acquire(ep.node.name)
 		}
 	} else {
 		c.countForeign(ep.node)
@@ -176,13 +175,13 @@ func (c *Core) activate(ep *episode, step int, since int64) {
 	c.setStep(ep, step, since)
 }
 
-// deactivate frees the place, and for a treatment the node.
+// deactivate frees the slot and, for a treatment, the node.
 func (c *Core) deactivate(ep *episode) {
 	ep.active, ep.terminates, ep.healthySince = false, false, 0
 	ep.rule.total.Treated--
 	ep.rule.zone(ep.node.zone).Treated--
 	c.setRecovering(ep, false)
-	c.touchPool(ep.rule)
+	c.markPoolDirty(ep.rule)
 	c.dropDeparture(ep)
 	if !ep.rule.treats() {
 		c.countForeign(ep.node)
@@ -196,32 +195,32 @@ func (c *Core) deactivate(ep *episode) {
 	}
 	for _, other := range ep.node.episodes {
 		if other != ep {
-			c.consider(other)
+			c.schedule(other)
 		}
 	}
 }
 
-// setStep moves the response to a step that is on its way from now on.
+// setStep moves the response to a step that is decided now.
 func (c *Core) setStep(ep *episode, step int, since int64) {
 	ep.step, ep.stepSince, ep.failed = step, since, false
 	if !ep.rule.gone {
 		ep.terminates = ep.rule.terminates(step)
 	}
-	c.touchGoing(ep)
-	c.fitDeparture(ep)
+	c.reorderDeparture(ep)
+	c.updateDeparture(ep)
 }
 
-// touchGoing notes that another may be the first to go now, after which nodes must not be
-// made to count.
-func (c *Core) touchGoing(ep *episode) {
+// reorderDeparture updates the order of departures. The first departure decides which nodes
+// are too young for the cap.
+func (c *Core) reorderDeparture(ep *episode) {
 	if ep.departure != nil {
 		ep.departure.enqueue()
-		c.touchPool(ep.rule)
+		c.markPoolDirty(ep.rule)
 	}
 }
 
-// fitDeparture notes whether the node is to be replaced if it goes.
-func (c *Core) fitDeparture(ep *episode) {
+// updateDeparture records whether the node has to be replaced when it is deleted.
+func (c *Core) updateDeparture(ep *episode) {
 	switch r := ep.rule; {
 	case !ep.terminates && !ep.deletes:
 		c.dropDeparture(ep)
@@ -234,57 +233,57 @@ func (c *Core) fitDeparture(ep *episode) {
 	}
 }
 
-// dropDeparture notes that it is not. With that another may be the first to go.
+// dropDeparture removes the departure. Another one may then be the first.
 func (c *Core) dropDeparture(ep *episode) {
 	if d := ep.departure; d != nil {
-		d.forget()
+		d.leaveQueues()
 		ep.departure = nil
-		c.touchPool(ep.rule)
+		c.markPoolDirty(ep.rule)
 	}
 }
 
-// depart keeps the place of a node that has gone, until its replacement is ready.
-func (c *Core) depart(d *departure, gone int64) {
+// awaitReplacement keeps the slot of a deleted node until its replacement is ready.
+func (c *Core) awaitReplacement(d *departure, gone int64) {
 	if ep := d.episode; ep != nil {
 		d.since, d.controlPlane = ep.stepSince, ep.node.controlPlane
 	}
 	d.episode, d.gone = nil, gone
 	if d.replaced {
-		c.standIn(d.by)
-		d.forget()
+		c.markReplacement(d.replacement)
+		d.leaveQueues()
 		return
 	}
 	d.enqueue()
-	c.vacancies[d] = true
+	c.awaitingReplacement[d] = true
 	d.rule.total.Treated++
 	d.rule.total.Departed++
-	c.touch(d.rule)
+	c.markDirty(d.rule)
 	if d.controlPlane {
-		c.controlPlane.hold(d.node)
+		c.controlPlane.acquire(d.node)
 	}
-	c.alarms.push(later(gone, ReplacementWait), &d.alarm)
+	c.timers.push(later(gone, ReplacementWait), &d.timer)
 }
 
-// fill frees the place of a node that has gone.
-func (c *Core) fill(d *departure) {
-	d.alarm.leave()
-	delete(c.vacancies, d)
+// endDeparture frees the slot of a deleted node.
+func (c *Core) endDeparture(d *departure) {
+	d.timer.leave()
+	delete(c.awaitingReplacement, d)
 	d.rule.total.Treated--
 	d.rule.total.Departed--
 	if d.controlPlane {
 		c.controlPlane.release(d.node)
 	}
-	d.forget()
-	c.touchPool(d.rule)
-	c.retire(d.rule)
+	d.leaveQueues()
+	c.markPoolDirty(d.rule)
+	c.dropIfUnused(d.rule)
 }
 
-func (d *departure) forget() {
-	d.place.leave()
-	d.open.leave()
+func (d *departure) leaveQueues() {
+	d.inDepartures.leave()
+	d.inUnreplaced.leave()
 }
 
-// grant is what an heir needs to know of a node that has gone.
+// grant is what a successor process needs to know about a deleted node.
 func (d *departure) grant() Grant {
 	return Grant{
 		Rule: d.rule.spec.ID, Node: d.node, UID: d.uid, Step: d.step, Since: instant(d.since), Gone: instant(d.gone),
@@ -292,68 +291,68 @@ func (d *departure) grant() Grant {
 	}
 }
 
-// decided is when what takes the node away began.
-func (d *departure) decided() int64 {
+// decidedAt is when the step began that deletes the node.
+func (d *departure) decidedAt() int64 {
 	if d.episode != nil {
 		return d.episode.stepSince
 	}
 	return d.since
 }
 
-// countReplacement lets a node that has just become ready stand in for the
-// oldest departure that it can have been made for.
+// countReplacement counts a node that has just become ready as the replacement for the
+// oldest departure that it can belong to.
 func (c *Core) countReplacement(n *node) {
 	var oldest *departure
 	for _, r := range n.rules {
 		d := r.oldestUnreplaced(n)
-		if d == nil || n.created < wholeSeconds(d.decided()) {
+		if d == nil || n.created < wholeSeconds(d.decidedAt()) {
 			continue
 		}
-		if oldest == nil || d.decided() < oldest.decided() || d.decided() == oldest.decided() && d.node < oldest.node {
+		if oldest == nil || d.decidedAt() < oldest.decidedAt() || d.decidedAt() == oldest.decidedAt() && d.node < oldest.node {
 			oldest = d
 		}
 	}
 	switch {
 	case oldest == nil:
 	case oldest.episode == nil:
-		c.fill(oldest)
-		c.standIn(n)
+		c.endDeparture(oldest)
+		c.markReplacement(n)
 	default:
-		oldest.replaced, oldest.by = true, n
+		oldest.replaced, oldest.replacement = true, n
 		oldest.enqueue()
 	}
 }
 
-// oldestUnreplaced returns the departure of the rule that was decided first and waits for
-// a replacement, other than the node's own; nil for none.
+// oldestUnreplaced returns the departure that was decided first and has no replacement; nil
+// for none. It skips the departures of the node itself.
 func (r *rule) oldestUnreplaced(n *node) (oldest *departure) {
-	var own []*ticket
+	var own []*queueItem
 	for oldest == nil && r.unreplaced.len() > 0 {
-		if d := r.unreplaced.first().ticket.departure; d.uid != n.uid {
+		if d := r.unreplaced.first().item.departure; d.uid != n.uid {
 			oldest = d
 		} else {
 			own = append(own, r.unreplaced.pop())
 		}
 	}
-	for _, t := range own {
-		r.unreplaced.push(t.departure.decided(), t)
+	for _, item := range own {
+		r.unreplaced.push(item.departure.decidedAt(), item)
 	}
 	return oldest
 }
 
-// standIn has a new node count for the one that has gone, which it replaces; nil is one of
-// which nobody knows.
-func (c *Core) standIn(n *node) {
-	if n == nil || n.standsIn {
+// markReplacement counts a new node in place of the deleted node that it replaces. The node
+// is nil if this core did not see it.
+func (c *Core) markReplacement(n *node) {
+	if n == nil || n.isReplacement {
 		return
 	}
-	before := n.age()
-	n.standsIn = true
+	before := n.countedCreation()
+	n.isReplacement = true
 	for _, r := range n.rules {
-		if r.ages != nil {
-			r.ages.remove(before)
-			r.ages.add(n.age())
+		if r.creationTimes != nil {
+			r.creationTimes.remove(before)
+			r.creationTimes.add(n.countedCreation())
 		}
-		c.touch(r)
+		c.markDirty(r)
 	}
 }

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ReplacementWait is how long a terminated node keeps its place under the bounds when
-// no replacement becomes ready.
+// ReplacementWait is how long a terminated node occupies its slot if no replacement becomes
+// ready.
 const ReplacementWait = 15 * time.Minute
 
-// Rule is one sentence: for these nodes, when these signals have stood for so
-// long, and no more than so many are sick or in treatment, do this.
+// Rule says which response nodes get: the nodes that Who selects, when When has matched for
+// its duration, within Bound.
 type Rule struct {
 	ID       RuleID
 	Who      Selector
@@ -22,18 +22,18 @@ type Rule struct {
 	Response Response
 	Recovery Recovery
 
-	// Hold, when not empty, says why nothing new may begin: what stands stays
-	// and is still taken back when the node recovers.
+	// Hold, if not empty, is the reason why nothing new may begin. Existing responses stay
+	// until the node recovers.
 	Hold string
 
-	// DryRun has the rule judged, counted and explained, but nothing done: what
-	// it did earlier is taken back. It goes before Hold. Nothing is remembered
-	// for it either, so that after a restart it may tell another start of a
-	// condition, and may no longer count as sick who was before an Unknown.
+	// DryRun evaluates, counts and explains the rule without any response. Existing
+	// responses are removed. DryRun takes precedence over Hold. The core also asks for no
+	// memories. After a restart the rule may therefore report another start of a condition,
+	// and may no longer count a node whose condition is Unknown as unhealthy.
 	DryRun bool
 }
 
-// RuleID names a rule.
+// RuleID identifies a rule.
 type RuleID struct {
 	Kind Kind
 	Name string
@@ -41,7 +41,7 @@ type RuleID struct {
 
 func (id RuleID) String() string { return id.Kind.String() + "/" + id.Name }
 
-// ParseRuleID reads what String wrote.
+// ParseRuleID parses the result of [RuleID.String].
 func ParseRuleID(s string) (RuleID, error) {
 	kind, name, _ := strings.Cut(s, "/")
 	for k := ConditionSet; k <= ReadyTimeout; k++ {
@@ -59,11 +59,11 @@ func (id RuleID) compare(other RuleID) int {
 	return strings.Compare(id.Name, other.Name)
 }
 
-// Kind is the dialect that a rule was written in. Where two rules became
-// eligible to treat a node at the same time, the smaller kind goes first.
+// Kind is the kind of policy that a rule was compiled from. If two rules become eligible for
+// a node at the same time, the smaller kind comes first.
 type Kind uint8
 
-// The kinds, in their order of precedence.
+// The kinds, in order of precedence.
 const (
 	_ Kind = iota
 	ConditionSet
@@ -81,72 +81,72 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// When says which signals make a node sick.
+// When is the set of signals that make a node unhealthy.
 type When struct {
-	// All asks for every condition that the signals name; otherwise any one of
-	// them is enough.
+	// All requires a match for every condition in Signals. Otherwise one matching condition
+	// is enough.
 	All     bool
 	Signals []Signal
 }
 
-// Signal is one condition in one status.
+// Signal is a condition in a status.
 type Signal struct {
 	Condition string
 	Status    Status
-	Reason    string        // empty matches any
-	For       time.Duration // how long it must have stood
+	Reason    string        // empty matches any reason
+	For       time.Duration // how long the condition must have matched
 
-	// EvenSilent lets an Unknown match whose reason is AgentSilent.
+	// EvenSilent lets the signal match Unknown with reason AgentSilent.
 	EvenSilent bool
-	// FromCreation counts from the node's creation, and only until the node has
-	// been initialised. All signals of one condition agree on it.
+	// FromCreation counts the duration from the creation of the node. The signal matches
+	// only until the node is initialized. All signals of a condition have the same value.
 	FromCreation bool
 }
 
-// Bound is how much of the cluster a rule may touch.
+// Bound limits how many nodes a rule may affect.
 type Bound struct {
-	// Gate: while more of the selected nodes than this are sick, or still in
-	// treatment, nothing new is begun. Nil means no gate.
+	// Gate stops new treatments while more than this many selected nodes are unhealthy or
+	// still in treatment. Nil means no gate.
 	Gate *Limit
-	// Cap: at most this many of the selected nodes are in treatment at once, or
-	// carry the rule's NoExecute taint. Nil means no cap.
+	// Cap limits how many selected nodes are in treatment, or have the NoExecute taint of
+	// the rule, at the same time. Nil means no cap.
 	Cap *Limit
-	// Cooldown is how long the gate stays closed after a storm: once it was closed,
-	// it opens when as few as it allows have been sick for so long without a break.
-	// Zero opens it at once. Only a gate has one.
+	// Cooldown keeps the gate closed after a storm until the gate has not been exceeded for
+	// this long without interruption. Zero opens the gate at once. A rule without a gate has
+	// no cooldown.
 	Cooldown time.Duration
-	// Pool lets rules share their caps: what any rule of the same pool has in
-	// treatment counts under the cap of each. Empty shares it with nobody. Only
-	// ladders share.
+	// Pool names a group of rules that share their caps. The treatments of all rules of a
+	// pool count under the cap of each. Empty means that the rule does not share its cap.
+	// Only rules with a ladder may have a pool.
 	Pool string
 }
 
-// Recovery is how long the treatment stays on a node that is not sick any more; its
-// zero value is not at all. Only a ladder has one.
+// Recovery says how long a treatment stays on a node that is healthy again. The zero value
+// removes it at once. Only rules with a ladder may have a recovery.
 type Recovery struct {
-	// Delay is how long the node must have been not sick without a break.
+	// Delay is how long the node must have been healthy without interruption.
 	Delay time.Duration
-	// ByHand waits until somebody confirms that the node is healthy, however long.
+	// ByHand keeps the treatment until a user confirms that the node is healthy.
 	ByHand bool
 }
 
-// Response is what a rule does: a taint if it is a ConditionSet, a ladder if it is
-// of any other kind. What is found under a rule's name can so be told apart even
-// when the rule itself is gone.
+// Response is what a rule does: a taint for a ConditionSet, a ladder for every other kind.
+// So a response on a node can be recognized by the kind of its rule, even if the rule is
+// removed.
 type Response struct {
 	Taint  *TaintResponse
 	Ladder []Step
 }
 
-// TaintResponse keeps work off a node.
+// TaintResponse keeps pods off a node.
 type TaintResponse struct {
 	Key    string
 	Effect Effect
-	// ControlPlane lets NoExecute be placed on control-plane nodes too.
+	// ControlPlane allows NoExecute on control-plane nodes.
 	ControlPlane bool
 }
 
-// Effect is what a taint does to pods; a greater effect does more.
+// Effect is the effect of a taint. A stronger effect is a greater value.
 type Effect uint8
 
 // The effects, weakest first.
@@ -166,7 +166,7 @@ func (e Effect) String() string {
 	return fmt.Sprintf("Effect(%d)", uint8(e))
 }
 
-// ParseEffect reads an effect as the Kubernetes API spells it.
+// ParseEffect parses an effect in the spelling of the Kubernetes API.
 func ParseEffect(s string) (Effect, error) {
 	for e := PreferNoSchedule; e <= NoExecute; e++ {
 		if effectNames[e] == s {
@@ -176,18 +176,17 @@ func ParseEffect(s string) (Effect, error) {
 	return 0, &FieldError{Field: "effect", Value: s, Problem: "want NoExecute, NoSchedule or PreferNoSchedule"}
 }
 
-// Step is one rung of a ladder: what is tried, and for how long before the next
-// is tried.
+// Step is a step of a ladder.
 type Step struct {
 	Action Action
-	// Ref is for whoever carries the step out, a template's name for instance.
+	// Ref identifies what carries out the step, for example the name of a template.
 	Ref string
-	// Timeout is how long the step may run before the next one is taken; zero
-	// means for ever. The last step has nothing to give way to.
+	// Timeout is how long the step may run before the next step begins. Zero means no
+	// timeout. It has no effect on the last step.
 	Timeout time.Duration
 }
 
-// Action is a way to treat a node.
+// Action is the way to treat a node.
 type Action uint8
 
 // The actions.
@@ -210,7 +209,7 @@ func (a Action) String() string {
 
 var actionNouns = [...]string{"", "remediation", "reboot", "drain", "termination"}
 
-// noun is how sentences speak of the action.
+// noun is the word for the action in messages.
 func (a Action) noun() string {
 	if a > 0 && int(a) < len(actionNouns) {
 		return actionNouns[a]
@@ -218,7 +217,7 @@ func (a Action) noun() string {
 	return a.String()
 }
 
-// clone returns a rule that shares nothing with r.
+// clone returns a deep copy of r.
 func (r Rule) clone() Rule {
 	r.Who.requirements = slices.Clone(r.Who.requirements)
 	for i := range r.Who.requirements {
@@ -238,11 +237,11 @@ func copied[T any](p *T) *T {
 	return &value
 }
 
-// FieldError says what is wrong with one field of a rule.
+// FieldError describes an invalid field of a rule.
 type FieldError struct {
-	Field   string // path, such as when.signals[1].for
+	Field   string // path, for example when.signals[1].for
 	Value   string
-	Problem string // what is wrong and what would be right
+	Problem string // what is wrong and what is expected
 }
 
 func (e *FieldError) Error() string {
@@ -252,8 +251,7 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s: %q: %s", e.Field, e.Value, e.Problem)
 }
 
-// Validate returns a *FieldError for the first thing that keeps the rule from
-// being followed.
+// Validate returns a *[FieldError] for the first invalid field.
 func (r Rule) Validate() error {
 	bad := func(field string, value any, problem string) error {
 		return &FieldError{Field: field, Value: fmt.Sprint(value), Problem: problem}
@@ -307,14 +305,14 @@ func (r Rule) Validate() error {
 	case r.ID.Kind == ConditionSet && r.Bound.Pool != "":
 		return bad("bound.pool", r.Bound.Pool, "a taint has a cap of its own; only ladders share theirs")
 	case r.ID.Kind == ConditionSet && r.Recovery.Delay > 0:
-		return bad("recovery.delay", r.Recovery.Delay, onlyTreatmentsStay)
+		return bad("recovery.delay", r.Recovery.Delay, onlyTreatmentsRemain)
 	case r.ID.Kind == ConditionSet && r.Recovery.ByHand:
-		return bad("recovery.byHand", r.Recovery.ByHand, onlyTreatmentsStay)
+		return bad("recovery.byHand", r.Recovery.ByHand, onlyTreatmentsRemain)
 	}
 	return r.Response.validate(r.ID.Kind, r.Bound)
 }
 
-const onlyTreatmentsStay = "a taint goes when the node recovers; only a treatment stays"
+const onlyTreatmentsRemain = "a taint goes when the node recovers; only a treatment stays"
 
 func (r Response) validate(kind Kind, bound Bound) error {
 	if kind == ConditionSet {
@@ -356,7 +354,7 @@ func (r Response) validateTaint(bound Bound) error {
 	return nil
 }
 
-// within puts a field's error under the path of what holds it.
+// within prefixes the field of an error with the path of its parent.
 func within(path string, err error) error {
 	var field *FieldError
 	if !errors.As(err, &field) {

@@ -5,29 +5,28 @@ import (
 	"slices"
 )
 
-// label is a label of a node, or one that a rule asks for.
+// label is a label of a node or a label that a rule requires.
 type label struct {
 	key, value symbol
 }
 
-// demand is a requirement in symbols.
-type demand struct {
+// compiledRequirement is a [Requirement] in symbols.
+type compiledRequirement struct {
 	key    symbol
 	op     Operator
 	values []symbol
 }
 
-// selectorIndex finds the rules that may select a node without asking each of
-// them: a rule that wants a label to have one of some values is looked up by
-// that label, and only the others are tried on every node.
+// selectorIndex finds the rules that may select a node. A rule that requires one of some
+// values for a label is indexed by that label. The other rules are tried on every node.
 type selectorIndex struct {
 	byLabel map[label][]*rule
 	others  []*rule
 }
 
-// keys returns the labels that the rule is looked up by, none if it is not.
-func (r *rule) keys() []label {
-	for _, d := range r.demands {
+// indexLabels returns the labels that the rule is indexed by; nil if it is not indexed.
+func (r *rule) indexLabels() []label {
+	for _, d := range r.requirements {
 		if d.op == In {
 			keys := make([]label, len(d.values))
 			for i, value := range d.values {
@@ -40,7 +39,7 @@ func (r *rule) keys() []label {
 }
 
 func (x *selectorIndex) add(r *rule) {
-	keys := r.keys()
+	keys := r.indexLabels()
 	if keys == nil {
 		x.others = append(x.others, r)
 	}
@@ -53,7 +52,7 @@ func (x *selectorIndex) remove(r *rule) {
 	without := func(rules []*rule) []*rule {
 		return slices.DeleteFunc(rules, func(other *rule) bool { return other == r })
 	}
-	keys := r.keys()
+	keys := r.indexLabels()
 	if keys == nil {
 		x.others = without(x.others)
 	}
@@ -64,9 +63,9 @@ func (x *selectorIndex) remove(r *rule) {
 	}
 }
 
-// selects says whether the node's labels meet all demands of the rule.
+// selects says whether the labels of the node meet all requirements of the rule.
 func (r *rule) selects(n *node) bool {
-	for _, d := range r.demands {
+	for _, d := range r.requirements {
 		at, present := slices.BinarySearchFunc(n.labels, d.key, func(l label, key symbol) int { return cmp.Compare(l.key, key) })
 		var met bool
 		switch d.op {
@@ -86,7 +85,7 @@ func (r *rule) selects(n *node) bool {
 	return true
 }
 
-// updateLabels brings the labels up to date and says whether any changed.
+// updateLabels updates the labels and says whether any changed.
 func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
 	if len(labels) == len(n.labels) {
 		for _, l := range n.labels {
@@ -102,17 +101,17 @@ func (c *Core) updateLabels(n *node, labels map[string]string) (changed bool) {
 	old := slices.Clone(n.labels)
 	n.labels = n.labels[:0]
 	for key, value := range labels {
-		n.labels = append(n.labels, label{c.symbols.hold(key), c.symbols.hold(value)})
+		n.labels = append(n.labels, label{c.symbols.acquire(key), c.symbols.acquire(value)})
 	}
 	slices.SortFunc(n.labels, func(a, b label) int { return cmp.Compare(a.key, b.key) })
 	for _, l := range old {
-		c.symbols.drop(l.key)
-		c.symbols.drop(l.value)
+		c.symbols.release(l.key)
+		c.symbols.release(l.value)
 	}
 	return true
 }
 
-// reselect finds anew which rules select the node, and returns those that did
+// reselect updates the rules that select the node, and returns the rules that selected it
 // before.
 func (c *Core) reselect(n *node) (before []*rule) {
 	var rules []*rule
@@ -141,7 +140,7 @@ func (c *Core) reselect(n *node) (before []*rule) {
 	return before
 }
 
-// selectNode notes that a rule begins or ceases to select a node.
+// selectNode records that a rule begins or stops selecting a node.
 func (c *Core) selectNode(n *node, r *rule, was, is bool) {
 	if was == is {
 		return
@@ -156,14 +155,14 @@ func (c *Core) selectNode(n *node, r *rule, was, is bool) {
 	}
 	r.total.Selected += by
 	r.zone(n.zone).Selected += by
-	if r.ages != nil {
+	if r.creationTimes != nil {
 		if is {
-			r.ages.add(n.age())
+			r.creationTimes.add(n.countedCreation())
 		} else {
-			r.ages.remove(n.age())
+			r.creationTimes.remove(n.countedCreation())
 		}
 	}
-	c.touch(r)
+	c.markDirty(r)
 }
 
 func (n *node) selectedBy(r *rule) bool { return contains(n.rules, r) }

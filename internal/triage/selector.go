@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Selector picks nodes by their labels. The zero value picks every node.
+// Selector selects nodes by their labels. The zero value selects every node.
 type Selector struct {
 	requirements []Requirement
 }
 
-// Requirement is one demand on a node's labels. A key with a colon, which no label of
-// Kubernetes can have, is a word of the caller's own about its nodes: its values may be
-// any text, and it is asked for by them.
+// Requirement is a requirement for the labels of a node. A key with a colon is not a
+// Kubernetes label: the caller adds such keys to [Node.Labels] itself. It allows only In,
+// and its values may be any text.
 type Requirement struct {
 	Key    string
 	Op     Operator
@@ -22,8 +22,8 @@ type Requirement struct {
 // Operator relates a label to the values of a requirement.
 type Operator uint8
 
-// The operators of a Kubernetes label selector. NotIn and Absent are met by a
-// node that has no such label.
+// The operators of a Kubernetes label selector. A node without the label meets NotIn and
+// Absent.
 const (
 	_ Operator = iota
 	In
@@ -32,7 +32,7 @@ const (
 	Absent
 )
 
-// NewSelector picks the nodes that meet all requirements.
+// NewSelector selects the nodes that meet all requirements.
 func NewSelector(requirements ...Requirement) (Selector, error) {
 	var s Selector
 	for _, r := range requirements {
@@ -47,8 +47,8 @@ func NewSelector(requirements ...Requirement) (Selector, error) {
 	return s, nil
 }
 
-// ParseSelector reads the form that kubectl takes:
-// "pool=gpu,tier!=spot,zone in (a,b),arch notin (arm64),ready,!draining".
+// ParseSelector parses the syntax of kubectl: "pool=gpu,tier!=spot,zone in (a,b),arch notin
+// (arm64),ready,!draining".
 func ParseSelector(s string) (Selector, error) {
 	var requirements []Requirement
 	for rest := strings.TrimSpace(s); rest != ""; {
@@ -57,7 +57,7 @@ func ParseSelector(s string) (Selector, error) {
 		if !ok {
 			return Selector{}, &FieldError{Value: s, Problem: "cannot read " + quote(term) + "; want terms such as pool=gpu, tier!=spot, zone in (a,b), ready or !draining"}
 		}
-		if isOwn(r.Key) { // nobody but the caller knows it
+		if isCallerKey(r.Key) { // users cannot select by keys of the caller
 			return Selector{}, &FieldError{Value: s, Problem: "key: " + quote(r.Key) + ": not a label key"}
 		}
 		requirements = append(requirements, r)
@@ -73,7 +73,7 @@ func ParseSelector(s string) (Selector, error) {
 	return selector, nil
 }
 
-// cutTerm cuts at the first comma that is not inside parentheses.
+// cutTerm cuts at the first comma outside of parentheses.
 func cutTerm(s string) (term, rest string, found bool) {
 	depth := 0
 	for i := range len(s) {
@@ -126,7 +126,7 @@ func parseRequirement(term string) (Requirement, bool) {
 	return Requirement{Key: term, Op: Exists}, true
 }
 
-// Everything says whether the selector picks every node.
+// Everything says whether the selector selects every node.
 func (s Selector) Everything() bool { return len(s.requirements) == 0 }
 
 func (s Selector) String() string {
@@ -156,7 +156,7 @@ func (r Requirement) String() string {
 }
 
 func (r Requirement) validate() error {
-	if isOwn(r.Key) {
+	if isCallerKey(r.Key) {
 		if r.Op != In || len(r.Values) == 0 {
 			return &FieldError{Field: "operator", Value: r.Key, Problem: "want In and at least one value"}
 		}
@@ -198,10 +198,10 @@ func isLabel(s, marks string) bool {
 	return true
 }
 
-// isOwn says whether a key is the caller's own and no label's.
-func isOwn(key string) bool { return strings.Contains(key, ":") }
+// isCallerKey says whether a key belongs to the caller and is not a label key.
+func isCallerKey(key string) bool { return strings.Contains(key, ":") }
 
 func quote(s string) string { return `"` + s + `"` }
 
-// Requirements returns what the selector demands.
+// Requirements returns the requirements of the selector.
 func (s Selector) Requirements() []Requirement { return slices.Clone(s.requirements) }

@@ -1,16 +1,16 @@
 package triage
 
-// overrun says whether more nodes are sick, still in treatment, or gone and not
+// exceedsGate says whether more nodes are unhealthy, still in treatment, or deleted and not
 // replaced yet than the gate allows.
-func (r *rule) overrun() bool {
+func (r *rule) exceedsGate() bool {
 	gate := r.spec.Bound.Gate
 	return gate != nil && r.total.Unwell() > gate.Of(r.total.Meant())
 }
 
-// shut names what keeps the gate closed, 0 if it is open.
-func (r *rule) shut() Code {
+// gateClosedBy returns what keeps the gate closed; 0 if it is open.
+func (r *rule) gateClosedBy() Code {
 	switch {
-	case r.overrun():
+	case r.exceedsGate():
 		return GateClosed
 	case r.storm:
 		return CoolingDown
@@ -18,16 +18,15 @@ func (r *rule) shut() Code {
 	return 0
 }
 
-// judgeStorm sees whether a storm has begun, calmed down or ended. It is asked once
-// for every call, when all that the call brought has been counted: in between a
-// count means nothing.
-func (c *Core) judgeStorm(r *rule) {
+// updateStorm checks whether a storm has begun, calmed down or ended. It runs once per call,
+// after all changes of the call are counted, because intermediate counts mean nothing.
+func (c *Core) updateStorm(r *rule) {
 	if r.gone || r.spec.Bound.Cooldown == 0 {
 		return
 	}
-	r.alarm.leave()
+	r.timer.leave()
 	switch {
-	case r.overrun():
+	case r.exceedsGate():
 		r.storm, r.calmSince = true, 0
 		return
 	case !r.storm:
@@ -36,13 +35,13 @@ func (c *Core) judgeStorm(r *rule) {
 		r.calmSince = c.now
 	}
 	if at := r.calmUntil(); at > c.now {
-		c.alarms.push(at, &r.alarm)
+		c.timers.push(at, &r.timer)
 	} else {
 		r.endStorm()
 	}
 }
 
-// calmUntil is when the cooldown is over, 0 while there is none.
+// calmUntil is when the cooldown ends; 0 if it has not begun.
 func (r *rule) calmUntil() int64 {
 	if r.calmSince == 0 {
 		return 0
@@ -51,19 +50,19 @@ func (r *rule) calmUntil() int64 {
 }
 
 func (r *rule) endStorm() {
-	r.alarm.leave()
+	r.timer.leave()
 	r.storm, r.calmSince = false, 0
 }
 
-// tellUnseen wakes the nodes whose treatment was decided and may not have begun,
-// when the gate has closed or opened: it may no longer begin, or may again.
-func (c *Core) tellUnseen(r *rule) {
-	shut := r.shut() != 0
-	if shut == r.isShut {
+// wakeUnobserved wakes the nodes with a decided, unobserved treatment when the gate opens or
+// closes, because the treatment may now begin, or may not.
+func (c *Core) wakeUnobserved(r *rule) {
+	closed := r.gateClosedBy() != 0
+	if closed == r.gateWasClosed {
 		return
 	}
-	r.isShut = shut
-	for _, waiting := range r.unseen.entries {
-		c.wake(waiting.ticket.episode.node)
+	r.gateWasClosed = closed
+	for _, waiting := range r.unobserved.entries {
+		c.wake(waiting.item.episode.node)
 	}
 }

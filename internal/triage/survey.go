@@ -5,28 +5,28 @@ import (
 	"slices"
 )
 
-// mostSurveyed is how many of the matching nodes a survey names.
-const mostSurveyed = 5
+// maxSurveyNames is how many matching nodes a [Survey] names.
+const maxSurveyNames = 5
 
-// Survey is what a rule would find among the nodes that the core knows, were it
-// followed now, and with whom it would share them.
+// Survey is what a rule would find among the known nodes if it were set now, and its overlap
+// with other selectors.
 type Survey struct {
-	Selected     int      // nodes that it selects
-	ControlPlane int      // those of them that are of the control plane
-	Matching     int      // those of them for which it holds now, however long
-	First        []string // the first of the matching nodes by name, at most five
-	Shared       []Shared // what each of the other selectors has in common with it
+	Selected     int      // nodes that the rule selects
+	ControlPlane int      // selected control-plane nodes
+	Matching     int      // selected nodes that match now, whatever the durations
+	First        []string // the first matching nodes by name, at most five
+	Shared       []Shared // overlap with each of the other selectors
 }
 
-// Shared are the nodes that a rule and another selector both choose.
+// Shared are the nodes that both a rule and another selector select.
 type Shared struct {
 	Nodes int
 	First string // the first of them by name
 }
 
-// Survey holds a rule against every node, as if it were new, in one walk. Like
-// [Core.Impact] it changes nothing, and the rule need not be one that is followed.
-// The error is that of [Rule.Validate].
+// Survey evaluates a rule against every node as if the rule were new, in one loop. Like
+// [Core.Impact] it changes nothing, and the rule does not need to be set. The error is that
+// of [Rule.Validate].
 func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 	if err := spec.Validate(); err != nil {
 		return Survey{}, err
@@ -57,14 +57,14 @@ func (c *Core) Survey(spec Rule, others ...Selector) (Survey, error) {
 	return found, nil
 }
 
-// add counts a matching node. To name the first few costs less than to sort all.
+// add counts a matching node.
 func (s *Survey) add(name string) {
 	s.Matching++
-	if len(s.First) == mostSurveyed {
-		if name > s.First[mostSurveyed-1] {
+	if len(s.First) == maxSurveyNames {
+		if name > s.First[maxSurveyNames-1] {
 			return
 		}
-		s.First = s.First[:mostSurveyed-1]
+		s.First = s.First[:maxSurveyNames-1]
 	}
 	at, _ := slices.BinarySearch(s.First, name)
 	s.First = slices.Insert(s.First, at, name)

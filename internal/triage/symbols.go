@@ -1,12 +1,12 @@
 package triage
 
-// symbol stands for a string that many nodes share: a label's key or value, the
-// type or the reason of a condition. Nodes hold symbols instead of strings,
-// which keeps a large cluster small and comparisons short.
+// symbol stands for a string that many nodes share: the key or value of a label, the type or
+// reason of a condition. Nodes hold symbols instead of strings to save memory and to make
+// comparisons fast.
 type symbol uint32
 
-// symbols gives out symbols and takes them back. It counts uses, because the
-// labels of nodes that come and go would otherwise stay for ever.
+// symbols assigns symbols to strings. It counts uses, because otherwise the labels of
+// deleted nodes would stay for ever.
 type symbols struct {
 	ids   map[string]symbol
 	names []string
@@ -14,8 +14,8 @@ type symbols struct {
 	free  []symbol
 }
 
-// hold returns the symbol of a name and counts one more use of it.
-func (s *symbols) hold(name string) symbol {
+// acquire returns the symbol of a name and counts a use.
+func (s *symbols) acquire(name string) symbol {
 	id, ok := s.ids[name]
 	switch {
 	case ok:
@@ -32,8 +32,8 @@ func (s *symbols) hold(name string) symbol {
 	return id
 }
 
-// drop takes back one use.
-func (s *symbols) drop(id symbol) {
+// release removes a use.
+func (s *symbols) release(id symbol) {
 	if s.uses[id]--; s.uses[id] == 0 {
 		delete(s.ids, s.names[id])
 		s.names[id] = ""
@@ -41,16 +41,16 @@ func (s *symbols) drop(id symbol) {
 	}
 }
 
-// nobodys is a symbol that is never given out.
-const nobodys = ^symbol(0)
+// noSymbol is never assigned.
+const noSymbol = ^symbol(0)
 
-// find returns the symbol of a name without counting a use of it, and nobody's if
-// nobody uses it. It is good until the next one is held or dropped.
+// find returns the symbol of a name without counting a use, or noSymbol if the name has
+// none. The result is valid until the next acquire or release.
 func (s *symbols) find(name string) symbol {
 	if id, ok := s.ids[name]; ok {
 		return id
 	}
-	return nobodys
+	return noSymbol
 }
 
 func (s *symbols) name(id symbol) string { return s.names[id] }

@@ -60,7 +60,7 @@ func TestNothingStaysOfWhatIsGone(t *testing.T) {
 // size counts everything beside names that could stay.
 func (c *Core) size() (objects int) {
 	return len(c.nodes) + len(c.rules) + len(c.index.byLabel) + len(c.index.others) +
-		c.alarms.len() + c.candidates.len() + c.controlPlane.waiting.len() + len(c.controlPlane.holders)
+		c.timers.len() + c.candidates.len() + c.controlPlane.waiting.len() + len(c.controlPlane.holders)
 }
 
 // Symbols returns how often every name is in use.

@@ -1,6 +1,6 @@
-// Package golden holds stored formats to what they were: a file of testdata that a version
-// has written is read by all later ones. It promises that a type reads every field of such
-// a file, and writes it byte by byte as it is. It is for tests alone, and does not ask what
+// Package golden tests that stored formats do not change. Every later version must read a
+// file that an earlier version wrote. [Check] fails unless a type reads every field of the
+// file and writes it byte by byte. The package is for tests only, and does not check what
 // the fields mean.
 package golden
 
@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Check reads a file into the value that into points to, and writes it again.
+// Check decodes a file into the value that into points to, and encodes it again.
 func Check(t *testing.T, path string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -31,8 +31,8 @@ func Check(t *testing.T, path string, into any) {
 	}
 }
 
-// CheckNewer reads a file that a newer version may have written, has it written again, and
-// compares the fields whose names begin with "new": each must be where it was, and counted.
+// CheckNewer passes a file of a newer version through rewrite. Each field whose name begins
+// with "new" must still be there, and must be counted.
 func CheckNewer(t *testing.T, path string, rewrite func(text []byte) (again []byte, unknown int)) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -49,7 +49,7 @@ func CheckNewer(t *testing.T, path string, rewrite func(text []byte) (again []by
 	}
 }
 
-// newFields returns the fields of a newer version, by their paths.
+// newFields returns the fields of a newer version by path.
 func newFields(t *testing.T, text []byte) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -57,7 +57,7 @@ func newFields(t *testing.T, text []byte) map[string]string {
 	walk = func(path string, text []byte) {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(text, &fields) != nil {
-			return // no object
+			return // not an object
 		}
 		for name, value := range fields {
 			if strings.HasPrefix(name, "new") {

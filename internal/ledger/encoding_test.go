@@ -62,7 +62,7 @@ func TestPagesOfAllVersionsAreRead(t *testing.T) {
 			t.Errorf("%s: holder %q, unknown %q, grants (-want +got):\n%s", name, got.holder, got.unknown, diff)
 		}
 	}
-	if got := (page{holder: "autohealer-controller-7d4b_2c1e", grants: want}).text(); !bytes.Equal(got, golden(t, "page-v1.json")) {
+	if got := (contents{holder: "autohealer-controller-7d4b_2c1e", grants: want}).encode(); !bytes.Equal(got, golden(t, "page-v1.json")) {
 		t.Errorf("today's format has changed, which takes a new version:\n%s", got)
 	}
 }
@@ -84,7 +84,7 @@ func TestWhatANewerVersionHasNamedIsKept(t *testing.T) {
 	if n := l.CountUnknown(p.grants); n != 5 {
 		t.Errorf("%d entries and fields are unknown", n)
 	}
-	was, is := decode(t, text), decode(t, p.text())
+	was, is := decode(t, text), decode(t, p.encode())
 	was["version"] = float64(Version)
 	if diff := cmp.Diff(byNode(was), byNode(is)); diff != "" {
 		t.Errorf("written back (-was +is):\n%s", diff)
@@ -143,7 +143,7 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 			seen[e] = true
 			return is
 		})
-		written := page{holder: "h", unknown: `{"new":1}`}
+		written := contents{holder: "h", unknown: `{"new":1}`}
 		for _, e := range all {
 			if e.isKnown() {
 				written.grants = append(written.grants, e)
@@ -151,7 +151,7 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 				written.kept = append(written.kept, e)
 			}
 		}
-		text := written.text()
+		text := written.encode()
 		merged += len(all) - bytes.Count(text, []byte(`"uid"`))
 		got, err := parse(text)
 		if err != nil {
@@ -164,7 +164,7 @@ func TestAPageIsReadAsItWasWritten(t *testing.T) {
 		if diff := cmp.Diff(seen, back); diff != "" || got.holder != "h" || got.unknown != written.unknown || len(got.kept) != len(written.kept) {
 			t.Fatalf("read (-want +got):\n%s\n%s", diff, text)
 		}
-		l := &Ledger{holder: "h", kept: written.kept, unknown: written.unknown, stored: blank("ns")}
+		l := &Ledger{holder: "h", kept: written.kept, unknown: written.unknown, stored: newConfigMap("ns")}
 		room := l.Room()
 		room.Add(written.grants...)
 		if needs, counted := len(text), maxBytes-room.left; counted < needs {
@@ -196,14 +196,14 @@ func longest(prefix string, i int) string {
 // server takes each.
 func TestTheWorstCaseFitsOnPages(t *testing.T) {
 	const nodes, sets, nodesPerPage = 10_000, 100, 500
-	l := &Ledger{holder: longest("holder", 0), stored: blank("ns")}
+	l := &Ledger{holder: longest("holder", 0), stored: newConfigMap("ns")}
 	names := make([]string, sets)
 	for set := range names {
 		names[set] = longest("set", set)
 	}
 	pages, served := 0, 0
 	for served < nodes {
-		room, p := l.Room(), page{holder: l.holder}
+		room, p := l.Room(), contents{holder: l.holder}
 		onPage := 0
 		for ; onPage < nodesPerPage && served+onPage < nodes; onPage++ {
 			entries, node := make([]Entry, sets), longest("node", served+onPage)
@@ -222,7 +222,7 @@ func TestTheWorstCaseFitsOnPages(t *testing.T) {
 			t.Fatalf("after %d nodes no other has room", served)
 		}
 		if pages%10 == 0 { // they are all alike
-			size, counted := len(p.text()), maxBytes-room.left
+			size, counted := len(p.encode()), maxBytes-room.left
 			t.Logf("page %d has %d nodes and %d bytes", pages, onPage, size)
 			if size > counted || counted > maxBytes || maxBytes > limit {
 				t.Fatalf("a page with %d nodes has %d bytes, of which %d are counted", onPage, size, counted)

@@ -5,28 +5,28 @@ import (
 	"sort"
 )
 
-// ages are the creation times of the nodes that a rule selects, in order. They tell how
-// many nodes are older than a time without a look at the nodes. The times stand in
-// chunks of bounded size, so that a node that comes or goes moves no more than one chunk.
-type ages struct {
-	chunks [][]int64 // none is empty
+// creationTimes are the sorted creation times of the nodes that a rule selects. They count
+// the nodes older than a given time without a loop over the nodes. The times are in chunks
+// of limited size, so that adding or removing a node moves at most one chunk.
+type creationTimes struct {
+	chunks [][]int64 // never empty
 	total  int
 }
 
 const maxChunk = 512
 
-// newAges takes the times over.
-func newAges(times []int64) *ages {
+// newCreationTimes sorts times in place.
+func newCreationTimes(times []int64) *creationTimes {
 	slices.Sort(times)
-	a := &ages{total: len(times)}
+	a := &creationTimes{total: len(times)}
 	for chunk := range slices.Chunk(times, maxChunk) {
 		a.chunks = append(a.chunks, slices.Clone(chunk))
 	}
 	return a
 }
 
-// find returns where the first time stands that is not before at.
-func (a *ages) find(at int64) (chunk, index int) {
+// find returns the position of the first time that is not before at.
+func (a *creationTimes) find(at int64) (chunk, index int) {
 	chunk = sort.Search(len(a.chunks), func(i int) bool {
 		times := a.chunks[i]
 		return times[len(times)-1] >= at
@@ -37,7 +37,7 @@ func (a *ages) find(at int64) (chunk, index int) {
 	return chunk, index
 }
 
-func (a *ages) add(at int64) {
+func (a *creationTimes) add(at int64) {
 	a.total++
 	i, index := a.find(at)
 	if last := len(a.chunks) - 1; i > last { // later than all
@@ -59,8 +59,8 @@ func (a *ages) add(at int64) {
 	a.chunks[i] = slices.Insert(a.chunks[i], index, at)
 }
 
-// remove takes out one of the times that are equal to at.
-func (a *ages) remove(at int64) {
+// remove removes one of the times that equal at.
+func (a *creationTimes) remove(at int64) {
 	i, index := a.find(at)
 	a.total--
 	a.chunks[i] = slices.Delete(a.chunks[i], index, index+1)
@@ -72,18 +72,17 @@ func (a *ages) remove(at int64) {
 	a.merge(i - 1)
 }
 
-// merge joins a chunk and the next one if both are small, so that there are never many
-// small ones.
-func (a *ages) merge(i int) {
+// merge joins a chunk with the next one if both are small.
+func (a *creationTimes) merge(i int) {
 	if i >= 0 && i+1 < len(a.chunks) && len(a.chunks[i])+len(a.chunks[i+1]) <= maxChunk/2 {
 		a.chunks[i] = append(a.chunks[i], a.chunks[i+1]...)
 		a.chunks = slices.Delete(a.chunks, i+1, i+2)
 	}
 }
 
-// before counts the times that are before at. It counts from the end, because the
-// times that it is asked for are late ones.
-func (a *ages) before(at int64) int {
+// before counts the times before at. It counts from the end, because callers ask for late
+// times.
+func (a *creationTimes) before(at int64) int {
 	i, index := a.find(at)
 	count := a.total
 	if i < len(a.chunks) {

@@ -2,7 +2,7 @@ package triage
 
 import "time"
 
-// verdict is what a rule or one of its groups says of a node.
+// verdict is the result of evaluating a rule or a group against a node.
 type verdict uint8
 
 const (
@@ -11,8 +11,9 @@ const (
 	holds
 )
 
-// judgeGroup says whether the group holds for the node, and for how long it must.
-func (c *Core) judgeGroup(g *group, n *node) (v verdict, stand time.Duration, row *condition) {
+// evaluateGroup evaluates a group against a node. It returns the duration of the matching
+// signal and the condition.
+func (c *Core) evaluateGroup(g *group, n *node) (v verdict, duration time.Duration, row *condition) {
 	if g.fromCreation && n.initialized {
 		return no, 0, nil
 	}
@@ -22,7 +23,7 @@ func (c *Core) judgeGroup(g *group, n *node) (v verdict, stand time.Duration, ro
 	if row != nil {
 		status, reason = row.status, row.reason
 	}
-	specific := false // a signal that names the reason decides over one that takes any
+	specific := false // a signal that names the reason wins over one for any reason
 	for i := range g.signals {
 		s := &g.signals[i]
 		if s.status != status || s.reason != 0 && s.reason != reason ||
@@ -30,17 +31,17 @@ func (c *Core) judgeGroup(g *group, n *node) (v verdict, stand time.Duration, ro
 			continue
 		}
 		names := s.reason != 0
-		if v != holds || names && !specific || names == specific && s.stand < stand {
-			v, stand, specific = holds, s.stand, names
+		if v != holds || names && !specific || names == specific && s.duration < duration {
+			v, duration, specific = holds, s.duration, names
 		}
 	}
 	if v == no && status == Unknown {
 		v = unclear
 	}
-	return v, stand, row
+	return v, duration, row
 }
 
-// overall joins the verdicts of the groups.
+// overall combines the verdicts of the groups.
 func (r *rule) overall(holding, open int) verdict {
 	switch all := len(r.groups); {
 	case r.spec.When.All && holding == all, !r.spec.When.All && holding > 0:
@@ -52,17 +53,17 @@ func (r *rule) overall(holding, open int) verdict {
 	}
 }
 
-// judge holds a rule against a node. First says that this definition of the rule
-// has not met the node before.
-func (c *Core) judge(n *node, r *rule, selected, first bool) {
+// evaluate evaluates a rule against a node and updates the episode. The argument first says
+// that this definition of the rule has not been evaluated against the node before.
+func (c *Core) evaluate(n *node, r *rule, selected, first bool) {
 	c.work.Judged++
 	ep := n.episode(r)
-	outcome, eligible, decider := no, int64(0), -1
+	outcome, eligible, decidingGroup := no, int64(0), -1
 	if selected {
 		var holding, open int
 		for i := range r.groups {
 			g := &r.groups[i]
-			v, stand, row := c.judgeGroup(g, n)
+			v, duration, row := c.evaluateGroup(g, n)
 			if v == no {
 				if ep != nil {
 					ep.stop(i)
@@ -82,9 +83,9 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 				continue
 			}
 			holding++
-			at := later(running.since, stand)
-			if decider < 0 || r.spec.When.All && at > eligible || !r.spec.When.All && at < eligible {
-				eligible, decider = at, i
+			at := later(running.since, duration)
+			if decidingGroup < 0 || r.spec.When.All && at > eligible || !r.spec.When.All && at < eligible {
+				eligible, decidingGroup = at, i
 			}
 		}
 		outcome = r.overall(holding, open)
@@ -94,44 +95,44 @@ func (c *Core) judge(n *node, r *rule, selected, first bool) {
 	if ep == nil {
 		return
 	}
-	sick := outcome == holds
+	unhealthy := outcome == holds
 	if outcome == unclear {
-		sick = ep.sick
-		if first { // it was sick if somebody has acted on it, or if its clocks say so
-			sick = ep.active || ep.present || r.overall(len(ep.clocks), 0) == holds
+		unhealthy = ep.unhealthy
+		if first { // a response or the clocks show that it was unhealthy
+			unhealthy = ep.active || ep.present || r.overall(len(ep.clocks), 0) == holds
 		}
 	}
 	if ep.verdict != no && outcome == no {
-		ep.badUntil = c.now
+		ep.notMatchedSince = c.now
 	}
-	ep.verdict, ep.eligible, ep.decider = outcome, eligible, decider
-	c.setSick(ep, sick)
-	c.setRecovering(ep, selected && !sick && ep.active && r.treats())
+	ep.verdict, ep.eligible, ep.decidingGroup = outcome, eligible, decidingGroup
+	c.setUnhealthy(ep, unhealthy)
+	c.setRecovering(ep, selected && !unhealthy && ep.active && r.treats())
 	c.timeRecovery(ep, first)
-	c.consider(ep)
+	c.schedule(ep)
 	c.closeIfOver(ep)
 }
 
-// start says whether a clock begins to run, and from when.
+// start returns the start of a clock, and whether the clock begins to run.
 func (c *Core) start(n *node, r *rule, g *group, v verdict, row *condition, first bool) (begin start, ok bool) {
 	if g.fromCreation {
 		return start{since: n.created}, v == holds
 	}
-	begin = start{since: c.now, toldBy: untold}
+	begin = start{since: c.now, derivableFrom: notDerivable}
 	if row == nil {
 		return begin, v == holds
 	}
-	tells := row.current
+	isAccurate := row.transitionIsNew
 	if first {
-		begin.since, tells = row.changed, row.tells
-		for _, m := range n.found.memories {
+		begin.since, isAccurate = row.statusSince, row.transitionIsAccurate
+		for _, m := range n.extra.memories {
 			if m.Rule == r.spec.ID && m.Condition == g.name && nanos(m.Transition) == row.transition {
-				return start{since: min(nanos(m.Since), c.now), toldBy: untold}, true
+				return start{since: min(nanos(m.Since), c.now), derivableFrom: notDerivable}, true
 			}
 		}
 	}
-	if tells {
-		begin.toldBy = row.transition
+	if isAccurate {
+		begin.derivableFrom = row.transition
 	}
 	return begin, v == holds
 }

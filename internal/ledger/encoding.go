@@ -10,56 +10,56 @@ import (
 	"github.com/resourcestack/autohealer/internal/ownership"
 )
 
-// Version is that of the pages that are written. Pages from before there were versions
-// have none: each of their entries has one rule, by its name. A controller that does not
-// know versions refuses a page that has one.
+// Version is the version of the stored format. Ledgers without a version are older: each of
+// their entries has one rule, by name. A controller that does not know versions refuses a
+// ledger with a version.
 const Version = 1
 
-// maxBytes bounds a page. The API server takes a ConfigMap of 1 MiB.
+// maxBytes limits the size of the ledger. The API server accepts a ConfigMap of 1 MiB.
 const maxBytes = 1_000_000
 
-// page is what the ConfigMap holds.
-type page struct {
+// contents is the decoded content of the ConfigMap.
+type contents struct {
 	holder string
 	grants []Entry
-	// kept are entries of kinds that this version does not know, and unknown are such
-	// fields of the page. They are written back as they are.
+	// kept are entries of kinds that this version does not know, and unknown are unknown
+	// fields. They are written back unchanged.
 	kept    []Entry
 	unknown format.Unknown
 }
 
-// storedPage is a page as it is stored. Many entries have the same rules, with long names,
-// and a node has one entry for all of its rules: so the names stand here, and the entries
-// say which of them.
-type storedPage struct {
+// storedContents is the stored form of contents. Many entries have the same rules with long
+// names, and a node has one entry for all of its rules. So the names are listed once, and
+// entries refer to them by index.
+type storedContents struct {
 	Version int              `json:"version"`
 	Holder  string           `json:"holder"`
 	Rules   []ownership.Rule `json:"rules,omitempty"`
 	Grants  []storedEntry    `json:"grants"`
 }
 
-// storedEntry stands for entries that differ in their rules alone.
+// storedEntry represents entries that differ only in their rules.
 type storedEntry struct {
-	Rule places `json:"rule"`
+	Rule ruleIndexes `json:"rule"`
 	Entry
 }
 
-// places are those of rules in the page's list.
-type places struct {
-	at   []int
-	name *ownership.Rule // in pages without a version
+// ruleIndexes are indexes into storedContents.Rules.
+type ruleIndexes struct {
+	indexes []int
+	name    *ownership.Rule // in ledgers without a version
 }
 
-func (p places) MarshalJSON() ([]byte, error) { return json.Marshal(p.at) }
+func (p ruleIndexes) MarshalJSON() ([]byte, error) { return json.Marshal(p.indexes) }
 
-func (p *places) UnmarshalJSON(text []byte) error {
+func (p *ruleIndexes) UnmarshalJSON(text []byte) error {
 	if bytes.HasPrefix(text, []byte(`"`)) {
 		return json.Unmarshal(text, &p.name)
 	}
-	return json.Unmarshal(text, &p.at)
+	return json.Unmarshal(text, &p.indexes)
 }
 
-// UnmarshalJSON keeps fields that are not known.
+// UnmarshalJSON keeps unknown fields.
 func (e *storedEntry) UnmarshalJSON(text []byte) error {
 	type plain storedEntry
 	unknown, err := format.Read(text, (*plain)(e))
@@ -67,28 +67,28 @@ func (e *storedEntry) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes them back.
+// MarshalJSON writes unknown fields back.
 func (e storedEntry) MarshalJSON() ([]byte, error) {
 	type plain storedEntry
 	return format.Write(plain(e), e.Unknown)
 }
 
-// isKnown says whether this version knows what the entry is about.
+// isKnown says whether this version knows the kind of the entry.
 func (e Entry) isKnown() bool {
 	isOfKind := e.ResourceVersion != "" || e.Object != "" || !e.Gone.IsZero() || e.Tries > 0
 	return e.Rule.IsKnown() && (isOfKind || e.Unknown == "")
 }
 
-func parse(text []byte) (page, error) {
-	var s storedPage
+func parse(text []byte) (contents, error) {
+	var s storedContents
 	unknown, err := format.Read(text, &s)
 	if err != nil {
-		return page{}, err
+		return contents{}, err
 	}
 	if s.Holder == "" {
-		return page{}, errors.New("it names no holder")
+		return contents{}, errors.New("it names no holder")
 	}
-	p := page{holder: s.Holder, unknown: unknown}
+	p := contents{holder: s.Holder, unknown: unknown}
 	add := func(e Entry, rule ownership.Rule) {
 		if e.Rule = rule; e.isKnown() {
 			p.grants = append(p.grants, e)
@@ -101,12 +101,12 @@ func parse(text []byte) (page, error) {
 			add(stored.Entry, *stored.Rule.name)
 			continue
 		}
-		if len(stored.Rule.at) == 0 { // of a kind that has none
+		if len(stored.Rule.indexes) == 0 { // a kind of entry without rules
 			add(stored.Entry, ownership.Rule{})
 		}
-		for _, at := range stored.Rule.at {
+		for _, at := range stored.Rule.indexes {
 			if at < 0 || at >= len(s.Rules) {
-				return page{}, fmt.Errorf("grants[%d] is of rule %d, and the page names %d", i, at, len(s.Rules))
+				return contents{}, fmt.Errorf("grants[%d] is of rule %d, and the page names %d", i, at, len(s.Rules))
 			}
 			add(stored.Entry, s.Rules[at])
 		}
@@ -114,8 +114,8 @@ func parse(text []byte) (page, error) {
 	return p, nil
 }
 
-func (p page) text() []byte {
-	s := storedPage{Version: Version, Holder: p.holder, Grants: []storedEntry{}}
+func (p contents) encode() []byte {
+	s := storedContents{Version: Version, Holder: p.holder, Grants: []storedEntry{}}
 	rules, entries := map[ownership.Rule]int{}, map[Entry]int{}
 	for _, list := range [][]Entry{p.grants, p.kept} {
 		for _, e := range list {
@@ -125,43 +125,43 @@ func (p page) text() []byte {
 			if !isThere {
 				at = len(s.Grants)
 				entries[e] = at
-				s.Grants = append(s.Grants, storedEntry{Rule: places{at: []int{}}, Entry: e})
+				s.Grants = append(s.Grants, storedEntry{Rule: ruleIndexes{indexes: []int{}}, Entry: e})
 			}
 			if rule == (ownership.Rule{}) {
 				continue
 			}
-			place, isNamed := rules[rule]
+			index, isNamed := rules[rule]
 			if !isNamed {
-				place = len(s.Rules)
-				rules[rule] = place
+				index = len(s.Rules)
+				rules[rule] = index
 				s.Rules = append(s.Rules, rule)
 			}
-			s.Grants[at].Rule.at = append(s.Grants[at].Rule.at, place)
+			s.Grants[at].Rule.indexes = append(s.Grants[at].Rule.indexes, index)
 		}
 	}
 	text, err := format.Write(s, p.unknown)
 	if err != nil {
-		panic("encoding the ledger: " + err.Error()) // plain values of our own always encode
+		panic("encoding the ledger: " + err.Error()) // these types always encode
 	}
 	return text
 }
 
-// Room is what a page can take beside what it holds. It counts no less than the page will
+// Room is the free space in the ledger. It never counts fewer bytes than the entries will
 // need.
 type Room struct {
 	left  int
 	rules map[ownership.Rule]bool
 }
 
-// Room returns the room of a page that holds nothing but what every page does. With a nil
-// ledger that is nothing at all.
+// Room returns the free space in a ledger without entries of this version. A nil ledger has
+// no content at all.
 func (l *Ledger) Room() *Room {
 	r := &Room{left: maxBytes, rules: map[ownership.Rule]bool{}}
 	if l != nil {
-		empty := page{holder: l.holder, kept: l.kept, unknown: l.unknown}
-		r.left -= len(empty.text()) + len(`"rules":[],`)
+		empty := contents{holder: l.holder, kept: l.kept, unknown: l.unknown}
+		r.left -= len(empty.encode()) + len(`"rules":[],`)
 		for key, text := range l.stored.Data {
-			if key != pageKey {
+			if key != dataKey {
 				r.left -= len(text)
 			}
 		}
@@ -169,29 +169,28 @@ func (l *Ledger) Room() *Room {
 	return r
 }
 
-// Add takes room for entries that have to be on the page.
+// Add takes space for entries that must be in the ledger.
 func (r *Room) Add(entries ...Entry) {
 	for i, e := range entries {
 		if !r.rules[e.Rule] {
 			r.rules[e.Rule] = true
 			r.left -= sizeOf(e.Rule) + len(",")
 		}
-		r.left -= len("1000000,") // its place
-		if i > 0 && isSame(entries[i-1], e) {
+		r.left -= len("1000000,") // its rule index
+		if i > 0 && sameButRule(entries[i-1], e) {
 			continue
 		}
 		r.left -= sizeOf(storedEntry{Entry: e}) + len(",")
 	}
 }
 
-// isSame says whether two entries differ in their rules alone.
-func isSame(a, b Entry) bool {
+// sameButRule says whether two entries differ only in their rules.
+func sameButRule(a, b Entry) bool {
 	b.Rule = a.Rule
 	return a == b
 }
 
-// Take takes room for entries if there is enough for all of them, and says whether there
-// was.
+// Take takes space for all of the entries, if there is enough. It reports whether there was.
 func (r *Room) Take(entries ...Entry) bool {
 	left := r.left
 	fresh := make([]ownership.Rule, 0, len(entries))
@@ -214,7 +213,7 @@ func (r *Room) Take(entries ...Entry) bool {
 func sizeOf(value any) int {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic("encoding the ledger: " + err.Error()) // plain values of our own always encode
+		panic("encoding the ledger: " + err.Error()) // these types always encode
 	}
 	return len(text)
 }

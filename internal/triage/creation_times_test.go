@@ -10,7 +10,7 @@ import (
 func TestAgesCountWhatIsBefore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		times := rapid.SliceOfN(rapid.Int64Range(0, 60), 0, 3*maxChunk).Draw(t, "at first")
-		kept := newAges(slices.Clone(times))
+		kept := newCreationTimes(slices.Clone(times))
 		// Whole runs come and go, so that chunks are split, joined and dropped.
 		for range rapid.IntRange(0, 20).Draw(t, "runs") {
 			from, run := rapid.Int64Range(0, 60).Draw(t, "from"), rapid.IntRange(0, maxChunk).Draw(t, "run")

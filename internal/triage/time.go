@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Times are kept as nanoseconds, zero for none.
+// Times are stored as nanoseconds; zero means no time.
 
 func nanos(t time.Time) int64 {
 	switch seconds := t.Unix(); {
-	case seconds <= 0: // the zero time among them
+	case seconds <= 0: // includes the zero time
 		return 0
 	case seconds >= math.MaxInt64/int64(time.Second):
 		return math.MaxInt64
@@ -24,10 +24,10 @@ func instant(at int64) time.Time {
 	return time.Unix(0, at).UTC()
 }
 
-// wholeSeconds is the time as creation times are written.
+// wholeSeconds truncates a time to seconds, the precision of creation times.
 func wholeSeconds(at int64) int64 { return nanos(instant(at).Truncate(time.Second)) }
 
-// later adds without wrapping round.
+// later adds a duration without overflow.
 func later(at int64, d time.Duration) int64 {
 	if sum := at + int64(d); sum >= at {
 		return sum
