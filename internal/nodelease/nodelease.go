@@ -1,9 +1,8 @@
-// Package nodelease is the Lease by which tools that work on nodes keep out of each
-// other's way: whoever takes a node out of service holds medik8s-leases/node-<name>
-// meanwhile, be it a health check or somebody's maintenance. It promises to read and
-// write that Lease as the tools of medik8s do, so that they and we believe each
-// other. It refuses to talk to anybody: it says who holds a Lease and what to write,
-// and has no client.
+// Package nodelease reads and writes the Lease that medik8s tools use to lock a node.
+// A tool that takes a node out of service holds the Lease medik8s-leases/node-<name> for
+// that time, for example a health check or a maintenance tool. The package reads and
+// writes the Lease in the same way as medik8s, so that both respect each other's locks.
+// It has no client: it returns the holder of a Lease and the Lease to write.
 package nodelease
 
 import (
@@ -17,9 +16,9 @@ import (
 )
 
 const (
-	// Namespace is where the Leases of nodes are.
+	// Namespace is the namespace of the node Leases.
 	Namespace = "medik8s-leases"
-	// ClockSkew is how far ahead of ours the clock may be of one who renewed a Lease.
+	// ClockSkew is how far in the future a renew time may be and still count as valid.
 	ClockSkew = 5 * time.Minute
 
 	namePrefix   = "node-"
@@ -32,18 +31,18 @@ func NameOf(node string) string { return namePrefix + strings.ToLower(node) }
 // NodeOf returns the node that a Lease is for, by the Lease's name.
 func NodeOf(lease string) (node string, ok bool) { return strings.CutPrefix(lease, namePrefix) }
 
-// HolderOf returns the name under which a health check holds Leases. It is the one
-// that medik8s' own controller uses, so that whoever takes over from the other holds
-// what the other held.
+// HolderOf returns the name under which a health check holds Leases. medik8s' own
+// controller uses the same name, so either controller can take over the Leases of the
+// other.
 func HolderOf(check string) string { return holderPrefix + check }
 
-// IsHealthCheck says whether a holder is a health check, whoever follows it.
+// IsHealthCheck reports whether the holder is a health check of any controller.
 func IsHealthCheck(holder string) bool { return strings.HasPrefix(holder, holderPrefix) }
 
-// Held says who holds a Lease, and until when if they do not renew it. One who gave
-// no name is "". Without a time or a duration it is nobody's, also if there is a name;
-// so it is if it was renewed at a time that is yet to come, by more than clocks are
-// apart.
+// Held returns the holder of a Lease and the time at which the Lease expires. The holder
+// is "" if the Lease names none. A Lease without a renew time or a duration is not held,
+// even if it names a holder. A Lease with a renew time further in the future than
+// ClockSkew is not held either.
 func Held(lease *coordinationv1.Lease, now time.Time) (by string, until time.Time, held bool) {
 	due, ok := dueTime(lease)
 	if !ok || due.Before(now) || lease.Spec.RenewTime.After(now.Add(ClockSkew)) {
@@ -55,7 +54,7 @@ func Held(lease *coordinationv1.Lease, now time.Time) (by string, until time.Tim
 	return by, due, true
 }
 
-// dueTime is when a Lease ends, and false if it never began.
+// dueTime returns when a Lease expires, and false if it has no renew time or duration.
 func dueTime(lease *coordinationv1.Lease) (time.Time, bool) {
 	if lease == nil || lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return time.Time{}, false
@@ -63,9 +62,9 @@ func dueTime(lease *coordinationv1.Lease) (time.Time, bool) {
 	return lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second), true
 }
 
-// Take returns the Lease of the node as it is to be written for the holder to have it
-// for so long: one to create if there is none, else one to put in place of the one
-// that is there. Whether that may be taken, Held tells; it is not asked here.
+// Take returns the node's Lease to write so that the holder has it for the duration. It
+// is a new Lease if existing is nil, and otherwise an update of existing. Take does not
+// check whether the holder may take the Lease; call Held first.
 func Take(existing *coordinationv1.Lease, node *corev1.Node, holder string, duration time.Duration, now time.Time) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: NameOf(node.Name)},
@@ -82,7 +81,7 @@ func Take(existing *coordinationv1.Lease, node *corev1.Node, holder string, dura
 			lease.Spec.LeaseTransitions = &transitions
 		}
 	}
-	// The Lease goes with the node.
+	// The garbage collector deletes the Lease together with the node.
 	lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 	lease.Spec.HolderIdentity = &holder
 	lease.Spec.LeaseDurationSeconds = new(seconds(duration))
@@ -90,8 +89,8 @@ func Take(existing *coordinationv1.Lease, node *corev1.Node, holder string, dura
 	return lease
 }
 
-// changesHands says whether who takes the Lease did not have it: somebody else did,
-// or it was never acquired.
+// changesHands reports whether the write makes the holder a new holder: the Lease has
+// another holder, or it was never acquired.
 func changesHands(existing *coordinationv1.Lease, holder string, now time.Time) bool {
 	if by := existing.Spec.HolderIdentity; by == nil || *by != holder {
 		return true
@@ -100,21 +99,20 @@ func changesHands(existing *coordinationv1.Lease, holder string, now time.Time) 
 	return !ok || due.Before(now) && existing.Spec.AcquireTime == nil
 }
 
-// seconds is a duration as a Lease has it. More than fits is for ever.
+// seconds converts a duration to the unit of a Lease, limited to the largest int32.
 func seconds(duration time.Duration) int32 {
 	return int32(min(duration/time.Second, math.MaxInt32))
 }
 
-// NeedsRenewal says whether one who holds the Lease, or means to, has to write it to
-// be sure of it for as long as before: it is not theirs, it is for less time than they
-// want, or half of that is over. When that will be, RenewAt tells.
+// NeedsRenewal reports whether the holder has to write the Lease: another holder has it,
+// its duration is shorter than wanted, or RenewAt has passed.
 func NeedsRenewal(lease *coordinationv1.Lease, holder string, duration time.Duration, now time.Time) bool {
 	by, _, held := Held(lease, now)
 	return !held || by != holder || *lease.Spec.LeaseDurationSeconds < seconds(duration) || !now.Before(RenewAt(lease))
 }
 
-// RenewAt is when a holder should renew the Lease: halfway to its end, so that one
-// who is away for a while does not lose it. It is zero for a Lease that is nobody's.
+// RenewAt returns when the holder should renew the Lease: after half of its duration, so
+// that a short interruption does not lose it. It is zero for a Lease that is not held.
 func RenewAt(lease *coordinationv1.Lease) time.Time {
 	due, ok := dueTime(lease)
 	if !ok {
