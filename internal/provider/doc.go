@@ -1,6 +1,6 @@
-// Package provider states which conditions make a node sick, for each of those who
-// can replace one: Karpenter, and whoever has plain nodes. It promises that what users
-// state in a file of their own is read as a whole or refused with the line that is
-// wrong. It refuses to say how long a pool tolerates a sickness: a provider recommends,
-// and the pool's policy decides.
+// Package provider states which node conditions are unhealthy, for each infrastructure
+// that can replace nodes: Karpenter, and static nodes without NodeClaims. Users can add
+// statements in a file. The package reads that file completely, or rejects it with the
+// number of the wrong line. A provider only recommends how long to tolerate a condition;
+// the repair policy of the pool decides.
 package provider

@@ -17,14 +17,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// File is what users state themselves:
+// File holds the statements of a user:
 //
-//	defaultToleration: 20m     # what every provider recommends, in place of its own word
+//	defaultToleration: 20m     # replaces the default of every provider
 //	statements:
 //	- type: XidError
 //	  status: "True"
-//	  toleration: 10m          # what is recommended for this one alone; optional
-//	  provider: karpenter      # for nodes of this provider alone; optional
+//	  toleration: 10m          # recommended for this statement only; optional
+//	  provider: karpenter      # for nodes of this provider only; optional
 type File struct {
 	statements []fileStatement
 	byDefault  *time.Duration
@@ -33,10 +33,10 @@ type File struct {
 type fileStatement struct {
 	RepairStatement
 	toleration *time.Duration
-	provider   string // empty means each
+	provider   string // empty means every provider
 }
 
-// isFor says whether the statement is for nodes of a provider.
+// isFor reports whether the statement applies to nodes of the named provider.
 func (s fileStatement) isFor(name string) bool { return s.provider == "" || s.provider == name }
 
 // ReadFile reads a file of statements.
@@ -52,8 +52,8 @@ func ReadFile(path string) (File, error) {
 	return file, nil
 }
 
-// Parse reads the text of a file. What it does not know it refuses: a statement that
-// is left out by a slip leaves nodes sick.
+// Parse reads the text of a file. It rejects unknown fields: if a typing error dropped a
+// statement, unhealthy nodes would not be repaired.
 func Parse(text []byte) (File, error) {
 	var document yaml.Node
 	documents := yaml.NewDecoder(bytes.NewReader(text))
@@ -82,10 +82,10 @@ func Parse(text []byte) (File, error) {
 	return file, nil
 }
 
-// reader walks through the text and keeps the first error.
+// reader walks through the document and keeps the first error.
 type reader struct {
 	err   error
-	known map[RepairStatement][]string // the providers that each is stated for
+	known map[RepairStatement][]string // for each statement, the providers it is stated for
 }
 
 func (r *reader) refuse(n *yaml.Node, path, value, problem string) {
@@ -99,7 +99,7 @@ func (r *reader) refuse(n *yaml.Node, path, value, problem string) {
 	r.err = fmt.Errorf("line %d: %w", n.Line, &triage.FieldError{Field: path, Value: value, Problem: problem})
 }
 
-// fields reads the fields of a mapping. One that is null is as good as absent.
+// fields reads the fields of a mapping. A null value counts as absent.
 func (r *reader) fields(n *yaml.Node, path string, known map[string]func(*yaml.Node, string)) {
 	n = resolved(n)
 	if n.Kind != yaml.MappingNode {
@@ -136,7 +136,7 @@ func names(known map[string]func(*yaml.Node, string)) string {
 	return strings.Join(list[:last], ", ") + " or " + list[last]
 }
 
-// resolved follows an alias to what it stands for.
+// resolved follows an alias to the node that it refers to.
 func resolved(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
@@ -144,8 +144,8 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// text reads a word as it is written, whatever YAML takes it for: True is a status,
-// with quotes or without.
+// text reads a scalar as it is written, regardless of its YAML type. True is a status,
+// with or without quotes.
 func (r *reader) text(n *yaml.Node, path string) string {
 	if n.Kind != yaml.ScalarNode {
 		r.refuse(n, path, "", "want one word")
@@ -176,7 +176,7 @@ func (r *reader) statements(n *yaml.Node, path string) []fileStatement {
 	return list
 }
 
-// longestCondition is how long a condition type can be in the Kubernetes API.
+// maxConditionLength is the longest condition type that the Kubernetes API accepts.
 const longestCondition = 316
 
 func (r *reader) statement(n *yaml.Node, path string) fileStatement {
@@ -218,8 +218,8 @@ func (r *reader) provider(n *yaml.Node, path string) string {
 	return value
 }
 
-// Add returns a provider that also states what the file states for it. What both
-// state is recommended as the file says.
+// Add returns a provider that makes its own statements and those of the file. For
+// statements of both, the toleration of the file wins.
 func (f File) Add(p Provider) Provider {
 	more := added{Provider: p, byDefault: f.byDefault, statements: p.RepairPolicy(), own: map[RepairStatement]time.Duration{}}
 	for _, s := range f.statements {
@@ -236,7 +236,7 @@ func (f File) Add(p Provider) Provider {
 	return more
 }
 
-// added is a provider with what a file adds to it.
+// added is a provider extended by a file.
 type added struct {
 	Provider
 	byDefault  *time.Duration

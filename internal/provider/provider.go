@@ -9,36 +9,36 @@ import (
 	"github.com/resourcestack/autohealer/internal/dialect"
 )
 
-// Provider is one who knows what makes a node sick.
+// Provider states which conditions are unhealthy for the nodes that it manages.
 type Provider interface {
-	// Name is how files and people call it.
+	// Name is the provider's name in files and messages.
 	Name() string
-	// RepairPolicy is what it calls sick.
+	// RepairPolicy returns the conditions that the provider calls unhealthy.
 	RepairPolicy() []RepairStatement
-	// DefaultToleration is how long it recommends to tolerate that.
+	// DefaultToleration is how long the provider recommends to tolerate a condition.
 	DefaultToleration() time.Duration
 }
 
-// RepairStatement is a condition that is sick in a status.
+// RepairStatement is a condition together with a status in which it is unhealthy.
 type RepairStatement struct {
 	Type   corev1.NodeConditionType
 	Status corev1.ConditionStatus
 }
 
-// picky is a provider that recommends something of its own for a statement.
+// tolerator is a provider that recommends a toleration for a single statement.
 type picky interface {
 	toleration(RepairStatement) (time.Duration, bool)
 }
 
-// The names of the providers.
+// Names of the providers.
 const (
 	karpenterName = "karpenter"
 	staticName    = "static"
 )
 
-// Karpenter is for nodes that have a NodeClaim. It states what is known of nodes
-// everywhere, and what Karpenter's provider for AWS states: the conditions that EKS'
-// agent reports. A condition that no node has is nobody's sickness.
+// Karpenter is the provider for nodes that have a NodeClaim. It states the conditions
+// that every node has, and those of Karpenter's AWS provider, which the EKS node
+// monitoring agent reports. A statement about a condition that no node has is harmless.
 func Karpenter() Provider {
 	statements := anywhere()
 	for _, condition := range []corev1.NodeConditionType{
@@ -49,11 +49,11 @@ func Karpenter() Provider {
 	return fixed{karpenterName, statements}
 }
 
-// Static is for plain nodes, that nobody can replace by deleting an object.
+// Static is the provider for nodes that cannot be replaced by deleting an object.
 func Static() Provider { return fixed{staticName, anywhere()} }
 
-// anywhere is what is sick on any node: what the kubelet, or whoever misses it, and
-// the cloud's network say.
+// commonStatements returns the statements for every node: those of the kubelet, of the
+// node lifecycle controller and of the cloud's network.
 func anywhere() []RepairStatement {
 	return []RepairStatement{
 		{corev1.NodeReady, corev1.ConditionFalse},
@@ -62,7 +62,7 @@ func anywhere() []RepairStatement {
 	}
 }
 
-// fixed is a provider whose statements never change.
+// fixed is a provider with constant statements.
 type fixed struct {
 	name       string
 	statements []RepairStatement
@@ -72,8 +72,8 @@ func (f fixed) Name() string                     { return f.name }
 func (f fixed) RepairPolicy() []RepairStatement  { return slices.Clone(f.statements) }
 func (f fixed) DefaultToleration() time.Duration { return 30 * time.Minute }
 
-// Statements is everything that the providers call sick, each with what is
-// recommended for it. Where two state the same, the longer toleration counts.
+// Statements returns all statements of the providers, each with its recommended
+// toleration. If two providers make the same statement, the longer toleration wins.
 func Statements(providers ...Provider) []dialect.RepairStatement {
 	var all []RepairStatement
 	longest := map[RepairStatement]time.Duration{}
