@@ -14,12 +14,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// study is a case, with what several checks want to know of it.
+// study is a case with the data that several checks need.
 type study struct {
 	Case
 	rule  triage.Rule
-	wrong *triage.FieldError // why there is no rule
-	reach *reach             // nil if nobody knows
+	wrong *triage.FieldError // why the set does not compile
+	reach *reach             // nil if the nodes are unknown
 }
 
 func look(c Case) *study {
@@ -27,7 +27,7 @@ func look(c Case) *study {
 	s.rule, s.wrong = compile(c.Set)
 	rule := s.rule
 	if s.wrong != nil {
-		// A key that is not allowed keeps nobody from telling where it would go.
+		// A key that is not allowed does not change which nodes the set matches.
 		if s.wrong.Field != taintKeyField {
 			return s
 		}
@@ -51,7 +51,7 @@ func (s *study) run(checks []check) (v Verdict) {
 	return v
 }
 
-// compile returns the rule that a set asks for, or why there is none.
+// compile returns the rule of a set, or why it does not compile.
 func compile(set *v1alpha1.ConditionSet) (triage.Rule, *triage.FieldError) {
 	if set.Name == "" && set.GenerateName != "" { // the API server has not named it yet
 		named := *set
@@ -62,7 +62,7 @@ func compile(set *v1alpha1.ConditionSet) (triage.Rule, *triage.FieldError) {
 	return rule, fieldError(err)
 }
 
-// fieldError returns what is wrong with which field, nil if nothing is.
+// fieldError converts an error to one with a field; nil stays nil.
 func fieldError(err error) *triage.FieldError {
 	var wrong *triage.FieldError
 	if err == nil || errors.As(err, &wrong) {
@@ -74,8 +74,8 @@ func fieldError(err error) *triage.FieldError {
 // types returns the condition types of the set in a fixed order.
 func (s *study) types() []string { return slices.Sorted(maps.Keys(s.Set.Spec.Conditions)) }
 
-// status returns the status that a condition of the set must have, as Kubernetes
-// writes it.
+// status returns the required status of a condition of the set, in Kubernetes'
+// spelling.
 func (s *study) status(conditionType string) catalog.Status {
 	written := string(s.Set.Spec.Conditions[conditionType].Status)
 	if read, err := triage.ParseStatus(written); err == nil {
@@ -84,17 +84,17 @@ func (s *study) status(conditionType string) catalog.Status {
 	return catalog.Status(written)
 }
 
-// reach is what a set would do to which nodes now.
+// reach is what a set would do to the current nodes.
 type reach struct {
 	triage.Impact
 	effect triage.Effect
 	bound  string        // maxUnhealthy
-	limit  int           // of the selected nodes, for every effect
-	spared int           // matching nodes of the control plane that NoExecute leaves alone
-	wait   time.Duration // that conditions must stand before anything happens
+	limit  int           // maxUnhealthy of the selected nodes, for every effect
+	spared int           // matching control-plane nodes that NoExecute does not empty
+	wait   time.Duration // how long conditions must last before the set acts
 }
 
-// reachOf asks what a rule would do. Nobody knows if nobody can be asked.
+// reachOf returns what a rule would do, or nil if the nodes are unknown.
 func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 	if s.Impact == nil {
 		return nil
@@ -121,10 +121,10 @@ func (s *study) reachOf(set *v1alpha1.ConditionSet, rule triage.Rule) *reach {
 	return r
 }
 
-// over says whether more nodes match than the bound allows.
+// over reports whether more nodes match than the bound allows.
 func (r *reach) over() bool { return r.Matching > r.limit }
 
-// emptied is how many nodes would lose their pods.
+// emptied returns how many nodes would lose their pods.
 func (r *reach) emptied() int {
 	if r.effect != triage.NoExecute {
 		return 0
@@ -132,10 +132,10 @@ func (r *reach) emptied() int {
 	return min(r.Matching-r.spared, r.limit)
 }
 
-// narrows says whether no node gets more than it has from the set as it is in force.
-// If none matches that did not, the effect is not stronger and no more nodes are
-// emptied, but some get more all the same, more says in which way. What can be told
-// without a look at the nodes is told first.
+// narrows reports whether the change has no effect on a node that the set in force does
+// not already have. If no new node matches, the effect is not stronger and no more nodes
+// are emptied, but the effect on some nodes still grows, more says how. The function runs
+// the comparisons that need no nodes first.
 func (s *study) narrows() (narrows bool, more string) {
 	if s.Before == nil || s.Before.Spec.DryRun || s.reach == nil {
 		return false, ""
@@ -154,10 +154,9 @@ func (s *study) narrows() (narrows bool, more string) {
 	return more == "", more
 }
 
-// moreThan says what nodes get more of that match one rule and another that was in
-// force; empty for nothing. More of them match than may be emptied: where a rule that
-// empties some does not ask for quite the same nodes, some of those that were emptied
-// recover, and others take their places.
+// moreThan says what a node gets from the new rule that it does not get from the rule in
+// force; "" for nothing. More nodes may match than NoExecute may empty. If the new rule
+// matches other nodes, some emptied nodes recover and other nodes are emptied instead.
 func moreThan(was, is triage.Rule, empties bool) string {
 	before, now := was.Response.Taint, is.Response.Taint
 	switch {
@@ -173,8 +172,8 @@ func moreThan(was, is triage.Rule, empties bool) string {
 	return ""
 }
 
-// waitsAsLong says whether a rule waits for every condition at least as long as the
-// one before. A condition that is no longer asked for is not waited for.
+// waitsAsLong reports whether a rule waits for every condition at least as long as the
+// rule before. A condition that the rule no longer names counts as not waited for.
 func waitsAsLong(rule, before triage.Rule) bool {
 	for _, was := range before.When.Signals {
 		at := slices.IndexFunc(rule.When.Signals, func(is triage.Signal) bool { return is.Condition == was.Condition })

@@ -9,7 +9,7 @@ import (
 
 const taintKeyField = "spec.taintKey"
 
-// compiles refuses what no rule can be made of.
+// compiles rejects a set that does not compile to a rule.
 func compiles(s *study) (problems []Problem, _ []string) {
 	if s.wrong == nil || s.keyIsReserved() {
 		return nil, nil
@@ -25,7 +25,7 @@ func invalid(wrong *triage.FieldError) Problem {
 	return Problem{wrong.Field, text, Invalid}
 }
 
-// reservedKey refuses the keys of those who keep their taints themselves.
+// reservedKey rejects taint keys that another component owns.
 func reservedKey(s *study) (problems []Problem, _ []string) {
 	if !s.keyIsReserved() {
 		return nil, nil
@@ -33,7 +33,7 @@ func reservedKey(s *study) (problems []Problem, _ []string) {
 	return []Problem{{taintKeyField, fmt.Sprintf("%q: %s%s", s.wrong.Value, s.wrong.Problem, s.aside()), ReservedTaintKey}}, nil
 }
 
-// keyIsReserved says whether what is wrong is that the key belongs to somebody.
+// keyIsReserved reports whether the set does not compile because its taint key is reserved.
 func (s *study) keyIsReserved() bool {
 	_, reserved := taintkey.Owner(s.Set.Spec.TaintKey)
 	return reserved && s.wrong != nil && s.wrong.Field == taintKeyField

@@ -1,12 +1,14 @@
-// Package validate judges a policy before it is followed: whether it can be, whether
-// it means what its author meant, and what it would do to the nodes of now.
+// Package validate checks a policy before the controller applies it: whether it compiles,
+// whether it probably means what its author meant, and what it would do to the current
+// nodes.
 //
-// It promises that a verdict is a function of its [Case], [HealthCase],
-// [RepairCase] or [NodePoolCase]: the webhook, which is asked first, and the
-// controller, which asks again because a webhook can be off, say the same of the
-// same policy. Of a health check the controller only asks whether it compiles, and of
-// a repair block whether it is for sick nodes too: their bounds hold by themselves. Every
-// refusal says where the mistake is, what would come of it, and how to do it right
-// or anyway. It refuses to look at a cluster and to read a clock: what nodes report,
-// how many would be hit, and what is there under a name is asked of the caller.
+// A verdict depends only on its [Case], [HealthCase], [RepairCase] or [NodePoolCase].
+// The webhook validates first. The controller validates again, because the webhook can be
+// disabled; both return the same verdict for the same policy. For a health check the
+// controller only asks whether it compiles. For a repair block it also asks whether the
+// block selects unhealthy conditions only. The engine enforces the bounds of both.
+//
+// Every rejection names the field, the consequence, and how to correct it or to accept
+// it. The package reads neither the cluster nor the clock: the caller supplies the
+// reported conditions, the impact on nodes, and the objects that the policy refers to.
 package validate

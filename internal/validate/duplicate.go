@@ -10,8 +10,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// duplicate refuses a set whose type another one has, or that asks the same of the
-// same nodes.
+// duplicate rejects a set if another set has the same type, or matches the same
+// conditions on the same nodes.
 func duplicate(s *study) (problems []Problem, _ []string) {
 	var namesakes, twins []string
 	for _, other := range s.Others {
@@ -36,7 +36,7 @@ func duplicate(s *study) (problems []Problem, _ []string) {
 	return problems, nil
 }
 
-// aside tells how many nodes it is about, if any.
+// aside says how many nodes match, if any.
 func (s *study) aside() string {
 	if s.reach == nil || s.reach.Matching == 0 {
 		return ""
@@ -44,7 +44,7 @@ func (s *study) aside() string {
 	return "; " + s.reach.hits()
 }
 
-// others names sets. One with a slash in its name was read from a ConfigMap.
+// others names sets. A name with a slash belongs to a set from a ConfigMap.
 func others(names []string) string {
 	slices.Sort(names)
 	if len(names) > 1 {
@@ -57,8 +57,8 @@ func others(names []string) string {
 	return "the set " + brief(names[0])
 }
 
-// asksTheSame says whether another set compiles to the same question: the same
-// conditions in the same statuses for as long, of the same nodes.
+// asksTheSame reports whether another set matches the same conditions, statuses and
+// durations on the same nodes.
 func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
 	if len(other.Spec.Conditions) != len(s.Set.Spec.Conditions) {
 		return false
@@ -72,13 +72,13 @@ func asksTheSame(s *study, other *v1alpha1.ConditionSet) bool {
 	return wrong == nil && sameQuestion(rule, s.rule)
 }
 
-// sameQuestion says whether two rules ask the same of the same nodes, however either
-// is written.
+// sameQuestion reports whether two rules match the same signals on the same nodes,
+// regardless of their spelling.
 func sameQuestion(a, b triage.Rule) bool {
 	return slices.Equal(signals(a), signals(b)) && slices.Equal(demands(a), demands(b))
 }
 
-// signals returns what a rule waits for. To be silent only means something for
+// signals returns the signals of a rule in a fixed order. EvenSilent only matters for
 // Unknown.
 func signals(rule triage.Rule) []triage.Signal {
 	list := slices.Clone(rule.When.Signals)
@@ -89,7 +89,7 @@ func signals(rule triage.Rule) []triage.Signal {
 	return list
 }
 
-// demands returns what a rule asks of labels, each once and in a fixed order.
+// demands returns the label requirements of a rule, without repetitions and in a fixed order.
 func demands(rule triage.Rule) []string {
 	asked := rule.Who.Requirements()
 	list := make([]string, 0, len(asked))

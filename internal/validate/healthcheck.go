@@ -16,43 +16,43 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// HealthCase is what a verdict on a health check is asked for.
+// HealthCase is the input for the verdict on a health check.
 type HealthCase struct {
-	Check *v1alpha1.NodeHealthCheck // as it is to be
-	// Stored is the health check as it is; nil if it is new.
+	Check *v1alpha1.NodeHealthCheck // the new version
+	// Stored is the stored version; nil if the health check is new.
 	Stored *v1alpha1.NodeHealthCheck
-	// Others are all other health checks, as far as they are known.
+	// Others are all other known health checks.
 	Others []*v1alpha1.NodeHealthCheck
-	// Reported are the condition types that nodes report; nil if nobody knows.
+	// Reported are the condition types that nodes report; nil if they are unknown.
 	Reported []string
-	// Survey answers what a rule would find now, and with which other selectors it
-	// shares nodes, as [triage.Core.Survey] does; nil if nobody knows.
+	// Survey returns what a rule would match now, and how many nodes it shares with other
+	// selectors, as [triage.Core.Survey] does; nil if the nodes are unknown.
 	Survey func(rule triage.Rule, others ...triage.Selector) (triage.Survey, error)
-	// Template reads a template; nil if nobody can.
+	// Template reads a template; nil if the caller cannot read templates.
 	Template func(remediation.Template) (*unstructured.Unstructured, error)
-	// UnderWay says whether a remediation that a status names is there and not on
-	// its way out. Where that cannot be told, it is. Nil means that the status is
-	// believed.
+	// UnderWay reports whether a remediation from a status exists and is not being
+	// deleted. It returns true if the caller cannot find out. If UnderWay is nil, the
+	// status is taken as correct.
 	UnderWay func(corev1.ObjectReference) bool
 }
 
-// The further reasons for which a health check is refused.
+// Further reasons for the rejection of a health check.
 const (
-	// SameKind: two templates are of one kind, whose remediator takes but one.
+	// SameKind: two templates have one kind, whose remediator accepts only one.
 	SameKind Reason = "SameKind"
-	// Remediating: what is under way would be cut off.
+	// Remediating: the change would interrupt a remediation in progress.
 	Remediating Reason = "Remediating"
 )
 
-// healthStudy is a case, with what several checks want to know of it.
+// healthStudy is a case with the data that several checks need.
 type healthStudy struct {
 	HealthCase
 	rule  triage.Rule
-	wrong *triage.FieldError // why there is no rule
-	// found is what the rule would find now; nil if nobody knows.
+	wrong *triage.FieldError // why the health check does not compile
+	// found is what the rule would match now; nil if the nodes are unknown.
 	found *triage.Survey
-	// rivals are the other health checks with other templates, in the order of what
-	// found has in common with each.
+	// rivals are the names of the other health checks with other templates, in the order
+	// of found.Shared.
 	rivals []string
 }
 
@@ -64,9 +64,8 @@ var healthChecks = []healthCheck{
 	outOfBounds, chooses, overlaps, namesOfSigns, hasty,
 }
 
-// JudgeHealthCheck says everything that there is to say of a health check which is
-// being written. To pause one is never refused: what is wrong with it already is
-// one more reason to.
+// JudgeHealthCheck returns all problems and warnings of a health check that is being
+// written. A change that only pauses it is never rejected, even if it has other problems.
 func JudgeHealthCheck(c HealthCase) Verdict {
 	s := &healthStudy{HealthCase: c}
 	s.rule, s.wrong = compileHealthCheck(c.Check)
@@ -88,14 +87,13 @@ func JudgeHealthCheck(c HealthCase) Verdict {
 	if s.onlyPauses() {
 		v = Verdict{Warnings: append(lines(v.Problems), v.Warnings...)}
 	}
-	for i, warning := range v.Warnings { // names are as odd as the schema in force lets them be
+	for i, warning := range v.Warnings { // names may contain line breaks
 		v.Warnings[i] = oneLine(warning)
 	}
 	return v
 }
 
-// compileHealthCheck returns the rule that a health check asks for, or why there is
-// none.
+// compileHealthCheck returns the rule of a health check, or why it does not compile.
 func compileHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, *triage.FieldError) {
 	if check.Name == "" && check.GenerateName != "" { // the API server has not named it yet
 		named := *check
@@ -106,7 +104,7 @@ func compileHealthCheck(check *v1alpha1.NodeHealthCheck) (triage.Rule, *triage.F
 	return rule, fieldError(err)
 }
 
-// survey looks at the nodes, once.
+// survey reads the current nodes once.
 func (s *healthStudy) survey() {
 	if s.Survey == nil {
 		return
@@ -125,7 +123,7 @@ func (s *healthStudy) survey() {
 	}
 }
 
-// steps returns the templates of a rule in the order in which they are tried.
+// steps returns the templates of a rule in the order of escalation.
 func steps(rule triage.Rule) []string {
 	list := make([]string, len(rule.Response.Ladder))
 	for i, step := range rule.Response.Ladder {
@@ -134,7 +132,7 @@ func steps(rule triage.Rule) []string {
 	return list
 }
 
-// onlyPauses says whether nothing is asked for but a pause.
+// onlyPauses reports whether the change does nothing but pause the health check.
 func (s *healthStudy) onlyPauses() bool {
 	if s.Stored == nil || len(s.Check.Spec.PauseRequests) == 0 {
 		return false
@@ -156,16 +154,16 @@ func lines(problems []Problem) []string {
 	return list
 }
 
-// oneLine is a text in which nothing but words is left.
+// oneLine replaces all white space by single blanks.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// reference is a template as the health check names it.
+// reference is a template reference and its field in the health check.
 type reference struct {
 	field string
 	corev1.ObjectReference
 }
 
-// references returns all templates in the order in which they are written.
+// references returns all template references in the order of the spec.
 func references(spec v1alpha1.NodeHealthCheckSpec) (list []reference) {
 	if spec.RemediationTemplate != nil {
 		list = append(list, reference{"spec.remediationTemplate", *spec.RemediationTemplate})

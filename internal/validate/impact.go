@@ -13,9 +13,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// impactOverBound refuses a set that matches more nodes now than its bound
-// allows, unless somebody has said that this is meant. One that acts on healthy
-// nodes is refused for that, and would not be helped by a yes.
+// impactOverBound rejects a set that matches more nodes now than its bound allows, unless
+// the user accepted the impact. A set that matches healthy nodes is rejected for that
+// reason instead, because accepting the impact would not help.
 func impactOverBound(s *study) (problems []Problem, _ []string) {
 	if s.wrong != nil || s.reach == nil || !s.reach.over() || s.Set.Spec.DryRun || s.acceptsImpact() || s.actsOnHealthy() {
 		return nil, nil
@@ -29,9 +29,10 @@ func impactOverBound(s *study) (problems []Problem, _ []string) {
 		s.reach.hits(), s.reach.allowed(), s.reach.deeds(), more, v1alpha1.AcceptImpactAnnotation), Impact}}, nil
 }
 
-// isPlaced says whether all that the set would do is done: its taint is on every node
-// that matches, and its NoExecute on as many as it would empty. Who has done it is
-// known no longer, and to refuse the set would take it back from sick nodes.
+// isPlaced reports whether the full effect of the set is already on the nodes: its taint
+// on every matching node, and NoExecute on as many as it would empty. The new leader does
+// not know which version placed them, and a rejection would remove taints from unhealthy
+// nodes.
 func (s *study) isPlaced() bool {
 	if s.Placed == nil {
 		return false
@@ -44,7 +45,7 @@ func (s *study) acceptsImpact() bool {
 	return s.Set.Annotations[v1alpha1.AcceptImpactAnnotation] == "true"
 }
 
-// impactLine tells what a set will do, in one line, unless a problem tells it.
+// impactLine says in one line what a set will do, unless a problem already says it.
 func (s *study) impactLine(v Verdict) string {
 	if s.wrong != nil || s.reach == nil {
 		return ""
@@ -77,7 +78,7 @@ func (s *study) impactLine(v Verdict) string {
 	return line
 }
 
-// annotation warns of those that look like a yes and are none.
+// annotation warns of annotations that look like an acceptance but are not.
 func annotation(s *study) (_ []Problem, warnings []string) {
 	return nil, oddAcceptance(s.Set.Annotations)
 }
@@ -99,8 +100,8 @@ func bare(key string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(strings.ToLower(key[strings.LastIndexByte(key, '/')+1:]))
 }
 
-// oddBound warns of a bound that lets NoExecute empty all nodes, or none. One that
-// nobody has written is neither.
+// oddBound warns of a bound that lets NoExecute empty all nodes, or none. It ignores the
+// default.
 func oddBound(s *study) (_ []Problem, warnings []string) {
 	if s.wrong != nil || s.rule.Response.Taint.Effect != triage.NoExecute || s.Set.Spec.MaxUnhealthy == nil {
 		return nil, nil
@@ -119,7 +120,7 @@ func oddBound(s *study) (_ []Problem, warnings []string) {
 	return nil, []string{fmt.Sprintf("spec.maxUnhealthy: %s lets NoExecute empty %s at once, when something makes them all look sick; want fewer, such as the default of %s", bound, all, dialect.DefaultMaxUnhealthy)}
 }
 
-// noNodes warns of a selector that chooses nobody.
+// noNodes warns of a selector that selects no node.
 func noNodes(s *study) (_ []Problem, warnings []string) {
 	if s.wrong != nil || s.reach == nil || s.reach.Selected > 0 || s.rule.Who.Everything() {
 		return nil, nil

@@ -7,9 +7,8 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// nearMiss refuses a condition type that looks like a misspelled one. One that
-// the set in force has already only gets a warning: a node may have begun to
-// report the other since.
+// nearMiss rejects a condition type that looks misspelled. It only warns if the set in
+// force already has that type: a node may have started to report the similar type since.
 func nearMiss(s *study) (problems []Problem, warnings []string) {
 	for _, name := range s.types() {
 		right, slip := s.slip(name)
@@ -20,7 +19,7 @@ func nearMiss(s *study) (problems []Problem, warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("%s: no node reports %s; did you mean %s?", field(name, ""), brief(name), brief(right)))
 			continue
 		}
-		// By its name: in a ConfigMap there is a line in place of the path.
+		// The text repeats the name: for a ConfigMap the line replaces the field path.
 		unknown := "no node reports " + brief(name)
 		if s.Reported == nil {
 			unknown = "no condition " + brief(name) + " is known"
@@ -32,15 +31,15 @@ func nearMiss(s *study) (problems []Problem, warnings []string) {
 	return problems, warnings
 }
 
-// slip returns what somebody probably meant who wrote a condition type.
+// slip returns the condition type that the user probably meant.
 func (s *study) slip(name string) (right string, slip bool) {
 	if _, isEvent := catalog.LookupEvent(name); isEvent {
-		return "", false // which is another mistake
+		return "", false // notReported warns of Events
 	}
 	return catalog.Nearest(name, s.Reported...)
 }
 
-// stood says whether the set in force names the condition type already.
+// stood reports whether the set in force already names the condition type.
 func (s *study) stood(name string) bool {
 	if s.Before == nil {
 		return false
@@ -49,8 +48,9 @@ func (s *study) stood(name string) bool {
 	return stood
 }
 
-// notReported warns of conditions that no node has: of Events, which never stand,
-// and of names that nobody knows, because a policy may be there before its agent.
+// notReported warns of names that no node reports: reasons of Events, which are never
+// conditions, and unknown types. Unknown types are not rejected, because a policy may be
+// created before the agent that reports them.
 func notReported(s *study) (_ []Problem, warnings []string) {
 	var unknown []string
 	for _, name := range s.types() {

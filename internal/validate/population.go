@@ -8,8 +8,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// bound returns the field that bounds the health check and what it says. Neither
-// field means that maxUnhealthy has its default.
+// bound returns the field that bounds the health check and its value. If the user wrote
+// neither field, it returns the default of maxUnhealthy.
 func (s *healthStudy) bound() (field, value string, written bool) {
 	switch spec := s.Check.Spec; {
 	case spec.MinHealthy != nil:
@@ -21,14 +21,14 @@ func (s *healthStudy) bound() (field, value string, written bool) {
 	}
 }
 
-// outOfBounds warns of a bound that can never be met, and of one that is none.
+// outOfBounds warns of a bound that allows no remediation, and of one that allows all.
 func outOfBounds(s *healthStudy) (_ []Problem, warnings []string) {
 	field, value, written := s.bound()
 	if !written {
 		return nil, nil
 	}
 	gate := s.rule.Bound.Gate
-	// Some bounds say so for any number of nodes, the others for those of now.
+	// Some values do this for any number of nodes, others only for the current number.
 	never := gate.Number == 0 && !gate.Healthy || gate.Number == 100 && gate.Percent && gate.Healthy
 	none := gate.Number == 0 && gate.Healthy || gate.Number == 100 && gate.Percent && !gate.Healthy
 	now, of := "", ""
@@ -50,7 +50,7 @@ func outOfBounds(s *healthStudy) (_ []Problem, warnings []string) {
 	return nil, nil
 }
 
-// chooses warns of a selector that chooses nobody, or two sorts of nodes.
+// chooses warns of a selector that selects no node, or both control-plane nodes and workers.
 func chooses(s *healthStudy) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil:
@@ -64,7 +64,7 @@ func chooses(s *healthStudy) (_ []Problem, warnings []string) {
 	return nil, nil
 }
 
-// overlaps warns of nodes that another health check treats in another way.
+// overlaps warns of nodes that another health check remediates with other templates.
 func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
 	if s.found == nil {
 		return nil, nil
@@ -85,8 +85,9 @@ func overlaps(s *healthStudy) (_ []Problem, warnings []string) {
 	return nil, []string{fmt.Sprintf("spec.selector: some of these nodes are also chosen by health checks with other templates: %s%s; whichever comes first treats such a node, and the others wait. Want selectors that have no node in common", strings.Join(told, ", "), rest)}
 }
 
-// impactLine tells what a health check will do, in one line, unless a problem tells
-// it. That too many are sick is no reason to refuse: nothing is begun then.
+// impactLine says in one line what a health check will do, unless a problem already says
+// it. Too many unhealthy nodes are no reason to reject it: the controller then starts no
+// remediation.
 func (s *healthStudy) impactLine(v Verdict) string {
 	if s.found == nil || s.found.Matching == 0 {
 		return ""
@@ -120,10 +121,10 @@ func them(n int) string {
 
 func (s *healthStudy) hits() string { return surveyed(s.found) }
 
-// surveyed tells how many nodes match, and which.
+// surveyed says how many nodes match, and which.
 func surveyed(found *triage.Survey) string { return surveyedOf(found, nodes(found.Selected)) }
 
-// surveyedOf does so of nodes that are told of in other words.
+// surveyedOf does the same, with the given words for the selected nodes.
 func surveyedOf(found *triage.Survey, selected string) string {
 	told := make([]string, len(found.First))
 	for i, name := range found.First {
@@ -140,7 +141,7 @@ func surveyedOf(found *triage.Survey, selected string) string {
 	return fmt.Sprintf("%d of %s (%d%%) %s now (%s)", found.Matching, selected, 100*found.Matching/found.Selected, verb, names)
 }
 
-// waits tells how long a sign must have stood.
+// waits says how long a condition must last.
 func waits(rule triage.Rule) string {
 	var shortest, longest time.Duration
 	for i, signal := range rule.When.Signals {

@@ -16,43 +16,43 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// RepairCase is what a verdict on a RepairPolicy is asked for.
+// RepairCase is the input for the verdict on a RepairPolicy.
 type RepairCase struct {
-	Policy *v1alpha1.RepairPolicy // as it is to be
-	// Stored is the policy as it is; nil if it is new.
+	Policy *v1alpha1.RepairPolicy // the new version
+	// Stored is the stored version; nil if the policy is new.
 	Stored *v1alpha1.RepairPolicy
 	Repairs
-	// Template reads a template; nil if nobody can.
+	// Template reads a template; nil if the caller cannot read templates.
 	Template func(remediation.Template) (*unstructured.Unstructured, error)
 }
 
-// NodePoolCase is what a verdict on the repair block of a NodePool is asked for.
+// NodePoolCase is the input for the verdict on the repair block of a NodePool.
 type NodePoolCase struct {
-	Pool *karpenter.NodePool // as it is to be
-	// Stored is the pool as it is; nil if it is new.
+	Pool *karpenter.NodePool // the new version
+	// Stored is the stored version; nil if the pool is new.
 	Stored *karpenter.NodePool
 	Repairs
 }
 
-// Repairs is what else there is of repairs when a block is judged.
+// Repairs is the input that RepairPolicies and repair blocks have in common.
 type Repairs struct {
-	// Statements are what the providers call sick.
+	// Statements are the conditions that the providers call unhealthy.
 	Statements []dialect.RepairStatement
-	// Policies are the RepairPolicies, as far as they are known.
+	// Policies are all known RepairPolicies.
 	Policies []*v1alpha1.RepairPolicy
-	// Pools are the NodePools; nil if nobody knows them.
+	// Pools are the NodePools; nil if they are unknown.
 	Pools []*karpenter.NodePool
-	// Reported are the condition types that nodes report; nil if nobody knows.
+	// Reported are the condition types that nodes report; nil if they are unknown.
 	Reported []string
-	// Survey answers what a rule would find now, and with which other selectors it
-	// shares nodes, as [triage.Core.Survey] does; nil if nobody knows.
+	// Survey returns what a rule would match now, and how many nodes it shares with other
+	// selectors, as [triage.Core.Survey] does; nil if the nodes are unknown.
 	Survey func(rule triage.Rule, others ...triage.Selector) (triage.Survey, error)
 }
 
-// block is the path of the repair block, in a NodePool as in a RepairPolicy.
+// block is the path of the repair block in both NodePool and RepairPolicy.
 const block = "spec.repair"
 
-// repairStudy is a case, with what several checks want to know of it.
+// repairStudy is a case with the data that several checks need.
 type repairStudy struct {
 	Repairs
 	name      string
@@ -60,29 +60,29 @@ type repairStudy struct {
 	spec      *v1alpha1.RepairSpec
 	template  *corev1.ObjectReference
 	fetch     func(remediation.Template) (*unstructured.Unstructured, error)
-	rule      triage.Rule // of the nodes that are asked for, whoever governs them
+	rule      triage.Rule // for all selected nodes, including those that another policy governs
 	wrong     *triage.FieldError
-	found     *triage.Survey // what the rule would find now; nil if nobody knows
-	governed  *triage.Survey // what of that is left to it by those that go before; nil if nobody knows
-	crowds    []int          // how many of those belong to each NodePool, and how many to none: a bound is one of each
-	rivals    []rival        // in the order of what found has in common with each
-	hasPool   bool           // the nodes are those of one NodePool
-	poolField string         // where the nodes are chosen
+	found     *triage.Survey // what the rule would match now; nil if the nodes are unknown
+	governed  *triage.Survey // the part of found that no policy with precedence governs; nil if unknown
+	crowds    []int          // number of governed nodes per NodePool, then those without one: each has its own bound
+	rivals    []rival        // in the order of found.Shared
+	hasPool   bool           // the policy is for the nodes of one NodePool
+	poolField string         // the field that selects the nodes
 }
 
 // repairCheck looks for one kind of mistake in a block that compiles.
 type repairCheck func(*repairStudy) (problems []Problem, warnings []string)
 
-// standingRepair are the checks of what a block says by itself. The others ask what is
-// there beside it, and that comes and goes.
+// standingRepair are the checks that depend only on the block. The other checks depend on
+// other objects, which change all the time.
 var standingRepair = []repairCheck{repairsHealthy}
 
 var arrivingRepair = []repairCheck{
 	poolIsThere, governs, repairNames, hastyRepair, idleFields, oddRepairBound, plainNodes, choosesRepair,
 }
 
-// JudgeRepairPolicy says everything that there is to say of a policy which is being
-// written. To switch one off is never refused.
+// JudgeRepairPolicy returns all problems and warnings of a policy that is being written. A
+// change that only disables it is never rejected.
 func JudgeRepairPolicy(c RepairCase) Verdict {
 	s := studyPolicy(c)
 	v := s.judge()
@@ -94,9 +94,9 @@ func JudgeRepairPolicy(c RepairCase) Verdict {
 	return inLines(v)
 }
 
-// JudgeNodePool says everything that there is to say of the repair block of a NodePool
-// which is being written. Of the rest of the pool it says nothing, and to take the
-// block away or to switch it off is never refused.
+// JudgeNodePool returns all problems and warnings of the repair block of a NodePool that is
+// being written. It ignores the other fields of the pool. A change that only removes or
+// disables the block is never rejected.
 func JudgeNodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
 		return inLines(Verdict{Warnings: leavesPool(c)})
@@ -111,11 +111,11 @@ func JudgeNodePool(c NodePoolCase) Verdict {
 	return inLines(v)
 }
 
-// StandingRepairPolicy says what must be true of a policy that is in force already:
-// all that JudgeRepairPolicy refuses, and no warnings.
+// StandingRepairPolicy returns the problems of a policy that is in force: all problems that
+// JudgeRepairPolicy returns. It returns no warnings.
 func StandingRepairPolicy(c RepairCase) Verdict { return studyPolicy(c).standing() }
 
-// StandingNodePool is the same for a block that may have come around the webhook.
+// StandingNodePool does the same for a block that the webhook may not have seen.
 func StandingNodePool(c NodePoolCase) Verdict {
 	if c.Pool.Spec.Repair == nil {
 		return Verdict{}
@@ -123,10 +123,10 @@ func StandingNodePool(c NodePoolCase) Verdict {
 	return studyPool(c).standing()
 }
 
-// RepairsBefore says which of two policies governs a node that both ask for: one that
-// names the pool goes before one that selects nodes, then the older, then by name. One
-// that has no time of creation yet comes after all that have. A NodePool with a block
-// goes before all of them.
+// RepairsBefore reports whether policy a takes precedence over b on a node that both
+// select. A policy that names the pool wins over one with a selector, then the older, then
+// the first by name. A policy without a creation timestamp comes last. A NodePool with
+// a repair block wins over all policies.
 func RepairsBefore(a, b *v1alpha1.RepairPolicy) bool {
 	if named := a.Spec.NodePool != ""; named != (b.Spec.NodePool != "") {
 		return named
@@ -160,14 +160,14 @@ func studyPool(c NodePoolCase) *repairStudy {
 	return s
 }
 
-// compile makes the rule of the block, for the nodes that are asked for. A spec that
-// cannot be read has no nodes either, and says so first.
+// compile compiles the rule of the block for the selected nodes. An unreadable spec also
+// has no readable selector, so its own error is reported first.
 func (s *repairStudy) compile(who triage.Selector, err error) {
 	if s.spec.Unreadable == "" && err != nil {
 		s.wrong = fieldError(err)
 		return
 	}
-	// Which pool shares the bound is nothing that a verdict depends on.
+	// No verdict depends on which pool shares the bound.
 	rule, wrong := observe.Repair(s.name, "", s.spec, s.Statements, s.template)
 	if s.wrong = fieldError(wrong); s.wrong == nil {
 		s.rule, s.rule.Who = rule, who
@@ -203,8 +203,8 @@ func (s *repairStudy) judge() Verdict {
 	return v
 }
 
-// survey looks at the nodes: at those that are asked for, and, if others go before, at
-// those that they leave.
+// survey reads the current nodes: the selected ones, and those that policies with
+// precedence leave to this one.
 func (s *repairStudy) survey() {
 	s.rivals = s.findRivals()
 	if s.Survey == nil {
@@ -229,7 +229,7 @@ func switchesOff(spec *v1alpha1.RepairSpec) bool {
 	return spec.Unreadable == "" && spec.Enabled != nil && !*spec.Enabled
 }
 
-// tolerated makes warnings of problems if nothing is asked for but to stop.
+// tolerated turns problems into warnings if the change only stops the policy.
 func tolerated(v Verdict, onlyStops bool) Verdict {
 	if !onlyStops {
 		return v
@@ -238,13 +238,13 @@ func tolerated(v Verdict, onlyStops bool) Verdict {
 }
 
 func inLines(v Verdict) Verdict {
-	for i, warning := range v.Warnings { // names are as odd as the schema in force lets them be
+	for i, warning := range v.Warnings { // names may contain line breaks
 		v.Warnings[i] = oneLine(warning)
 	}
 	return v
 }
 
-// stated says whether a provider calls a condition sick, in whatever status.
+// stated reports whether a provider calls a condition unhealthy in any status.
 func (s *repairStudy) stated(conditionType string) bool {
 	return slices.ContainsFunc(s.Statements, func(one dialect.RepairStatement) bool { return one.Type == conditionType })
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// mostPieces is in how many pieces the nodes are looked at that others leave. It takes
-// several rivals that select by several labels each to come so far.
+// mostPieces limits the number of selectors that surveyGoverned evaluates. Only several
+// policies with several labels each reach this limit.
 const mostPieces = 16
 
-// surveyGoverned looks at the nodes that are left by those that go before, of which
-// inPools are how many each pool has if that is nobody. Where it would take too long,
-// nobody knows.
+// surveyGoverned surveys the nodes that no policy with precedence selects. inPools has the
+// number of selected nodes per pool. If the survey is too expensive, s.governed stays nil.
 func (s *repairStudy) surveyGoverned(pools []triage.Selector, inPools []triage.Shared) {
 	var before []triage.Selector
 	for i, r := range s.rivals {
@@ -45,13 +44,13 @@ func (s *repairStudy) surveyGoverned(pools []triage.Selector, inPools []triage.S
 			left.Shared[i].Nodes += found.Shared[i].Nodes
 		}
 	}
-	slices.Sort(left.First) // the first of all are among the first of each piece
+	slices.Sort(left.First) // each piece has its own first names, so these include the overall first
 	left.First = left.First[:min(len(left.First), manyNames)]
 	s.governed, s.crowds = &left, crowds(left.Selected, left.Shared)
 }
 
-// crowds are how many of some nodes each pool has that has any, and then how many are of
-// none.
+// crowds returns the number of nodes of each pool that has any, followed by the number of
+// nodes without a pool.
 func crowds(selected int, inPools []triage.Shared) (sizes []int) {
 	rest := selected
 	for _, pool := range inPools {
@@ -66,7 +65,7 @@ func crowds(selected int, inPools []triage.Shared) (sizes []int) {
 	return sizes
 }
 
-// poolSelectors are the nodes of each NodePool, if those of several are asked for.
+// poolSelectors returns a selector per NodePool, if the policy may select several pools.
 func (s *repairStudy) poolSelectors() (list []triage.Selector) {
 	for _, pool := range s.Pools {
 		if s.hasPool || pool == nil {
@@ -79,7 +78,7 @@ func (s *repairStudy) poolSelectors() (list []triage.Selector) {
 	return list
 }
 
-// pace tells how many are repaired at once, if not all are.
+// pace says how many nodes are repaired at a time, if not all of them.
 func (s *repairStudy) pace() string {
 	limit := s.rule.Bound.Cap
 	if len(s.crowds) < 2 {
@@ -94,9 +93,9 @@ func (s *repairStudy) pace() string {
 	return fmt.Sprintf(", no more than %s at once in each pool", limit)
 }
 
-// without returns the nodes of a selector that no other one chooses, in pieces that have
-// none in common, and stops when these are too many. A node is left by another selector
-// if it meets the first so many of its requirements, and not the next one.
+// without returns disjoint selectors for the nodes that match who and none of the others.
+// It stops when there are too many. Each selector requires the first n requirements of
+// another selector and the opposite of the next one.
 func without(who triage.Selector, others []triage.Selector) ([]triage.Selector, error) {
 	pieces := []triage.Selector{who}
 	for _, other := range others {
@@ -118,7 +117,7 @@ func without(who triage.Selector, others []triage.Selector) ([]triage.Selector, 
 	return pieces, nil
 }
 
-// opposite is the requirement that a node meets which does not meet this one.
+// opposite returns the requirement that exactly the nodes meet that do not meet r.
 func opposite(r triage.Requirement) triage.Requirement {
 	switch r.Op {
 	case triage.In:

@@ -12,18 +12,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// rival is another policy, or the block of a pool, that may ask for the same nodes.
+// rival is another policy or repair block that may select the same nodes.
 type rival struct {
-	name string // as people are told of it
+	name string // for messages
 	who  triage.Selector
-	// first says whether it goes before what is judged.
+	// first says that the rival takes precedence.
 	first bool
-	// same says that it asks for the same NodePool, whatever nodes that has.
+	// same says that the rival names the same NodePool, even if the pool has no nodes.
 	same bool
 }
 
-// findRivals returns all that could ask for the same nodes, those that go before this
-// one first.
+// findRivals returns all policies and blocks that may select the same nodes, those with
+// precedence first.
 func (s *repairStudy) findRivals() (list []rival) {
 	for _, pool := range s.Pools {
 		if pool == nil || pool.Spec.Repair == nil || s.policy == nil { // of two pools, each has its own nodes
@@ -40,7 +40,7 @@ func (s *repairStudy) findRivals() (list []rival) {
 		_, wrong := observe.Repair(other.Name, "", &other.Spec.Repair, s.Statements, other.Spec.RemediationTemplate)
 		who, err := observe.RepairNodes(other)
 		if wrong != nil || err != nil {
-			continue // it is not followed
+			continue // the controller does not apply it
 		}
 		list = append(list, rival{"RepairPolicy " + brief(other.Name), who, s.policy != nil && RepairsBefore(other, s.policy), s.hasPool && other.Spec.NodePool == s.pool()})
 	}
@@ -56,8 +56,8 @@ func (s *repairStudy) findRivals() (list []rival) {
 	return list
 }
 
-// pool is the name of the NodePool whose nodes are asked for; empty if they are chosen
-// by their labels.
+// pool returns the name of the NodePool whose nodes are selected; "" if labels select
+// them.
 func (s *repairStudy) pool() string {
 	if s.policy != nil {
 		return s.policy.Spec.NodePool
@@ -65,7 +65,7 @@ func (s *repairStudy) pool() string {
 	return s.name
 }
 
-// governs warns of nodes that two ask for: only one of them governs each.
+// governs warns of nodes that several policies select; only one governs each node.
 func governs(s *repairStudy) (_ []Problem, warnings []string) {
 	var stronger, weaker []string
 	for i, r := range s.rivals {
@@ -93,7 +93,7 @@ func governs(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// some tells the first of some that are told of already.
+// some lists the first of the given texts.
 func some(told []string) string {
 	if more := len(told) - manyNames; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(told[:manyNames], ", "), more)
@@ -101,7 +101,7 @@ func some(told []string) string {
 	return series(told)
 }
 
-// poolIsThere warns of a NodePool that there is not, or not yet.
+// poolIsThere warns of a NodePool that does not exist yet.
 func poolIsThere(s *repairStudy) (_ []Problem, warnings []string) {
 	if s.policy == nil || !s.hasPool || s.Pools == nil || slices.ContainsFunc(s.Pools, func(p *karpenter.NodePool) bool { return p != nil && p.Name == s.pool() }) {
 		return nil, nil
@@ -123,8 +123,8 @@ func poolIsThere(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, []string{fmt.Sprintf("spec.nodePool: there is no NodePool %s; %s. Nothing is repaired until it is there", brief(s.pool()), there)}
 }
 
-// plainNodes warns of nodes without a machine that could be replaced, and of a
-// template from which nothing can be made.
+// plainNodes warns of nodes without a NodeClaim, which cannot be replaced, and of a
+// template that cannot be used.
 func plainNodes(s *repairStudy) (_ []Problem, warnings []string) {
 	if s.policy == nil || s.hasPool {
 		return nil, nil
@@ -151,7 +151,7 @@ func plainNodes(s *repairStudy) (_ []Problem, warnings []string) {
 
 func (s *repairStudy) unfitTemplate() []string {
 	template, err := remediation.TemplateOf(*s.template)
-	if err != nil || s.fetch == nil { // which is refused elsewhere
+	if err != nil || s.fetch == nil { // another check rejects the template
 		return nil
 	}
 	one := named{field: "spec.remediationTemplate", Template: template}
@@ -162,7 +162,7 @@ func (s *repairStudy) unfitTemplate() []string {
 	return nil
 }
 
-// choosesRepair warns of a selector that chooses nobody, or the control plane too.
+// choosesRepair warns of a selector that selects no node, or control-plane nodes and workers.
 func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
 	switch {
 	case s.found == nil || s.hasPool:
@@ -176,8 +176,8 @@ func choosesRepair(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, nil
 }
 
-// impactLine tells what a block will do, in one line, unless a problem tells it. That
-// many are sick is no reason to refuse: the bound holds by itself.
+// impactLine says in one line what a block will do, unless a problem already says it. Many
+// unhealthy nodes are no reason to reject it: the engine enforces the bound.
 func (s *repairStudy) impactLine(v Verdict) string {
 	if s.governed == nil || s.governed.Matching == 0 || slices.ContainsFunc(v.Problems, func(p Problem) bool { return p.Reason == HealthyStatus }) {
 		return ""
@@ -190,7 +190,7 @@ func (s *repairStudy) impactLine(v Verdict) string {
 		return hits + ": nothing is repaired while enabled is false"
 	}
 	if s.rule.Bound.Cap.Of(s.governed.Selected) == 0 {
-		return "" // which is told already
+		return "" // oddRepairBound warns of it
 	}
 	verb := "will"
 	if len(v.Problems) > 0 {
@@ -203,7 +203,7 @@ func (s *repairStudy) impactLine(v Verdict) string {
 	return fmt.Sprintf("%s: the %s %s repair %s%s, once it has stood for %s", hits, what, verb, them(s.governed.Matching), s.pace(), waits(s.rule))
 }
 
-// leavesPool warns of a pool that is repaired no longer.
+// leavesPool warns of a pool that is no longer repaired.
 func leavesPool(c NodePoolCase) []string {
 	if c.Stored == nil || c.Stored.Spec.Repair == nil {
 		return nil

@@ -10,15 +10,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// shortestStart is how long a machine takes at least from its creation until its
-// node is Ready.
+// shortestStart is the shortest time that a machine needs from its creation until its node
+// is Ready.
 const shortestStart = 2 * time.Minute
 
 func toleration(i int, part string) string {
 	return fmt.Sprintf("%s.policies[%d].%s", block, i, part)
 }
 
-// repairsHealthy refuses a status that healthy nodes report: each policy is enough by
+// repairsHealthy rejects a status that healthy nodes report. Each policy is sufficient by
 // itself, so the pool would be replaced node by node, for ever.
 func repairsHealthy(s *repairStudy) (problems []Problem, _ []string) {
 	for i, p := range s.spec.Policies {
@@ -34,7 +34,7 @@ func repairsHealthy(s *repairStudy) (problems []Problem, _ []string) {
 	return problems, nil
 }
 
-// parsed is the status of a policy as Kubernetes writes it.
+// parsed returns the status of a policy in Kubernetes' spelling.
 func parsed(p v1alpha1.ConditionRepair) string {
 	if status, err := triage.ParseStatus(p.ConditionStatus); err == nil {
 		return status.String()
@@ -42,8 +42,8 @@ func parsed(p v1alpha1.ConditionRepair) string {
 	return p.ConditionStatus
 }
 
-// repairNames warns of policies that nothing comes of: of conditions that no provider
-// states without a status that would state them, and of names that nobody reports.
+// repairNames warns of policies without effect: conditions without a status that no
+// provider states, and condition types that no node reports.
 func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
 	var unknown []string
 	first := 0
@@ -79,8 +79,7 @@ func repairNames(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// instead says what somebody probably meant who wrote a condition that no provider
-// states, without its status.
+// instead suggests a correction for a condition without a status that no provider states.
 func (s *repairStudy) instead(name string) string {
 	if is, ok := catalog.Lookup(name); ok {
 		return fmt.Sprintf("to have it repaired all the same, write conditionStatus: \"%s\" beside it", is.Sick())
@@ -95,7 +94,7 @@ func (s *repairStudy) instead(name string) string {
 	return "to have it repaired all the same, write beside it the conditionStatus in which it is sick"
 }
 
-// hastyRepair warns of nodes being replaced that merely start, or start anew.
+// hastyRepair warns of a toleration so short that a start or a reboot causes a replacement.
 func hastyRepair(s *repairStudy) (_ []Problem, warnings []string) {
 	hasty := func(path, written, status string) {
 		if wait, err := triage.ParseDuration(written); written != "" && err == nil && wait < shortestUnready {
@@ -123,7 +122,7 @@ func hastyRepair(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// idleFields warns of what means nothing where it stands.
+// idleFields warns of fields that have no effect in this block.
 func idleFields(s *repairStudy) (_ []Problem, warnings []string) {
 	if s.spec.TerminationGracePeriod != "" && s.spec.Termination != v1alpha1.Graceful {
 		warnings = append(warnings, block+".terminationGracePeriod: it means nothing while nodes go by force, as they do without termination: Graceful")
@@ -146,8 +145,8 @@ func idleFields(s *repairStudy) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// oddRepairBound warns of a bound that lets nothing be repaired, and of one that is
-// none.
+// oddRepairBound warns of a bound that allows no repair, and of one that allows all at
+// once.
 func oddRepairBound(s *repairStudy) (_ []Problem, warnings []string) {
 	if s.spec.MaxUnhealthy == nil || s.spec.MaxUnhealthy.String() == "" {
 		return nil, nil

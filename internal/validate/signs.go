@@ -9,13 +9,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// shortestUnready is for how long a node may well not be Ready without being sick.
+// shortestUnready is how long a healthy node may be not Ready, for example during a reboot.
 const shortestUnready = time.Minute
 
 func sign(i int, part string) string { return fmt.Sprintf("spec.unhealthyConditions[%d].%s", i, part) }
 
-// written returns the signs that somebody has written. With none they are the usual
-// ones, of which there is nothing to say.
+// written returns the conditions that the user wrote. It is empty if the defaults apply,
+// which need no check.
 func (s *healthStudy) written() []triage.Signal {
 	if len(s.Check.Spec.UnhealthyConditions) == 0 {
 		return nil
@@ -23,8 +23,8 @@ func (s *healthStudy) written() []triage.Signal {
 	return s.rule.When.Signals
 }
 
-// remediatesHealthy refuses a sign that healthy nodes show: each sign is enough by
-// itself, so every one of them would be remediated.
+// remediatesHealthy rejects a condition that healthy nodes report. Each condition is
+// sufficient by itself, so every healthy node would be remediated.
 func remediatesHealthy(s *healthStudy) (problems []Problem, _ []string) {
 	for i, signal := range s.written() {
 		if !catalog.Healthy(signal.Condition, signal.Status.String()) {
@@ -40,8 +40,8 @@ func remediatesHealthy(s *healthStudy) (problems []Problem, _ []string) {
 	return problems, nil
 }
 
-// namesOfSigns warns of condition types that no node has: a health check may be
-// there before the agent, and other signs of it stand all the same.
+// namesOfSigns warns of condition types that no node reports. It does not reject them: a
+// health check may be created before the agent, and its other conditions still work.
 func namesOfSigns(s *healthStudy) (_ []Problem, warnings []string) {
 	var unknown []string
 	first := 0
@@ -74,7 +74,7 @@ func namesOfSigns(s *healthStudy) (_ []Problem, warnings []string) {
 	return nil, warnings
 }
 
-// hasty warns of nodes being remediated that merely start anew.
+// hasty warns of a duration so short that a reboot causes a remediation.
 func hasty(s *healthStudy) (_ []Problem, warnings []string) {
 	for i, signal := range s.written() {
 		if signal.Condition == triage.Ready && signal.Status != triage.True && signal.For < shortestUnready {

@@ -7,10 +7,10 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// healthyStatus refuses a set all of whose conditions are those of healthy nodes.
-// If one of them is not, the others only narrow it down: the kubelet does not
-// answer although the node is Ready. That gets a warning, because it is as often
-// a slip.
+// healthyStatus rejects a set if healthy nodes report all of its conditions. If one
+// condition is unhealthy, the others only narrow the set, for example: the kubelet does
+// not answer although the node is Ready. healthyStatus then warns, because this is often
+// a mistake.
 func healthyStatus(s *study) (problems []Problem, warnings []string) {
 	healthy := s.healthy()
 	if len(healthy) == 0 {
@@ -41,12 +41,12 @@ func healthyStatus(s *study) (problems []Problem, warnings []string) {
 	return []Problem{{field(healthy[0], ".status"), text, HealthyStatus}}, nil
 }
 
-// healthy returns the condition types that are asked for in their healthy status.
+// healthy returns the condition types that the set matches in their healthy status.
 func (s *study) healthy() []string {
 	return slices.DeleteFunc(s.types(), func(name string) bool { return !catalog.Healthy(name, string(s.status(name))) })
 }
 
-// actsOnHealthy says whether nothing in the set is a sickness.
+// actsOnHealthy reports whether the set matches healthy statuses only.
 func (s *study) actsOnHealthy() bool {
 	healthy := len(s.healthy())
 	return healthy > 0 && healthy == len(s.Set.Spec.Conditions)
@@ -57,12 +57,12 @@ func known(conditionType string) catalog.Condition {
 	return c
 }
 
-// kubelets are the conditions that all turn Unknown at once when the kubelet falls
-// silent, and that a kubelet which is heard never reports as Unknown.
+// kubelets are the conditions that all become Unknown when the kubelet stops reporting.
+// A kubelet that reports never sets them to Unknown.
 var kubelets = []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"}
 
-// silentKubelet warns of a set that asks the kubelet to be silent and to have
-// said something.
+// silentKubelet warns of a set that can never match: it wants the kubelet both to be
+// silent and to report a status.
 func silentKubelet(s *study) (_ []Problem, warnings []string) {
 	var silent, heard []string
 	for _, name := range s.types() {
@@ -81,7 +81,7 @@ func silentKubelet(s *study) (_ []Problem, warnings []string) {
 		field(silent[0], ".status"), silent[0], series(heard))}
 }
 
-// idleSilence warns of evenSilent where there is nothing that it could let in.
+// idleSilence warns of evenSilent on a status other than Unknown, where it has no effect.
 func idleSilence(s *study) (_ []Problem, warnings []string) {
 	idle := slices.DeleteFunc(s.types(), func(name string) bool {
 		status := s.status(name)
@@ -93,7 +93,7 @@ func idleSilence(s *study) (_ []Problem, warnings []string) {
 	return nil, []string{fmt.Sprintf("%s: it does nothing for %s: only the status Unknown can be that of a silent agent", field(idle[0], ".evenSilent"), few(idle))}
 }
 
-// nativeTaint warns of a set that does no more than Kubernetes does by itself.
+// nativeTaint warns of a set that only repeats a taint that Kubernetes sets itself.
 func nativeTaint(s *study) (_ []Problem, warnings []string) {
 	types := s.types()
 	if len(types) != 1 {

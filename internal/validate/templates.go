@@ -11,16 +11,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// named is a template that is named, with what is there under that name.
+// named is a template reference together with the object that it refers to.
 type named struct {
 	field string
 	remediation.Template
 	object *unstructured.Unstructured // nil if it could not be read
 }
 
-// templates looks at what the templates are: warns of those from which nothing can
-// be made yet, because a health check may be there before them, and refuses two of
-// one kind unless both say that this works.
+// templates checks the referenced templates. It warns of templates that cannot be used
+// yet, because a health check may be created before them. It rejects two templates of one
+// kind, unless both are annotated to allow that.
 func templates(s *healthStudy) (problems []Problem, warnings []string) {
 	ofKind := map[schema.GroupKind][]named{}
 	var kinds []schema.GroupKind
@@ -39,7 +39,7 @@ func templates(s *healthStudy) (problems []Problem, warnings []string) {
 				warnings = append(warnings, ref.field+": "+why)
 			}
 		}
-		kind := template.GroupKind() // whose versions are one kind
+		kind := template.GroupKind() // all versions of a kind count as one
 		if ofKind[kind] == nil {
 			kinds = append(kinds, kind)
 		}
@@ -57,7 +57,7 @@ func templates(s *healthStudy) (problems []Problem, warnings []string) {
 	return problems, warnings
 }
 
-// unfit says why nothing can be made from a template as it is now.
+// unfit says why no remediation can be created from a template in its current state.
 func (n named) unfit(err error) string {
 	name := brief(n.Kind) + " " + brief(n.where())
 	switch {
@@ -76,7 +76,7 @@ func (n named) unfit(err error) string {
 	return ""
 }
 
-// where is the template's name in its namespace.
+// where returns the template's namespace and name.
 func (n named) where() string {
 	if n.Namespace == "" {
 		return n.Name
@@ -84,7 +84,7 @@ func (n named) where() string {
 	return n.Namespace + "/" + n.Name
 }
 
-// together judges templates of one kind.
+// together checks templates of one kind.
 func together(list []named) (_ *Problem, warning string) {
 	if len(list) < 2 {
 		return nil, ""

@@ -11,9 +11,9 @@ import (
 	"github.com/resourcestack/autohealer/api/remediation/v1alpha1"
 )
 
-// cutsOff refuses to change whom a health check is about, and what it does, while
-// remediations are under way, unless somebody has said that this is meant. Bounds,
-// durations and the rest may change.
+// cutsOff rejects a change of the selector or the templates of a health check while its
+// remediations are in progress, unless the user accepted the impact. Bounds, durations and
+// other fields may change.
 func cutsOff(s *healthStudy) (problems []Problem, warnings []string) {
 	if s.Stored == nil {
 		return nil, nil
@@ -38,8 +38,8 @@ func cutsOff(s *healthStudy) (problems []Problem, warnings []string) {
 	return problems, warnings
 }
 
-// restricted returns the fields that must not change, and do. Two ways to write the
-// same are the same.
+// restricted returns the restricted fields that change. Two spellings of the same value
+// are equal.
 func (s *healthStudy) restricted() (fields []string) {
 	written, stored := s.Check.Spec, s.Stored.Spec
 	templates := "spec.remediationTemplate"
@@ -47,7 +47,7 @@ func (s *healthStudy) restricted() (fields []string) {
 		templates = "spec.escalatingRemediations"
 	}
 	before, wrong := compileHealthCheck(s.Stored)
-	if wrong != nil { // then only the letters can be compared
+	if wrong != nil { // without a rule, compare the specs literally
 		if !reflect.DeepEqual(written.Selector, stored.Selector) {
 			fields = append(fields, "spec.selector")
 		}
@@ -65,9 +65,9 @@ func (s *healthStudy) restricted() (fields []string) {
 	return fields
 }
 
-// inTreatment returns the nodes with remediations that are under way. A status
-// tells of what was there when it was written, and that may be long ago, if nobody
-// follows the health check any more: so somebody looks, until one is found.
+// inTreatment returns the nodes with remediations in progress. A status may be outdated if
+// no controller follows the health check any more. underWay therefore reads the objects,
+// until the first one in progress is found.
 func inTreatment(check *v1alpha1.NodeHealthCheck, underWay func(corev1.ObjectReference) bool) (nodes []string) {
 	for _, node := range check.Status.UnhealthyNodes {
 		if len(nodes) > 0 && len(node.Remediations) > 0 || slices.ContainsFunc(node.Remediations, func(r v1alpha1.Remediation) bool {
@@ -86,10 +86,10 @@ func underWay(nodes []string) string {
 	return fmt.Sprintf("remediations of %d nodes are under way (%s)", len(nodes), few(nodes))
 }
 
-// JudgeHealthCheckDeletion says whether a health check may go. It may not while a
-// remediation is under way, which would go with it. Where only the status says so
-// and nothing is there any more, and where its deletion is decided already, it may,
-// and so it may with a yes.
+// JudgeHealthCheckDeletion rejects the deletion of a health check while a remediation is
+// in progress, because the remediation would be deleted too. It allows the deletion if the
+// remediations in the status no longer exist, if the health check is already being
+// deleted, or if the user accepted the impact.
 func JudgeHealthCheckDeletion(stored *v1alpha1.NodeHealthCheck, isUnderWay func(corev1.ObjectReference) bool) Verdict {
 	if stored.DeletionTimestamp != nil {
 		return Verdict{}

@@ -8,11 +8,11 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// Unproven returns the condition types of a set that no node reports, if the set may
-// match healthy nodes once they do: the catalogue does not know which of their statuses
-// is the healthy one, and no other condition of the set is known to be a sickness. A set
-// on dry run, and a set whose impact the user has accepted, need no proof. Reported is
-// nil if every type that the catalogue does not know is to be proven.
+// Unproven returns the condition types of a set that no node reports yet, if the set may
+// match healthy nodes once they are reported. This is the case if the catalog does not
+// know the healthy status of these types, and no other condition of the set is known to
+// be unhealthy. A set with dryRun, and a set whose impact the user accepted, need no
+// proof. With a nil reported, the result has every type that the catalog does not know.
 func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 	s := &study{Case: Case{Set: set}}
 	if set.Spec.DryRun || s.acceptsImpact() {
@@ -31,8 +31,8 @@ func Unproven(set *v1alpha1.ConditionSet, reported []string) (types []string) {
 	return types
 }
 
-// fewReports warns of a set that is held at first, because too few nodes report what it
-// names.
+// fewReports warns that the controller holds the set at first, because too few nodes
+// report its conditions.
 func fewReports(s *study) (_ []Problem, warnings []string) {
 	types := Unproven(s.Set, nil)
 	if s.wrong != nil || len(types) == 0 || len(Unproven(s.Set, s.Reported)) > 0 || s.reach == nil || s.reach.Selected == 0 || s.isFew() || s.reach.over() {
@@ -42,22 +42,22 @@ func fewReports(s *study) (_ []Problem, warnings []string) {
 		field(types[0], ""), s.reach.Open, nodes(s.reach.Selected), few(types))}
 }
 
-// isFew says whether the set matches no more nodes than its bound allows, whatever the
-// nodes report that do not report its conditions yet.
+// isFew reports whether the set stays within its bound even if every node that does not
+// report its conditions yet will match.
 func (s *study) isFew() bool { return s.reach.Matching+s.reach.Open <= s.reach.limit }
 
-// Proof is what the nodes say of a set that was accepted before enough of them reported
-// what it names.
+// Proof is the second verdict on a set that was accepted before enough nodes reported its
+// conditions.
 type Proof struct {
-	Problems []Problem // why admission would refuse the set now
-	// Proven says that the set would be accepted whatever the nodes report that do not
-	// report its conditions yet.
+	Problems []Problem // why admission would reject the set now
+	// Proven says that the set is accepted even if every node that does not report its
+	// conditions yet will match.
 	Proven   bool
 	Matching int
-	Text     string // what is known, and how to proceed; empty if it is proven or refused
+	Text     string // what is known and how to proceed; empty if the set is proven or rejected
 }
 
-// Prove judges a set again by the nodes of now, as if it was written now.
+// Prove validates a set again against the current nodes, as if it were written now.
 func Prove(c Case, unproven []string) Proof {
 	s := look(c)
 	switch problems := slices.Concat(s.run(standing).Problems, s.run(arriving).Problems); {
@@ -65,7 +65,7 @@ func Prove(c Case, unproven []string) Proof {
 		return Proof{Problems: problems}
 	case s.reach == nil:
 		return Proof{}
-	case s.reach.over(), // and accepted all the same: all that it would do is done
+	case s.reach.over(), // and accepted anyway: its full impact is already reached
 		s.reach.Selected > 0 && s.isFew():
 		return Proof{Proven: true, Matching: s.reach.Matching}
 	}

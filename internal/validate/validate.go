@@ -11,68 +11,67 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Case is what a verdict is asked for.
+// Case is the input for the verdict on a ConditionSet.
 type Case struct {
-	Set *v1alpha1.ConditionSet // as it is to be
-	// Before is the set as it is in force; nil if it is new, or was not accepted.
+	Set *v1alpha1.ConditionSet // the new version
+	// Before is the version in force; nil if the set is new or was not accepted.
 	Before *v1alpha1.ConditionSet
-	// Stored is the set as it is stored, whether it is followed or not; nil if it is new,
-	// or if it is not being changed.
+	// Stored is the stored version, whether it is in force or not. It is nil if the set
+	// is new or is not being changed.
 	Stored *v1alpha1.ConditionSet
-	// Others are all other sets, also those from ConfigMaps. Whoever judges sets
-	// that stand side by side gives those that go before this one if the two
-	// cannot stand together.
+	// Others are all other sets, including those from ConfigMaps. A caller that validates
+	// several stored sets passes only the sets that take precedence over this one.
 	Others []*v1alpha1.ConditionSet
-	// Reported are the condition types that nodes report; nil if nobody knows.
+	// Reported are the condition types that nodes report; nil if they are unknown.
 	Reported []string
-	// Impact answers what a rule would find now, beyond what others find, as
-	// [triage.Core.Impact] does; nil if nobody knows.
+	// Impact returns what a rule would match now, beyond what other rules match, as
+	// [triage.Core.Impact] does; nil if the nodes are unknown.
 	Impact func(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
-	// Placed answers how many of the nodes that the rule of the set matches have the
-	// set's taint already, as the rule would place it or stronger, or as NoSchedule in
-	// place of NoExecute, and how many of them NoExecute. It is nil unless whoever asks
-	// takes over from somebody, and knows nothing of what was in force but this.
+	// Placed returns how many of the nodes that the set's rule matches already have the
+	// set's taint, and how many of them have it with NoExecute. A stronger taint counts,
+	// and NoSchedule counts in place of NoExecute. A caller sets Placed only if it took
+	// over from another leader and does not know which version was in force.
 	Placed func(rule triage.Rule) (tainted, emptied int)
-	// OnlyAsked says that nothing is stored: somebody wants to know what would be,
-	// and is told also that nothing would.
+	// OnlyAsked says that the set is not stored: the caller only wants to know its impact,
+	// and also wants a line if the set matches no node.
 	OnlyAsked bool
 }
 
-// Reason is why a set is refused, in a word that fits a status.
+// Reason is why a set is rejected, in a form that fits a status.
 type Reason string
 
-// The reasons.
+// Reasons for the rejection of a set.
 const (
-	// Invalid: it cannot be followed, because a field says nothing that could be.
+	// Invalid: a field has a value from which no rule can be compiled.
 	Invalid Reason = "Invalid"
-	// HealthyStatus: it asks for what healthy nodes report.
+	// HealthyStatus: the set matches what healthy nodes report.
 	HealthyStatus Reason = "HealthyStatus"
-	// NearMiss: a condition type looks like a misspelled one.
+	// NearMiss: a condition type looks misspelled.
 	NearMiss Reason = "NearMiss"
-	// Duplicate: another set has the same type, or asks the same of the same nodes.
+	// Duplicate: another set has the same type, or matches the same conditions on the same nodes.
 	Duplicate Reason = "Duplicate"
-	// ReservedTaintKey: somebody else places and removes taints of that key.
+	// ReservedTaintKey: another component owns the taints with this key.
 	ReservedTaintKey Reason = "ReservedTaintKey"
-	// Impact: it matches more nodes than its bound allows, already now.
+	// Impact: the set already matches more nodes than its bound allows.
 	Impact Reason = "Impact"
 )
 
-// Problem is one thing that keeps a set out.
+// Problem is one reason to reject a set.
 type Problem struct {
 	Field  string // path, such as spec.conditions[OutOfDisk].status
-	Text   string // what is wrong, what would come of it, and the way out
+	Text   string // what is wrong, the consequence, and the correction
 	Reason Reason
 }
 
 func (p Problem) String() string { return p.Field + ": " + p.Text }
 
-// Verdict is what there is to say of a set.
+// Verdict is the result of a validation.
 type Verdict struct {
 	Problems []Problem // none if the set is accepted
 	Warnings []string  // one line each
 }
 
-// Err is nil if there is no problem, and otherwise says all of them, one to a
+// Err returns nil if there is no problem, and otherwise an error with one problem per
 // line.
 func (v Verdict) Err() error {
 	if len(v.Problems) == 0 {
@@ -88,16 +87,16 @@ func (v Verdict) Err() error {
 // check looks for one kind of mistake.
 type check func(*study) (problems []Problem, warnings []string)
 
-// standing are the checks of what a set says, by itself and beside the others.
-// All others ask what nodes report, and nodes come and go: a set that is in force
-// must not fall because of that.
+// standing are the checks that depend only on this set and the other sets. The other
+// checks depend on what nodes report, which changes all the time. A set in force must not
+// be rejected for that.
 var standing = []check{compiles, reservedKey, healthyStatus, duplicate}
 
-// arriving are the checks that are made once, when a set is written.
+// arriving are the checks that run once, when a set is written.
 var arriving = []check{nearMiss, impactOverBound, annotation, notReported, fewReports, silentKubelet, idleSilence, nativeTaint, oddBound, noNodes}
 
-// Judge says everything that there is to say of a set which is being written. To make a
-// dry run of one, and nothing else, is never refused.
+// Judge returns all problems and warnings of a set that is being written. A change that
+// only sets dryRun is never rejected.
 func Judge(c Case) Verdict {
 	s := look(c)
 	v := s.run(standing)
@@ -115,16 +114,15 @@ func Judge(c Case) Verdict {
 	return v
 }
 
-// Standing says what must be true of a set that is in force already: all that
-// Judge says and that does not depend on the nodes of the moment, and no
-// warnings.
+// Standing returns the problems of a set that is in force: all problems that Judge returns
+// and that do not depend on the current nodes. It returns no warnings.
 func Standing(c Case) Verdict {
 	return Verdict{Problems: look(c).run(standing).Problems}
 }
 
-// Before says which of two sets came first; of two duplicates that are both followed,
-// or both not yet, that one stays.
-// One that has no time of creation yet comes after all that have.
+// Before reports whether set a was created before set b. If both of two duplicates are in
+// force, or neither is, the earlier set wins. A set without a creation timestamp
+// comes last.
 func Before(a, b *v1alpha1.ConditionSet) bool {
 	one, other := a.CreationTimestamp, b.CreationTimestamp
 	if one.IsZero() != other.IsZero() {

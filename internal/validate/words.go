@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// manyNames is how many names are told of a list: as many as are told of nodes.
+	// manyNames is how many names of a list a message shows, the same as for nodes.
 	manyNames = triage.MostNamed
-	// longName is how much of a name is told: a status has its bounds, and 32
-	// condition types of 316 letters would leave no room for the words.
+	// longName is how many letters of a name a message shows. A status has a maximum
+	// length, and a set may have 32 condition types of 316 letters.
 	longName = 100
 )
 
-// field is the path of a condition of a set, or of something in it.
+// field returns the path of a condition of a set, or of a field in it.
 func field(conditionType, part string) string {
 	return "spec.conditions[" + brief(conditionType) + "]" + part
 }
@@ -28,11 +28,11 @@ func brief(name string) string {
 	return name
 }
 
-// few tells the first of some names.
+// few lists the first names.
 func few(names []string) string { return firstOf(names, len(names)) }
 
-// firstOf tells the first of so many names, of which at least those that are told
-// are given.
+// firstOf lists the first names and the number of the others. names must contain at least
+// the names that are listed.
 func firstOf(names []string, all int) string {
 	told := make([]string, 0, manyNames)
 	for _, name := range names[:min(len(names), manyNames)] {
@@ -53,7 +53,7 @@ func series(parts []string) string {
 	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
-// hits tells how many nodes match, and which.
+// hits says how many nodes match, and which.
 func (r *reach) hits() string {
 	if r.Matching == 0 {
 		return "no node matches now"
@@ -65,7 +65,7 @@ func (r *reach) hits() string {
 	return fmt.Sprintf("%d of %s %s now (%s)", r.Matching, r.selected(), verb, firstOf(r.First, r.Matching))
 }
 
-// selected tells of how many nodes the matching ones are, and their share.
+// selected says how many nodes are selected, and the percentage that matches.
 func (r *reach) selected() string {
 	return fmt.Sprintf("%s (%d%%)", nodes(r.Selected), 100*r.Matching/max(1, r.Selected))
 }
@@ -77,7 +77,7 @@ func nodes(n int) string {
 	return fmt.Sprintf("%d selected nodes", n)
 }
 
-// deeds tells what would be done to the matching nodes.
+// deeds says what the set would do to the matching nodes.
 func (r *reach) deeds() string {
 	var deeds []string
 	tell := func(n int, format string) {
@@ -103,7 +103,7 @@ func (r *reach) deeds() string {
 	return sentence
 }
 
-// span writes a duration as people do: 5m and not 5m0s.
+// span formats a duration without trailing zero units: 5m, not 5m0s.
 func span(d time.Duration) string {
 	text := d.String()
 	if short, ok := strings.CutSuffix(text, "m0s"); ok {
@@ -115,7 +115,7 @@ func span(d time.Duration) string {
 	return text
 }
 
-// allowed tells how many the bound allows.
+// allowed says how many nodes the bound allows.
 func (r *reach) allowed() string {
 	if strings.HasSuffix(r.bound, "%") {
 		return fmt.Sprintf("%d (%s)", r.limit, r.bound)
