@@ -9,18 +9,18 @@ import (
 	"slices"
 )
 
-// Clients says whose requests are answered: those that show a certificate of the
-// authority, in one of the names. The zero value answers all clients.
+// Clients selects the clients that the server answers: they present a certificate of the
+// CA, with one of the names. The zero value admits all clients.
 type Clients struct {
-	// CAFile has the certificates of the authority. It is read at every connection, so
-	// that a new authority needs no restart.
+	// CAFile has the certificates of the CA. The server reads it for every connection, so
+	// that a new CA needs no restart.
 	CAFile string
-	// Names are common names or DNS names. A cluster's authority also signs the
-	// certificates of kubelets, so the authority alone says too little.
+	// Names are common names or DNS names. A cluster's CA also signs the certificates of
+	// kubelets, so the CA alone is not sufficient.
 	Names []string
 }
 
-// Validate says what is wrong.
+// Validate returns what is wrong with the configuration.
 func (c Clients) Validate() error {
 	switch {
 	case c.CAFile == "" && len(c.Names) == 0:
@@ -46,7 +46,7 @@ func (c Clients) authority() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// guard makes a TLS configuration turn away all other clients.
+// guard makes a TLS configuration reject all other clients.
 func (c Clients) guard(config *tls.Config) {
 	if c.CAFile == "" {
 		return

@@ -21,28 +21,28 @@ const (
 	conditionSets    = "conditionsets"
 )
 
-// Census is what is known of the nodes.
+// Census returns facts about the nodes.
 type Census interface {
 	Ready() bool
 	Reported() []string
 	Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error)
 }
 
-// ConditionSetConfig is what is known when a ConditionSet is judged.
+// ConditionSetConfig configures the validation of ConditionSets.
 type ConditionSetConfig struct {
 	Census Census
-	// Sets returns all sets, those in ConfigMaps among them, perhaps as they were a
-	// moment ago. It must not ask the API server: somebody waits.
+	// Sets returns all sets, including those in ConfigMaps, from a cache. It must not
+	// call the API server, because the request waits for it.
 	Sets func(context.Context) ([]*v1alpha1.ConditionSet, error)
-	// Fresh returns the sets as they are now. It is asked before a duplicate is
-	// refused: the other may just have been changed or deleted.
+	// Fresh returns the sets from the API server. It is called before a duplicate is
+	// rejected, because the other set may just have been changed or deleted.
 	Fresh   func(context.Context) ([]*v1alpha1.ConditionSet, error)
 	Synced  func() bool
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing fields.
 func (c ConditionSetConfig) Validate() error {
 	return complete(
 		part{"Census", c.Census == nil}, part{"Sets", c.Sets == nil}, part{"Fresh", c.Fresh == nil},
@@ -50,13 +50,13 @@ func (c ConditionSetConfig) Validate() error {
 	)
 }
 
-// ConditionSets answers for ConditionSets.
+// ConditionSets validates ConditionSets.
 type ConditionSets struct {
 	desk[v1alpha1.ConditionSet]
 	cfg ConditionSetConfig
 }
 
-// NewConditionSets returns what answers for ConditionSets.
+// NewConditionSets returns the handler for ConditionSets.
 func NewConditionSets(cfg ConditionSetConfig) (*ConditionSets, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the admission of ConditionSets: %w", err)
@@ -70,7 +70,7 @@ func sizesOfSet(set *v1alpha1.ConditionSet) []size {
 	return []size{{"spec.conditions", len(set.Spec.Conditions), 32}, selectorSize("spec.selector", set.Spec.Selector)}
 }
 
-// Ready says what is still missing for a verdict.
+// Ready returns why the handler cannot validate yet.
 func (k *ConditionSets) Ready() error {
 	if !k.cfg.Census.Ready() {
 		return errors.New("the nodes are not known yet")
@@ -81,7 +81,7 @@ func (k *ConditionSets) Ready() error {
 	return nil
 }
 
-// deleted lets every set go, and says what goes with it.
+// deleted allows every deletion and warns of the taints that will be removed.
 func (k *ConditionSets) deleted(_ context.Context, stored *v1alpha1.ConditionSet) admission.Response {
 	if placed := stored.Status.Tainted + stored.Status.HeldBack; placed > 0 {
 		return admission.Allowed("").WithWarnings(fmt.Sprintf("the taint %s of this set will be removed from %s", stored.Spec.TaintKey, nodes(placed)))
@@ -96,7 +96,7 @@ func nodes(n int32) string {
 	return fmt.Sprintf("%d nodes", n)
 }
 
-// changed answers for a set that is new, or whose spec is.
+// changed validates a set that is new or has a new spec.
 func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.ConditionSet, onlyAsked bool) admission.Response {
 	known := set.Spec.DryRun && k.cfg.Census.Ready() || !set.Spec.DryRun && awaited(ctx, k.cfg.Census.Ready)
 	verdict, err := k.verdict(ctx, validate.Case{Set: set, Before: inForce(stored), Stored: stored, OnlyAsked: onlyAsked}, known)
@@ -110,10 +110,9 @@ func (k *ConditionSets) changed(ctx context.Context, set, stored *v1alpha1.Condi
 	return answer
 }
 
-// verdict asks vet: first with the sets that are at hand, and before it refuses a
-// duplicate with those that there are at this moment. Where the nodes are not known,
-// it asks only what can be said without them: a name that looks misspelled may be on a
-// node.
+// verdict validates with the cached sets first. It repeats that with fresh sets before it
+// rejects a duplicate. If the nodes are unknown, it runs only the checks that do not need
+// them: a name that looks misspelled may exist on a node.
 func (k *ConditionSets) verdict(ctx context.Context, look validate.Case, known bool) (verdict validate.Verdict, _ error) {
 	judge := validate.Standing
 	if known {
@@ -134,9 +133,8 @@ func (k *ConditionSets) verdict(ctx context.Context, look validate.Case, known b
 	return verdict, nil
 }
 
-// inForce returns a stored set if the controller follows it as it stands, and
-// nothing otherwise: a set of which that is not known is judged like a new one,
-// because what it may match now says nothing of what it does.
+// inForce returns the stored set if the controller applies this version, and nil
+// otherwise. Any other set is validated like a new one, because it has no effect yet.
 func inForce(stored *v1alpha1.ConditionSet) *v1alpha1.ConditionSet {
 	if stored == nil {
 		return nil

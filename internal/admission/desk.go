@@ -19,44 +19,44 @@ import (
 )
 
 const (
-	// patience is how long a request waits for the nodes to be known. It is well
-	// below the time that the API server waits for an answer.
+	// patience is how long a request waits until the nodes are known. It is well below
+	// the timeout of the API server.
 	patience = time.Second
-	// glance is how often it looks whether they are.
+	// glance is the polling interval while a request waits.
 	glance = 20 * time.Millisecond
-	// retryAfter is when a client should ask again. Clients of Kubernetes do so
-	// by themselves.
+	// retryAfter is after how many seconds a client should retry. Kubernetes clients do
+	// so automatically.
 	retryAfter = 1
 )
 
-// desk is where the API server asks about one kind of policies, of type T. What all
-// kinds have in common is done here.
+// desk handles the admission requests for one kind of policy, of type T. It contains what
+// all kinds have in common.
 type desk[T any] struct {
 	path     string
-	resource string // as metrics name it
-	object   string // as logs name one of them
+	resource string // label value in metrics
+	object   string // key in logs
 	judge    judge[T]
-	// same says whether two versions ask for the same, as they are written.
+	// same reports whether the validated parts of two versions are equal.
 	same func(a, b []byte) bool
-	// sizes are what is counted of a policy before it is judged.
+	// sizes returns the sizes to check before the validation.
 	sizes   func(*T) []size
 	metrics *Metrics
 	logger  *slog.Logger
 }
 
-// judge is what differs from kind to kind.
+// judge contains what differs between the kinds.
 type judge[T any] interface {
-	// changed answers for a policy that is new, or whose spec is. Of a new one nothing
-	// is stored. If it is only asked about, nothing will be.
+	// changed validates a policy that is new or has a new spec. stored is nil for a new
+	// policy. onlyAsked is true for a dry run of the API server.
 	changed(ctx context.Context, policy, stored *T, onlyAsked bool) admission.Response
-	// deleted answers for one that is to go.
+	// deleted validates a deletion.
 	deleted(ctx context.Context, stored *T) admission.Response
 }
 
-// Path is where the API server asks.
+// Path is the URL path of the webhook.
 func (d *desk[T]) Path() string { return d.path }
 
-// Handle answers the API server.
+// Handle answers an admission request.
 func (d *desk[T]) Handle(ctx context.Context, request admission.Request) admission.Response {
 	begin := time.Now()
 	answer := d.answer(ctx, request)
@@ -83,7 +83,7 @@ func kindOf(answer admission.Response) string {
 
 func (d *desk[T]) answer(ctx context.Context, request admission.Request) admission.Response {
 	if request.SubResource != "" {
-		return admission.Allowed("") // the spec is not touched
+		return admission.Allowed("") // subresources do not change the spec
 	}
 	switch request.Operation {
 	case admissionv1.Create:
@@ -93,7 +93,7 @@ func (d *desk[T]) answer(ctx context.Context, request admission.Request) admissi
 	case admissionv1.Delete:
 		stored, err := read[T](request.OldObject.Raw)
 		if err != nil {
-			return admission.Allowed("") // what cannot be read should be gone all the more
+			return admission.Allowed("") // allow the user to delete an unreadable policy
 		}
 		return d.judge.deleted(ctx, stored)
 	default:
@@ -101,8 +101,8 @@ func (d *desk[T]) answer(ctx context.Context, request admission.Request) admissi
 	}
 }
 
-// updated answers for a policy that is stored already. What has been wrong with it
-// hinders no change of its metadata, or a finalizer could never be removed.
+// updated validates a change of a stored policy. Existing problems do not block a change
+// of metadata, because otherwise a finalizer could never be removed.
 func (d *desk[T]) updated(ctx context.Context, request admission.Request) admission.Response {
 	stored, err := read[T](request.OldObject.Raw)
 	if err != nil {
@@ -114,7 +114,7 @@ func (d *desk[T]) updated(ctx context.Context, request admission.Request) admiss
 	if !onlyAsks(request) {
 		return admission.Allowed("")
 	}
-	// Who applies what is there already, only to see, is told all the same.
+	// A dry run without a change still returns the problems, as warnings.
 	answer := d.changed(ctx, request, stored)
 	if !answer.Allowed {
 		return admission.Allowed("").WithWarnings(append(answer.Warnings, answer.Result.Message)...)
@@ -133,21 +133,21 @@ func (d *desk[T]) changed(ctx context.Context, request admission.Request, stored
 		return admission.Denied(fmt.Sprintf("%s: there are %d, want at most %d", sizes[at].field, sizes[at].count, sizes[at].most))
 	}
 	if stored != nil && slices.ContainsFunc(d.sizes(stored), isTooLarge) {
-		stored = nil // it was stored before the schema knew better, and is judged no more
+		stored = nil // stored under an older schema; too large to compare with
 	}
 	return d.judge.changed(ctx, policy, stored, onlyAsks(request))
 }
 
-// size is how much there is of something in a policy, and how much the schema allows.
-// The API server asks about nothing that is larger, but other clients that reach the port
-// can, and a judgement holds every condition against every node.
+// size is the number of entries in a field, and the maximum in the schema. The API server
+// never sends larger objects, but other clients of the port can. Validation compares every
+// condition with every node, so its cost grows with the size.
 type size struct {
 	field       string
 	count, most int
 }
 
-// maxSelectorValues is how many labels and values a selector may name. The schema does
-// not say.
+// maxSelectorValues is how many labels and values a selector may have. The schema has no
+// such limit.
 const maxSelectorValues = 1000
 
 func selectorSize(field string, selector *metav1.LabelSelector) size {
@@ -162,10 +162,10 @@ func selectorSize(field string, selector *metav1.LabelSelector) size {
 	return s
 }
 
-// onlyAsks says whether nothing is to be stored.
+// onlyAsks reports whether the request is a dry run.
 func onlyAsks(request admission.Request) bool { return request.DryRun != nil && *request.DryRun }
 
-// read decodes a policy, which succeeds for everything that has the form of an object.
+// read decodes a policy. It succeeds for every JSON object.
 func read[T any](raw []byte) (*T, error) {
 	policy := new(T)
 	if err := json.Unmarshal(raw, policy); err != nil {
@@ -174,15 +174,14 @@ func read[T any](raw []byte) (*T, error) {
 	return policy, nil
 }
 
-// sameSpec compares what two objects ask for, field by field as they are written.
+// sameSpec reports whether the specs of two objects are equal as JSON.
 func sameSpec(a, b []byte) bool {
 	return sameAt[struct {
 		Spec any `json:"spec"`
 	}](a, b)
 }
 
-// sameAt compares the parts of two objects that a type has, field by field as they are
-// written.
+// sameAt reports whether the fields of T are equal as JSON in two objects.
 func sameAt[T any](a, b []byte) bool {
 	var first, second T
 	if json.Unmarshal(a, &first) != nil || json.Unmarshal(b, &second) != nil {
@@ -191,7 +190,7 @@ func sameAt[T any](a, b []byte) bool {
 	return reflect.DeepEqual(first, second)
 }
 
-// told answers with a verdict.
+// told converts a verdict to a response.
 func told(verdict validate.Verdict) admission.Response {
 	if err := verdict.Err(); err != nil {
 		return admission.Denied(err.Error()).WithWarnings(verdict.Warnings...)
@@ -199,7 +198,7 @@ func told(verdict validate.Verdict) admission.Response {
 	return admission.Allowed("").WithWarnings(verdict.Warnings...)
 }
 
-// unready refuses for now. Clients of Kubernetes try again by themselves.
+// unready rejects the request for now. Kubernetes clients retry automatically.
 func unready(why string) admission.Response {
 	answer := admission.Errored(http.StatusServiceUnavailable, errors.New(why+"; try again in a moment"))
 	answer.Result.Reason = metav1.StatusReasonServiceUnavailable
@@ -207,7 +206,7 @@ func unready(why string) admission.Response {
 	return answer
 }
 
-// awaited waits for the nodes to be known, for a moment.
+// awaited waits a short time until the nodes are known.
 func awaited(ctx context.Context, known func() bool) bool {
 	if known() {
 		return true
@@ -228,13 +227,13 @@ func awaited(ctx context.Context, known func() bool) bool {
 	}
 }
 
-// part is something that a configuration must have.
+// part is a required field of a configuration.
 type part struct {
 	name    string
 	missing bool
 }
 
-// complete says everything that is missing.
+// complete returns an error that lists the missing parts.
 func complete(parts ...part) error {
 	var errs []error
 	for _, p := range parts {

@@ -1,9 +1,8 @@
-// Package admission answers the API server when it asks whether a policy may be
-// stored. It promises that every replica answers, whether it leads or not, with
-// the verdict of vet over the nodes as they are now; that what is wrong with a
-// policy already never hinders a change of its metadata; and that a policy can
-// always be deleted, but that where remediations would be cut off somebody has to
-// say first that it is meant. It refuses to decide anything itself, to change what
-// it is asked about, and to let a policy in while it does not know the nodes; but a
-// NodePool, which is Karpenter's, waits for nobody and is judged by what is known.
+// Package admission is the validating webhook for policies. Every replica answers, leader
+// or not, with the verdict of package validate on the current nodes. A policy can always be
+// deleted, but the user has to accept the impact first if that interrupts remediations. A
+// policy with problems never blocks a change of its metadata. While a replica does not know
+// the nodes, it rejects policies and the client retries. NodePools belong to Karpenter, so
+// they are validated at once with the available data. The package makes no decisions of its
+// own and never changes the objects.
 package admission

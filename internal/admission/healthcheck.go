@@ -25,33 +25,33 @@ const (
 	healthCheckPath = "/validate-remediation-medik8s-io-v1alpha1-nodehealthcheck"
 	healthChecks    = "nodehealthchecks"
 
-	// lookingAround is how long templates and remediations may be looked for. Together
-	// with patience it is well below the time that the API server waits.
+	// lookingAround is the timeout for reading templates and remediations. Together with
+	// patience it is well below the timeout of the API server.
 	lookingAround = 2 * time.Second
 )
 
-// Surveyor is what is known of the nodes.
+// Surveyor returns facts about the nodes.
 type Surveyor interface {
 	Ready() bool
 	Reported() []string
 	Survey(rule triage.Rule, others ...triage.Selector) (triage.Survey, error)
 }
 
-// HealthCheckConfig is what is known when a NodeHealthCheck is judged.
+// HealthCheckConfig configures the validation of NodeHealthChecks.
 type HealthCheckConfig struct {
 	Census Surveyor
-	// Checks returns the health checks that are stored, perhaps as they were a moment
-	// ago. Nobody is refused because of others, so an error only costs a warning.
+	// Checks returns the stored health checks from a cache. No health check is rejected
+	// because of others, so an error only causes a warning.
 	Checks func(context.Context) ([]*v1alpha1.NodeHealthCheck, error)
 	// Template reads a template.
 	Template func(context.Context, remediation.Template) (*unstructured.Unstructured, error)
-	// Remediation reads a remediation that a status names.
+	// Remediation reads a remediation that a status refers to.
 	Remediation func(context.Context, corev1.ObjectReference) (metav1.Object, error)
 	Metrics     *Metrics
 	Logger      *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing fields.
 func (c HealthCheckConfig) Validate() error {
 	return complete(
 		part{"Census", c.Census == nil}, part{"Checks", c.Checks == nil}, part{"Template", c.Template == nil},
@@ -59,13 +59,13 @@ func (c HealthCheckConfig) Validate() error {
 	)
 }
 
-// HealthChecks answers for NodeHealthChecks.
+// HealthChecks validates NodeHealthChecks.
 type HealthChecks struct {
 	desk[v1alpha1.NodeHealthCheck]
 	cfg HealthCheckConfig
 }
 
-// NewHealthChecks returns what answers for NodeHealthChecks.
+// NewHealthChecks returns the handler for NodeHealthChecks.
 func NewHealthChecks(cfg HealthCheckConfig) (*HealthChecks, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the admission of NodeHealthChecks: %w", err)
@@ -83,8 +83,8 @@ func sizesOfCheck(check *v1alpha1.NodeHealthCheck) []size {
 	}
 }
 
-// Ready says what is still missing for a verdict. That the other health checks are
-// known is no part of it: where their CRD is not installed, nobody asks.
+// Ready returns why the handler cannot validate yet. It does not wait for the other health
+// checks: without their CRD there are no requests.
 func (k *HealthChecks) Ready() error {
 	if !k.cfg.Census.Ready() {
 		return errors.New("the nodes are not known yet")
@@ -92,15 +92,15 @@ func (k *HealthChecks) Ready() error {
 	return nil
 }
 
-// deleted lets a health check go that has nothing under way.
+// deleted allows the deletion of a health check without remediations in progress.
 func (k *HealthChecks) deleted(ctx context.Context, stored *v1alpha1.NodeHealthCheck) admission.Response {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
 	return told(validate.JudgeHealthCheckDeletion(stored, k.underWay(ctx)))
 }
 
-// changed answers for a health check that is new, or whose spec is. One that is
-// paused begins nothing, so nobody waits for the nodes to be known.
+// changed validates a health check that is new or has a new spec. A paused health check
+// starts no remediation, so it does not wait until the nodes are known.
 func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, _ bool) admission.Response {
 	paused := len(check.Spec.PauseRequests) > 0
 	known := paused && k.cfg.Census.Ready() || !paused && awaited(ctx, k.cfg.Census.Ready)
@@ -111,7 +111,7 @@ func (k *HealthChecks) changed(ctx context.Context, check, stored *v1alpha1.Node
 	return answer
 }
 
-// verdict asks vet, with all that can be found out in time.
+// verdict validates with all data that can be read in time.
 func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.NodeHealthCheck, known bool) validate.Verdict {
 	ctx, cancel := context.WithTimeout(ctx, lookingAround)
 	defer cancel()
@@ -129,7 +129,7 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 			unread = []string{fmt.Sprintf("spec.selector: the other health checks could not be read (%v), so nobody knows whether they choose the same nodes", err)}
 		}
 		look.Others = slices.DeleteFunc(slices.Clone(all), func(c *v1alpha1.NodeHealthCheck) bool { return c.Name == check.Name })
-		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would say that nobody knows
+		look.Reported = append([]string{}, k.cfg.Census.Reported()...) // nil would mean unknown
 		look.Survey = k.cfg.Census.Survey
 	}
 	verdict := validate.JudgeHealthCheck(look)
@@ -137,9 +137,9 @@ func (k *HealthChecks) verdict(ctx context.Context, check, stored *v1alpha1.Node
 	return verdict
 }
 
-// underWay returns what says whether a remediation is: whether it is there, is still
-// the one that was meant, and is not on its way out. If that cannot be found out, it
-// is. One whose kind is gone is gone too.
+// underWay returns a function that reports whether a remediation is in progress: it exists
+// with the same UID and is not being deleted. It returns true if the remediation cannot be
+// read, and false if the kind no longer exists.
 func (k *HealthChecks) underWay(ctx context.Context) func(corev1.ObjectReference) bool {
 	return func(ref corev1.ObjectReference) bool {
 		object, err := k.cfg.Remediation(ctx, ref)

@@ -12,23 +12,22 @@ import (
 )
 
 const (
-	// maxBody is how large a request may be. The API server sends two versions of an
-	// object, and etcd stores no object of more than 1.5 MiB. That many bytes of large
-	// requests are read and judged at a time: to decode and judge a request takes up to
-	// 25 times its size.
+	// maxBody is the largest request. The API server sends two versions of an object, and
+	// etcd stores no object of more than 1.5 MiB. maxBody is also how many bytes of large
+	// requests are processed at a time: a request needs up to 25 times its size.
 	maxBody = 2*1536<<10 + 64<<10
-	// maxSmall is how large almost all policies are at most. As many small requests are
-	// read and judged at a time as maxSmallInFlight says, and large ones do not hold them up.
+	// maxSmall is the size limit of a small request, which almost all policies are. Up
+	// to maxSmallInFlight of them are processed at a time, independent of large ones.
 	maxSmall         = 64 << 10
 	maxSmallInFlight = 32
 	// maxQueued is how long a request waits for its turn, and maxReading how long its
-	// body may take then. The API server waits for no answer for longer than five seconds.
+	// body may then take. The API server waits at most five seconds for an answer.
 	maxQueued  = 2 * time.Second
 	maxReading = time.Second
 )
 
-// limiter lets only so much through at a time that any number of requests, of any
-// client, fits into the memory of the controller.
+// limiter limits the number of concurrent requests, so that requests of any client fit into
+// the controller's memory.
 type limiter struct {
 	handler      http.Handler
 	small, large *semaphore.Weighted
@@ -39,11 +38,11 @@ func newLimiter(handler http.Handler, metrics *Metrics) *limiter {
 	return &limiter{handler: handler, small: semaphore.NewWeighted(maxSmallInFlight), large: semaphore.NewWeighted(maxBody), metrics: metrics}
 }
 
-// ServeHTTP takes the room that a request needs before its body is read.
+// ServeHTTP acquires capacity for a request before it reads the body.
 func (l *limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	turns, weight := l.small, int64(1)
 	switch {
-	case r.ContentLength < 0: // the API server always says
+	case r.ContentLength < 0: // the API server always sends a length
 		l.reject(w, "no_length", http.StatusLengthRequired, "the request has no Content-Length, so that it is unknown whether there is room for it")
 		return
 	case r.ContentLength > maxBody:
@@ -69,8 +68,8 @@ func (l *limiter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.handler.ServeHTTP(w, r)
 }
 
-// readBody reads all of a request at once, so that no client keeps its turn by sending
-// nothing.
+// readBody reads the whole body under a deadline, so that a client cannot hold its turn by
+// sending nothing.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	connection := http.NewResponseController(w)
 	if err := connection.SetReadDeadline(time.Now().Add(maxReading)); err != nil {
@@ -80,10 +79,10 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if _, err := io.ReadFull(r.Body, body); err != nil {
 		return nil, err
 	}
-	return body, connection.SetReadDeadline(time.Time{}) // which would end what is being judged
+	return body, connection.SetReadDeadline(time.Time{}) // the deadline would abort the validation
 }
 
-// reject answers a request that is not judged. What is left of its body is not read.
+// reject answers a request without validating it. It does not read the rest of the body.
 func (l *limiter) reject(w http.ResponseWriter, reason string, status int, text string) {
 	l.metrics.rejected(reason)
 	w.Header().Set("Connection", "close")

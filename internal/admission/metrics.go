@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are what is counted of the answers.
+// Metrics counts answers and rejected requests.
 type Metrics struct {
 	answers    *prometheus.HistogramVec
 	rejections *prometheus.CounterVec

@@ -22,17 +22,17 @@ const (
 	nodePoolPath     = "/validate-karpenter-sh-v1-nodepool"
 )
 
-// RepairConfig is what is known when a RepairPolicy, or the repair block of a
-// NodePool, is judged.
+// RepairConfig configures the validation of RepairPolicies and of the repair blocks of
+// NodePools.
 type RepairConfig struct {
 	Census Surveyor
-	// Statements are what the providers call sick.
+	// Statements are the conditions that the providers call unhealthy.
 	Statements []dialect.RepairStatement
-	// Policies returns the RepairPolicies. Nobody is refused because of others, so an
-	// error only costs a warning.
+	// Policies returns the RepairPolicies. No policy is rejected because of others, so an
+	// error only causes a warning.
 	Policies func(context.Context) ([]*v1alpha1.RepairPolicy, error)
-	// Pools returns the NodePools, and nil where there is no Karpenter. An error costs
-	// as little.
+	// Pools returns the NodePools, and nil in a cluster without Karpenter. An error only
+	// causes a warning.
 	Pools func(context.Context) ([]*karpenter.NodePool, error)
 	// Template reads a template.
 	Template func(context.Context, remediation.Template) (*unstructured.Unstructured, error)
@@ -40,7 +40,7 @@ type RepairConfig struct {
 	Logger   *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing fields.
 func (c RepairConfig) Validate() error {
 	return complete(
 		part{"Census", c.Census == nil}, part{"Statements", len(c.Statements) == 0}, part{"Policies", c.Policies == nil},
@@ -48,7 +48,7 @@ func (c RepairConfig) Validate() error {
 	)
 }
 
-// repairs finds out in time what else there is of repairs, and says what it could not.
+// repairs reads the other policies and pools. unread has a warning for each failed read.
 func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.Repairs, unread []string) {
 	found.Statements = c.Statements
 	var err error
@@ -59,19 +59,19 @@ func (c RepairConfig) repairs(ctx context.Context, known bool) (found validate.R
 		unread = append(unread, fmt.Sprintf("the NodePools could not be read (%v), so nobody knows whether their own repair blocks go before this", err))
 	}
 	if known {
-		found.Reported = append([]string{}, c.Census.Reported()...) // nil would say that nobody knows
+		found.Reported = append([]string{}, c.Census.Reported()...) // nil would mean unknown
 		found.Survey = c.Census.Survey
 	}
 	return found, unread
 }
 
-// RepairPolicies answers for RepairPolicies.
+// RepairPolicies validates RepairPolicies.
 type RepairPolicies struct {
 	desk[v1alpha1.RepairPolicy]
 	cfg RepairConfig
 }
 
-// NewRepairPolicies returns what answers for RepairPolicies.
+// NewRepairPolicies returns the handler for RepairPolicies.
 func NewRepairPolicies(cfg RepairConfig) (*RepairPolicies, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the admission of RepairPolicies: %w", err)
@@ -88,7 +88,7 @@ func sizesOfPolicy(policy *v1alpha1.RepairPolicy) []size {
 	return []size{{"spec.repair.policies", len(policy.Spec.Repair.Policies), 64}, selectorSize("spec.selector", policy.Spec.Selector)}
 }
 
-// Ready says what is still missing for a verdict.
+// Ready returns why the handler cannot validate yet.
 func (k *RepairPolicies) Ready() error {
 	if !k.cfg.Census.Ready() {
 		return errors.New("the nodes are not known yet")
@@ -96,7 +96,7 @@ func (k *RepairPolicies) Ready() error {
 	return nil
 }
 
-// deleted lets every policy go, and says what goes with it.
+// deleted allows every deletion and warns of the remediations that are deleted too.
 func (k *RepairPolicies) deleted(_ context.Context, stored *v1alpha1.RepairPolicy) admission.Response {
 	if stored.Status.Repairing == 0 || stored.Spec.RemediationTemplate == nil {
 		return admission.Allowed("")
@@ -104,8 +104,8 @@ func (k *RepairPolicies) deleted(_ context.Context, stored *v1alpha1.RepairPolic
 	return admission.Allowed("").WithWarnings(fmt.Sprintf("this policy is repairing %s: what was made from its template goes with it", nodes(stored.Status.Repairing)))
 }
 
-// changed answers for a policy that is new, or whose spec is. One that is switched off
-// repairs nothing, so nobody waits for the nodes to be known.
+// changed validates a policy that is new or has a new spec. A disabled policy repairs
+// nothing, so it does not wait until the nodes are known.
 func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.RepairPolicy, _ bool) admission.Response {
 	off := policy.Spec.Repair.Enabled != nil && !*policy.Spec.Repair.Enabled
 	known := off && k.cfg.Census.Ready() || !off && awaited(ctx, k.cfg.Census.Ready)
@@ -127,13 +127,13 @@ func (k *RepairPolicies) changed(ctx context.Context, policy, stored *v1alpha1.R
 	return answer
 }
 
-// NodePools answers for the repair blocks of NodePools, and for nothing else of them.
+// NodePools validates the repair blocks of NodePools, and ignores their other fields.
 type NodePools struct {
 	desk[karpenter.NodePool]
 	cfg RepairConfig
 }
 
-// NewNodePools returns what answers for NodePools.
+// NewNodePools returns the handler for NodePools.
 func NewNodePools(cfg RepairConfig) (*NodePools, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the admission of NodePools: %w", err)
@@ -153,16 +153,16 @@ func sizesOfPool(pool *karpenter.NodePool) []size {
 	return []size{{"spec.repair.policies", len(pool.Spec.Repair.Policies), 64}}
 }
 
-// Ready says that nothing is missing: the pools are Karpenter's, and their writers wait
-// for nobody.
+// Ready always returns nil: the pools belong to Karpenter, and their writers must not wait
+// for this controller.
 func (k *NodePools) Ready() error { return nil }
 
-// deleted lets every pool go.
+// deleted allows every deletion.
 func (k *NodePools) deleted(context.Context, *karpenter.NodePool) admission.Response {
 	return admission.Allowed("")
 }
 
-// changed answers for a pool that is new, or whose block is, with what is known at once.
+// changed validates a pool that is new or has a new repair block, with the available data.
 func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePool, _ bool) admission.Response {
 	if pool.Spec.Repair == nil && (stored == nil || stored.Spec.Repair == nil) {
 		return admission.Allowed("")
@@ -177,10 +177,10 @@ func (k *NodePools) changed(ctx context.Context, pool, stored *karpenter.NodePoo
 	return told(verdict)
 }
 
-// sameBlock compares the repair blocks of two NodePools as they are written.
+// sameBlock reports whether the repair blocks of two NodePools are equal as JSON.
 func sameBlock(a, b []byte) bool { return sameAt[block](a, b) }
 
-// block is the part of a NodePool that is judged.
+// block is the validated part of a NodePool.
 type block struct {
 	Spec struct {
 		Repair any `json:"repair"`

@@ -16,30 +16,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// Kind is one kind of policies that a server is asked about.
+// Kind is the handler for one kind of policy.
 type Kind interface {
 	admission.Handler
-	// Path is where the API server asks.
+	// Path is the URL path of the webhook.
 	Path() string
-	// Ready says what is still missing for a verdict.
+	// Ready returns why the handler cannot validate yet.
 	Ready() error
 }
 
-// Config is what a server works with.
+// Config configures a server.
 type Config struct {
-	// Address is where it listens, as host:port.
+	// Address is the listen address, as host:port.
 	Address string
-	// Certificate is what it shows to those who connect.
+	// Certificate returns the serving certificate.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Clients are who is answered.
+	// Clients selects the clients that the server answers.
 	Clients Clients
-	// Kinds are what it is asked about.
+	// Kinds are the handlers.
 	Kinds   []Kind
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing or wrong fields.
 func (c Config) Validate() error {
 	_, _, err := SplitAddress(c.Address)
 	return errors.Join(err, c.Clients.Validate(), complete(
@@ -48,26 +48,26 @@ func (c Config) Validate() error {
 }
 
 const (
-	// maxConnections is how many clients may be connected. The API server needs a few.
+	// maxConnections limits the open connections. The API server needs only a few.
 	maxConnections = 256
 	// requestTime is how long a client may take to send a request. It is longer than the
-	// API server waits for an answer.
+	// timeout of the API server.
 	requestTime = 10 * time.Second
 	idleTime    = time.Minute
 	maxHeader   = 16 << 10
-	// shutdownTime is how long requests may take that are being answered when the server ends.
+	// shutdownTime is how long requests in progress may take when the server stops.
 	shutdownTime = time.Minute
 )
 
-// Server answers the API server. It may be started without a certificate: until
-// there is one, those who connect are turned away and nobody else notices.
+// Server serves the webhooks. It can start without a certificate: until there is one, TLS
+// handshakes fail and the rest of the controller works.
 type Server struct {
 	cfg       Config
 	handler   http.Handler
 	isStarted atomic.Bool
 }
 
-// NewServer returns a server that does nothing until it is started.
+// NewServer returns a server; Start starts it.
 func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the webhook server: %w", err)
@@ -79,7 +79,7 @@ func NewServer(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, handler: newLimiter(paths, cfg.Metrics)}, nil
 }
 
-// SplitAddress reads an address to listen on.
+// SplitAddress parses a listen address.
 func SplitAddress(address string) (host string, port int, err error) {
 	host, service, err := net.SplitHostPort(address)
 	if err == nil {
@@ -94,10 +94,10 @@ func SplitAddress(address string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// NeedLeaderElection says that every replica answers.
+// NeedLeaderElection returns false: every replica answers.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start answers until ctx ends.
+// Start serves until ctx ends.
 func (s *Server) Start(ctx context.Context) error {
 	listener, err := net.Listen("tcp", s.cfg.Address)
 	if err != nil {
@@ -109,10 +109,10 @@ func (s *Server) Start(ctx context.Context) error {
 func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	config := &tls.Config{GetCertificate: s.cfg.Certificate, MinVersion: tls.VersionTLS12}
 	s.cfg.Clients.guard(config)
-	// Without HTTP/2: one connection of it may carry any number of requests.
+	// HTTP/2 stays off: one of its connections may carry any number of requests.
 	server := &http.Server{
 		Handler: s.handler, ReadTimeout: requestTime, WriteTimeout: 2 * requestTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		// Any client can make a handshake fail, and so fill a log.
+		// At debug level, because any client can make a handshake fail and so fill the log.
 		ErrorLog: slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan error, 1)
@@ -129,7 +129,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	return <-ended
 }
 
-// Ready says why this replica cannot answer yet: it must not be asked then.
+// Ready returns why this replica cannot answer yet; Kubernetes then routes no request to it.
 func (s *Server) Ready(*http.Request) error {
 	errs := make([]error, 0, 1+len(s.cfg.Kinds))
 	if !s.isStarted.Load() {
