@@ -12,36 +12,36 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Change is one write that brings a node in line with its plan.
+// Change is one write that makes a node match its plan.
 type Change struct {
-	// Node is the node as the change was made from it.
+	// Node is the version of the node that the change was made from.
 	Node *corev1.Node
 
-	// Placed and Removed are the taints that come and go, with the reason of each.
+	// Placed and Removed are the taints to add and to remove, each with its reason.
 	Placed  []triage.PlannedTaint
 	Removed []RemovedTaint
 
-	// Takes are the rules under whose cap the change takes a place: they put
-	// NoExecute on the node, which they did not have there before.
+	// Takes are the rules whose cap the change counts against: they add NoExecute to the
+	// node and did not have it there before.
 	Takes []triage.RuleID
 
 	taints []corev1.Taint
 	record ownership.Record
-	spec   bool // the taints change, not only the record of them
+	spec   bool // the taints change, not only their record
 }
 
-// RemovedTaint is a taint of ours that goes.
+// RemovedTaint is a taint of this controller to remove.
 type RemovedTaint struct {
 	triage.Taint
 	Reason triage.Reason
 }
 
-// Prepare returns the change that a node needs to look like its plan, nil if it
-// does already. A taint with the wanted key and effect that somebody else put
-// there is left to them, and serves. That the node was ready for work is noted if the
-// plan says so, and stays.
+// Prepare returns the change that makes a node match its plan, nil if it already does. If
+// another component has set a taint with the wanted key and effect, that taint is
+// sufficient and stays unchanged. If the plan says that the node was initialized, the
+// record notes it permanently.
 func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
-	before, err := ownership.Read(node.Annotations) // unreadable: nothing on the node counts as ours
+	before, err := ownership.Read(node.Annotations) // if unreadable, no taint on the node counts as ours
 	c := &Change{Node: node}
 	c.record.Unrecognized = before.Unrecognized
 	for _, wanted := range plan.Taints {
@@ -50,12 +50,12 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 		switch {
 		case ours:
 			c.note(before, wanted, effect, there.TimeAdded.Time)
-		case there != nil: // somebody else's
+		case there != nil: // another component set it
 			continue
 		default:
 			added := now.UTC().Truncate(time.Second)
 			if at := slices.IndexFunc(c.record.Taints, func(t ownership.Taint) bool { return t.Key == wanted.Key && t.Effect == effect }); at >= 0 {
-				added = c.record.Taints[at].Added // another rule places the same one
+				added = c.record.Taints[at].Added // another rule places the same taint
 			}
 			c.note(before, wanted, effect, added)
 			c.Placed = append(c.Placed, wanted)
@@ -86,16 +86,16 @@ func Prepare(node *corev1.Node, plan triage.Plan, now time.Time) *Change {
 	return c
 }
 
-// Fence returns a change that does nothing but give the node a new version, so
-// that an older write which may be on its way can never be made.
+// Fence returns a change that only gives the node a new resourceVersion, so that an older
+// write that may still be in flight fails.
 func Fence(node *corev1.Node, token string) *Change {
 	before, _ := ownership.Read(node.Annotations)
 	before.Fence = token
 	return &Change{Node: node, record: before, taints: node.Spec.Taints}
 }
 
-// find returns the taint of that key and effect on the node, and whether it is
-// ours. There is at most one.
+// find returns the taint with this key and effect on the node, and whether this controller
+// set it. A node has at most one.
 func find(node *corev1.Node, before ownership.Record, key string, effect corev1.TaintEffect) (there *corev1.Taint, ours bool) {
 	for i := range node.Spec.Taints {
 		if t := &node.Spec.Taints[i]; t.Key == key && t.Effect == effect {
@@ -105,7 +105,7 @@ func find(node *corev1.Node, before ownership.Record, key string, effect corev1.
 	return nil, false
 }
 
-// notes says whether the record has the taint under this very rule.
+// notes reports whether the record has the taint for this rule.
 func notes(before ownership.Record, rule triage.RuleID, taint corev1.Taint) bool {
 	return slices.ContainsFunc(before.Taints, func(t ownership.Taint) bool { return t.Rule == ownership.Rule(rule) && t.Is(taint) })
 }
@@ -118,8 +118,8 @@ func (c *Change) note(before ownership.Record, wanted triage.PlannedTaint, effec
 	c.record.Taints = append(c.record.Taints, noted)
 }
 
-// settle makes the list of taints: everybody's, without those of ours that go,
-// with those that come.
+// settle computes the list of taints: all existing ones, without the removed and with the
+// added ones.
 func (c *Change) settle(before ownership.Record, plan triage.Plan) {
 	for _, taint := range c.Node.Spec.Taints {
 		if before.Owns(taint) && !c.record.Owns(taint) && !before.Keeps(taint) {
@@ -145,11 +145,11 @@ func (c *Change) settle(before ownership.Record, plan triage.Plan) {
 }
 
 func effectOf(e corev1.TaintEffect) triage.Effect {
-	effect, _ := triage.ParseEffect(string(e)) // we wrote it
+	effect, _ := triage.ParseEffect(string(e)) // this controller wrote it
 	return effect
 }
 
-// why returns what the plan says of a rule.
+// why returns the plan's reason for a rule.
 func why(plan triage.Plan, rule triage.RuleID) triage.Reason {
 	for _, reason := range plan.Findings {
 		if reason.Rule == rule {
@@ -159,9 +159,8 @@ func why(plan triage.Plan, rule triage.RuleID) triage.Reason {
 	return triage.Reason{Code: triage.RuleGone, Rule: rule}
 }
 
-// patch returns the change as a JSON merge patch. It names the version of the
-// node that it was made from, so the lists in it are whole and nobody's change
-// can get lost.
+// patch returns the change as a JSON merge patch. The patch contains complete lists, and
+// requires the resourceVersion that they were made from, so that no other change is lost.
 func (c *Change) patch() ([]byte, error) {
 	var note any // null removes it
 	if text, some := c.record.Encode(); some {

@@ -1,8 +1,7 @@
-// Package treat brings the cluster in line with what triage has planned. It
-// promises that a write changes only what this system has put on a node itself,
-// that it takes effect only on the very version of the node that the plan was
-// made from, and that whoever asked learns whether it was made, was not made, or
-// may still be. Requests to remediators and the Leases of nodes it touches only as
-// the objects that they were seen to be, never as others of the same name. It
-// refuses to decide: what it writes stands in the plan.
+// Package treat writes to the cluster what triage has planned. A write changes only what
+// Autohealer put on a node itself. It takes effect only on the version of the node that the
+// plan was made from. The caller learns whether the write was made, was not made, or may
+// still be made. Writes to remediation objects and node Leases carry the UID of the object
+// that was read, so they never touch another object of the same name. The package decides
+// nothing: the plan says what to write.
 package treat

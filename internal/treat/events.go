@@ -23,104 +23,103 @@ import (
 )
 
 const (
-	// eventsPerSecond and eventsAtOnce keep the Events of a storm from taking
-	// the API server from the taints that they tell of.
+	// eventsPerSecond and eventsAtOnce limit the load of Events on the API server, so
+	// that they do not delay the taint writes during a storm.
 	eventsPerSecond = 20
 	eventsAtOnce    = 10
-	// maxWaiting is how many Events may wait to be written: those of a storm
-	// over 2,000 nodes.
+	// maxWaiting is how many Events may wait to be written: those of a storm over 2,000
+	// nodes.
 	maxWaiting = 4096
-	// eventTries is how often the writing of one is tried, and eventTimeout how
-	// long each time.
+	// eventTries is how often the writer tries to write an Event, and eventTimeout the
+	// timeout of each attempt.
 	eventTries   = 5
 	eventTimeout = 5 * time.Second
 
-	// MaxNote is how long the note of an Event may be: what is longer is cut. And
+	// MaxNote is the maximum length of an Event's note; longer notes are cut.
 	// maxEventName is how much of an object's name fits into the name of an Event.
 	MaxNote      = 1024
 	maxEventName = 200
 
-	// eventNamespace is where Events about objects without a namespace stand.
+	// eventNamespace is the namespace of Events about cluster-scoped objects.
 	eventNamespace = metav1.NamespaceDefault
 )
 
-// Event is word of something that happened, to those who look at a node or at
-// the policy that it happened for.
+// Event says what happened to a node or for which policy.
 type Event struct {
-	Node   *corev1.Node            // nil when it is about the policy alone
-	Policy *corev1.ObjectReference // nil when there is none any more
-	// Related is what else it is about: the machine of the node, and the pool of that.
+	Node   *corev1.Node            // nil if the Event is about the policy only
+	Policy *corev1.ObjectReference // nil if the policy no longer exists
+	// Related are further objects: the NodeClaim of the node and its NodePool.
 	Related []*corev1.ObjectReference
 
 	EventReason EventReason
-	Reason      triage.Reason // why, if a rule speaks
-	Message     string        // what else there is to say
-	// Failure, when not empty, says why it could not be done.
+	Reason      triage.Reason // the reason of the rule, if there is one
+	Message     string        // additional text
+	// Failure, if not empty, says why the action failed.
 	Failure string
 }
 
-// EventReason is what an announcement is about.
+// EventReason is the kind of an Event.
 type EventReason uint8
 
-// The happenings.
+// Kinds of Events.
 const (
-	// TaintsChanged: the reason's code tells which way. About a policy alone it is
-	// never good news: there must be trouble with it.
+	// TaintsChanged: the code of the reason says how. If the Event is only about a policy,
+	// it reports a problem with the policy.
 	TaintsChanged EventReason = iota
-	// Accepted: what people wrote is in force.
+	// Accepted: the policy is in force.
 	Accepted
 
-	// The others are of health checks, and have the names that they have always had.
+	// The following are Events of health checks, with the names that medik8s uses.
 
-	// DetectedUnhealthy: a node shows a condition that the check calls sick.
+	// DetectedUnhealthy: a node has a condition that the check calls unhealthy.
 	DetectedUnhealthy
-	// RemediationCreated: a remediator was asked to bring the node back.
+	// RemediationCreated: the controller created a remediation object.
 	RemediationCreated
-	// RemediationSkipped: a remediator should be asked, but something stands against it.
+	// RemediationSkipped: a remediation is due, but something blocks it.
 	RemediationSkipped
-	// RemediationRemoved: the request was taken back.
+	// RemediationRemoved: the controller deleted the remediation object.
 	RemediationRemoved
-	// NoTemplateLeft: every remediation was tried, and the node is sick still.
+	// NoTemplateLeft: all templates were tried, and the node is still unhealthy.
 	NoTemplateLeft
-	// InvalidNodeLabel: somebody marked the node in a way that means nothing.
+	// InvalidNodeLabel: the node has the exclude label with a meaningless value.
 	InvalidNodeLabel
-	// Disabled: the check cannot be followed. Enabled: it can, again.
+	// Disabled: the check cannot be applied. Enabled: it can be applied again.
 	Disabled
 	Enabled
-	// StormRecoveryStarted: too many nodes are sick at once. When it is over, a
-	// cooldown starts, and after that has ended remediation goes on.
+	// StormRecoveryStarted: too many nodes are unhealthy at once. After the storm a
+	// cooldown starts, and remediation continues when it ends.
 	StormRecoveryStarted
 	StormRecoveryCooldownStarted
 	StormRecoveryEnded
 
-	// AgentSilent: nobody looks at the node any more. AgentHeard: somebody does, again.
+	// AgentSilent: the agent of the node stopped reporting. AgentHeard: it reports again.
 	AgentSilent
 	AgentHeard
 
-	// RepairPending: a node is sick, and is replaced if it stays so.
+	// RepairPending: a node is unhealthy, and is replaced if it stays so.
 	RepairPending
-	// RepairBlocked: it is to be replaced, but something stands against it.
+	// RepairBlocked: the node is due for replacement, but something blocks it.
 	RepairBlocked
-	// NodeRepaired: it was given up, and its provider replaces it.
+	// NodeRepaired: the controller deleted the NodeClaim, and Karpenter replaces the node.
 	NodeRepaired
-	// NodeSpared: it was about to be given up, and is not to be any more.
+	// TerminationCancelled: the node was about to be replaced and now is not.
 	TerminationCancelled
-	// ReadyTimeoutRecovery: it was given up because it has never become ready.
+	// ReadyTimeoutRecovery: the node is replaced because it never became ready.
 	ReadyTimeoutRecovery
-	// PoolHeld: nodes of a pool do not become ready, one after the other. PoolReleased:
-	// one has, or the pool has changed.
+	// PoolHeld: several nodes of a pool in a row did not become ready. PoolReleased: a
+	// node became ready, or the pool was changed.
 	PoolHeld
 	PoolReleased
 
-	// The others are of repair blocks on NodePools.
+	// The following are Events of repair blocks of NodePools.
 
-	// RepairBlockRefused: what stands there cannot be followed.
+	// RepairBlockRefused: the block cannot be applied.
 	RepairBlockRefused
-	// RepairSchemaLost: the API server does not know the block any more, and hides it.
+	// RepairSchemaLost: the CRD no longer has the block, so the API server hides it.
 	RepairSchemaLost
-	// RepairBlockVanished: the block is gone, and nobody has removed it.
+	// RepairBlockVanished: the block is gone although no user removed it.
 	RepairBlockVanished
-	// RepairBlockRestored: what was lost was put back.
+	// RepairBlockRestored: the controller put a lost block back.
 	RepairBlockRestored
 
 	// OwnershipUnclear: a node has a taint with the key and effect of a set, and no record
@@ -128,11 +127,10 @@ const (
 	OwnershipUnclear
 )
 
-// judge is the action of whoever has not touched anything.
+// judge is the action of Events about a validation, without a write.
 const judge = "Judge"
 
-// happenings are what Events say of them: the reason that programs look for, the
-// action, and whether somebody should be alarmed.
+// happenings has the reason, action and type of the Events of each kind.
 var happenings = [...]struct{ reason, action, kind string }{
 	TaintsChanged:                {"", judge, corev1.EventTypeNormal},
 	Accepted:                     {"Accepted", judge, corev1.EventTypeNormal},
@@ -163,7 +161,7 @@ var happenings = [...]struct{ reason, action, kind string }{
 	OwnershipUnclear:             {"OwnershipUnclear", judge, corev1.EventTypeWarning},
 }
 
-// AboutSet refers to a ConditionSet, where it is written; nil to none.
+// AboutSet returns a reference to the object that contains a ConditionSet; nil for a nil set.
 func AboutSet(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	if set == nil {
 		return nil
@@ -177,7 +175,7 @@ func AboutSet(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	}
 }
 
-// AboutConfigMap refers to a ConfigMap in which sets are written.
+// AboutConfigMap returns a reference to a ConfigMap that contains sets.
 func AboutConfigMap(m *corev1.ConfigMap) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap",
@@ -185,7 +183,7 @@ func AboutConfigMap(m *corev1.ConfigMap) *corev1.ObjectReference {
 	}
 }
 
-// AboutCheck refers to a NodeHealthCheck.
+// AboutCheck returns a reference to a NodeHealthCheck.
 func AboutCheck(check metav1.Object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind,
@@ -193,7 +191,7 @@ func AboutCheck(check metav1.Object) *corev1.ObjectReference {
 	}
 }
 
-// AboutPolicy refers to a RepairPolicy.
+// AboutPolicy returns a reference to a RepairPolicy.
 func AboutPolicy(policy *v1alpha1.RepairPolicy) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: remediation.PolicyAPIVersion, Kind: remediation.PolicyKind,
@@ -201,12 +199,12 @@ func AboutPolicy(policy *v1alpha1.RepairPolicy) *corev1.ObjectReference {
 	}
 }
 
-// AboutNodePool refers to a NodePool of Karpenter.
+// AboutNodePool returns a reference to a Karpenter NodePool.
 func AboutNodePool(pool metav1.Object) *corev1.ObjectReference {
 	return aboutKarpenter("NodePool", pool)
 }
 
-// AboutNodeClaim refers to a NodeClaim of Karpenter.
+// AboutNodeClaim returns a reference to a Karpenter NodeClaim.
 func AboutNodeClaim(claim metav1.Object) *corev1.ObjectReference {
 	return aboutKarpenter("NodeClaim", claim)
 }
@@ -218,10 +216,9 @@ func aboutKarpenter(kind string, object metav1.Object) *corev1.ObjectReference {
 	}
 }
 
-// EventWriter writes Events, one for every change. The library that comes with
-// the client folds Events of one object and reason into a series and keeps only
-// the first one's words, and what it drops it does not count; here every change
-// is told in its own words, or counted.
+// EventWriter writes one Event per change. client-go's recorder merges Events of one
+// object and reason into a series with the first note, and does not count dropped Events.
+// EventWriter keeps the note of every change, or counts it as dropped.
 type EventWriter struct {
 	client   client.Client
 	instance string
@@ -231,9 +228,9 @@ type EventWriter struct {
 	told     atomic.Uint64
 }
 
-// NewEventWriter returns an announcer, which writes once it is started. Instance
-// is the name of this process, and count is told what became of every Event:
-// written, refused, or dropped because too many waited.
+// NewEventWriter returns a writer; Start starts it. instance is the name of this process.
+// The writer calls count with the outcome of every Event: written, refused, or dropped
+// because too many Events were waiting.
 func NewEventWriter(c client.Client, instance string, count func(outcome string)) *EventWriter {
 	return &EventWriter{
 		client: c, instance: shorten(instance, 128), count: count,
@@ -242,8 +239,8 @@ func NewEventWriter(c client.Client, instance string, count func(outcome string)
 	}
 }
 
-// NeedLeaderElection says that Events are written by every replica: only the
-// one that leads has any.
+// NeedLeaderElection returns false. Every replica runs a writer, but only the leader has
+// Events.
 func (a *EventWriter) NeedLeaderElection() bool { return false }
 
 // Start writes Events until ctx ends.
@@ -265,8 +262,8 @@ func (a *EventWriter) Start(ctx context.Context) error {
 	}
 }
 
-// write tries a few times. An Event that is there already is one whose answer
-// was lost.
+// write tries several times to create the Event. An existing Event counts as written: the
+// answer of an earlier attempt was lost.
 func (a *EventWriter) write(ctx context.Context, event *eventsv1.Event) (outcome string) {
 	for try := 1; ; try++ {
 		err := a.create(ctx, event)
@@ -290,8 +287,8 @@ func (a *EventWriter) create(ctx context.Context, event *eventsv1.Event) error {
 	return a.client.Create(ctx, event.DeepCopy())
 }
 
-// Write queues an Event about the node, and one with the same words about the
-// policy. It never blocks.
+// Write queues an Event about the node, and one with the same note about the policy. It
+// never blocks.
 func (a *EventWriter) Write(word Event) {
 	what := happenings[word.EventReason]
 	event := eventsv1.Event{
@@ -327,13 +324,13 @@ func (a *EventWriter) Write(word Event) {
 	}
 }
 
-// note tells all that there is to say, what happened first and trouble last.
+// note joins the parts of the note: first what happened, last the failure.
 func (word Event) note() string {
 	var parts []string
 	if word.Message != "" {
 		parts = append(parts, word.Message)
 	}
-	// That a rule is gone is no reason for trouble.
+	// A deleted rule does not explain a failure.
 	if word.Reason.Rule != (triage.RuleID{}) && (word.Failure == "" || word.Reason.Code != triage.RuleGone) {
 		parts = append(parts, word.Reason.String())
 	}
@@ -356,7 +353,7 @@ func (a *EventWriter) queue(event eventsv1.Event, about corev1.ObjectReference, 
 	}
 }
 
-// shorten cuts a text between two characters, and not within one.
+// shorten cuts a text at a character boundary.
 func shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -17,38 +17,38 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// AgentFieldManager is the name that agents apply the conditions of their node under.
-// What is written in the name of one that is silent stands under the same, so that it
-// owns its rows still when it is back.
+// AgentFieldManager is the field manager of the agents' condition writes. The controller
+// writes under the same name for a silent agent, so that the agent still owns its
+// conditions when it returns.
 const AgentFieldManager = "autohealer-agent"
 
-// MarkUnknown is one write that takes back what a silent agent has said of its node.
+// MarkUnknown is one write that sets the conditions of a silent agent to Unknown.
 type MarkUnknown struct {
-	// Node is the node as the write was made from it.
+	// Node is the version of the node that the write was made from.
 	Node *corev1.Node
-	// Turned are the conditions that turn Unknown.
+	// Turned are the conditions that change to Unknown.
 	Turned []corev1.NodeConditionType
 
 	rows []map[string]any
 }
 
-// Voice is what an agent has said of its node.
+// Voice is the part of a node's status that its agent owns.
 type Voice struct {
-	// Last is when it last changed anything, by the API server's clock; zero if it
-	// has said nothing.
+	// Last is when the agent last changed a condition, by the API server's clock; zero
+	// if it has written none.
 	Last time.Time
 
 	node    *corev1.Node
-	owned   map[string]fieldSet // by condition type
-	others  map[string]fieldSet // what any other manager has said of the same
-	applied map[string]fieldSet // what one of them applies, and so means to keep
+	owned   map[string]fieldSet // fields of the agent, by condition type
+	others  map[string]fieldSet // fields of any other manager
+	applied map[string]fieldSet // fields that another manager applies, and so keeps
 }
 
-// fieldSet is the fields of a row that are somebody's.
+// fieldSet is a set of field names of a condition.
 type fieldSet map[string]bool
 
-// Hear finds what the agent has said of a node, by the managed fields of the node,
-// which must be there.
+// Hear reads the agent's fields from the managedFields of a node, which the caller must
+// not have stripped.
 func Hear(node *corev1.Node) (Voice, error) {
 	v := Voice{node: node, owned: map[string]fieldSet{}, others: map[string]fieldSet{}, applied: map[string]fieldSet{}}
 	for _, entry := range node.ManagedFields {
@@ -69,15 +69,15 @@ func Hear(node *corev1.Node) (Voice, error) {
 			return v, fmt.Errorf("reading which fields of node %s are %s's: %w", node.Name, entry.Manager, err)
 		}
 		if ours && foreign != "" {
-			// An apply of the conditions alone would remove it.
+			// An apply that contains only the conditions would remove this field.
 			return v, fmt.Errorf("%s of node %s is %s's, which owns conditions only: have whoever else applies under that name use another", foreign, node.Name, entry.Manager)
 		}
 	}
 	return v, nil
 }
 
-// conditionsIn adds the conditions in a set of fields, and returns the name of
-// something else that is in it, if there is anything.
+// conditionsIn adds the conditions in a set of fields, and returns the name of a field
+// outside of the conditions, if there is one.
 func conditionsIn(fields *metav1.FieldsV1, into ...map[string]fieldSet) (foreign string, err error) {
 	if fields == nil {
 		return "", nil
@@ -128,8 +128,8 @@ func conditionsIn(fields *metav1.FieldsV1, into ...map[string]fieldSet) (foreign
 	return foreign, nil
 }
 
-// Silence returns the write by which everything that the agent says is Unknown, nil if
-// it is already. A row that another manager keeps is left as it is.
+// Silence returns the write that sets all conditions of the agent to Unknown, nil if they
+// already are. It leaves conditions unchanged that another manager keeps.
 func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
 	s := &MarkUnknown{Node: v.node}
 	for i := range v.node.Status.Conditions {
@@ -165,11 +165,11 @@ func (v Voice) Silence(why string, now time.Time) *MarkUnknown {
 	return s
 }
 
-// keeps says whether it is the agent, and nobody else, who keeps a row: it says the
-// status and the reason, no other manager applies them too, and none has given the row
-// its heartbeat. One who writes what stands there already owns no more than that; one
-// whom the agent has replaced still owns all the rest of which they said the same.
-// Conditions of Kubernetes itself no agent keeps, whoever applied them by its name.
+// keeps reports whether only the agent keeps a condition. The agent must own its status and
+// reason, no other manager may apply them too, and none may own the heartbeat. A manager
+// that wrote the same values owns only those fields; a manager that the agent replaced
+// still owns the fields with equal values. An agent never keeps the conditions of
+// Kubernetes itself, even if they were applied under its name.
 func (v Voice) keeps(kind corev1.NodeConditionType) bool {
 	if known, ok := catalog.Lookup(string(kind)); ok && known.Source == catalog.Kubernetes {
 		return false
@@ -178,7 +178,7 @@ func (v Voice) keeps(kind corev1.NodeConditionType) bool {
 	return owned["status"] && owned["reason"] && !applied["status"] && !applied["reason"] && !others["lastHeartbeatTime"]
 }
 
-// told is what a condition says.
+// told returns the content of a condition for comparison.
 func told(c *corev1.NodeCondition) string {
 	if c.Reason == "" {
 		return string(c.Status) + "."
@@ -186,7 +186,7 @@ func told(c *corev1.NodeCondition) string {
 	return fmt.Sprintf("%s (%s).", c.Status, c.Reason)
 }
 
-// valuesOf returns a row as an apply has it.
+// valuesOf returns a condition as it appears in an apply.
 func valuesOf(c *corev1.NodeCondition) map[string]any {
 	return map[string]any{
 		"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
@@ -194,10 +194,9 @@ func valuesOf(c *corev1.NodeCondition) map[string]any {
 	}
 }
 
-// ApplySilence makes the write, under the name of the agent and on this very version of
-// the node. All that the agent owns is in it: what is not would be removed. It is forced,
-// which takes from those whom the agent has replaced what they had said, and from nobody
-// else.
+// ApplySilence makes the write under the agent's field manager, on this version of the
+// node. It contains everything that the agent owns, because an apply removes the rest. The
+// apply is forced, which takes ownership only from managers that the agent has replaced.
 func (w *Writer) ApplySilence(ctx context.Context, s *MarkUnknown) error {
 	patch, err := s.patch()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// GetTemplate reads a template afresh.
+// GetTemplate reads a template from the API server.
 func (w *Writer) GetTemplate(ctx context.Context, t remediation.Template) (*unstructured.Unstructured, error) {
 	template := &unstructured.Unstructured{}
 	template.SetGroupVersionKind(t.GroupVersionKind)
@@ -36,9 +36,9 @@ func (w *Writer) GetTemplate(ctx context.Context, t remediation.Template) (*unst
 	return template, nil
 }
 
-// CreateRemediation creates a remediation object and returns it as it is stored. If
-// there is one of its name already, it may be the one of an earlier try, or be
-// somebody else's: that is Stale, and the object that is there tells.
+// CreateRemediation creates a remediation object and returns it as stored. If an object of
+// this name exists, from an earlier attempt or from another owner, the error is Stale. The
+// caller then has to read that object.
 func (w *Writer) CreateRemediation(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	created := object.DeepCopy()
 	if err := w.client.Create(ctx, created, client.FieldOwner(FieldManager)); err != nil {
@@ -47,22 +47,20 @@ func (w *Writer) CreateRemediation(ctx context.Context, object *unstructured.Uns
 	return created, nil
 }
 
-// DeleteRemediation asks for the deletion of this very object, whatever its remediator
-// has written into it meanwhile. That it is gone already is no error; that it is still
-// there may be a matter of its finalizers.
+// DeleteRemediation deletes the object with this UID, regardless of changes by its
+// remediator. A missing object is no error. Finalizers may keep the object for a while.
 func (w *Writer) DeleteRemediation(ctx context.Context, o remediation.Object) error {
 	return w.deleteRemediation(ctx, o, client.Preconditions{UID: &o.UID})
 }
 
-// DeleteRemediationAsKnown does so only if nothing has been written into the object
-// meanwhile: that it is to stay, for one.
+// DeleteRemediationAsKnown deletes the object only if its resourceVersion is unchanged, so
+// that it sees a change that asks to keep the object.
 func (w *Writer) DeleteRemediationAsKnown(ctx context.Context, o remediation.Object) error {
 	return w.deleteRemediation(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
 }
 
 func (w *Writer) deleteRemediation(ctx context.Context, o remediation.Object, only client.Preconditions) error {
-	// Whole, since a client of metadata cannot read the answer about an object that
-	// its finalizers keep.
+	// A metadata-only object cannot decode the answer for an object that finalizers keep.
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(o.GroupVersionKind)
 	object.SetNamespace(o.Namespace)
@@ -74,8 +72,8 @@ func (w *Writer) deleteRemediation(ctx context.Context, o remediation.Object, on
 	return nil
 }
 
-// AnnotateRemediation sets annotations of this very version of the object, or removes
-// those that are nil, and returns the object's new version.
+// AnnotateRemediation sets annotations on this version of the object, removes those with
+// a nil value, and returns the new resourceVersion.
 func (w *Writer) AnnotateRemediation(ctx context.Context, o remediation.Object, set map[string]*string) (resourceVersion string, err error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": o.UID, "resourceVersion": o.ResourceVersion, "annotations": set,
@@ -91,8 +89,8 @@ func (w *Writer) AnnotateRemediation(ctx context.Context, o remediation.Object, 
 	return answer.ResourceVersion, nil
 }
 
-// RemoveConfirmation takes somebody's word that the node is healthy off this very
-// version of the node, once it has served: it is not meant for the next time.
+// RemoveConfirmation removes the user's confirmation that the node is healthy from this
+// version of the node. A confirmation applies only once.
 func (w *Writer) RemoveConfirmation(ctx context.Context, node *corev1.Node) (resourceVersion string, err error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": node.UID, "resourceVersion": node.ResourceVersion,
@@ -108,7 +106,7 @@ func (w *Writer) RemoveConfirmation(ctx context.Context, node *corev1.Node) (res
 	return answer.ResourceVersion, nil
 }
 
-// FetchLease reads the Lease of a node afresh, nil if there is none.
+// FetchLease reads the Lease of a node from the API server; nil if there is none.
 func (w *Writer) FetchLease(ctx context.Context, node string) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
 	err := w.client.Get(ctx, client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(node)}, lease)
@@ -121,8 +119,8 @@ func (w *Writer) FetchLease(ctx context.Context, node string) (*coordinationv1.L
 	return lease, nil
 }
 
-// ObtainLease writes a Lease that nodelease.Take has made, and returns it as it is
-// stored. It takes effect only if there still is none, or still that very version.
+// ObtainLease writes a Lease that nodelease.Take returned, and returns it as stored. It
+// takes effect only if the Lease still does not exist or still has that version.
 func (w *Writer) ObtainLease(ctx context.Context, taken *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	stored := taken.DeepCopy()
 	var err error
@@ -137,8 +135,8 @@ func (w *Writer) ObtainLease(ctx context.Context, taken *coordinationv1.Lease) (
 	return stored, nil
 }
 
-// ReleaseLease deletes this very version of a Lease: one that somebody else has taken
-// since is theirs. That it is gone already is no error.
+// ReleaseLease deletes this version of a Lease. It fails if another holder has taken the
+// Lease since. A missing Lease is no error.
 func (w *Writer) ReleaseLease(ctx context.Context, lease *coordinationv1.Lease) error {
 	err := w.client.Delete(ctx, lease.DeepCopy(), client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -147,15 +145,15 @@ func (w *Writer) ReleaseLease(ctx context.Context, lease *coordinationv1.Lease) 
 	return nil
 }
 
-// HealthCheckStatus writes the status of a NodeHealthCheck, all of it: what is absent
-// or null in it is to be absent. It returns the health check's new version.
+// HealthCheckStatus replaces the whole status of a NodeHealthCheck: fields that are absent
+// or null are removed. It returns the new resourceVersion.
 func (w *Writer) HealthCheckStatus(ctx context.Context, check string, status remediationv1alpha1.NodeHealthCheckStatus) (resourceVersion string, err error) {
-	// A merge would leave what another program has written and this one does not know.
+	// A merge patch would keep fields that another program wrote and this one does not know.
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
 	if err != nil {
 		return "", fmt.Errorf("encoding the status of NodeHealthCheck %s: %w", check, err)
 	}
-	// Only the metadata come back: the status has a row for every sick node.
+	// Only the metadata are returned, because the status has an entry per unhealthy node.
 	answer := &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: remediation.CheckAPIVersion, Kind: remediation.CheckKind},
 		ObjectMeta: metav1.ObjectMeta{Name: check},

@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// FetchRemediation reads a remediation object afresh.
+// FetchRemediation reads a remediation object from the API server.
 func (w *Writer) FetchRemediation(ctx context.Context, o remediation.Object) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(o.GroupVersionKind)
@@ -23,7 +23,7 @@ func (w *Writer) FetchRemediation(ctx context.Context, o remediation.Object) (*u
 	return object, nil
 }
 
-// FetchOwner reads afresh which version there is of a policy that asks for remediations.
+// FetchOwner reads the metadata of a policy that owns remediations from the API server.
 func (w *Writer) FetchOwner(ctx context.Context, owner remediation.Owner) (*metav1.PartialObjectMetadata, error) {
 	policy := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: owner.APIVersion(), Kind: owner.Kind}}
 	if err := w.client.Get(ctx, client.ObjectKey{Name: owner.Name}, policy); err != nil {
@@ -32,9 +32,9 @@ func (w *Writer) FetchOwner(ctx context.Context, owner remediation.Owner) (*meta
 	return policy, nil
 }
 
-// HealthCheckCondition sets one condition in the status of a NodeHealthCheck whose
-// status is another's to write, and touches nothing else of it. It returns the health
-// check's new version.
+// HealthCheckCondition sets one condition in the status of a NodeHealthCheck and changes
+// nothing else. It is for health checks whose status another controller writes. It returns
+// the new resourceVersion.
 func (w *Writer) HealthCheckCondition(ctx context.Context, check string, condition metav1.Condition) (resourceVersion string, err error) {
 	patch, err := json.Marshal(map[string]any{
 		"apiVersion": remediation.CheckAPIVersion, "kind": remediation.CheckKind, "metadata": map[string]any{"name": check},

@@ -17,9 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// MarkClaim writes the mark of a termination on this very version of a claim, and with
-// it the deadline that the mark names, if it names one. It returns the claim as it is
-// stored.
+// MarkClaim writes the termination mark on this version of a claim, together with the
+// mark's deadline if it has one. It returns the claim as stored.
 func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
 	annotations := map[string]any{ownership.MarkAnnotation: mark.Encode()}
 	if mark.Deadline != "" {
@@ -28,9 +27,8 @@ func (w *Writer) MarkClaim(ctx context.Context, claim *karpenter.NodeClaim, mark
 	return w.annotateClaim(ctx, claim, annotations, "marking")
 }
 
-// SpareClaim takes the mark off this very version of a claim, and the deadline if it
-// still is the one that came with the mark. A deletion that names an older version
-// cannot be made any more.
+// SpareClaim removes the mark from this version of a claim, and the deadline if it is still
+// the mark's. A deletion that requires an older version then fails.
 func (w *Writer) SpareClaim(ctx context.Context, claim *karpenter.NodeClaim, mark ownership.Mark) (*karpenter.NodeClaim, error) {
 	annotations := map[string]any{ownership.MarkAnnotation: nil}
 	if mark.Deadline != "" && claim.Annotations[karpenter.TerminationTimestampAnnotation] == mark.Deadline {
@@ -56,8 +54,7 @@ func (w *Writer) annotateClaim(ctx context.Context, claim *karpenter.NodeClaim, 
 	return stored, nil
 }
 
-// DeleteClaim deletes this very version of a claim. That it is gone already is no
-// error.
+// DeleteClaim deletes this version of a claim. A missing claim is no error.
 func (w *Writer) DeleteClaim(ctx context.Context, claim *karpenter.NodeClaim) error {
 	only := client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion}
 	err := w.client.Delete(ctx, &karpenter.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}}, only)
@@ -67,7 +64,7 @@ func (w *Writer) DeleteClaim(ctx context.Context, claim *karpenter.NodeClaim) er
 	return nil
 }
 
-// FetchClaim reads a claim afresh, nil if there is none.
+// FetchClaim reads a claim from the API server; nil if there is none.
 func (w *Writer) FetchClaim(ctx context.Context, name string) (*karpenter.NodeClaim, error) {
 	claim := &karpenter.NodeClaim{}
 	err := w.client.Get(ctx, client.ObjectKey{Name: name}, claim)
@@ -80,8 +77,8 @@ func (w *Writer) FetchClaim(ctx context.Context, name string) (*karpenter.NodeCl
 	return claim, nil
 }
 
-// RepairPolicyStatus writes the status of a RepairPolicy, all of it, and returns the
-// policy's new version.
+// RepairPolicyStatus replaces the whole status of a RepairPolicy and returns the new
+// resourceVersion.
 func (w *Writer) RepairPolicyStatus(ctx context.Context, policy string, status v1alpha1.RepairPolicyStatus) (resourceVersion string, err error) {
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/status", "value": status}})
 	if err != nil {
@@ -98,5 +95,5 @@ func (w *Writer) RepairPolicyStatus(ctx context.Context, policy string, status v
 	return answer.ResourceVersion, nil
 }
 
-// Deadline is a time as Karpenter reads it from a claim.
+// Deadline formats a time as Karpenter reads it from a claim.
 func Deadline(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// FieldManager is whose name stands on every write.
+// FieldManager is the field manager of every write.
 const FieldManager = "autohealer-controller"
 
 // Writer writes to the API server.
@@ -28,14 +28,14 @@ type Writer struct {
 // NewWriter returns a writer. The client must not read from a cache.
 func NewWriter(c client.Client) *Writer { return &Writer{client: c} }
 
-// Apply makes a change and returns the node's new version. What an error means
-// for the change, Fate tells.
+// Apply writes a change and returns the node's new resourceVersion. Classify says what an
+// error means for the change.
 func (w *Writer) Apply(ctx context.Context, c *Change) (resourceVersion string, err error) {
 	patch, err := c.patch()
 	if err != nil {
 		return "", fmt.Errorf("encoding the change of node %s: %w", c.Node.Name, err)
 	}
-	// Only the metadata come back: a node is large.
+	// Only the metadata are returned, because a node is large.
 	answer := &metav1.PartialObjectMetadata{TypeMeta: nodeKind, ObjectMeta: metav1.ObjectMeta{Name: c.Node.Name}}
 	err = w.client.Patch(ctx, answer, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager))
 	if err != nil {
@@ -44,7 +44,7 @@ func (w *Writer) Apply(ctx context.Context, c *Change) (resourceVersion string, 
 	return answer.ResourceVersion, nil
 }
 
-// Fetch reads a node afresh, from the store and not from any cache.
+// Fetch reads a node from the API server, not from a cache.
 func (w *Writer) Fetch(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := w.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -53,8 +53,8 @@ func (w *Writer) Fetch(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// IsStill says whether a node is still this very version, by the store and not by any
-// cache. Only metadata come back, at two thirds of what it costs to fetch the node.
+// IsStill reports whether a node still has this version, by a read from the API server. It
+// reads metadata only, which costs two thirds of a read of the node.
 func (w *Writer) IsStill(ctx context.Context, node *corev1.Node) (bool, error) {
 	now := &metav1.PartialObjectMetadata{TypeMeta: nodeKind}
 	if err := w.client.Get(ctx, client.ObjectKey{Name: node.Name}, now); err != nil {
@@ -63,7 +63,7 @@ func (w *Writer) IsStill(ctx context.Context, node *corev1.Node) (bool, error) {
 	return now.UID == node.UID && now.ResourceVersion == node.ResourceVersion, nil
 }
 
-// Status writes the status of a ConditionSet and returns the set's new version.
+// Status writes the status of a ConditionSet and returns its new resourceVersion.
 func (w *Writer) Status(ctx context.Context, set string, status v1alpha1.ConditionSetStatus) (resourceVersion string, err error) {
 	patch, err := statusPatch(status)
 	if err != nil {
@@ -77,7 +77,7 @@ func (w *Writer) Status(ctx context.Context, set string, status v1alpha1.Conditi
 	return target.ResourceVersion, nil
 }
 
-// statusPatch says all of a status: what is absent in it is to be absent.
+// statusPatch returns a patch for the whole status: it removes absent fields.
 func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
 	text, err := json.Marshal(status)
 	if err != nil {
@@ -93,33 +93,33 @@ func statusPatch(status v1alpha1.ConditionSetStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": fields})
 }
 
-// Result is what has become of a write.
+// Result is the outcome of a write.
 type Result int
 
-// The fates of a write.
+// Outcomes of a write.
 const (
 	// Made: the write has taken effect.
 	Made Result = iota
-	// Stale: the object is not what the write was made for. It was not made.
+	// Stale: the object is no longer the version that the write was made for. The write was not made.
 	Stale
-	// Busy: the server had no time. The write was not made.
+	// Busy: the API server is overloaded. The write was not made.
 	Busy
-	// Refused: the write was not made, and asking again will not help soon.
+	// Refused: the write was not made, and a quick retry will not help.
 	Refused
-	// Unsure: the write may have been made, or may be on its way still.
+	// Unknown: the write may have been made, or may still be in flight.
 	Unknown
 )
 
-// Classify tells what the error of a write says about it.
+// Classify returns the outcome of a write from its error.
 func Classify(err error) Result {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil:
 		return Made
 	case meta.IsNoMatchError(err):
-		return Refused // the server has no such kind, so nothing was sent
+		return Refused // the API server does not have this kind, so nothing was sent
 	case !errors.As(err, &status):
-		return Unknown // no answer came
+		return Unknown // the request got no answer
 	}
 	switch code := int(status.Status().Code); {
 	case code == http.StatusConflict || code == http.StatusNotFound || code == http.StatusGone:
