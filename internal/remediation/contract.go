@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Who asks for remediations, as owner references name them.
+// Kinds that own remediations, as in owner references.
 const (
 	CheckGroup      = "remediation.medik8s.io"
 	CheckAPIVersion = CheckGroup + "/v1alpha1"
@@ -15,55 +15,55 @@ const (
 	PolicyKind       = "RepairPolicy"
 )
 
-// What stands on a remediation object.
+// Annotations and labels of a remediation object.
 const (
-	// NodeNameAnnotation is the node that it is about. Without it, the object's
-	// name is the node's.
+	// NodeNameAnnotation is the name of the node. Without it, the object has the name of
+	// the node.
 	NodeNameAnnotation = "remediation.medik8s.io/node-name"
-	// TemplateNameAnnotation is the template that it was made from.
+	// TemplateNameAnnotation is the name of the template.
 	TemplateNameAnnotation = "remediation.medik8s.io/template-name"
-	// NodeUIDAnnotation is our own: the very node that it is about, and not a later
-	// one of that name.
+	// NodeUIDAnnotation is Autohealer's own: the UID of the node, which distinguishes it
+	// from a later node of the same name.
 	NodeUIDAnnotation = "autohealer.resourcestack.com/node-uid"
-	// TimedOutAnnotation tells the remediator that its time is up, and when it was
-	// (RFC 3339).
+	// TimedOutAnnotation tells the remediator that its time is over, and since when (RFC
+	// 3339).
 	TimedOutAnnotation = "remediation.medik8s.io/nhc-timed-out"
-	// HealthyDelayAnnotation is since when the node is healthy again (RFC 3339),
-	// while the object stays for a while yet.
+	// HealthyDelayAnnotation is since when the node is healthy again (RFC 3339), while
+	// the object is kept for a while.
 	HealthyDelayAnnotation = "remediation.medik8s.io/healthy-delay"
 
 	// PartOfLabel has the value PartOf on every remediation object.
 	PartOfLabel = "app.kubernetes.io/part-of"
 	PartOf      = "node-healthcheck-controller"
-	// ControlPlaneLabel is on the objects of control-plane nodes, without a value.
+	// ControlPlaneLabel is on the objects of control-plane nodes, with an empty value.
 	ControlPlaneLabel = "remediation.medik8s.io/isControlPlaneNode"
 )
 
-// MultipleTemplatesAnnotation says, on a template, that its remediator takes
-// several objects for one node, from several templates of one kind.
+// MultipleTemplatesAnnotation on a template says that its remediator accepts several
+// objects for one node, from several templates of one kind.
 const MultipleTemplatesAnnotation = "remediation.medik8s.io/multiple-templates-support"
 
-// What people put on a node.
+// Label and annotation that users set on a node.
 const (
-	// ExcludeLabel with the value ExcludeValue asks that the node be left alone.
+	// ExcludeLabel with the value ExcludeValue excludes the node from remediation.
 	ExcludeLabel = "remediation.medik8s.io/exclude-from-remediation"
 	ExcludeValue = "true"
-	// ConfirmedAnnotation says that somebody has looked and found the node healthy.
+	// ConfirmedAnnotation says that a user has confirmed that the node is healthy.
 	ConfirmedAnnotation = "remediation.medik8s.io/manually-confirmed-healthy"
 )
 
-// The conditions by which a remediator answers.
+// Conditions in which a remediator answers.
 const (
 	SucceededCondition   = "Succeeded"
 	DeletesNodeCondition = "PermanentNodeDeletionExpected"
 )
 
-// controlPlaneRoles are the labels by which a node of the control plane is known:
-// the one of today, and the one of old clusters.
+// controlPlaneRoles are the labels of control-plane nodes: the current one, and that of
+// old clusters.
 var controlPlaneRoles = [...]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
 
-// IsControlPlane says whether remediators are told that a node is one of the
-// control plane.
+// IsControlPlane reports whether remediators are told that a node belongs to the control
+// plane.
 func IsControlPlane(node *corev1.Node) bool {
 	for _, role := range controlPlaneRoles {
 		if _, has := node.Labels[role]; has {

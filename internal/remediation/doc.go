@@ -1,18 +1,16 @@
-// Package remediation is the contract with remediators: how a request to bring a
-// node back is written, and how their answer is read. It is the one that medik8s
-// has with its remediators, word for word, so that those work with us unchanged.
+// Package remediation is the contract with remediators: how the controller writes a
+// request to remediate a node, and how it reads the answer. The contract is that of
+// medik8s, so its remediators work unchanged.
 //
-// It promises that a request says no more than the template does, beside whom it is
-// about and who asks, that asking twice makes one request, and that whatever a
-// remediator writes into its object can be read. It refuses to talk to anybody: it
-// has no client, and what an answer means for the node is not its business.
+// A request contains the template's spec, the node and the owner, and nothing else. Two
+// attempts create only one request. Any object that a remediator writes can be read. The
+// package has no client, and does not decide what an answer means for the node.
 //
 // # The body of a template
 //
-// A request gets the spec that the template has under spec.template.spec. If there
-// is no such key, all that is under spec.template is the spec: the form in which
-// this contract was first written down, where a template said spec.template.size.
-// So a template that is an empty object asks for a request with an empty spec. What
-// stands beside the spec under spec.template, such as metadata, is not copied. No
-// spec.template at all, or a body that is no object, is an error.
+// A request gets the spec from the template's spec.template.spec. If that key is missing,
+// all of spec.template is the spec, as in the first version of the contract, where a
+// template has for example spec.template.size. An empty spec.template thus gives an empty
+// spec. Other fields of spec.template, such as metadata, are not copied. A missing
+// spec.template, or a body that is not an object, is an error.
 package remediation

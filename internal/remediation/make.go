@@ -13,15 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// suffixLength is how long the last part of a name is that we choose ourselves, as
-// long as the API server would have made it.
+// suffixLength is the length of the random-looking suffix of a name, the same as that of
+// the API server's generateName.
 const suffixLength = 5
 
-// Make returns the remediation object that is to be created from the template for
-// the node, and for whom. The same template always
-// makes an object of the same name for the same node, whoever asks, so that there
-// cannot be two of it: not by a write whose answer was lost and that was made again,
-// and not by one who led before. The object shares nothing with the template.
+// Make returns the remediation object to create from the template for the node and the
+// owner. The name depends only on the template and the node. A repeated write, or a write
+// of a previous leader, thus cannot create a second object. The object shares no memory
+// with the template.
 func Make(template *unstructured.Unstructured, node *corev1.Node, owner Owner) (*unstructured.Unstructured, error) {
 	from := Template{template.GroupVersionKind(), template.GetNamespace(), template.GetName()}
 	if err := from.check(); err != nil {
@@ -36,7 +35,7 @@ func Make(template *unstructured.Unstructured, node *corev1.Node, owner Owner) (
 	object.SetNamespace(from.Namespace)
 	object.SetName(node.Name)
 	if TakesSeveral(template) {
-		object.SetGenerateName(node.Name + "-") // what a remediator may look for; the server goes by the name
+		object.SetGenerateName(node.Name + "-") // for remediators that read it; the API server uses the name
 		object.SetName(chosenName(from, node))
 	}
 	object.SetAnnotations(map[string]string{
@@ -53,7 +52,7 @@ func Make(template *unstructured.Unstructured, node *corev1.Node, owner Owner) (
 	return object, nil
 }
 
-// Check says what keeps objects from being made from a template.
+// Check returns why no object can be created from a template.
 func Check(template *unstructured.Unstructured) error {
 	from := Template{template.GroupVersionKind(), template.GetNamespace(), template.GetName()}
 	if _, err := body(template.Object); err != nil {
@@ -62,13 +61,13 @@ func Check(template *unstructured.Unstructured) error {
 	return nil
 }
 
-// OwnedBy returns the reference to the owner that remediators look for. It does not
-// control the object: that is left to whoever works on it.
+// OwnedBy returns the owner reference that remediators look for. It is not a controller
+// reference, so that the remediator can set one.
 func OwnedBy(owner Owner) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: owner.APIVersion(), Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(false)}
 }
 
-// body returns a copy of what the template has for the object's spec.
+// body returns a copy of the template's spec for the object.
 func body(template map[string]any) (map[string]any, error) {
 	spec, err := child(template, "spec", "spec")
 	if err != nil {
@@ -82,7 +81,7 @@ func body(template map[string]any) (map[string]any, error) {
 	case map[string]any:
 		whole = inner
 	case nil:
-		if given { // written as null
+		if given { // explicit null
 			whole = nil
 		}
 	default:
@@ -105,7 +104,7 @@ func child(of map[string]any, key, path string) (map[string]any, error) {
 	}
 }
 
-// describe says what kind of JSON a value is.
+// describe names the JSON type of a value.
 func describe(value any) string {
 	switch value.(type) {
 	case string:
@@ -119,8 +118,7 @@ func describe(value any) string {
 	}
 }
 
-// chosenName is a name of which the template makes one for the node and another
-// template another.
+// chosenName returns a name that is unique for the template and the node.
 func chosenName(from Template, node *corev1.Node) string {
 	sum := sha256.Sum256([]byte(string(node.UID) + "\n" + from.String()))
 	suffix := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:suffixLength]
@@ -128,7 +126,7 @@ func chosenName(from Template, node *corev1.Node) string {
 	return strings.TrimRight(node.Name[:min(len(node.Name), room)], ".-") + "-" + suffix
 }
 
-// TakesSeveral says whether a node may have objects of several templates of this kind.
+// TakesSeveral reports whether a node may have objects of several templates of this kind.
 func TakesSeveral(template *unstructured.Unstructured) bool {
 	_, several := template.GetAnnotations()[MultipleTemplatesAnnotation]
 	return several

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Owner is a health check or a repair policy. Its UID tells it from a later one of that
-// name.
+// Owner is a health check or a repair policy. The UID distinguishes it from a later object
+// of the same name.
 type Owner struct {
 	Kind, Name string
 	UID        types.UID
 }
 
-// APIVersion is that of the owner's kind.
+// APIVersion is the API version of the owner's kind.
 func (o Owner) APIVersion() string {
 	if o.Kind == PolicyKind {
 		return PolicyAPIVersion
@@ -26,47 +26,46 @@ func (o Owner) APIVersion() string {
 	return CheckAPIVersion
 }
 
-// Object is what is to be known of a remediation object: who asked for it, for
-// which node, and how its remediator has answered.
+// Object is the content of a remediation object: its owner, its node, and the answer of
+// its remediator.
 type Object struct {
 	schema.GroupVersionKind
 	Namespace, Name string
 	UID             types.UID
 	ResourceVersion string
 
-	// Owner is the policy that asked for it, zero if none of ours did.
+	// Owner is the policy that requested it, zero if it is not a policy of Autohealer.
 	Owner Owner
-	// Node is the name of the node that it is about, and NodeUID is empty if
-	// whoever made the object did not note it.
+	// Node is the name of the node. NodeUID is empty if the creator of the object did not
+	// record it.
 	Node    string
 	NodeUID types.UID
-	// Template is the name of the template it was made from, empty if unknown.
+	// Template is the name of the template, empty if unknown.
 	Template     string
 	ControlPlane bool
 
 	Created time.Time
-	// Deleting says that it is on its way out, and DeletedAt since when; Finalizers
-	// are whom it waits for.
+	// Deleting says that the object is being deleted, since DeletedAt. Finalizers are the
+	// finalizers that still block it.
 	Deleting   bool
 	DeletedAt  time.Time
 	Finalizers []string
 
-	// Succeeded and Failed are the remediator's word on how it went, at most one of
-	// them; neither means that it is still at work.
+	// Succeeded and Failed are the remediator's result. At most one is true; if neither
+	// is, the remediation is in progress.
 	Succeeded, Failed bool
-	// DeletesNode says that the remediator means the node to go for good.
+	// DeletesNode says that the remediator deletes the node permanently.
 	DeletesNode bool
-	// TimedOut says that the remediator was told to stop, and TimedOutAt when; zero
-	// if that cannot be read.
+	// TimedOut says that the remediator was told to stop, at TimedOutAt; zero if the time
+	// is unreadable.
 	TimedOut   bool
 	TimedOutAt time.Time
-	// HealthySince is what was noted of a node that is healthy again; zero if
-	// nothing was, or if it cannot be read.
+	// HealthySince is since when the node is healthy again; zero if not recorded or
+	// unreadable.
 	HealthySince time.Time
 }
 
-// Read reads an object of any kind. What is missing or is not what it should be
-// counts as not said.
+// Read reads an object of any kind. It treats missing and malformed fields as unset.
 func Read(u *unstructured.Unstructured) Object {
 	annotations := u.GetAnnotations()
 	o := Object{
@@ -104,8 +103,8 @@ func Read(u *unstructured.Unstructured) Object {
 	return o
 }
 
-// Noted returns the object as it is with annotations set, or removed where they are
-// nil, in its new version.
+// Noted returns the object with the annotations set, or removed if nil, and with the new
+// resourceVersion.
 func (o Object) Noted(notes map[string]*string, resourceVersion string) Object {
 	o.ResourceVersion = resourceVersion
 	if note, written := notes[TimedOutAnnotation]; written {
@@ -124,8 +123,7 @@ func stampOf(note *string) time.Time {
 	return stamp(*note)
 }
 
-// condition returns the status of the first condition of that type, empty if there
-// is none.
+// condition returns the status of the first condition of this type; "" if there is none.
 func condition(object map[string]any, kind string) metav1.ConditionStatus {
 	status, _ := object["status"].(map[string]any)
 	conditions, _ := status["conditions"].([]any)
@@ -139,7 +137,7 @@ func condition(object map[string]any, kind string) metav1.ConditionStatus {
 	return ""
 }
 
-// stamp reads a time from an annotation, zero if it is none.
+// stamp reads a time from an annotation; zero if it is malformed.
 func stamp(text string) time.Time {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -148,12 +146,11 @@ func stamp(text string) time.Time {
 	return t
 }
 
-// Stamp writes a time the way that annotations of the contract have it.
+// Stamp formats a time for the annotations of the contract.
 func Stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// IsOf says whether the object is about this very node, and not about an earlier
-// one of that name. Where nobody noted which node it was, an object that is older
-// than the node is about another one.
+// IsOf reports whether the object is about this node, and not about an earlier node of the
+// same name. If the object has no node UID, it must not be older than the node.
 func (o Object) IsOf(node *corev1.Node) bool {
 	switch {
 	case o.Node != node.Name:
@@ -164,13 +161,13 @@ func (o Object) IsOf(node *corev1.Node) bool {
 	return !o.Created.Before(node.CreationTimestamp.Truncate(time.Second))
 }
 
-// Step says which step of a ladder the object belongs to: the first template of its
-// kind, namespace and name. The version of the kind may have changed since. An
-// object that does not tell its template belongs to the first of its kind.
+// Step returns the step of a ladder that the object belongs to: the first template of its
+// kind, namespace and name. It ignores the version of the kind, which may have changed. An
+// object without a template name belongs to the first template of its kind.
 func (o Object) Step(ladder []Template) (int, bool) {
 	for i, t := range ladder {
 		sameKind := t.ObjectKind().GroupKind() == o.GroupKind()
-		// A kind without namespaces is often referred to with one all the same.
+		// Users often write a namespace for cluster-scoped kinds, too.
 		samePlace := o.Namespace == "" || o.Namespace == t.Namespace
 		if sameKind && samePlace && (o.Template == "" || o.Template == t.Name) {
 			return i, true

@@ -12,21 +12,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// templateSuffix is what the kind of a template has and that of its objects has not.
+// templateSuffix is the part of a template's kind that the kind of its objects lacks.
 const templateSuffix = "Template"
 
-// exampleVersion shows people what is wanted of them.
+// exampleVersion is the example in error messages.
 const exampleVersion = "self-node-remediation.medik8s.io/v1alpha1"
 
-// Template names a template. It is a plain value, and can be compared.
+// Template identifies a template. It is a comparable value.
 type Template struct {
 	schema.GroupVersionKind
-	// Namespace is empty for a kind that has none.
+	// Namespace is empty for a cluster-scoped kind.
 	Namespace, Name string
 }
 
-// TemplateOf reads a user's reference. The error is a *[triage.FieldError] that names
-// the field of the reference.
+// TemplateOf reads a user's reference. The error is a *[triage.FieldError] that names the
+// field of the reference.
 func TemplateOf(ref corev1.ObjectReference) (Template, error) {
 	version, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil || version.Group == "" || version.Version == "" {
@@ -39,8 +39,7 @@ func TemplateOf(ref corev1.ObjectReference) (Template, error) {
 	return t, nil
 }
 
-// check says what keeps the template from being one. What passes can be written in
-// one text and be told apart in it again.
+// check returns why the template is invalid. A valid template has an unambiguous String.
 func (t Template) check() error {
 	trimmed, named := strings.CutSuffix(t.Kind, templateSuffix)
 	for _, part := range []struct {
@@ -63,8 +62,8 @@ func (t Template) check() error {
 }
 
 // String returns the template in one line that ParseTemplate reads:
-// example.com/v1/RebootRemediationTemplate default/quick, without "default/" if
-// there is no namespace.
+// example.com/v1/RebootRemediationTemplate default/quick, without "default/" if it has no
+// namespace.
 func (t Template) String() string {
 	name := t.Name
 	if t.Namespace != "" {
@@ -73,7 +72,7 @@ func (t Template) String() string {
 	return t.Group + "/" + t.Version + "/" + t.Kind + " " + name
 }
 
-// ParseTemplate reads what String wrote.
+// ParseTemplate reads the result of String.
 func ParseTemplate(text string) (Template, error) {
 	kind, name, _ := strings.Cut(text, " ")
 	var t Template
@@ -87,7 +86,7 @@ func ParseTemplate(text string) (Template, error) {
 		t.Namespace, t.Name = namespace, rest
 	}
 	err := t.check()
-	if err == nil && t.String() != text { // an empty namespace that is written
+	if err == nil && t.String() != text { // for example an explicit empty namespace
 		err = errors.New("want group/version/Kind namespace/name")
 	}
 	if err != nil {
@@ -96,7 +95,7 @@ func ParseTemplate(text string) (Template, error) {
 	return t, nil
 }
 
-// ObjectKind returns the kind of the objects that are made from the template.
+// ObjectKind returns the kind of the objects that are created from the template.
 func (t Template) ObjectKind() schema.GroupVersionKind {
 	return t.GroupVersion().WithKind(strings.TrimSuffix(t.Kind, templateSuffix))
 }
