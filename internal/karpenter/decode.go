@@ -10,23 +10,23 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// A list is decoded as a whole: one odd field in one object would hide all the
-// others. So what does not fit is left out, field by field and row by row.
+// A list is decoded as a whole: one malformed field in one object would fail the whole
+// list. The types below therefore drop malformed fields and elements.
 
-// metadata is an object's metadata without the account of who wrote which field,
-// which is often the largest part of an object and is not used.
+// metadata is an object's metadata without managedFields, which are unused and often the
+// largest part of an object.
 type metadata struct {
 	metav1.ObjectMeta
 	ManagedFields nothing `json:"managedFields"`
 }
 
-// nothing reads anything and keeps none of it.
+// nothing accepts any value and discards it.
 type nothing struct{}
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (*nothing) UnmarshalJSON([]byte) error { return nil }
 
-// fit reads a value, or its zero value if what was written does not fit.
+// fit decodes a value, or returns the zero value if it is malformed.
 func fit[T any](data []byte) T {
 	var read, none T
 	if json.Unmarshal(data, &read) != nil {
@@ -35,7 +35,7 @@ func fit[T any](data []byte) T {
 	return read
 }
 
-// fitting is a field that is zero if what was written does not fit.
+// fitting is a field that is zero if its value is malformed.
 type fitting[T any] struct{ value T }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -44,7 +44,7 @@ func (f *fitting[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// rows are the rows of a list that fit.
+// rows has the well-formed elements of a list.
 type rows[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -63,7 +63,7 @@ func (r *rows[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a claim, all but its managedFields.
+// UnmarshalJSON reads a claim without its managedFields.
 func (c *NodeClaim) UnmarshalJSON(data []byte) error {
 	var read struct {
 		metav1.TypeMeta
@@ -78,7 +78,7 @@ func (c *NodeClaim) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a spec and never fails.
+// UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeClaimSpec) UnmarshalJSON(data []byte) error {
 	read := fit[struct {
 		StartupTaints          rows[corev1.Taint] `json:"startupTaints"`
@@ -88,7 +88,7 @@ func (s *NodeClaimSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a status and never fails.
+// UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeClaimStatus) UnmarshalJSON(data []byte) error {
 	read := fit[struct {
 		ProviderID fitting[string]        `json:"providerID"`
@@ -99,7 +99,7 @@ func (s *NodeClaimStatus) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a pool, all but its managedFields.
+// UnmarshalJSON reads a pool without its managedFields.
 func (p *NodePool) UnmarshalJSON(data []byte) error {
 	var read struct {
 		metav1.TypeMeta
@@ -113,7 +113,7 @@ func (p *NodePool) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a spec and never fails.
+// UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodePoolSpec) UnmarshalJSON(data []byte) error {
 	read := fit[struct {
 		Repair     *v1alpha1.RepairSpec  `json:"repair"`
@@ -125,8 +125,8 @@ func (s *NodePoolSpec) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads the rules of disruption and never fails. Budgets that do not
-// fit are one that cannot be read: to leave them out would be to lift them.
+// UnmarshalJSON never fails. Malformed budgets become one unreadable budget, because to
+// drop them would remove the limit.
 func (d *Disruption) UnmarshalJSON(data []byte) error {
 	type plain Disruption
 	var read plain
@@ -137,7 +137,7 @@ func (d *Disruption) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a budget and never fails.
+// UnmarshalJSON never fails; it marks a malformed budget as unreadable.
 func (b *Budget) UnmarshalJSON(data []byte) error {
 	type plain Budget
 	var read plain
@@ -148,7 +148,7 @@ func (b *Budget) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads the spec of a template and never fails.
+// UnmarshalJSON never fails; it drops malformed fields.
 func (s *NodeTemplateSpec) UnmarshalJSON(data []byte) error {
 	read := fit[struct {
 		StartupTaints rows[corev1.Taint] `json:"startupTaints"`

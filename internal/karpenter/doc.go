@@ -1,10 +1,8 @@
-// Package karpenter is what this system knows of Karpenter: its NodeClaims and
-// NodePools with the few fields that are used of them, the names by which its
-// objects find each other, and how it counts a node as started. It promises that
-// a list of them is read whatever stands in it: a field that does not fit is left
-// out, a repair block or a budget that does not fit says so, and the others are
-// there. It refuses to be written back: a NodePool with only these fields in it
-// would take away all others, so whoever changes one sends a patch.
+// Package karpenter has the Karpenter API types, reduced to the fields that Autohealer
+// uses, the names of labels and annotations, and the rules by which Karpenter counts a node
+// as initialized. Decoding a list never fails because of a single field. A malformed field
+// is dropped; a malformed repair block or budget is marked as unreadable. Never write these
+// types back: an update would delete all fields that they lack. Send a patch instead.
 //
-// The facts are those of Karpenter 1.15, group karpenter.sh/v1.
+// The types follow Karpenter 1.15, API group karpenter.sh/v1.
 package karpenter

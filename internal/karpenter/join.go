@@ -7,12 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ErrTwoClaims is why a node is left alone that two claims say is theirs.
+// ErrTwoClaims is why the controller leaves a node alone: two claims have its provider ID.
 var ErrTwoClaims = errors.New("two NodeClaims have the provider ID of this node")
 
-// ClaimOf returns the claim of a node among some: the one with its provider ID.
-// It is nil if there is none, and so is that of a node without a provider ID.
-// Which of two claims the machine belongs to nobody can tell, nor does Karpenter.
+// ClaimOf returns the claim with the node's provider ID. It is nil if there is none, or if
+// the node has no provider ID. With two such claims it returns ErrTwoClaims, because
+// neither Autohealer nor Karpenter can tell which one owns the machine.
 func ClaimOf(node *corev1.Node, claims ...*NodeClaim) (*NodeClaim, error) {
 	if node.Spec.ProviderID == "" {
 		return nil, nil
@@ -30,10 +30,9 @@ func ClaimOf(node *corev1.Node, claims ...*NodeClaim) (*NodeClaim, error) {
 	return found, nil
 }
 
-// StartupTaints returns the taints on a node that say it is not ready for work yet:
-// those that its claim wants at startup, by key and effect as Karpenter compares
-// them, and the one that Karpenter has on every node before it puts those there.
-// The claim may be nil.
+// StartupTaints returns the taints on a node that say that it is not initialized yet. These
+// are the startup taints of its claim, compared by key and effect as Karpenter does, and
+// the taint that Karpenter sets on every node before those. The claim may be nil.
 func StartupTaints(node *corev1.Node, claim *NodeClaim) []corev1.Taint {
 	var found []corev1.Taint
 	for _, taint := range node.Spec.Taints {
@@ -48,8 +47,8 @@ func (c *NodeClaim) wants(taint corev1.Taint) bool {
 	return c != nil && slices.ContainsFunc(c.Spec.StartupTaints, func(startup corev1.Taint) bool { return startup.MatchTaint(&taint) })
 }
 
-// IsInitialized says whether a node is or ever was ready for work: Karpenter says
-// so on the Node or its claim, where it stays, or it is Ready now without startup
+// IsInitialized reports whether a node is or ever was initialized. Karpenter records this
+// permanently on the Node or its claim; otherwise the node must be Ready without startup
 // taints. The claim may be nil.
 func IsInitialized(node *corev1.Node, claim *NodeClaim) bool {
 	if node.Labels[InitializedLabel] == "true" || claim != nil && claim.Is(Initialized) {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// NodeClaim is Karpenter's request for one machine. Deleting it ends the machine
-// and its Node.
+// NodeClaim is Karpenter's request for one machine. Its deletion terminates the machine
+// and deletes the Node.
 type NodeClaim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,18 +18,18 @@ type NodeClaim struct {
 	Status NodeClaimStatus `json:"status,omitempty"`
 }
 
-// NodeClaimSpec is what is used of a claim's spec. It never changes.
+// NodeClaimSpec has the used fields of a claim's spec, which is immutable.
 type NodeClaimSpec struct {
-	// StartupTaints are on the node until somebody has made it ready for work.
+	// StartupTaints are on the node until another component has initialized it.
 	StartupTaints []corev1.Taint `json:"startupTaints,omitempty"`
-	// TerminationGracePeriod is how long Karpenter waits for the node's pods, as
-	// text; empty means for ever.
+	// TerminationGracePeriod is how long Karpenter waits for the node's pods, as text;
+	// empty means for ever.
 	TerminationGracePeriod string `json:"terminationGracePeriod,omitempty"`
 }
 
-// NodeClaimStatus is what is used of a claim's status.
+// NodeClaimStatus has the used fields of a claim's status.
 type NodeClaimStatus struct {
-	// ProviderID is that of the node's spec; empty until there is a machine.
+	// ProviderID equals that of the Node's spec; empty until the machine exists.
 	ProviderID string `json:"providerID,omitempty"`
 	// NodeName is empty until the node is registered.
 	NodeName   string             `json:"nodeName,omitempty"`
@@ -53,15 +53,14 @@ func (c *NodeClaim) Condition(kind string) *metav1.Condition {
 	return &c.Status.Conditions[i]
 }
 
-// Is says whether the claim's condition of a type is True.
+// Is reports whether the claim's condition of a type is True.
 func (c *NodeClaim) Is(kind string) bool {
 	row := c.Condition(kind)
 	return row != nil && row.Status == metav1.ConditionTrue
 }
 
-// Disrupted says whether Karpenter has the claim in hand already, and in a few
-// words what it does: deletes it, is about to, or restarts its machine. There is
-// nothing left to do for anybody else.
+// Disrupted reports whether Karpenter is already disrupting the claim, and how: it deletes
+// the claim, is about to, or reboots the machine. Autohealer then does nothing.
 func (c *NodeClaim) Disrupted() (how string, is bool) {
 	switch {
 	case !c.DeletionTimestamp.IsZero():
@@ -112,8 +111,8 @@ func deepCopy[T any](in *T, into func(in, out *T)) *T {
 	return &out
 }
 
-// deepCopies copies a slice row by row. An empty one stays what it was, for empty
-// and absent are not the same everywhere.
+// deepCopies copies a slice element by element. An empty slice stays empty and nil stays
+// nil, because some fields distinguish them.
 func deepCopies[T any](rows []T, into func(in, out *T)) []T {
 	if rows == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// NodePool is what Karpenter makes NodeClaims of.
+// NodePool is the template from which Karpenter creates NodeClaims.
 type NodePool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -18,48 +18,47 @@ type NodePool struct {
 	Spec NodePoolSpec `json:"spec,omitempty"`
 }
 
-// NodePoolSpec is what is used of a pool's spec.
+// NodePoolSpec has the used fields of a pool's spec.
 type NodePoolSpec struct {
-	// Repair is the block that this system adds to the schema of NodePools; nil if
-	// the pool has none. One that cannot be read says so in itself.
+	// Repair is the block that Autohealer adds to the NodePool schema; nil if the pool has
+	// none. An unreadable block has Unreadable set.
 	Repair     *v1alpha1.RepairSpec `json:"repair,omitempty"`
 	Disruption Disruption           `json:"disruption,omitempty"`
 	Template   NodeTemplate         `json:"template,omitempty"`
-	// Replicas is how many nodes a pool of a fixed size has; nil for one that grows
-	// with its pods.
+	// Replicas is the number of nodes of a static pool; nil for a pool that scales with
+	// its pods.
 	Replicas *int64 `json:"replicas,omitempty"`
 }
 
-// Disruption is how many of a pool's nodes may be taken out of service at once.
+// Disruption limits how many nodes of a pool are disrupted at once.
 type Disruption struct {
-	// Budgets that are absent are not those of an empty list: the one stands for
-	// Karpenter's default, the other bounds nothing.
+	// Budgets distinguishes nil from empty: nil means Karpenter's default, an empty list
+	// means no limit.
 	Budgets []Budget `json:"budgets,omitzero"`
 }
 
-// Budget is one bound on disruption.
+// Budget is one limit on disruption.
 type Budget struct {
-	// Reasons are those that the budget is for. Absent means all, an empty list
+	// Reasons are the reasons that the budget applies to. Nil means all, an empty list
 	// none.
 	Reasons []string `json:"reasons,omitzero"`
-	// Nodes is a number such as 5 or a share such as 10%.
+	// Nodes is a number such as 5 or a percentage such as 10%.
 	Nodes string `json:"nodes"`
-	// Schedule is when the budget begins to hold, in the words of cron and in UTC,
-	// and Duration for how long. Without both it always holds.
+	// Schedule is a cron expression in UTC for when the budget becomes active, and
+	// Duration how long it stays active. Without both it is always active.
 	Schedule *string `json:"schedule,omitempty"`
 	Duration string  `json:"duration,omitempty"`
 
-	// Unreadable says why the budget cannot be read, if so. Nothing else is set
-	// then.
+	// Unreadable says why the budget cannot be read. All other fields are then empty.
 	Unreadable string `json:"-"`
 }
 
-// NodeTemplate is what a pool's claims are made of.
+// NodeTemplate is the template of a pool's claims.
 type NodeTemplate struct {
 	Spec NodeTemplateSpec `json:"spec,omitempty"`
 }
 
-// NodeTemplateSpec is what is used of a template's spec.
+// NodeTemplateSpec has the used fields of a template's spec.
 type NodeTemplateSpec struct {
 	StartupTaints []corev1.Taint `json:"startupTaints,omitempty"`
 }
