@@ -1,14 +1,13 @@
-// Package certificate keeps the certificate of the webhook server: it makes one
-// when there is none, replaces it long before it ends, tells the API server whom
-// to trust, and hands it to whoever serves. It promises that a replacement
-// refuses no request: a new authority is trusted before anything is served that
-// it has signed, and the old one until no replica serves what it has signed,
-// whichever of them is older. It says what it may not do, and it refuses to write a
-// key anywhere but into the Secret that all replicas share.
+// Package certificate manages the serving certificate of the webhook: it creates the
+// certificate, renews it long before it expires, and writes the CA bundle of the webhook
+// configuration. A renewal causes no failed request. The API server trusts a new CA before
+// a replica serves a certificate of it, and trusts the old CA until no replica serves a
+// certificate of that one. The manager reports missing permissions. It stores private keys
+// only in the Secret that all replicas share.
 //
-// Certificates are made and checked by open-policy-agent/cert-controller; when
-// is decided here. That project's own loop ends the whole process when the
-// Secret is missing or the webhook cannot be told, reads every Secret of the
-// namespace, and swaps the trusted authority at once, so that writes fail until
-// every replica has followed.
+// The library open-policy-agent/cert-controller creates and checks certificates; this
+// package decides when. The library's own loop is not used: it ends the process if the
+// Secret or the webhook is missing, and reads every Secret of the namespace. It also
+// replaces the trusted CA at once, so that writes fail until every replica has the new
+// certificate.
 package certificate

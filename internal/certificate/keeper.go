@@ -24,35 +24,35 @@ import (
 )
 
 const (
-	// settle is how long a new authority must have been trusted before anything
-	// is served that it has signed: the API servers have heard of it by then.
+	// settle is how long a new CA must be trusted before a certificate of it is served.
+	// All API servers have read the webhook configuration by then.
 	settle = 2 * time.Second
-	// glance is the least time between two looks that nothing asked for, and seldom
-	// the most.
+	// glance is the shortest and seldom the longest interval between two reconciliations
+	// without a change.
 	glance = 50 * time.Millisecond
 	seldom = time.Hour
-	// often is how long the keeper waits after something went wrong, and twice as
-	// long after every further time, up to weary: to make a key is work.
+	// often is the delay after a failure. It doubles with every further failure, up to
+	// weary, because creating a key is expensive.
 	often = time.Second
 	weary = 16 * time.Second
 )
 
-// Config is what a keeper works with.
+// Config configures a Manager.
 type Config struct {
-	// Client reads, watches and writes the two objects, and no others: rights are
-	// bound to their names. What it reads must be fresh.
+	// Client reads, watches and writes the two objects only: permissions are limited to
+	// their names. It must not read from a cache.
 	Client client.WithWatch
-	// Secret is where the certificate is kept. It must be there, if only empty.
+	// Secret is where the certificate is stored. It must exist, but may be empty.
 	Secret types.NamespacedName
-	// Webhook is the ValidatingWebhookConfiguration whose API servers are to
-	// trust the certificate. It need not be there.
+	// Webhook is the ValidatingWebhookConfiguration that gets the CA bundle. It need not
+	// exist.
 	Webhook string
-	// Names are what the server is called by those who ask it.
+	// Names are the DNS names of the server.
 	Names  []string
 	Logger *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing fields.
 func (c Config) Validate() error {
 	var errs []error
 	for _, field := range []struct {
@@ -69,44 +69,44 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Manager keeps one certificate. Every replica has one, and any of them may renew
-// it: they agree through the version of the Secret.
+// Manager manages one certificate. Every replica runs one and may renew the certificate;
+// the resourceVersion of the Secret resolves conflicts.
 type Manager struct {
 	cfg Config
 
 	served atomic.Pointer[served]
-	trust  atomic.Pointer[trust] // as it was last seen; nil before that
+	trust  atomic.Pointer[trust] // last observed state; nil before the first
 
 	mu       sync.Mutex
-	troubles map[string]string // what goes wrong now, by what is being done
+	troubles map[string]string // current failures, by activity
 
-	// Only the loop touches these.
-	present   []byte    // the authority in the Secret
+	// Only the loop uses these fields.
+	present   []byte    // the CA in the Secret
 	presentAt time.Time // since when
-	heard     []byte    // the authority in the Secret, if it is trusted
-	heardAt   time.Time // since when the API servers could have heard so
-	failures  int       // in a row
+	heard     []byte    // the CA in the Secret, if it is trusted
+	heardAt   time.Time // since when the API servers can know it
+	failures  int       // consecutive failures
 }
 
-// served is what is shown to those who connect.
+// served is the certificate that the server presents.
 type served struct {
 	pair      tls.Certificate
-	text      string // tls.crt, to know it again
+	text      string // tls.crt, to detect a change
 	authority []byte
 }
 
-// trust is whom the API servers trust.
+// trust is which CAs the API servers trust.
 type trust struct {
-	asks    bool     // whether they ask anybody
+	asks    bool     // whether the configuration has any webhook
 	bundles [][]byte // of every webhook
 }
 
-// has says whether they all trust an authority.
+// has reports whether every webhook trusts the CA.
 func (t *trust) has(authority []byte) bool {
 	return t.asks && !slices.ContainsFunc(t.bundles, func(bundle []byte) bool { return !trusts(bundle, authority) })
 }
 
-// New returns a keeper that does nothing until it is started.
+// New returns a manager; Start starts it.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of certificates: %w", err)
@@ -114,12 +114,12 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{cfg: cfg, troubles: map[string]string{}}, nil
 }
 
-// NeedLeaderElection says that every replica serves.
+// NeedLeaderElection returns false: every replica serves.
 func (k *Manager) NeedLeaderElection() bool { return false }
 
 var errNone = errors.New("there is no certificate yet")
 
-// GetCertificate is what a TLS server asks.
+// GetCertificate returns the certificate to serve, for tls.Config.
 func (k *Manager) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if s := k.served.Load(); s != nil {
 		return &s.pair, nil
@@ -127,8 +127,8 @@ func (k *Manager) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	return nil, errNone
 }
 
-// Ready says why the API servers would not talk to whoever shows the certificate.
-// What goes wrong while they do is no reason: it is told by the log.
+// Ready returns why API servers would not trust this server. Failures that do not affect
+// that are logged only.
 func (k *Manager) Ready() error {
 	shown, trusted := k.served.Load(), k.trust.Load()
 	var err error
@@ -154,8 +154,8 @@ func (k *Manager) Ready() error {
 	return fmt.Errorf("%w: %s", err, strings.Join(told, "; "))
 }
 
-// Start keeps the certificate until ctx ends. It never gives up: what is missing
-// is waited for, and nobody else has to wait for that.
+// Start manages the certificate until ctx ends. It never fails: it retries until missing
+// objects exist, and blocks no other part of the controller.
 func (k *Manager) Start(ctx context.Context) error {
 	signal := make(chan struct{}, 1)
 	nudge := func() {
@@ -200,7 +200,7 @@ func (k *Manager) follow(ctx context.Context, what string, kind client.ObjectLis
 	}
 }
 
-// hear is one watch of an object.
+// hear runs one watch of an object.
 func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList, name types.NamespacedName, nudge func()) error {
 	changes, err := k.cfg.Client.Watch(ctx, kind, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
 	if err != nil {
@@ -208,7 +208,7 @@ func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList,
 	}
 	defer changes.Stop()
 	k.tell(what, nil)
-	nudge() // of what has changed while nobody watched
+	nudge() // the object may have changed while there was no watch
 	for change := range changes.ResultChan() {
 		if change.Type == watch.Error {
 			return apierrors.FromObject(change.Object)
@@ -218,7 +218,7 @@ func (k *Manager) hear(ctx context.Context, what string, kind client.ObjectList,
 	return nil
 }
 
-// pause returns how long to wait after something went wrong so many times.
+// pause returns the delay after this number of failures.
 func pause(failures int) time.Duration {
 	wait := often
 	for ; failures > 1 && wait < weary; failures-- {
@@ -227,8 +227,7 @@ func pause(failures int) time.Duration {
 	return wait
 }
 
-// look does what is to be done, and returns how long there is nothing more to do
-// if nothing changes.
+// look reconciles once and returns the delay until the next time if nothing changes.
 func (k *Manager) look(ctx context.Context) time.Duration {
 	next, isWell := k.keep(ctx)
 	if !isWell {
@@ -239,21 +238,21 @@ func (k *Manager) look(ctx context.Context) time.Duration {
 	return min(max(time.Until(next), glance), seldom)
 }
 
-// keep reads the Secret and the webhook, decides, and writes what has to change:
-// first the Secret, then whom to trust, and only then what is served. What does
-// not succeed is told, and keeps nothing from being done that can be.
+// keep reads the Secret and the webhook configuration and writes what has to change: first
+// the Secret, then the CA bundle, and only then the served certificate. It reports a
+// failure and continues with the other steps if possible.
 func (k *Manager) keep(ctx context.Context) (next time.Time, isWell bool) {
 	data, secretErr := k.keepSecret(ctx, time.Now())
 	fading, trustErr := k.keepTrust(ctx, data[authorityCert], time.Now())
 	if ctx.Err() != nil {
 		return next, false
 	}
-	swap, swapErr := k.swap(data, time.Now()) // to make a key and to write it takes a while
+	swap, swapErr := k.swap(data, time.Now()) // a new time, because creating and writing a key takes a while
 	for what, err := range map[string]error{
 		"keeping the certificate in " + k.secret():                        cmp.Or(secretErr, swapErr),
 		"having the API servers trust the certificate, by " + k.webhook(): trustErr,
 	} {
-		if !apierrors.IsConflict(err) { // somebody was faster, and is as good
+		if !apierrors.IsConflict(err) { // on a conflict, another replica has renewed it
 			k.tell(what, err)
 		}
 	}
@@ -270,7 +269,7 @@ func (k *Manager) secret() string { return "Secret " + k.cfg.Secret.String() }
 
 func (k *Manager) webhook() string { return "ValidatingWebhookConfiguration " + k.cfg.Webhook }
 
-// keepSecret returns the content of the Secret, which is sound.
+// keepSecret returns the content of the Secret, renewed if necessary.
 func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]byte, error) {
 	secret := &corev1.Secret{}
 	if err := k.cfg.Client.Get(ctx, k.cfg.Secret, secret); err != nil {
@@ -286,7 +285,7 @@ func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]b
 	}
 	changed := secret.DeepCopy()
 	changed.Data = made
-	// With the version that was read: of several replicas one succeeds.
+	// The update requires the version that was read, so only one replica succeeds.
 	if err := k.cfg.Client.Update(ctx, changed); err != nil {
 		return nil, fmt.Errorf("writing a new one: %w", err)
 	}
@@ -294,9 +293,9 @@ func (k *Manager) keepSecret(ctx context.Context, now time.Time) (map[string][]b
 	return made, nil
 }
 
-// keepTrust has the API servers trust the authority in the Secret, and for as long
-// as it is served what another has signed, that one. It returns when they are to
-// trust nobody else any more, which is never if they already do so.
+// keepTrust makes the API servers trust the CA in the Secret, and the CA of the served
+// certificate as long as it differs. It returns when all other CAs are to be removed; zero
+// if there are none.
 func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time) (fading time.Time, err error) {
 	config := &admissionv1.ValidatingWebhookConfiguration{}
 	switch err := k.cfg.Client.Get(ctx, client.ObjectKey{Name: k.cfg.Webhook}, config); {
@@ -331,8 +330,7 @@ func (k *Manager) keepTrust(ctx context.Context, authority []byte, now time.Time
 	return fading, nil
 }
 
-// wanted returns whom the API servers are to trust at a moment, and when nobody
-// else than the authority in the Secret any more.
+// wanted returns the CAs to trust now, and when only the CA in the Secret remains.
 func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certificate, fading time.Time) {
 	if len(authority) > 0 && string(k.present) != string(authority) {
 		k.present, k.presentAt = authority, now
@@ -341,8 +339,8 @@ func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certific
 	if shown := k.served.Load(); shown != nil && string(shown.authority) != string(authority) {
 		list = append(list, parse(shown.authority)...)
 	}
-	// Since when the authority is there counts, and not since when it exists: it may
-	// have come from a backup. While there is none, nobody has taken a place.
+	// The time since which the Secret has the CA counts, not the age of the CA: it may come
+	// from a backup. Without a CA in the Secret, nothing is replaced.
 	fades := k.presentAt.Add(overlap)
 	if len(list) == 0 || len(authority) > 0 && !now.Before(fades) {
 		return list, fading
@@ -353,7 +351,7 @@ func (k *Manager) wanted(authority []byte, now time.Time) (list []*x509.Certific
 	return list, fading
 }
 
-// see takes down whom the API servers trust at a moment, by what is stored.
+// see records which CAs the API servers trust, from the stored configuration.
 func (k *Manager) see(config *admissionv1.ValidatingWebhookConfiguration, authority []byte, now time.Time) {
 	seen := &trust{asks: true}
 	for _, hook := range config.Webhooks {
@@ -368,9 +366,9 @@ func (k *Manager) see(config *admissionv1.ValidatingWebhookConfiguration, author
 	}
 }
 
-// swap serves the content of the Secret, once the API servers have had time to hear
-// of its authority; until then, what is served stays. It returns when they will
-// have. Where nothing is served, or nobody asks, there is nothing to wait for.
+// swap serves the content of the Secret once the API servers have had time to read its CA;
+// until then it keeps the old certificate and returns when to try again. If nothing is
+// served yet, or there is no webhook, it does not wait.
 func (k *Manager) swap(data map[string][]byte, now time.Time) (at time.Time, err error) {
 	if data == nil {
 		return at, nil
@@ -388,7 +386,7 @@ func (k *Manager) swap(data map[string][]byte, now time.Time) (at time.Time, err
 	return time.Time{}, k.serve(data)
 }
 
-// serve shows the content of the Secret to those who connect from now on.
+// serve presents the content of the Secret to new connections.
 func (k *Manager) serve(data map[string][]byte) error {
 	text := string(data[servedCert])
 	if shown := k.served.Load(); shown != nil && shown.text == text {
@@ -403,7 +401,7 @@ func (k *Manager) serve(data map[string][]byte) error {
 	return nil
 }
 
-// tell logs what goes wrong when it begins, changes and ends.
+// tell logs a failure when it starts, changes and ends.
 func (k *Manager) tell(what string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 )
 
-// The keys of the Secret.
+// Keys of the Secret.
 const (
 	authorityCert = "ca.crt"
 	authorityKey  = "ca.key"
@@ -25,31 +25,31 @@ const (
 
 	authorityLife = 10 * 365 * 24 * time.Hour
 	servedLife    = 365 * 24 * time.Hour
-	// ahead is how long before its end something is replaced.
+	// ahead is how long before its expiry a certificate is renewed.
 	ahead = 90 * 24 * time.Hour
-	// skew is how far the clocks of a cluster may differ: certificates begin so
-	// much before they are made.
+	// skew is how far the clocks of a cluster may differ. Certificates are valid from that
+	// long before their creation.
 	skew = time.Hour
 
-	// overlap is how long an authority is still trusted after another was seen to
-	// have taken its place: every replica serves the new certificate by then.
+	// overlap is how long an old CA stays trusted after a new one has replaced it. All
+	// replicas serve the new certificate by then.
 	overlap = 10 * time.Minute
-	// mostTrusted bounds the list of authorities, however often they change.
+	// mostTrusted limits the number of CAs in the bundle.
 	mostTrusted = 8
 )
 
 var forServers = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
-// state is what is to be done about the content of a Secret.
+// state is the check result of the content of a Secret.
 type state int
 
 const (
 	sound     state = iota
-	oldCert         // the authority is sound, what it signed is not
-	oldIssuer       // everything is to be made anew
+	oldCert         // the CA is valid, the serving certificate is not
+	oldIssuer       // CA and certificate have to be created again
 )
 
-// inspect says what is wrong with the content of a Secret at a moment.
+// inspect checks the content of a Secret at the given time.
 func inspect(data map[string][]byte, names []string, at time.Time) state {
 	if !signed(data, data[authorityCert], data[authorityKey], authorityName, nil, at) {
 		return oldIssuer
@@ -67,9 +67,9 @@ func signed(data map[string][]byte, cert, key []byte, name string, usages *[]x50
 	return err == nil && valid
 }
 
-// renew returns the content of a Secret with what was not sound made anew. The
-// names that the old certificate had stay: during an update the replicas that
-// know them and those that do not would otherwise take turns.
+// renew returns the content of a Secret with the invalid parts created again. It keeps the
+// names of the old certificate. Otherwise replicas with different names would renew in
+// turns during an update.
 func renew(data map[string][]byte, names []string, what state, now time.Time) (map[string][]byte, error) {
 	names = slices.Clone(names)
 	if old := parse(data[servedCert]); len(old) > 0 && what == oldCert {
@@ -100,7 +100,7 @@ func renew(data map[string][]byte, names []string, what state, now time.Time) (m
 	return map[string][]byte{authorityCert: issuer.CertPEM, authorityKey: issuer.KeyPEM, servedCert: cert, servedKey: key}, nil
 }
 
-// readIssuer reads the authority, which has been inspected.
+// readIssuer reads the CA from a Secret that inspect has checked.
 func readIssuer(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
 	pair, err := tls.X509KeyPair(data[authorityCert], data[authorityKey])
 	if err != nil {
@@ -114,7 +114,7 @@ func readIssuer(data map[string][]byte) (*rotator.KeyPairArtifacts, error) {
 	return &rotator.KeyPairArtifacts{Cert: pair.Leaf, Key: key, CertPEM: data[authorityCert], KeyPEM: data[authorityKey]}, nil
 }
 
-// due returns when the content of a Secret is to be replaced.
+// due returns when the content of a Secret has to be renewed.
 func due(data map[string][]byte) time.Time {
 	var first time.Time
 	for _, cert := range slices.Concat(parse(data[authorityCert]), parse(data[servedCert])) {
@@ -125,7 +125,7 @@ func due(data map[string][]byte) time.Time {
 	return first
 }
 
-// parse returns the certificates in a text, and leaves out what is none.
+// parse returns the certificates in a PEM text and skips everything else.
 func parse(text []byte) []*x509.Certificate {
 	var found []*x509.Certificate
 	for {
@@ -139,14 +139,13 @@ func parse(text []byte) []*x509.Certificate {
 	}
 }
 
-// trusts says whether a list of authorities has this one.
+// trusts reports whether a bundle contains the CA.
 func trusts(bundle, authority []byte) bool {
 	want := parse(authority)
 	return len(want) == 1 && slices.ContainsFunc(parse(bundle), want[0].Equal)
 }
 
-// withOthers adds to the authorities that must be trusted those that were trusted
-// before.
+// withOthers adds the previously trusted CAs to the list.
 func withOthers(list []*x509.Certificate, before []byte, now time.Time) []*x509.Certificate {
 	for _, other := range parse(before) {
 		if len(list) < mostTrusted && now.Before(other.NotAfter) && !slices.ContainsFunc(list, other.Equal) {
@@ -156,15 +155,15 @@ func withOthers(list []*x509.Certificate, before []byte, now time.Time) []*x509.
 	return list
 }
 
-// bundle returns a list of authorities, or the very text that says the same
-// already.
+// bundle returns the CAs in PEM. If before already contains them, it returns before
+// unchanged.
 func bundle(before []byte, authorities []*x509.Certificate) []byte {
 	if slices.EqualFunc(authorities, parse(before), (*x509.Certificate).Equal) {
 		return before
 	}
 	var b bytes.Buffer
 	for _, cert := range authorities {
-		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}) // a buffer takes everything
+		_ = pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}) // a buffer never fails
 	}
 	return b.Bytes()
 }
