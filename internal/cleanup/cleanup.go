@@ -14,39 +14,39 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pageSize is how many objects are read at a time.
+// pageSize is how many objects a list request returns.
 const pageSize = 500
 
-// ErrLed says that a controller is at work.
+// ErrLed says that a controller is running.
 var ErrLed = errors.New("a controller is at work")
 
-// Config is what is cleaned up, and by whom.
+// Config configures Run.
 type Config struct {
 	// Client must not read from a cache.
 	Client client.Client
-	// Namespace is that of the controller, and AgentNamespace where agents have their
+	// Namespace is the namespace of the controller, and AgentNamespace that of the agents'
 	// Leases.
 	Namespace, AgentNamespace string
-	// LeaseName is the name of the Lease by which a controller leads.
+	// LeaseName is the name of the leader election Lease.
 	LeaseName string
-	// Wait is how long to wait for a controller that still leads. One that is being
-	// stopped holds its Lease for a while.
+	// Wait is how long to wait until no controller is the leader. A controller that is
+	// being stopped holds its Lease for a while.
 	Wait time.Duration
-	// DryRun says what would be removed, and removes nothing.
+	// DryRun prints what would be removed, and removes nothing.
 	DryRun bool
-	// Out is told what was removed and what was left.
+	// Out receives a line for everything that was removed or left.
 	Out io.Writer
 }
 
-// Result is what came of it.
+// Result counts the objects.
 type Result struct {
-	// Removed is how many things were removed, or would be.
+	// Removed is how many objects were removed, or would be.
 	Removed int
-	// Left is how many may be Autohealer's and cannot be proven to be.
+	// Left is how many objects may be Autohealer's without proof.
 	Left int
 }
 
-// Run cleans up. An error of one kind of objects does not keep it from the others.
+// Run cleans up. If one kind of object fails, it continues with the others.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	c := &cleaner{Config: cfg}
 	if err := c.awaitNoLeader(ctx); err != nil {
@@ -54,7 +54,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	err := errors.Join(c.nodes(ctx), c.nodeClaims(ctx), c.agentLeases(ctx), c.nodeLeases(ctx), c.revisions(ctx), c.ledger(ctx))
 	if err == nil {
-		err = c.leaderLease(ctx) // last: it tells that something is left to do
+		err = c.leaderLease(ctx) // last, because it shows that something is left to do
 	}
 	return c.result, err
 }
@@ -64,7 +64,7 @@ type cleaner struct {
 	result Result
 }
 
-// awaitNoLeader waits until no controller leads, and refuses if one still does after Wait.
+// awaitNoLeader waits until no controller is the leader, and fails if one still is after Wait.
 func (c *cleaner) awaitNoLeader(ctx context.Context) error {
 	for until, told := time.Now().Add(c.Wait), false; ; told = true {
 		err := c.refuseIfLed(ctx, time.Now())
@@ -82,7 +82,7 @@ func (c *cleaner) awaitNoLeader(ctx context.Context) error {
 	}
 }
 
-// refuseIfLed refuses while a controller holds the leader's Lease.
+// refuseIfLed fails while a controller holds the leader election Lease.
 func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
 	lease := &coordinationv1.Lease{}
 	err := c.Client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.LeaseName}, lease)
@@ -93,8 +93,8 @@ func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
 	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
 		return nil
 	}
-	// The clock of this machine may be ahead: twice as long as the Lease lasts is over
-	// for certain.
+	// The clock of this machine may be ahead: after twice its duration, the Lease has
+	// certainly expired.
 	if until := s.RenewTime.Add(2 * time.Duration(*s.LeaseDurationSeconds) * time.Second); now.Before(until) {
 		return fmt.Errorf("%w: %s holds Lease %s/%s and would put everything back; stop it (kubectl -n %s scale deployment %s --replicas=0) and run this again after %s",
 			ErrLed, *s.HolderIdentity, c.Namespace, c.LeaseName, c.Namespace, c.LeaseName, until.UTC().Format(time.RFC3339))
@@ -102,7 +102,7 @@ func (c *cleaner) refuseIfLed(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// removed tells that something was removed.
+// removed reports that something was removed.
 func (c *cleaner) removed(format string, args ...any) {
 	c.result.Removed++
 	did := "removed"
@@ -112,7 +112,7 @@ func (c *cleaner) removed(format string, args ...any) {
 	fmt.Fprintf(c.Out, "%s %s\n", did, fmt.Sprintf(format, args...))
 }
 
-// doubt is something that may be ours: why that is not certain, and what removes it.
+// doubt is an object that may be Autohealer's: why that is uncertain, and how to remove it.
 type doubt struct{ what, why, command string }
 
 func (c *cleaner) left(d doubt) {
@@ -120,7 +120,7 @@ func (c *cleaner) left(d doubt) {
 	fmt.Fprintf(c.Out, "left %s: %s; if it is Autohealer's: %s\n", d.what, d.why, d.command)
 }
 
-// each reads all objects of a list, page by page. A kind that is not installed has none.
+// each lists all objects page by page. A kind that is not installed has none.
 func (c *cleaner) each(ctx context.Context, list client.ObjectList, do func() error, options ...client.ListOption) error {
 	next := ""
 	for {
@@ -140,7 +140,7 @@ func (c *cleaner) each(ctx context.Context, list client.ObjectList, do func() er
 	}
 }
 
-// remove deletes this very version of an object.
+// remove deletes this version of an object.
 func (c *cleaner) remove(ctx context.Context, object client.Object, what string) error {
 	if !c.DryRun {
 		uid, version := object.GetUID(), object.GetResourceVersion()
@@ -153,5 +153,5 @@ func (c *cleaner) remove(ctx context.Context, object client.Object, what string)
 	return nil
 }
 
-// again does something anew with the newest version of an object that others have changed.
+// again retries with the newest version of an object after a conflict.
 func again(do func() error) error { return retry.RetryOnConflict(retry.DefaultBackoff, do) }

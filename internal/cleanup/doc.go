@@ -1,8 +1,8 @@
-// Package cleanup removes what Autohealer has left in a cluster: taints and annotations
-// of nodes, marks of NodeClaims, Leases, the ledger and kept revisions.
+// Package cleanup removes what Autohealer has left in a cluster: taints and annotations of
+// nodes, marks of NodeClaims, Leases, the ledger and stored revisions.
 //
-// It promises to remove nothing that is not provably Autohealer's. What may be is told
-// with the command that removes it. It may be run as often as one likes, and refuses to
-// run while a controller leads, which would put everything back. It does not delete
-// policies, remediation objects, CRDs or namespaces.
+// It removes only what is provably Autohealer's. For everything else that may be
+// Autohealer's, it prints the command that removes it. It can run repeatedly, and fails
+// while a controller is the leader, because that controller would restore everything. It
+// does not delete policies, remediation objects, CRDs or namespaces.
 package cleanup

@@ -27,7 +27,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// nodes removes the taints that the record of a node proves to be ours, and the record.
+// nodes removes the taints that a node's record proves to be Autohealer's, and the record.
 func (c *cleaner) nodes(ctx context.Context) error {
 	keys, err := c.keys(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *cleaner) nodes(ctx context.Context) error {
 			node := &list.Items[i]
 			errs = append(errs, again(func() error {
 				err := c.node(ctx, node, keys)
-				if err != nil { // the next try needs the newest version
+				if err != nil { // the next attempt needs the newest version
 					_ = c.Client.Get(ctx, client.ObjectKeyFromObject(node), node)
 				}
 				return client.IgnoreNotFound(err)
@@ -51,9 +51,9 @@ func (c *cleaner) nodes(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// keys returns the keys of taints that Autohealer places or has placed: those of sets in
-// the API and in ConfigMaps, of kept versions, and of the records on nodes, which also
-// tell of sets that are deleted.
+// keys returns the taint keys that Autohealer uses or has used: those of sets in the API
+// and in ConfigMaps, of stored revisions, and of the records on nodes. The records also
+// contain the keys of deleted sets.
 func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 	keys := map[string]bool{}
 	add := func(key string) {
@@ -75,7 +75,7 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 	maps := &corev1.ConfigMapList{}
 	mapsErr := c.each(ctx, maps, func() error {
 		for i := range maps.Items {
-			// A version that cannot be read was never in force. The one before is kept.
+			// An unreadable revision was never in force. The one before it is stored.
 			if version, err := configmaps.Read(&maps.Items[i]); err == nil {
 				for _, set := range version.Sets {
 					add(set.Spec.TaintKey)
@@ -87,7 +87,7 @@ func (c *cleaner) keys(ctx context.Context) (map[string]bool, error) {
 	nodes := &corev1.NodeList{}
 	nodesErr := c.each(ctx, nodes, func() error {
 		for i := range nodes.Items {
-			note, _ := ownership.Read(nodes.Items[i].Annotations) // what cannot be read is told of later
+			note, _ := ownership.Read(nodes.Items[i].Annotations) // unreadable records are reported later
 			for _, taint := range slices.Concat(note.Taints, note.Unrecognized.Taints) {
 				add(taint.Key)
 			}
@@ -135,10 +135,10 @@ func (c *cleaner) node(ctx context.Context, node *corev1.Node, keys map[string]b
 	return nil
 }
 
-// ownDomain begins the keys that the default sets have.
+// ownDomain is the prefix of the keys of the default sets.
 const ownDomain = "autohealer.resourcestack.com/"
 
-// patchNode writes the taints that stay, on this very version of a node.
+// patchNode writes the remaining taints on this version of a node.
 func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []corev1.Taint, unrecord bool) error {
 	about := map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 	if unrecord {
@@ -156,8 +156,8 @@ func (c *cleaner) patchNode(ctx context.Context, node *corev1.Node, taints []cor
 	return nil
 }
 
-// nodeClaims takes the mark off claims that are not being deleted. One that is goes with
-// its mark.
+// nodeClaims removes the mark from claims that are not being deleted. A claim that is being
+// deleted takes its mark with it.
 func (c *cleaner) nodeClaims(ctx context.Context) error {
 	write := treat.NewWriter(c.Client)
 	var errs []error
@@ -186,7 +186,7 @@ func (c *cleaner) nodeClaims(ctx context.Context) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// agentLeases deletes the Leases by which agents tell that they live.
+// agentLeases deletes the liveness Leases of agents.
 func (c *cleaner) agentLeases(ctx context.Context) error {
 	list := &coordinationv1.LeaseList{}
 	return c.each(ctx, list, func() error {
@@ -199,8 +199,8 @@ func (c *cleaner) agentLeases(ctx context.Context) error {
 	}, client.InNamespace(c.AgentNamespace), client.MatchingLabels(agentlease.LeaseLabels()))
 }
 
-// nodeLeases deletes the Leases of nodes that health checks hold. medik8s' own controller
-// holds them under the same names, so only what nobody else has ever written is ours.
+// nodeLeases deletes the node Leases that health checks hold. medik8s' own controller holds
+// them under the same names, so only Leases without any other writer are deleted.
 func (c *cleaner) nodeLeases(ctx context.Context) error {
 	list := &coordinationv1.LeaseList{}
 	return c.each(ctx, list, func() error {
@@ -222,7 +222,7 @@ func (c *cleaner) nodeLeases(ctx context.Context) error {
 	}, client.InNamespace(nodelease.Namespace))
 }
 
-// revisions deletes the last good versions of ConfigMaps and of repair blocks.
+// revisions deletes the last good revisions of ConfigMaps and of repair blocks.
 func (c *cleaner) revisions(ctx context.Context) error {
 	kinds := []string{configmaps.RevisionLabel, repairblock.RevisionLabel}
 	errs := make([]error, 0, len(kinds))
@@ -239,17 +239,17 @@ func (c *cleaner) revisions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ledger deletes the ConfigMap with the pages.
+// ledger deletes the ConfigMap of the ledger.
 func (c *cleaner) ledger(ctx context.Context) error {
 	return c.named(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: ledger.Name}}, "ConfigMap")
 }
 
-// leaderLease deletes the Lease by which a controller leads.
+// leaderLease deletes the leader election Lease.
 func (c *cleaner) leaderLease(ctx context.Context) error {
 	return c.named(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.LeaseName}}, "Lease")
 }
 
-// named deletes an object whose name is ours, if it is there.
+// named deletes an object with a fixed name, if it exists.
 func (c *cleaner) named(ctx context.Context, object client.Object, kind string) error {
 	what := kind + " " + object.GetNamespace() + "/" + object.GetName()
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
