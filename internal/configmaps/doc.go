@@ -1,24 +1,21 @@
-// Package configmaps reads ConditionSets that are written in a ConfigMap, and
-// keeps the last version of them that was good. It promises that whatever stands
-// in a ConfigMap is either read as a whole or answered with the lines that are
-// wrong, and that a version which was kept is found again by whoever comes next.
-// It refuses to judge what the sets would do: it knows how a set is written, not
-// whether it is wise.
+// Package configmaps reads ConditionSets that are written in a ConfigMap, and stores the
+// last valid version of them. A ConfigMap is read completely, or rejected with the numbers
+// of its wrong lines. A stored version survives a restart and a change of leader. The
+// package checks only the syntax of a set; package validate checks its impact.
 //
-// # What is read
+// # Which keys are read
 //
-// A ConfigMap that carries the [Label] holds sets in every key of its data whose
-// YAML says type: ConditionSets. What says something else is not looked at, and
-// neither is binaryData. Leaving out silently what was meant to be read would take
-// taints off sick nodes, so in doubt a file counts as one of ours that is broken:
-// one that is no YAML but has a line of ours, one whose type is nearly the right
-// one, and a ConfigMap with the label that has nothing to read at all.
+// A ConfigMap with the [Label] contains sets in every key of its data whose YAML says type:
+// ConditionSets. Other keys and binaryData are ignored. To ignore a file by mistake would
+// remove taints from unhealthy nodes. In doubt the file therefore counts as a broken file of
+// sets: if it is not YAML but has a typical line, or if its type is nearly right. A
+// ConfigMap with the label and without any file of sets is an error, too.
 //
-// # What is kept
+// # How versions are stored
 //
-// All keys of a ConfigMap are one version. The [Shelf] keeps the last good one as
-// a ControllerRevision beside the ConfigMap, which owns it. A revision cannot be
-// changed, so the next one is made before those before it are deleted: there is
-// one at every moment, and of two the higher counts. Whoever only wants to know what
-// is in force has a [Lookout], which watches the shelf.
+// All keys of a ConfigMap together are one version. The [RevisionStore] stores the last
+// valid version as a ControllerRevision, owned by the ConfigMap. A revision is immutable, so
+// the store creates the next one before it deletes the previous ones. There is always at
+// least one, and the one with the highest number counts. Components that only read the sets
+// in force use a [RevisionWatcher].
 package configmaps

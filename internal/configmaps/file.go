@@ -12,20 +12,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// fileType is what a file of sets says it is.
+// fileType is the type field of a file of sets.
 const fileType = "ConditionSets"
 
-// ourLine is a line by which a file of sets is known that cannot be read.
+// ourLine matches a line that identifies an unreadable file as a file of sets.
 var ourLine = regexp.MustCompile(`(?im)^[\s{]*["']?(type["']?\s*:\s*["']?ConditionSets?\b|conditionSets["']?\s*:)`)
 
-// mayBeOurs is what every file of sets has, unless it is written with escapes. To
-// parse whatever else stands in a ConfigMap would cost more than all of its sets.
+// mayBeOurs matches every file of sets, unless it is written with escapes. It avoids parsing
+// other files in a ConfigMap, which would cost more than all sets.
 var mayBeOurs = regexp.MustCompile(`(?i)conditionset|\\`)
 
 // reader reads the keys of one ConfigMap, one after the other.
 type reader struct {
 	from     *corev1.ConfigMap
-	key      string // that is being read
+	key      string // the current key
 	sets     []Set
 	problems LineErrors
 }
@@ -34,11 +34,11 @@ func (r *reader) refuse(line int, format string, args ...any) {
 	r.problems = append(r.problems, LineError{Key: r.key, Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
-// open finds out whether a key holds a file of sets, and returns what it says;
-// nothing if that cannot be read, which has been told then.
+// open reports whether a key holds a file of sets, and returns its root. If the file is
+// unreadable, open records the error and returns a nil root.
 func (r *reader) open(key, text string) (isOurs bool, root *yaml.Node) {
 	r.key = key
-	if len(text) > maxBytes { // told by the caller if it is ours
+	if len(text) > maxBytes { // the caller reports it if it is a file of sets
 		return ourLine.MatchString(text), nil
 	}
 	if !mayBeOurs.MatchString(text) {
@@ -65,7 +65,7 @@ func (r *reader) open(key, text string) (isOurs bool, root *yaml.Node) {
 	return true, documents[0]
 }
 
-// isAbout says whether a document was meant to hold sets.
+// isAbout reports whether a document was meant to hold sets.
 func isAbout(document *yaml.Node) bool {
 	if document.Kind != yaml.MappingNode {
 		return false
@@ -83,12 +83,12 @@ func isAbout(document *yaml.Node) bool {
 	return false
 }
 
-// parse returns the documents of a text that are not empty, and of how many lines
-// it has made use. Aliases stay what they are, so that nothing grows.
+// parse returns the documents of a text that are not empty, and how many lines the parser
+// has read. It does not expand aliases, so the result cannot grow.
 func parse(text string) (documents []*yaml.Node, linesRead int, err error) {
 	lines := lineReader{rest: text}
-	// The text is anybody's, and a library that stumbles over it must not take the
-	// controller with it: it would stumble again after every restart.
+	// The text is user input. A panic in the library must not stop the controller, because
+	// it would panic again after every restart.
 	defer func() {
 		if stumbled := recover(); stumbled != nil {
 			documents, linesRead, err = nil, lines.read, fmt.Errorf("it cannot be parsed: %v", stumbled)
@@ -110,15 +110,15 @@ func parse(text string) (documents []*yaml.Node, linesRead int, err error) {
 	}
 }
 
-// lineReader hands out a text line by line, so that it is known which of them
-// somebody has asked for.
+// lineReader returns a text line by line, to record how many lines the parser has
+// requested.
 type lineReader struct {
 	rest    string
 	read    int
 	midLine bool
 }
 
-// Read hands out what is left of a line.
+// Read returns the rest of the current line.
 func (r *lineReader) Read(p []byte) (n int, err error) {
 	if r.rest == "" {
 		return 0, io.EOF
@@ -137,29 +137,28 @@ func (r *lineReader) Read(p []byte) (n int, err error) {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// libraryLine is how the library begins an error.
+// libraryLine matches the start of the library's errors.
 var libraryLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
 const (
-	// near is how many lines above the place where the library gives up a mistake is
-	// looked for first.
+	// near is how many lines above the parser's position the search looks first.
 	near = 5
-	// longestSpan is how many lines something is given to end that spans several.
+	// longestSpan is how many more lines a construct over several lines gets to end.
 	longestSpan = 20
-	// blameBytes is how much is read in search of a mistake. What needs more was not
-	// written by people, and is told with the library's own line.
+	// blameBytes is how many bytes the search may parse. A text that needs more is not
+	// written by hand, and is reported with the library's own line.
 	blameBytes = 8 * maxBytes
 )
 
-// blame returns the line that keeps a text from being YAML, and what is wrong with
-// it. The library's own line is often that at which the surrounding block begins.
-// What is wanted is the first line with which the text has become hopeless: all
-// before it can be read, and with it and however much more it cannot.
+// blame returns the line that makes a text invalid YAML, and what is wrong with it. The
+// library's own line is often that of the start of the enclosing block. blame returns the
+// first line that breaks the text: all lines before it parse, and no number of further lines
+// makes it parse again.
 func blame(text string, err error, linesRead int) (line int, what string) {
 	said := libraryLine.FindStringSubmatch(err.Error())
 	what = strings.TrimPrefix(err.Error(), said[0])
 	s := search{lines: strings.SplitAfter(text, "\n"), left: blameBytes}
-	hint, _ := strconv.Atoi(said[1]) // 0 if it says none
+	hint, _ := strconv.Atoi(said[1]) // 0 if the error has no line
 	linesRead = min(linesRead, len(s.lines))
 	line = 1 + s.lastReadable(linesRead, hint)
 	if s.left < 0 {
@@ -171,10 +170,10 @@ func blame(text string, err error, linesRead int) (line int, what string) {
 	return line, what
 }
 
-// search looks for the longest beginning of a text that can be read.
+// search finds the longest beginning of a text that parses.
 type search struct {
 	lines []string
-	left  int // bytes that may still be read; below zero the search was in vain
+	left  int // bytes that may still be parsed; the search fails below zero
 }
 
 func (s *search) isReadable(n int) bool {
@@ -186,17 +185,16 @@ func (s *search) isReadable(n int) bool {
 	return err == nil
 }
 
-// lastReadable returns the most lines that can be read, of those above the first
-// bad ones. The library has seen no others, so they are all that matters. Mostly the
-// mistake is near, and otherwise where the library says that what it has not
-// understood begins.
+// lastReadable returns the highest number of lines that parse, below bad. The library has
+// read no further, so later lines do not matter. It looks near bad first, and then at the
+// line of the library's error.
 func (s *search) lastReadable(bad, hint int) int {
 	for range near {
 		if bad--; bad <= 0 || s.isReadable(bad) {
 			return max(0, bad)
 		}
 	}
-	for at := max(0, hint-1); at < min(bad, hint+1); at++ { // it counts from 0 or from 1
+	for at := max(0, hint-1); at < min(bad, hint+1); at++ { // hint counts from 0 or from 1
 		if s.isReadable(at) && !s.isReadable(at+1) {
 			return at
 		}
@@ -204,7 +202,7 @@ func (s *search) lastReadable(bad, hint int) int {
 	return s.lastReadableFar(bad)
 }
 
-// lastReadableFar goes up with growing steps, for something that nobody has closed.
+// lastReadableFar searches upwards in growing steps, for an unclosed construct.
 func (s *search) lastReadableFar(bad int) int {
 	last, good := bad, 0
 	for gap := 2; bad > gap && good == 0; gap *= 2 {
@@ -229,6 +227,6 @@ func (s *search) lastReadableFar(bad int) int {
 		if next <= good+1 || s.left < 0 {
 			return good
 		}
-		good, bad = next, last // it was only not complete
+		good, bad = next, last // the construct was only incomplete
 	}
 }

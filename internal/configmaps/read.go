@@ -13,30 +13,29 @@ import (
 )
 
 const (
-	// Label is what a ConfigMap carries whose sets are followed.
+	// Label marks a ConfigMap whose sets the controller applies.
 	Label = "autohealer.resourcestack.com/condition-sets"
 	// LabelValue is the value of the label.
 	LabelValue = "true"
 
-	// maxBytes is how large the sets of one ConfigMap may be written: some
-	// hundred times the seed's, and little enough to be kept as one revision.
+	// maxBytes limits the size of the sets of one ConfigMap. It is several hundred
+	// times that of the documented example, and small enough for one revision.
 	maxBytes = 64 << 10
-	// maxSets is how many sets there may be in one ConfigMap: each of them is
-	// judged by all nodes when the ConfigMap changes.
+	// maxSets limits the number of sets in one ConfigMap. Each of them is validated
+	// against all nodes when the ConfigMap changes.
 	maxSets = 100
 )
 
-// Set is a ConditionSet and where it is written. It is named
-// <configmap>/<key>/<type>, which no ConditionSet in the API can be, has the
-// namespace of its ConfigMap, and is owned by it.
+// Set is a ConditionSet and its location. Its name is <configmap>/<key>/<type>, which no
+// ConditionSet of the API can have. It has the namespace of its ConfigMap, which owns it.
 type Set struct {
 	*v1alpha1.ConditionSet
 	key   string
 	lines map[string]int // by field, "" for the set itself
 }
 
-// Where says where a field of the set is written, the set itself if nothing is
-// known of the field. Fields are named as errors name them: spec.taintKey, and
+// Where returns the key and the line of a field, or of the set if the field is unknown.
+// Fields have the names that errors use: spec.taintKey, and
 // spec.conditions[OutOfDisk].status or spec.conditions.OutOfDisk.status.
 func (s Set) Where(field string) (key string, line int) {
 	field = strings.TrimPrefix(field, "spec.")
@@ -56,8 +55,8 @@ func (s Set) Where(field string) (key string, line int) {
 	return s.key, s.lines[""]
 }
 
-// condition returns the condition that a field is about. Types have dots in them,
-// so the longest counts.
+// condition returns the condition that a field belongs to. Types may contain dots, so the
+// longest match counts.
 func (s Set) condition(field string) (name string, found bool) {
 	for candidate := range s.Spec.Conditions {
 		if rest, isIt := strings.CutPrefix(field, "conditions["+candidate+"]"); isIt && (rest == "" || rest[0] == '.') {
@@ -73,8 +72,8 @@ func (s Set) condition(field string) (name string, found bool) {
 
 func conditionField(condition, field string) string { return "conditions[" + condition + "]" + field }
 
-// ConfigMapOf returns the ConfigMap that a set is written in, nil if it is a
-// ConditionSet of the API: those have no namespace.
+// ConfigMapOf returns the ConfigMap that contains a set; nil for a ConditionSet of the API,
+// which has no namespace.
 func ConfigMapOf(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	if set.Namespace == "" || len(set.OwnerReferences) != 1 {
 		return nil
@@ -86,26 +85,25 @@ func ConfigMapOf(set *v1alpha1.ConditionSet) *corev1.ObjectReference {
 	}
 }
 
-// Version is what a ConfigMap says about sets.
+// Version is the content of a ConfigMap.
 type Version struct {
-	// Sets in the order of their keys and lines.
+	// Sets are in the order of their keys and lines.
 	Sets []Set
-	// source is the ConfigMap without what was not read.
+	// source is the ConfigMap, reduced to what was read.
 	source *corev1.ConfigMap
 }
 
-// Same says whether two versions say the same of the same ConfigMap.
+// Same reports whether two versions have the same content and the same ConfigMap.
 func (v *Version) Same(other *Version) bool {
 	return SameContent(v.source, other.source)
 }
 
-// SameContent says whether two ConfigMaps hold the same, also if it cannot be read.
+// SameContent reports whether two ConfigMaps have the same content, even if it is unreadable.
 func SameContent(a, b *corev1.ConfigMap) bool {
 	return a.UID == b.UID && maps.Equal(a.Data, b.Data) && maps.Equal(ours(a.Annotations), ours(b.Annotations))
 }
 
-// Read returns the version that a ConfigMap holds. The error is of the type
-// [LineErrors].
+// Read returns the version in a ConfigMap. The error is of type [LineErrors].
 func Read(m *corev1.ConfigMap) (*Version, error) {
 	r := reader{from: m}
 	source := &corev1.ConfigMap{
@@ -142,9 +140,9 @@ func Read(m *corev1.ConfigMap) (*Version, error) {
 	return &Version{Sets: r.sets, source: source}, nil
 }
 
-// Unrecognized returns the keys of this version that are in a ConfigMap still, but are not
-// read as files of sets there any more. To take that for the removal of their sets
-// would take taints off sick nodes for a slip of the pen.
+// Unrecognized returns the keys of this version that still exist in a ConfigMap but no longer
+// count as files of sets. To treat them as removed would remove taints from unhealthy nodes
+// because of a typing error.
 func (v *Version) Unrecognized(m *corev1.ConfigMap) (problems LineErrors) {
 	for _, key := range slices.Sorted(maps.Keys(v.source.Data)) {
 		text, isThere := m.Data[key]
@@ -181,14 +179,14 @@ func nothingToRead(m *corev1.ConfigMap) string {
 // name returns the name of a set.
 func name(configMap, key, kind string) string { return configMap + "/" + key + "/" + kind }
 
-// ConfigMapName returns the name of the ConfigMap that a set is written in, by the set's
-// own name. Those of ConditionSets in the API have no slash.
+// ConfigMapName returns the name of the ConfigMap from the name of a set. The name of a
+// ConditionSet of the API has no slash.
 func ConfigMapName(set string) (configMap string, isWritten bool) {
 	configMap, _, isWritten = strings.Cut(set, "/")
 	return configMap, isWritten
 }
 
-// blank returns a set of the ConfigMap that says nothing yet.
+// blank returns an empty set of the ConfigMap.
 func (r *reader) blank(line int) Set {
 	set := &v1alpha1.ConditionSet{ObjectMeta: metav1.ObjectMeta{
 		Namespace: r.from.Namespace, UID: r.from.UID, ResourceVersion: r.from.ResourceVersion,
@@ -199,7 +197,7 @@ func (r *reader) blank(line int) Set {
 	return Set{ConditionSet: set, key: r.key, lines: map[string]int{"": line}}
 }
 
-// ours returns the annotations that say something about sets.
+// ours returns the annotations that apply to sets.
 func ours(annotations map[string]string) map[string]string {
 	var found map[string]string
 	for key, value := range annotations {
@@ -214,9 +212,9 @@ func ours(annotations map[string]string) map[string]string {
 	return found
 }
 
-// LineError is one thing that is wrong with a ConfigMap.
+// LineError is one problem of a ConfigMap.
 type LineError struct {
-	Key  string // of the data; empty for the ConfigMap as a whole
+	Key  string // key of the data; empty for the ConfigMap as a whole
 	Line int    // in the key's value, from 1
 	Text string
 }
@@ -229,13 +227,13 @@ func (p LineError) Error() string {
 }
 
 const (
-	// mostTold is how many problems are told at once.
+	// mostTold is how many problems a message lists.
 	mostTold = 5
-	// shortestWords is how much of a problem is worth telling.
+	// shortestWords is the shortest useful length of a cut problem.
 	shortestWords = 80
 )
 
-// LineErrors is everything that is wrong with a ConfigMap.
+// LineErrors are all problems of a ConfigMap.
 type LineErrors []LineError
 
 func (p LineErrors) Error() string {
@@ -249,8 +247,8 @@ func (p LineErrors) Error() string {
 	return strings.Join(told, "; ")
 }
 
-// Within tells all problems in so many bytes: as they are if there is room, and else
-// first where all of them are, and then as much of each as there is room for.
+// Within returns all problems in at most room bytes. If they do not fit, it lists the lines
+// of all problems first, and then as much of each problem as fits.
 func (p LineErrors) Within(room int) string {
 	whole := make([]string, len(p))
 	for i := range p {
@@ -262,13 +260,13 @@ func (p LineErrors) Within(room int) string {
 	text := shorten(p.places(), room)
 	told := whole[:max(0, min(len(whole), (room-len(text))/shortestWords))]
 	for i, words := range told {
-		share := (room - len(text)) / (len(told) - i) // what one does not need is left for those after it
+		share := (room - len(text)) / (len(told) - i) // unused room is left for the next problems
 		text += shorten("; "+words, share)
 	}
 	return text
 }
 
-// places tells the lines of every key: lines 9, 16 of key a.yaml, line 3 of key b.yaml.
+// places lists the lines of every key: lines 9, 16 of key a.yaml, line 3 of key b.yaml.
 func (p LineErrors) places() string {
 	lines := map[string][]int{}
 	for _, problem := range p {
@@ -287,7 +285,7 @@ func (p LineErrors) places() string {
 	return strings.Join(told, ", ")
 }
 
-// shorten cuts a text between two characters, and not within one.
+// shorten cuts a text at a character boundary.
 func shorten(text string, room int) string {
 	const ellipsis = "..."
 	if len(text) <= room {

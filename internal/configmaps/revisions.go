@@ -23,53 +23,53 @@ import (
 )
 
 const (
-	// RevisionLabel is what the revisions carry. Others of the namespace belong to
-	// DaemonSets and the like.
+	// RevisionLabel marks the revisions of the store. Other revisions in the namespace
+	// belong to DaemonSets and StatefulSets.
 	RevisionLabel = "autohealer.resourcestack.com/kept-condition-sets"
-	// longestPrefix is how much of a ConfigMap's name fits into that of a revision.
+	// longestPrefix is how much of a ConfigMap's name fits into the name of a revision.
 	longestPrefix = 200
-	// keepTries is how often a number is looked for that nobody has taken.
+	// keepTries is how often the store tries to find an unused number.
 	keepTries = 5
 )
 
-// RevisionStore keeps versions in the API server. It may be asked by many at once.
+// RevisionStore stores versions in the API server. It is safe for concurrent use.
 type RevisionStore struct {
 	client    client.Client
 	namespace string
 
 	mu   sync.Mutex
-	read map[types.UID]reading // of the revisions that were there the last time
+	read map[types.UID]reading // cache of the revisions of the last list
 }
 
-// reading is what a revision says, which never changes.
+// reading is the decoded content of a revision, which is immutable.
 type reading struct {
 	version *Version
 	err     error
 }
 
-// NewRevisionStore returns the shelf of a namespace. The client must not read from a cache.
+// NewRevisionStore returns the store of a namespace. The client must not read from a cache.
 func NewRevisionStore(c client.Client, namespace string) *RevisionStore {
 	return &RevisionStore{client: c, namespace: namespace}
 }
 
-// Stored is what the shelf holds of one ConfigMap. The zero value is nothing.
+// Stored is the stored version of one ConfigMap. The zero value means none.
 type Stored struct {
-	// Version that was kept last, nil if there is none or it cannot be read.
+	// Version is the last stored version; nil if there is none or it is unreadable.
 	Version *Version
-	// Err says why a version that is there cannot be read.
+	// Err says why the last stored version is unreadable.
 	Err error
 
 	number    int64    // of the last revision
-	revisions []string // by name, the last one included
+	revisions []string // all names, including the last one
 }
 
-// IsEmpty says whether there is nothing on the shelf.
+// IsEmpty reports whether there is no revision.
 func (k Stored) IsEmpty() bool { return len(k.revisions) == 0 }
 
-// HasOneRevision says whether there is no more than the last revision.
+// HasOneRevision reports whether there is at most one revision.
 func (k Stored) HasOneRevision() bool { return len(k.revisions) <= 1 }
 
-// List returns what is kept, by the UIDs of the ConfigMaps.
+// List returns the stored versions, by the UIDs of the ConfigMaps.
 func (s *RevisionStore) List(ctx context.Context) (map[types.UID]Stored, error) {
 	var list appsv1.ControllerRevisionList
 	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{RevisionLabel: LabelValue}); err != nil {
@@ -78,7 +78,7 @@ func (s *RevisionStore) List(ctx context.Context) (map[types.UID]Stored, error) 
 	return s.arrange(list.Items), nil
 }
 
-// arrange returns what revisions say, by the UIDs of the ConfigMaps.
+// arrange returns the content of revisions, by the UIDs of the ConfigMaps.
 func (s *RevisionStore) arrange(revisions []appsv1.ControllerRevision) map[types.UID]Stored {
 	slices.SortFunc(revisions, func(a, b appsv1.ControllerRevision) int { return cmp.Compare(a.Revision, b.Revision) })
 	s.mu.Lock()
@@ -89,7 +89,7 @@ func (s *RevisionStore) arrange(revisions []appsv1.ControllerRevision) map[types
 	for i := range revisions {
 		revision := &revisions[i]
 		if len(revision.OwnerReferences) != 1 {
-			continue // no work of ours
+			continue // not a revision of this store
 		}
 		owner := revision.OwnerReferences[0].UID
 		said, isKnown := known[revision.UID]
@@ -106,8 +106,8 @@ func (s *RevisionStore) arrange(revisions []appsv1.ControllerRevision) map[types
 	return all
 }
 
-// InForce returns the sets of all ConfigMaps that are followed: what is in force is
-// what is kept. Any replica can ask, whether it leads or not.
+// InForce returns the sets in force of all ConfigMaps, which are the stored ones. It works
+// on any replica, leader or not.
 func (s *RevisionStore) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 	all, err := s.List(ctx)
 	return inForce(all), err
@@ -125,9 +125,9 @@ func inForce(all map[types.UID]Stored) (sets []*v1alpha1.ConditionSet) {
 	return sets
 }
 
-// storedVersion is what a revision holds: a copy of the ConfigMap, and since there are
-// versions that of the format. A revision is never changed, so a field that is not known
-// stays where it is.
+// storedVersion is the content of a revision: a copy of the ConfigMap, and the version of the
+// format, which older revisions lack. Revisions are immutable, so unknown fields are never
+// lost.
 type storedVersion struct {
 	Version int `json:"version"`
 	*corev1.ConfigMap
@@ -135,7 +135,7 @@ type storedVersion struct {
 
 const storedVersionNow = 1
 
-// open reads the version that a revision holds.
+// open reads the version in a revision.
 func open(revision *appsv1.ControllerRevision) (*Version, error) {
 	source := &corev1.ConfigMap{}
 	if err := json.Unmarshal(revision.Data.Raw, source); err != nil {
@@ -147,9 +147,9 @@ func open(revision *appsv1.ControllerRevision) (*Version, error) {
 	return Read(source)
 }
 
-// Store makes a version the one that is kept. Those before go when it is there; if
-// they could not be deleted, they are the next time. With an error what was kept
-// before still is, or this one is: Keep may be tried again.
+// Store stores a version and then deletes the previous ones; a failed deletion is repeated
+// the next time. After an error, either the previous or the new version is stored, and the
+// caller may call Store again.
 func (s *RevisionStore) Store(ctx context.Context, before Stored, v *Version) (Stored, error) {
 	text, err := json.Marshal(storedVersion{storedVersionNow, v.source})
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *RevisionStore) Store(ctx context.Context, before Stored, v *Version) (S
 		if !apierrors.IsAlreadyExists(err) || try == keepTries {
 			return before, fmt.Errorf("keeping the version: %w", err)
 		}
-		// An answer was lost, or another has led meanwhile.
+		// The answer was lost, or another replica was the leader meanwhile.
 		all, err := s.List(ctx)
 		if err != nil {
 			return before, err
@@ -197,8 +197,8 @@ func (s *RevisionStore) tidy(ctx context.Context, kept Stored) Stored {
 	return kept
 }
 
-// Delete deletes everything that is kept of a ConfigMap, also what nobody knows of
-// because the answer was lost.
+// Delete deletes all revisions of a ConfigMap, including those whose creation was not
+// confirmed.
 func (s *RevisionStore) Delete(ctx context.Context, of types.UID) error {
 	all, err := s.List(ctx)
 	if err != nil {
@@ -218,8 +218,8 @@ func (s *RevisionStore) remove(ctx context.Context, revisions []string) error {
 	return errors.Join(errs...)
 }
 
-// revisionName is the same for everyone who wants to keep a version under that
-// number, so that two who lead at once cannot both.
+// revisionName returns a name that depends only on the ConfigMap and the number, so that two
+// concurrent leaders cannot both store a version under one number.
 func revisionName(m *corev1.ConfigMap, number int64) string {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(m.UID))

@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
 )
 
-// longestValue is how much of a bad value an error repeats.
+// longestValue is how much of a wrong value an error repeats.
 const longestValue = 60
 
 // file reads the sets of one key.
@@ -92,7 +92,7 @@ func (r *reader) set(n *yaml.Node) Set {
 	return set
 }
 
-// typeOfSet reads what becomes part of a name, and so can be read on one line.
+// typeOfSet reads the type, which becomes part of a name and therefore must be one line.
 func (r *reader) typeOfSet(n *yaml.Node) string {
 	kind := r.text(n, "type", "a name for the combination, such as KernelDeadlock")
 	if len(kind) > v1alpha1.MaxTypeLength || strings.ContainsFunc(kind, func(c rune) bool { return !unicode.IsGraphic(c) }) {
@@ -102,7 +102,7 @@ func (r *reader) typeOfSet(n *yaml.Node) string {
 	return kind
 }
 
-// conditions are a list here, and by their type in a ConditionSet.
+// conditions reads the list of conditions; a ConditionSet has them in a map by type.
 func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alpha1.SetCondition {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > v1alpha1.MaxConditions {
 		r.refuse(n.Line, "conditions is %s, want a list of 1 to %d conditions, each with ConditionType and conditionStatus", describe(n), v1alpha1.MaxConditions)
@@ -122,7 +122,7 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 			"evenSilent": func(n *yaml.Node) { c.EvenSilent, at[".evenSilent"] = r.yesOrNo(n, "evenSilent"), n.Line },
 		}, "ConditionType", "conditionStatus")
 		if kind == "" {
-			continue // which has been told
+			continue // the error is already recorded
 		}
 		if _, there := conditions[kind]; there {
 			r.refuse(item.Line, "the condition %s is named at line %d already; all conditions must stand at once", brief(kind), lines[conditionField(kind, "")])
@@ -137,7 +137,7 @@ func (r *reader) conditions(n *yaml.Node, lines map[string]int) map[string]v1alp
 	return conditions
 }
 
-// status reads what the API reads: three words in any letter case, quoted or not.
+// status reads the same spellings as the API: three words in any case, quoted or not.
 func (r *reader) status(n *yaml.Node) v1alpha1.ConditionStatus {
 	if n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!str" || n.ShortTag() == "!!bool") {
 		for _, known := range []v1alpha1.ConditionStatus{"True", "False", "Unknown"} {
@@ -150,7 +150,7 @@ func (r *reader) status(n *yaml.Node) v1alpha1.ConditionStatus {
 	return ""
 }
 
-// duration reads a time as it is written. Quotes would not help a number.
+// duration reads a duration as it is written. A number without a unit is an error, quoted or not.
 func (r *reader) duration(n *yaml.Node) string {
 	const want = "a time with its unit, such as 90s or 5m"
 	if n.ShortTag() == "!!int" || n.ShortTag() == "!!float" {
@@ -214,7 +214,7 @@ func (r *reader) list(n *yaml.Node, what string) []*yaml.Node {
 	return n.Content
 }
 
-// fields reads a mapping, each field once, by its own function.
+// fields reads a mapping and calls a function for each field.
 func (r *reader) fields(n *yaml.Node, what string, read map[string]func(*yaml.Node), required ...string) {
 	found := map[string]bool{}
 	isMapping := r.pairs(n, what, func(key, value *yaml.Node) {
@@ -232,7 +232,7 @@ func (r *reader) fields(n *yaml.Node, what string, read map[string]func(*yaml.No
 	}
 }
 
-// pairs goes through a mapping, and refuses a key that comes twice.
+// pairs iterates over a mapping and rejects duplicate keys.
 func (r *reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node)) (isMapping bool) {
 	if n.Kind != yaml.MappingNode {
 		r.refuse(n.Line, "this is %s, want the fields of %s", describe(n), what)
@@ -283,7 +283,7 @@ func (r *reader) yesOrNo(n *yaml.Node, field string) bool {
 	return strings.EqualFold(n.Value, "true")
 }
 
-// describe says what a node is.
+// describe names the kind of a YAML node.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -297,7 +297,7 @@ func describe(n *yaml.Node) string {
 	return brief(n.Value)
 }
 
-// brief quotes a value, and shortens it.
+// brief quotes and shortens a value.
 func brief(value string) string {
 	if runes := []rune(value); len(runes) > longestValue {
 		value = string(runes[:longestValue]) + "..."

@@ -21,10 +21,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/rewatch"
 )
 
-// RevisionWatcher knows the sets of all ConfigMaps that are followed by a watch of the
-// shelf, so that whoever asks need not wait for the API server. While there is no
-// watch, for want of a right or because it has just begun, it asks instead. It may be
-// asked by many at once, on any replica.
+// RevisionWatcher knows the sets in force of all ConfigMaps. It watches the stored
+// revisions, so that callers need not wait for the API server. While it has no watch,
+// because it has just started or lacks the permission, it reads from the API server. It is
+// safe for concurrent use, on any replica.
 type RevisionWatcher struct {
 	shelf  *RevisionStore
 	client client.WithWatch
@@ -33,24 +33,24 @@ type RevisionWatcher struct {
 	inForce atomic.Pointer[[]*v1alpha1.ConditionSet] // nil while there is no watch
 
 	mu        sync.Mutex
-	stands    bool                                  // the last watch that was asked for was had
+	stands    bool                                  // the last watch request succeeded
 	revisions map[string]*appsv1.ControllerRevision // nil until they were listed
-	isTold    bool                                  // that there is no watch
+	isTold    bool                                  // the missing watch was logged
 
-	isBarred atomic.Bool // it was told that not even a list may be had
+	isBarred atomic.Bool // the missing list permission was logged
 }
 
-// NewRevisionWatcher returns one that asks, until it is started.
+// NewRevisionWatcher returns a watcher that reads from the API server until it is started.
 func NewRevisionWatcher(c client.WithWatch, namespace string, log *slog.Logger) *RevisionWatcher {
 	return &RevisionWatcher{shelf: NewRevisionStore(c, namespace), client: c, log: log}
 }
 
-// NeedLeaderElection says that every replica looks.
+// NeedLeaderElection returns false: every replica watches.
 func (l *RevisionWatcher) NeedLeaderElection() bool { return false }
 
 // Start watches until ctx ends.
 func (l *RevisionWatcher) Start(ctx context.Context) error {
-	// What goes wrong is told by tell, once: the reflector would say it every time.
+	// The watcher logs failures once itself; the reflector would log each of them.
 	logger := logr.Discard()
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: l.watch},
 		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
@@ -58,8 +58,8 @@ func (l *RevisionWatcher) Start(ctx context.Context) error {
 	return nil
 }
 
-// InForce returns the sets as they are, or were a moment ago. They are not to be
-// changed.
+// InForce returns the sets in force, from the cache if possible. Callers must not change
+// them.
 func (l *RevisionWatcher) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 	if seen := l.inForce.Load(); seen != nil {
 		return *seen, nil
@@ -67,8 +67,8 @@ func (l *RevisionWatcher) InForce(ctx context.Context) ([]*v1alpha1.ConditionSet
 	return l.Fresh(ctx)
 }
 
-// Fresh asks the API server for the sets as they are now. To whom that is forbidden
-// there are none: the controller, which has the same rights, follows none either.
+// Fresh reads the sets in force from the API server. Without permission it returns none:
+// the controller has the same permissions and applies none either.
 func (l *RevisionWatcher) Fresh(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
 	sets, err := l.shelf.InForce(ctx)
 	if !apierrors.IsForbidden(err) {
@@ -98,7 +98,7 @@ func (l *RevisionWatcher) watch(ctx context.Context, options metav1.ListOptions)
 	return w, err
 }
 
-// stand notes whether there is a watch.
+// stand records whether there is a watch.
 func (l *RevisionWatcher) stand(ctx context.Context, err error) {
 	l.change(func() {
 		l.stands = err == nil
@@ -109,10 +109,10 @@ func (l *RevisionWatcher) stand(ctx context.Context, err error) {
 	})
 }
 
-// Add takes in a revision that is new.
+// Add stores a new revision.
 func (l *RevisionWatcher) Add(obj any) error { return l.Update(obj) }
 
-// Update takes in a revision that has changed, by its labels.
+// Update stores a revision whose labels have changed.
 func (l *RevisionWatcher) Update(obj any) error {
 	revision, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
@@ -122,7 +122,7 @@ func (l *RevisionWatcher) Update(obj any) error {
 	return nil
 }
 
-// Delete notes that a revision is gone.
+// Delete removes a revision.
 func (l *RevisionWatcher) Delete(obj any) error {
 	revision, ok := obj.(*appsv1.ControllerRevision)
 	if !ok {
@@ -132,7 +132,7 @@ func (l *RevisionWatcher) Delete(obj any) error {
 	return nil
 }
 
-// Replace takes in all revisions that there are.
+// Replace stores the complete list of revisions.
 func (l *RevisionWatcher) Replace(list []any, _ string) error {
 	revisions := make(map[string]*appsv1.ControllerRevision, len(list))
 	for _, obj := range list {
@@ -146,10 +146,10 @@ func (l *RevisionWatcher) Replace(list []any, _ string) error {
 	return nil
 }
 
-// Resync has no meaning here: nothing that came is lost.
+// Resync does nothing: the watcher loses no changes.
 func (l *RevisionWatcher) Resync() error { return nil }
 
-// change takes something in, and has everybody know what is in force then.
+// change applies a change and publishes the sets in force.
 func (l *RevisionWatcher) change(apply func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
