@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// Reads and writes that fail are tried again after firstRetry, and then after twice
-	// as long each time, up to longestRetry.
+	// Failed reads and writes are retried after firstRetry. The delay doubles each time,
+	// up to longestRetry.
 	firstRetry, longestRetry = time.Second, time.Minute
-	// What somebody takes away again is put back after firstReturn, and then after
-	// four times as long each time, up to longestReturn: four times in the first hour.
+	// If a restored object disappears again, the store restores it after firstReturn. The
+	// delay quadruples each time, up to longestReturn: four times in the first hour.
 	firstReturn, longestReturn = time.Minute, time.Hour
 )
 
-// trouble is when something may be tried that has failed. The zero value is at once.
+// trouble is the backoff of an operation that failed. The zero value allows it at once.
 type trouble struct {
 	at     time.Time
-	wait   time.Duration // the last one
+	wait   time.Duration // the last delay
 	isTold bool
 }
 
-// errEarly is that it is too early to try again.
+// errEarly says that it is too early to retry.
 var errEarly = errors.New("too early to try again")
 
-// allows fails while it is too early.
+// allows fails while it is too early to retry.
 func (t *trouble) allows(now time.Time) error {
 	if now.Before(t.at) {
 		return errEarly
@@ -32,8 +32,8 @@ func (t *trouble) allows(now time.Time) error {
 	return nil
 }
 
-// note takes in what became of a try, and returns when the next one may be, zero if
-// there is no need.
+// note records the outcome of an attempt and returns when to retry; zero if there is no
+// need.
 func (t *trouble) note(now time.Time, err error) time.Time {
 	switch {
 	case err == nil:
@@ -45,20 +45,20 @@ func (t *trouble) note(now time.Time, err error) time.Time {
 	return t.at
 }
 
-// pace spaces the putting back of something, so that nobody has to fight. The zero
-// value is at once.
+// pace spaces repeated restores, so that the store does not fight with another writer. The
+// zero value allows the first at once.
 type pace struct {
 	at   time.Time
 	wait time.Duration
 }
 
-// take says whether it is time, and if so, when it will be the next time.
+// take reports whether a restore is due, and if so starts the next delay.
 func (p *pace) take(now time.Time) bool {
 	if now.Before(p.at) {
 		return false
 	}
 	if now.Sub(p.at) > longestReturn {
-		p.wait = 0 // it has held for long
+		p.wait = 0 // the last restore has lasted long enough
 	}
 	p.wait = min(max(4*p.wait, firstReturn), longestReturn)
 	p.at = now.Add(p.wait)

@@ -10,44 +10,44 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// state is how the block of a pool stands.
+// state is the state of a pool's block.
 type state int
 
 const (
-	// bare: there is none, and never was.
+	// bare: the pool has no block and never had one.
 	bare state = iota
-	// follows: what stands on the pool is in force.
+	// follows: the block on the pool is in force.
 	follows
-	// refused: what stands there cannot be followed.
+	// refused: the block on the pool is invalid.
 	refused
-	// lost: it is hidden or gone, because its schema is lost.
+	// lost: the block is hidden or pruned, because the CRD lacks the schema.
 	lost
-	// vanished: it is gone since its schema was lost, or may have been.
+	// vanished: the block is gone, and was or may have been pruned.
 	vanished
-	// unsure: it is gone, and nobody can tell what became of its schema.
+	// unsure: the block is gone, and the history of the schema is unknown.
 	unsure
-	// hidden: it is not seen, though nobody has removed it, or it is too early to tell.
+	// hidden: the block is not visible although it was not removed, or it is too early to decide.
 	hidden
-	// removed: somebody has removed it.
+	// removed: a user removed the block.
 	removed
 )
 
-// view is how much is known of the schema when pools are judged.
+// view is what is known of the schema when the pools are evaluated.
 type view struct {
 	definition
-	isKnown bool // what the definition says
-	// isSettled says that the pools were listed when every API server had followed the
+	isKnown bool // the definition was read
+	// isSettled says that the pools were listed after every API server had applied the
 	// definition.
 	isSettled bool
 }
 
-// standing returns how the block of a pool stands, of which fault says why it cannot be
-// followed, and last is the one that was in force before.
+// standing returns the state of a pool's block. fault says why the block is invalid, and
+// last is the block that was in force before.
 func standing(pool *karpenter.NodePool, fault error, last *good, v view) state {
 	switch {
 	case pool.Spec.Repair == nil && last == nil:
 		return bare
-	case v.isKnown && !v.hasBlock: // a block that is seen still will not be in a moment
+	case v.isKnown && !v.hasBlock: // a block that is still visible will disappear in a moment
 		return lost
 	case pool.Spec.Repair != nil && fault == nil:
 		return follows
@@ -59,14 +59,13 @@ func standing(pool *karpenter.NodePool, fault error, last *good, v view) state {
 		return hidden
 	case last.Definition != v.version:
 		return vanished
-	case last.Generation == pool.Generation: // removing it would have made another
+	case last.Generation == pool.Generation: // a removal would have changed the generation
 		return hidden
 	}
 	return removed
 }
 
-// remember returns the last block of a pool that could be followed, after the pool was
-// seen so.
+// remember returns the last valid block of a pool, updated by the pool's current state.
 func remember(pool *karpenter.NodePool, is state, fault error, last *good, v view) *good {
 	stands := pool.Spec.Repair != nil
 	switch {
@@ -88,11 +87,10 @@ func remember(pool *karpenter.NodePool, is state, fault error, last *good, v vie
 	return next
 }
 
-// leftAlone is what comes of a pool where somebody has asked for something that nobody
-// can make out.
+// leftAlone is the consequence for a pool with a block of which no valid version is known.
 const leftAlone = ", and no node is repaired unless a RepairPolicy governs it"
 
-// problem says why what stands on a pool is not what is in force.
+// problem says why the block on a pool is not in force.
 func problem(is state, fault error, last *good, lastFault error) string {
 	goesOn := "the last good block stays in force"
 	switch {
@@ -117,7 +115,7 @@ func problem(is state, fault error, last *good, lastFault error) string {
 	return ""
 }
 
-// inSentence are the words of a fault, of which the last may be a sentence by itself.
+// inSentence returns the text of a fault without a final period, for use in a sentence.
 func inSentence(fault error) string { return strings.TrimSuffix(fault.Error(), ".") }
 
 func sameBlock(a, b *v1alpha1.RepairSpec) bool { return equality.Semantic.DeepEqual(a, b) }

@@ -1,29 +1,29 @@
-// Package repairblock keeps the repair blocks of NodePools. It promises that whoever
-// asks always knows which block is in force for every pool: also while the schema of
-// the block is lost because Karpenter's own CRD was applied again, after the block was
-// pruned meanwhile, and while something stands there that cannot be followed. It
-// refuses to judge what a block would do: whether it can be followed at all it is told.
+// Package repairblock stores the repair blocks of NodePools and knows which block is in
+// force for every pool. This holds even while the NodePool CRD lacks the block's schema
+// because Karpenter's own CRD was applied again, after the API server pruned the block, and
+// while the block on the pool is invalid. The package does not validate blocks itself: the
+// caller passes a function for that.
 //
-// # What is in force
+// # Which block is in force
 //
-// A block that stands on its pool and can be followed is in force at once. Its copy,
-// a ControllerRevision, is made after that: should it fail, it is tried again, and
-// only whoever takes over in between knows nothing of the block. When what stands
-// there cannot be followed, the last one that could be stays in force.
+// A valid block on a pool is in force at once. The store then writes a copy as a
+// ControllerRevision, and retries if that fails. Only a new leader that takes over before
+// that does not know the block. If the block on the pool is invalid, the last valid block
+// stays in force.
 //
-// # When a block is gone
+// # When a block is missing
 //
-// Who removes a block with its schema there wants it to be gone. Who applies a CRD
-// without the schema does not know what he does: the API server hides the block at
-// once, and deletes it with the next write to the pool, even to its status. The two
-// are told apart by the version of the CRD, which is noted with the copy for as long
-// as the block is seen. If the block is gone under that same version, nobody can have
-// taken the schema away in between, so somebody has removed the block. Under another
-// version it may have been pruned, and stays in force until somebody writes a block
-// again, or deletes the copy. That needs no luck: nobody has to watch while it happens.
+// A user who removes a block while the CRD has its schema wants it removed. A user who
+// applies a CRD without the schema usually does not. The API server then hides the block at
+// once, and prunes it with the next write to the pool, even to its status. The store
+// distinguishes these cases by the version of the CRD, which each copy records. If the
+// block disappears under the same CRD version, the schema was always present, so a user
+// removed the block. Under another version the block may have been pruned. It then stays in
+// force until a user writes a block again or deletes the copy. This works even if no
+// controller runs in the meantime.
 //
-// API servers take a moment until they follow a CRD that has changed, and a watch does
-// not bring what only the schema shows. So pools are listed anew with every version of
-// the CRD, and again a little later; until then nothing is concluded from a block that
-// is not seen.
+// API servers need a moment to apply a changed CRD, and a watch does not report changes that
+// only come from the schema. The store therefore lists the pools again for every version of
+// the CRD, and once more a little later. Until then it concludes nothing from a missing
+// block.
 package repairblock

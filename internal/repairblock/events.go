@@ -9,7 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// tell tells users how blocks stand that are not as they should be, when that is news.
+// tell sends Events about blocks with a problem when the problem changes.
 func (k *Store) tell(inForce map[string]*Pool) {
 	lostOnes := 0
 	for _, name := range slices.Sorted(maps.Keys(inForce)) {
@@ -17,7 +17,7 @@ func (k *Store) tell(inForce map[string]*Pool) {
 		if p.is == lost {
 			lostOnes++
 		}
-		if is.Problem == p.told || p.is == hidden { // which passes
+		if is.Problem == p.told || p.is == hidden { // hidden is temporary
 			continue
 		}
 		p.told = is.Problem
@@ -37,7 +37,7 @@ func (k *Store) tell(inForce map[string]*Pool) {
 		case follows:
 			word.EventReason, word.Message = treat.Accepted, "Repair: what stands in spec.repair is in force."
 			k.cfg.Logger.Info("repair block in force again", "nodePool", name)
-		default: // it was removed, or dropped
+		default: // the block was removed or dropped
 			word.EventReason, word.Message = treat.Accepted, "Repair: no block is in force any more."
 		}
 		k.cfg.Event(word)
@@ -52,8 +52,8 @@ func (k *Store) tell(inForce map[string]*Pool) {
 	}
 }
 
-// wayBack says how to get the schema back, and what can be done until then. A write to
-// the block is none of that: it is not stored.
+// wayBack says how to get the schema back, and what to do until then. To write the block is
+// no solution, because the API server does not store it.
 func (k *Store) wayBack(is *Pool) string {
 	words := " The next write to this NodePool deletes the block from it. Apply deploy/karpenter/nodepool-repair.json again, or let the controller do so with --restore-nodepool-schema and deploy/karpenter/restore-rights.yaml."
 	if k.cfg.Restore {
@@ -68,7 +68,7 @@ func (k *Store) wayBack(is *Pool) string {
 	return words + k.wayOut(is, " To have no block in force either, for good if it was deleted from the NodePool, else until the schema is back:")
 }
 
-// wayOut says, after a few words, how to have no block any more.
+// wayOut says, after the given words, how to have no block.
 func (k *Store) wayOut(is *Pool, words string) string {
 	if is.Block == nil {
 		return ""

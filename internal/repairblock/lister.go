@@ -16,31 +16,30 @@ import (
 )
 
 const (
-	// requestTimeout is how long one request may take, and shortestWatch how long a
-	// watch is asked for, up to twice as long so that not all end at once.
+	// requestTimeout is the timeout of one request. shortestWatch is the shortest duration
+	// of a watch; the longest is twice that, so that not all watches end at once.
 	requestTimeout = 10 * time.Second
 	shortestWatch  = 5 * time.Minute
-	// longRun is how long a watch must have lasted for its end not to be a failure.
+	// longRun is how long a watch must last for its end to be no failure.
 	longRun = 10 * time.Second
 )
 
-// feed lists objects of a kind, watches them, and lists them anew whenever the watch
-// ends: a watch that goes on where another was does not bring what has changed by
-// another schema alone.
+// feed lists and watches objects of a kind. It lists again whenever the watch ends, because
+// a resumed watch does not report changes that only come from another schema.
 type feed[T client.Object] struct {
 	client   client.WithWatch
 	list     func() client.ObjectList
 	restrict []client.ListOption
 
-	// all is told of everything that there is, when the list was begun; one of what has
-	// changed since; failed why nothing can be told.
+	// all receives the complete list and when the list request started; one receives a
+	// change since then; failed receives why nothing can be read.
 	all    func(begun time.Time, objects map[string]T)
 	one    func(object T, isGone bool)
 	failed func(error)
 }
 
-// run works until ctx ends. After every one of the pauses, counted from now, the
-// objects are listed once more, whatever the watch says.
+// run works until ctx ends. After each of the pauses, counted from the start, it lists the
+// objects once more, regardless of the watch.
 func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 	waits, start := rewatch.Backoff(), time.Now()
 	for ctx.Err() == nil {
@@ -56,7 +55,7 @@ func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 			f.failed(err)
 		}
 		switch now := time.Now(); {
-		case err == nil && !now.Before(until): // as planned
+		case err == nil && !now.Before(until): // the watch ended as planned
 			waits = rewatch.Backoff()
 			continue
 		case now.Sub(begun) > longRun:
@@ -69,7 +68,7 @@ func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 	}
 }
 
-// follow lists once and watches, until the watch ends or has lasted long enough.
+// follow lists once and then watches, until the watch ends or until has passed.
 func (f *feed[T]) follow(ctx context.Context, begun, until time.Time) error {
 	version, err := f.look(ctx, begun)
 	if err != nil {

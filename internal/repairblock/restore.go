@@ -20,15 +20,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// patchTries is how often the CRD is patched while others write it too.
+// patchTries is how often the store tries to patch the CRD after conflicts.
 const patchTries = 5
 
-// restoreRights is the manifest with the rights that only putting back needs.
+// restoreRights is the manifest with the permissions that only the restore needs.
 const restoreRights = "deploy/karpenter/restore-rights.yaml"
 
-// restore puts back what was lost, if that is wanted, and returns when it will be time
-// to. First comes the schema: without it a block would be pruned with the write that
-// brings it.
+// restore puts the schema and blocks back, if Config.Restore is set, and returns when it is
+// due. The schema comes first: without it the API server would prune the restored block at
+// once.
 func (k *Store) restore(ctx context.Context, v view) (due time.Time) {
 	if !k.cfg.Restore || !v.isKnown || v.isGoing {
 		return due
@@ -81,7 +81,7 @@ func (k *Store) restoreSchema(ctx context.Context, of []*pool) (due time.Time) {
 	return k.schema.at
 }
 
-// patchDefinition reads the CRD afresh and patches it, again while others are faster.
+// patchDefinition reads the CRD and patches it, and repeats that after a conflict.
 func (k *Store) patchDefinition(ctx context.Context) error {
 	for try := 1; ; try++ {
 		fresh, err := k.readDefinitionNow(ctx)
@@ -94,8 +94,8 @@ func (k *Store) patchDefinition(ctx context.Context) error {
 	}
 }
 
-// restoreBlock writes the block that is in force on its pool, which is the first of
-// those that wait for that.
+// restoreBlock writes the block in force to its pool. waiting are all pools that wait for a
+// restore, this one first.
 func (k *Store) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due time.Time) {
 	if k.restores.allows(time.Now()) != nil {
 		return k.restores.at
@@ -111,7 +111,7 @@ func (k *Store) restoreBlock(ctx context.Context, p *pool, waiting []*pool) (due
 	case apierrors.IsForbidden(err):
 		p.restore = before
 		return k.missRight(waiting, err)
-	case treat.Classify(err) == treat.Stale: // somebody was faster, and what he wrote will come
+	case treat.Classify(err) == treat.Stale: // another client has written the pool; the watch reports it
 		p.restore = pace{at: time.Now().Add(firstRetry)}
 		return p.restore.at
 	case err == nil:
@@ -143,9 +143,9 @@ func (k *Store) patchPool(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// missRight tells once, in the log and to users of the pools, that nothing may be put
-// back. The right is the same for all, so nobody tries for another pool either until it
-// is time to try again, which it returns.
+// missRight reports once, in the log and in Events of the pools, that the permission to
+// restore is missing. The permission is the same for all pools, so the store does not try
+// another pool until the returned time.
 func (k *Store) missRight(of []*pool, err error) (due time.Time) {
 	k.tellOfMissingRight(err)
 	for _, p := range of {
@@ -164,7 +164,7 @@ func (k *Store) tellOfMissingRight(err error) {
 	}
 }
 
-// hasRight takes in that something was put back.
+// hasRight records that a restore succeeded.
 func (k *Store) hasRight() {
 	k.restores = trouble{}
 	for _, p := range k.pools {
@@ -172,8 +172,8 @@ func (k *Store) hasRight() {
 	}
 }
 
-// reviewRights tells of rights that will be missing when something is lost: then it is
-// late to find out. Where not even this can be asked, what is tried then will tell.
+// reviewRights logs permissions that a later restore will need, before it is too late. If
+// the review itself is not permitted, the restore will report the failure.
 func (k *Store) reviewRights(ctx context.Context) {
 	var missing []string
 	for _, right := range []authorizationv1.ResourceAttributes{

@@ -23,45 +23,45 @@ import (
 )
 
 const (
-	// RevisionLabel is what the copies carry; its value is the name of the pool.
+	// RevisionLabel marks the copies; its value is the name of the pool.
 	RevisionLabel = "autohealer.resourcestack.com/kept-repair-block"
-	// copyPrefix begins the names of copies, and longestPool is how much of the name of
-	// a pool fits into one.
+	// copyPrefix starts the names of copies, and longestPool is how much of a pool's name
+	// fits into them.
 	copyPrefix  = "autohealer-repair-"
 	longestPool = 180
-	// copyVersion is that of the copies that are made. Those from before there were
-	// versions have none, and say the same.
+	// copyVersion is the format version of new copies. Older copies have no version and
+	// the same format.
 	copyVersion = 1
 )
 
-// good is the last block of a pool that could be followed, as its copy says it.
+// good is the last valid block of a pool, as stored in its copy.
 type good struct {
-	// Version is that of the copy as newCopy writes it.
+	// Version is the format version, which newCopy sets.
 	Version int       `json:"version"`
 	Pool    string    `json:"pool"`
 	UID     types.UID `json:"uid"`
-	// Generation is the pool's when a block was seen there.
+	// Generation is the pool's generation when the block was last seen.
 	Generation int64 `json:"generation"`
-	// Definition is the version of the CRD under which a block was seen there last,
-	// empty if none was for certain.
+	// Definition is the version of the CRD under which the block was last seen; empty if
+	// that is uncertain.
 	Definition string               `json:"definition,omitempty"`
 	Block      *v1alpha1.RepairSpec `json:"repair"`
-	// Unknown are fields of a newer version, which the next copy has too.
+	// Unknown are fields of a newer version, which the next copy keeps.
 	Unknown format.Unknown `json:"-"`
 }
 
-// saysLike says whether another does as well for whoever takes over. A copy is not made
-// anew because the pool has another generation alone.
+// saysLike reports whether another copy is equally good for a new leader. A new generation
+// of the pool alone needs no new copy.
 func (g *good) saysLike(other *good) bool {
 	return other != nil && g.UID == other.UID && g.Definition == other.Definition && sameBlock(g.Block, other.Block)
 }
 
-// copies are those of one pool, in the order of their numbers: a revision cannot be
-// changed, so the next one is made before those before it are deleted.
+// copies are the revisions of one pool in the order of their numbers. A revision is
+// immutable, so the next one is created before the previous ones are deleted.
 type copies []*appsv1.ControllerRevision
 
-// lastNumber is the highest of all copies for pools of a name, also of those that cannot
-// be read.
+// lastNumber returns the highest number of all copies for pools of a name, including
+// unreadable ones.
 func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (last int64) {
 	for _, revision := range revisions {
 		if revision.Labels[RevisionLabel] == copyLabel(name) {
@@ -71,8 +71,8 @@ func lastNumber(revisions map[string]*appsv1.ControllerRevision, name string) (l
 	return last
 }
 
-// arrange sorts copies by the UIDs of their pools. Of those that cannot be read it is
-// told why.
+// arrange groups copies by the UIDs of their pools. It calls unreadable for copies that
+// cannot be read.
 func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*appsv1.ControllerRevision, error)) (byPool map[types.UID]copies, last map[types.UID]*good) {
 	byPool, last = map[types.UID]copies{}, map[types.UID]*good{}
 	for _, revision := range slices.SortedFunc(maps.Values(revisions), func(a, b *appsv1.ControllerRevision) int {
@@ -88,7 +88,7 @@ func arrange(revisions map[string]*appsv1.ControllerRevision, unreadable func(*a
 	return byPool, last
 }
 
-// readCopy returns the block that a copy holds.
+// readCopy returns the block in a copy.
 func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	read := &good{}
 	unknown, err := format.Read(revision.Data.Raw, read)
@@ -106,8 +106,8 @@ func readCopy(revision *appsv1.ControllerRevision) (*good, error) {
 	return read, nil
 }
 
-// newCopy returns a copy. Its name is the same for everyone who wants to make one with
-// that number, so that two who lead at once cannot both.
+// newCopy returns a copy. Its name depends only on the pool and the number, so that two
+// concurrent leaders cannot both create it.
 func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevision, error) {
 	versioned := *g
 	versioned.Version = copyVersion
@@ -128,13 +128,13 @@ func newCopy(namespace string, number int64, g *good) (*appsv1.ControllerRevisio
 	}, nil
 }
 
-// copyLabel is what the label of a pool's copies says. Karpenter itself has no use for
-// a pool whose name does not fit into a label.
+// copyLabel returns the label value for a pool's copies. Karpenter itself cannot use a pool
+// whose name does not fit into a label.
 func copyLabel(pool string) string {
 	return strings.TrimRight(pool[:min(len(pool), validation.LabelValueMaxLength)], ".-")
 }
 
-// listCopies reads all of them afresh.
+// listCopies reads all copies from the API server.
 func (k *Store) listCopies(ctx context.Context) (map[string]*appsv1.ControllerRevision, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -160,13 +160,13 @@ func (k *Store) createCopy(ctx context.Context, revision *appsv1.ControllerRevis
 	return nil
 }
 
-// deleteCopy deletes that one and no other of its name, which may be used again.
+// deleteCopy deletes this copy by UID, because its name may be used again.
 func (k *Store) deleteCopy(ctx context.Context, revision *appsv1.ControllerRevision) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := k.cfg.Client.Delete(ctx, revision, client.Preconditions{UID: &revision.UID})
 	k.cfg.Wrote("controllerrevisions", treat.Classify(err))
-	if treat.Classify(err) != treat.Made && treat.Classify(err) != treat.Stale { // gone, or another now
+	if treat.Classify(err) != treat.Made && treat.Classify(err) != treat.Stale { // Stale: gone or replaced
 		return fmt.Errorf("deleting ControllerRevision %s/%s: %w", revision.Namespace, revision.Name, err)
 	}
 	return nil

@@ -16,25 +16,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// pool is a NodePool and what is known of its block.
+// pool is a NodePool and the state of its block.
 type pool struct {
 	*karpenter.NodePool
 	is state
 
-	judged *v1alpha1.RepairSpec // the block that was judged last, nil for none
-	fault  error                // why it cannot be followed
+	judged *v1alpha1.RepairSpec // the last validated block, nil for none
+	fault  error                // why that block is invalid
 
-	last      *good // the last block that could be followed, nil for none
-	lastFault error // why it cannot be any more
-	inherits  bool  // its copies were known when it was last looked at
-	isKept    bool  // there was a copy
+	last      *good // the last valid block, nil for none
+	lastFault error // why it is no longer valid
+	inherits  bool  // its copies were known at the last check
+	isKept    bool  // it had a copy
 
-	told     string // the last problem that users were told of
+	told     string // the last problem in an Event
 	restore  pace
-	isBarred bool // users were told that it may not be put back
+	isBarred bool // users were told that the controller may not restore the block
 }
 
-// inForce returns what is in force now.
+// inForce returns the block in force.
 func (p *pool) inForce() *Pool {
 	now := &Pool{NodePool: p.NodePool, Problem: problem(p.is, p.fault, p.last, p.lastFault), Lost: p.is == lost}
 	if p.last != nil && p.lastFault == nil {
@@ -43,13 +43,13 @@ func (p *pool) inForce() *Pool {
 	return now
 }
 
-// isDropped says whether the copy is gone of a block that does not stand on its pool, or
-// not so that it could be followed.
+// isDropped reports whether a user deleted the copy of a block that is in force but is
+// missing or invalid on its pool.
 func (p *pool) isDropped(kept map[types.UID]*good) bool {
 	return p.last != nil && p.is != follows && p.isKept && kept[p.UID] == nil
 }
 
-// Run works until ctx ends. Whoever runs it must be the only one.
+// Run works until ctx ends. The caller must ensure that only one replica runs it.
 func (k *Store) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer k.cfg.Count(Counts{})
@@ -74,8 +74,8 @@ func (k *Store) Run(ctx context.Context) {
 	}
 }
 
-// round looks at everything that has been seen, says what is in force, and writes what
-// is to be written. It returns when to look again, if nothing happens before.
+// round evaluates the snapshot, publishes which blocks are in force, and makes the writes.
+// It returns when to run again if nothing changes before.
 func (k *Store) round(ctx context.Context) (due time.Time) {
 	k.tune(ctx)
 	s := k.look()
@@ -86,7 +86,7 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	v := *s.under
 	v.isSettled = s.isSettled
 	if s.definition.version == v.version {
-		v.definition = s.definition // it may be going now
+		v.definition = s.definition // the CRD may be in deletion
 	}
 	if s.isAbsent(v) {
 		k.pools = map[string]*pool{}
@@ -120,7 +120,7 @@ func (k *Store) round(ctx context.Context) (due time.Time) {
 	return earliest(due, k.restore(ctx, v))
 }
 
-// meet takes in the pools that there are, and what was kept of new ones.
+// meet adds and removes pools, and takes the last valid block of new pools from their copies.
 func (k *Store) meet(s *sight, kept map[types.UID]*good) {
 	maps.DeleteFunc(k.pools, func(name string, p *pool) bool {
 		is := s.pools.objects[name]
@@ -157,8 +157,8 @@ func (k *Store) judge(name string, block *v1alpha1.RepairSpec) error {
 	return k.cfg.Check(name, block)
 }
 
-// askAgain looks afresh before it is believed that somebody has removed a block, or
-// deleted a copy that is in force. It returns when to try that again.
+// askAgain reads again before the store accepts that a user has removed a block, or deleted
+// a copy of the block in force. It returns when to try again.
 func (k *Store) askAgain(ctx context.Context, v view, kept map[types.UID]*good) (due time.Time) {
 	var gone, dropped []*pool
 	for _, p := range k.pools {
@@ -191,10 +191,10 @@ func (k *Store) askAgain(ctx context.Context, v view, kept map[types.UID]*good) 
 	return k.asks.note(time.Now(), err)
 }
 
-// errChanged is that what was seen is not what there is any more.
+// errChanged says that the snapshot is outdated.
 var errChanged = errors.New("it has changed meanwhile")
 
-// confirmRemoval fails unless the definition is the one that removals are judged by.
+// confirmRemoval fails unless the CRD still has the version of the view.
 func (k *Store) confirmRemoval(ctx context.Context, v view) error {
 	fresh, err := k.readDefinitionNow(ctx)
 	switch {
@@ -207,7 +207,7 @@ func (k *Store) confirmRemoval(ctx context.Context, v view) error {
 	return nil
 }
 
-// confirmDrop lets the blocks go whose copies somebody has deleted.
+// confirmDrop drops the blocks whose copies a user has deleted.
 func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error {
 	fresh, err := k.listCopies(ctx)
 	if err != nil {
@@ -226,8 +226,8 @@ func (k *Store) confirmDrop(ctx context.Context, dropped []*pool, v view) error 
 	return nil
 }
 
-// keep makes copies of what is in force, and deletes those that are of no use any more.
-// It returns when to try again.
+// keep writes copies of the blocks in force and deletes obsolete copies. It returns when to
+// try again.
 func (k *Store) keep(ctx context.Context, revisions map[types.UID]copies, kept map[types.UID]*good) (due time.Time) {
 	now := time.Now()
 	if err := k.writes.allows(now); err != nil {
@@ -242,7 +242,7 @@ func (k *Store) keep(ctx context.Context, revisions map[types.UID]copies, kept m
 	switch {
 	case err == nil && was.isTold:
 		k.cfg.Logger.Info("copies of repair blocks kept again")
-	case err == nil || was.isTold || errors.Is(err, errChanged) && was.wait == 0: // which the next round sees
+	case err == nil || was.isTold || errors.Is(err, errChanged) && was.wait == 0: // the next round handles it
 	default:
 		k.writes.isTold = true
 		k.cfg.Logger.Error("copies of repair blocks not kept: should another controller take over while a schema is lost, it will not know them",
@@ -257,8 +257,8 @@ func (k *Store) keepAll(ctx context.Context, revisions map[types.UID]copies, kep
 		old := revisions[p.UID]
 		delete(revisions, p.UID)
 		switch {
-		case p.last == nil: // all go
-		case p.isDropped(kept): // if somebody means it, which is not certain yet
+		case p.last == nil: // delete all copies
+		case p.isDropped(kept): // confirmDrop has not confirmed it yet
 		case p.last.saysLike(kept[p.UID]):
 			old = old[:len(old)-1]
 		default:
@@ -273,8 +273,8 @@ func (k *Store) keepAll(ctx context.Context, revisions map[types.UID]copies, kep
 	return k.forgetGone(ctx, revisions)
 }
 
-// forgetGone deletes the copies of pools that are gone, if the CRD is not going: nobody
-// has deleted the pools that go with it.
+// forgetGone deletes the copies of deleted pools, unless the CRD is in deletion: no user has
+// deleted the pools that disappear with it.
 func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) error {
 	if len(revisions) == 0 {
 		return nil
@@ -282,7 +282,7 @@ func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) 
 	fresh, err := k.readDefinitionNow(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil // they are in nobody's way
+		return nil // the copies do no harm
 	case err != nil:
 		return err
 	case !fresh.isThere || fresh.isGoing:
@@ -297,14 +297,14 @@ func (k *Store) forgetGone(ctx context.Context, revisions map[types.UID]copies) 
 	return nil
 }
 
-// keepOne makes a copy of what is in force for a pool.
+// keepOne writes a copy of the block in force for a pool.
 func (k *Store) keepOne(ctx context.Context, p *pool) error {
 	revision, err := newCopy(k.cfg.Namespace, 1+lastNumber(k.look().copies.objects, p.Name), p.last)
 	if err != nil {
 		return err
 	}
 	err = k.createCopy(ctx, revision)
-	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another has led meanwhile
+	if apierrors.IsAlreadyExists(err) { // the answer was lost, or another replica was the leader meanwhile
 		fresh, listErr := k.listCopies(ctx)
 		if listErr != nil {
 			return listErr
@@ -335,7 +335,7 @@ func (k *Store) forget(ctx context.Context, old copies) error {
 	return nil
 }
 
-// count tells how many pools are in which state, when that has changed.
+// count reports how many pools are in which state, when that changes.
 func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
 	var now Counts
 	for name, is := range inForce {
@@ -361,7 +361,7 @@ func (k *Store) count(inForce map[string]*Pool, kept map[types.UID]*good) {
 	}
 }
 
-// tellOfUnreadable tells once of a copy that somebody has spoiled.
+// tellOfUnreadable logs an unreadable copy once.
 func (k *Store) tellOfUnreadable(revision *appsv1.ControllerRevision, err error) {
 	if !k.unread[revision.UID] {
 		k.unread[revision.UID] = true
@@ -369,7 +369,7 @@ func (k *Store) tellOfUnreadable(revision *appsv1.ControllerRevision, err error)
 	}
 }
 
-// tellOfRights tells once of every right that is missing.
+// tellOfRights logs every missing permission once.
 func (k *Store) tellOfRights(s *sight) {
 	for i, of := range []struct {
 		isBarred bool

@@ -20,21 +20,21 @@ const definitionName = "nodepools.karpenter.sh"
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// definition is what is used of the CRD of NodePools. The zero value is that there is
-// none.
+// definition is the used part of the CRD of NodePools. The zero value means that there is
+// no CRD.
 type definition struct {
-	isThere bool // and serves our version
-	isGoing bool // and with it all pools
-	// version is another one whenever something in its spec has changed.
+	isThere bool // the CRD exists and serves the used version
+	isGoing bool // the CRD is in deletion, and all pools with it
+	// version changes whenever the spec changes.
 	version string
-	// hasBlock says that it knows the block, so that the API server keeps it.
+	// hasBlock says that the schema has the block, so that the API server stores it.
 	hasBlock bool
 
-	index           int // of our version among its versions
+	index           int // of the used version in spec.versions
 	resourceVersion string
 }
 
-// readDefinition never fails: what does not fit has no block.
+// readDefinition never fails: a malformed CRD has no block.
 func readDefinition(crd *unstructured.Unstructured) definition {
 	d := definition{
 		isGoing: crd.GetDeletionTimestamp() != nil,
@@ -53,7 +53,7 @@ func readDefinition(crd *unstructured.Unstructured) definition {
 	return d
 }
 
-// keeps says whether the API server keeps a field of objects with a schema.
+// keeps reports whether an API server stores a field under this schema.
 func keeps(object map[string]any, field string, path ...string) bool {
 	if all, _ := object["x-kubernetes-preserve-unknown-fields"].(bool); all {
 		return true
@@ -71,7 +71,7 @@ func newDefinition() *unstructured.Unstructured {
 	return crd
 }
 
-// readDefinitionNow reads the CRD afresh.
+// readDefinitionNow reads the CRD from the API server.
 func (k *Store) readDefinitionNow(ctx context.Context) (definition, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (k *Store) readDefinitionNow(ctx context.Context) (definition, error) {
 	return readDefinition(crd), nil
 }
 
-// addBlock writes the schema of the block into the CRD, if that is still what was read.
+// addBlock writes the block's schema into the CRD, if the CRD is unchanged since the read.
 func (k *Store) addBlock(ctx context.Context, d definition) error {
 	at := fmt.Sprintf("/spec/versions/%d", d.index)
 	patch, err := json.Marshal([]map[string]any{

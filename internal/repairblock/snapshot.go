@@ -14,38 +14,38 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// settlesAfter is how long API servers may take to follow a CRD that has changed. Pools
-// are listed again then, and, for one that took longer, a few times after that.
+// settlesAfter is how long API servers may take to apply a changed CRD. The store then lists
+// the pools again, and a few more times for slower API servers.
 const settlesAfter = time.Second
 
 var listAgainAfter = []time.Duration{settlesAfter, 5 * time.Second, 30 * time.Second}
 
-// answer is what came of asking for all objects of a kind.
+// answer is the result of listing and watching a kind.
 type answer[T client.Object] struct {
 	objects map[string]T
 	isRead  bool
-	err     error // why it cannot be read, or not any more
+	err     error // why the kind cannot be read, or no longer
 }
 
-// isBarred says that it may not be read.
+// isBarred reports whether the permission to read is missing.
 func (a answer[T]) isBarred() bool { return apierrors.IsForbidden(a.err) }
 
-// isAbsent says that there is no such kind.
+// isAbsent reports whether the kind does not exist.
 func (a answer[T]) isAbsent() bool { return meta.IsNoMatchError(a.err) || apierrors.IsNotFound(a.err) }
 
-// sight is what has been seen of the cluster.
+// sight is a snapshot of the observed objects.
 type sight struct {
-	definitions answer[*unstructured.Unstructured] // at most the one
-	definition  definition                         // if it is read
+	definitions answer[*unstructured.Unstructured] // at most one CRD
+	definition  definition                         // if definitions was read
 	copies      answer[*appsv1.ControllerRevision]
 	pools       answer[*karpenter.NodePool]
-	// under is the definition with which the pools are asked for, if any: of a feed
-	// that is over nothing is heard any more.
+	// under is the CRD version for which the pools are listed, if any. Reports of an
+	// earlier lister are ignored.
 	under     *view
-	isSettled bool // the pools were listed when the definition was settled
+	isSettled bool // the pools were listed after every API server had applied the CRD
 }
 
-// trouble returns why something is not known that should be.
+// trouble returns why a required object is unknown.
 func (s *sight) trouble() error {
 	for _, err := range []error{s.definitions.err, s.pools.err, s.copies.err} {
 		if err != nil {
@@ -55,7 +55,7 @@ func (s *sight) trouble() error {
 	return nil
 }
 
-// view is what pools are to be judged with, and asked for.
+// view returns the CRD with which the pools are listed and evaluated.
 func (s *sight) view() (v view, isClear bool) {
 	switch {
 	case s.definitions.isBarred():
@@ -66,9 +66,9 @@ func (s *sight) view() (v view, isClear bool) {
 	return view{}, false
 }
 
-// isAbsent says whether there is no such kind as a NodePool. What the CRD says goes
-// before an answer that pools were not found: an API server that has just come up may
-// not have found its CRDs yet.
+// isAbsent reports whether the kind NodePool does not exist. The CRD takes precedence over a
+// not-found answer for pools: an API server that has just started may not serve its CRDs
+// yet.
 func (s *sight) isAbsent(v view) bool {
 	if v.isKnown && (!v.isThere || s.pools.isRead) {
 		return !v.isThere
@@ -76,18 +76,18 @@ func (s *sight) isAbsent(v view) bool {
 	return s.pools.isAbsent()
 }
 
-// note takes something in that was seen, and has the loop look at it.
+// note changes the snapshot and wakes the loop.
 func (k *Store) note(apply func(*sight)) {
 	k.mu.Lock()
 	apply(&k.sight)
 	k.mu.Unlock()
 	select {
 	case k.wake <- struct{}{}:
-	default: // it is awake
+	default: // the loop is already awake
 	}
 }
 
-// learn takes in a definition that was read afresh, if it is news.
+// learn stores a CRD version that was read from the API server, if it is new.
 func (k *Store) learn(fresh definition) {
 	k.mu.Lock()
 	isNews := k.sight.definition != fresh
@@ -97,7 +97,7 @@ func (k *Store) learn(fresh definition) {
 	}
 }
 
-// look returns what has been seen, which stays as it is.
+// look returns a copy of the snapshot.
 func (k *Store) look() sight {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +106,7 @@ func (k *Store) look() sight {
 	return s
 }
 
-// watchDefinition follows the CRD of NodePools.
+// watchDefinition lists and watches the CRD of NodePools.
 func (k *Store) watchDefinition(ctx context.Context) {
 	see := func(s *sight, crd *unstructured.Unstructured) {
 		s.definitions.isRead, s.definitions.err, s.definition = true, nil, definition{}
@@ -136,7 +136,7 @@ func (k *Store) watchDefinition(ctx context.Context) {
 	f.run(ctx)
 }
 
-// watchCopies follows the copies.
+// watchCopies lists and watches the copies.
 func (k *Store) watchCopies(ctx context.Context) {
 	f := feed[*appsv1.ControllerRevision]{
 		client: k.cfg.Client, list: func() client.ObjectList { return &appsv1.ControllerRevisionList{} },
@@ -152,7 +152,7 @@ func (k *Store) watchCopies(ctx context.Context) {
 	f.run(ctx)
 }
 
-// watchPools follows the pools for as long as they are asked for with a view.
+// watchPools lists and watches the pools as long as the view is current.
 func (k *Store) watchPools(ctx context.Context, under *view, start time.Time) {
 	note := func(apply func(*sight)) {
 		k.note(func(s *sight) {
@@ -177,7 +177,7 @@ func (k *Store) watchPools(ctx context.Context, under *view, start time.Time) {
 	f.run(ctx, listAgainAfter...)
 }
 
-// put takes an object in, or out.
+// put adds or removes an object.
 func put[T client.Object](objects map[string]T, object T, isGone bool) {
 	if isGone {
 		delete(objects, object.GetName())
@@ -186,8 +186,8 @@ func put[T client.Object](objects map[string]T, object T, isGone bool) {
 	objects[object.GetName()] = object
 }
 
-// tune has the pools asked for anew when the definition is another: what the API server
-// shows of them may be something else then, and no watch brings that.
+// tune restarts the lister of pools when the CRD changes: the API server may then show other
+// fields, and no watch reports that.
 func (k *Store) tune(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,7 +210,7 @@ func (k *Store) tune(ctx context.Context) {
 	k.feeds.Go(func() { k.watchPools(feeding, under, start) })
 }
 
-// asksLike says whether pools are the same in another view.
+// asksLike reports whether another view shows the same pools.
 func (v view) asksLike(other view) bool {
 	return v.version == other.version && v.isKnown == other.isKnown && v.isThere == other.isThere
 }

@@ -16,33 +16,33 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// Config is what a keeper works with.
+// Config configures a Store.
 type Config struct {
-	// Client talks to the API server. It must not read from a cache, and its scheme
-	// has the types of package karpenter.
+	// Client must not read from a cache. Its scheme must have the types of package
+	// karpenter.
 	Client client.WithWatch
-	// Namespace is where the copies are kept.
+	// Namespace is the namespace of the copies.
 	Namespace string
-	// Check says why a block of a pool cannot be followed, nil if it can. It is asked
-	// once for every block, by the goroutine that runs the keeper.
+	// Check returns why a block of a pool is invalid, nil if it is valid. The store calls
+	// it once per block, from the goroutine of Run.
 	Check func(pool string, block *v1alpha1.RepairSpec) error
-	// Restore has the schema put back when it is lost, and then the blocks that were
-	// pruned.
+	// Restore makes the store put the schema back when it is missing, and then the pruned
+	// blocks.
 	Restore bool
-	// Schema is the JSON schema of the block. It is needed to restore, and only then.
+	// Schema is the JSON schema of the block. It is required if Restore is set.
 	Schema []byte
-	// Event tells users of a change. It must not block.
+	// Event sends an Event to users. It must not block.
 	Event func(treat.Event)
-	// Wrote is told what became of every write to a resource.
+	// Wrote is called with the outcome of every write to a resource.
 	Wrote func(resource string, fate treat.Result)
-	// Count is told how many pools are in which state, when that changes.
+	// Count is called with the number of pools per state, when that changes.
 	Count func(Counts)
-	// Changed is called when there is something to take. It must not block.
+	// Changed is called when Take has changes. It must not block.
 	Changed func()
 	Logger  *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns all missing fields.
 func (c Config) Validate() error {
 	var errs []error
 	for _, field := range []struct {
@@ -59,30 +59,30 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Counts is how many pools there are in some states.
+// Counts is the number of pools per state.
 type Counts struct {
 	InForce  int // with a block in force
-	Refused  int // with a block that cannot be followed
-	Lost     int // whose block is hidden or gone, because its schema is lost
-	Vanished int // whose block has gone with its schema, or nobody can tell
+	Refused  int // with an invalid block
+	Lost     int // whose block is hidden or pruned, because the CRD lacks the schema
+	Vanished int // whose block is gone, and was or may have been pruned
 	NotSaved int // with a block in force that has no copy yet
 }
 
-// Pool is a NodePool and the block that is in force for it. It is not to be changed.
+// Pool is a NodePool and the block in force. Callers must not change it.
 type Pool struct {
-	// NodePool is as it is now, and may have another block or none.
+	// NodePool is the current object, which may have another block or none.
 	*karpenter.NodePool
-	// Block is the one in force, nil for none.
+	// Block is the block in force, nil for none.
 	Block *v1alpha1.RepairSpec
-	// Problem says why what stands on the NodePool, or that nothing does, is not what
-	// is in force. It is empty if it is.
+	// Problem says why the block on the NodePool, or its absence, is not in force. It is
+	// empty if the two agree.
 	Problem string
-	// Lost says that this is because the schema of the block is lost.
+	// Lost says that the reason is a missing schema.
 	Lost bool
 }
 
-// NeverValid says that somebody has written a block, and no version of it that could be
-// followed is known. What he asks for nobody can tell, and it may be to be left alone.
+// NeverValid reports whether the pool has a block of which no valid version is known. The
+// controller then does not know what the user wants, which may be no repair at all.
 func (p *Pool) NeverValid() bool { return p.Block == nil && p.Problem != "" }
 
 // Store knows which blocks are in force.
@@ -90,29 +90,29 @@ type Store struct {
 	cfg  Config
 	wake chan struct{} // has room for one
 
-	// What is the loop's own.
+	// Fields of the loop.
 	pools     map[string]*pool
-	writes    trouble // of copies
-	asks      trouble // of looks afresh
-	schema    pace    // of putting the schema back
-	restores  trouble // of the right to put anything back
+	writes    trouble // of writes of copies
+	asks      trouble // of confirming reads
+	schema    pace    // of restoring the schema
+	restores  trouble // of the permission to restore
 	counted   Counts
-	unread    map[types.UID]bool // copies that were told of because they cannot be read
-	barred    [3]bool            // rights that were told to be missing
-	stopFeed  context.CancelFunc // of pools, nil while there is none
+	unread    map[types.UID]bool // unreadable copies that were logged
+	barred    [3]bool            // missing permissions that were logged
+	stopFeed  context.CancelFunc // of the pools, nil while there is none
 	feeds     sync.WaitGroup
-	schemaOut bool // it was told that the schema is lost
+	schemaOut bool // the missing schema was logged
 
 	mu    sync.Mutex
 	sight sight
-	// What is there to be taken.
+	// Published state, for Take.
 	known, isThere bool
 	inForce        map[string]*Pool
 	changed        map[string]bool
 	all            bool
 }
 
-// NewStore returns one that knows nothing until it is run.
+// NewStore returns a store; Run starts it.
 func NewStore(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the keeper of repair blocks: %w", err)
@@ -120,10 +120,9 @@ func NewStore(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, wake: make(chan struct{}, 1), pools: map[string]*pool{}, unread: map[types.UID]bool{}, changed: map[string]bool{}}, nil
 }
 
-// Listed says whether all pools are known, and if so whether there are NodePools at
-// all: without Karpenter there are none. While they are not known, the error says why,
-// as far as there is more to say than that nobody has answered yet. Once they are
-// known they stay so.
+// Listed reports whether all pools are known, and whether the cluster has NodePools at all;
+// without Karpenter it has none. While the pools are unknown, the error says why; it is nil
+// while the first answer is outstanding. Once known, they stay known.
 func (k *Store) Listed() (known, isThere bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,8 +132,8 @@ func (k *Store) Listed() (known, isThere bool, err error) {
 	return k.known, k.isThere, err
 }
 
-// Take returns the pools that have changed since it was last called, by name; nil
-// stands for one that is gone. If all is true, there are no others than those.
+// Take returns the pools that have changed since the last call, by name; nil stands for a
+// deleted pool. If all is true, the result is the complete list.
 func (k *Store) Take() (changed map[string]*Pool, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -148,7 +147,7 @@ func (k *Store) Take() (changed map[string]*Pool, all bool) {
 	return changed, all
 }
 
-// publish makes something the state that is in force, and says what has changed.
+// publish sets the state in force and reports what has changed.
 func (k *Store) publish(isThere bool, inForce map[string]*Pool) {
 	k.mu.Lock()
 	isNews := !k.known || k.isThere != isThere
@@ -171,8 +170,8 @@ func (k *Store) publish(isThere bool, inForce map[string]*Pool) {
 	}
 }
 
-// isLike says whether there is nothing new in another. That somebody has written the
-// pool is not: Karpenter counts its nodes there.
+// isLike reports whether another Pool has no relevant change. A new resourceVersion alone is
+// not relevant, because Karpenter counts nodes in the status.
 func (p *Pool) isLike(other *Pool) bool {
 	return p.UID == other.UID && p.Problem == other.Problem && p.Lost == other.Lost && sameBlock(p.Block, other.Block) &&
 		p.Generation == other.Generation && p.DeletionTimestamp.Equal(other.DeletionTimestamp) &&
