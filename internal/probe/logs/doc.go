@@ -1,9 +1,7 @@
-// Package logs is what logs are made of, whoever writes them: chunks of whole lines,
-// readers that follow a log from a position on, and translators that find the stamp
-// and the message in a line.
+// Package logs defines the types that all log readers share: chunks of whole lines,
+// readers that follow a log from a position, and translators that parse a line.
 //
-// A chunk is handed on as it was read. Most lines are of no interest, and a reader
-// that took each of them apart would cost more than all that is done with the rest; so
-// only those who find something in a line translate it. The package itself reads
-// nothing.
+// Readers pass chunks on without parsing them. Most lines match no rule, and parsing every
+// line would cost more than all other work on the log. Only a caller that finds a match in
+// a line translates that line. The package itself reads no log.
 package logs

@@ -7,60 +7,61 @@ import (
 	"time"
 )
 
-// Chunk is some whole records of a log, in the order in which they were written.
+// Chunk holds whole records of a log, in the order in which they were written.
 type Chunk struct {
-	// Text holds the records, each ended by a newline. It is the reader's again when
-	// that is asked for the next chunk.
+	// Text holds the records, each terminated by a newline. The reader reuses it in the next
+	// call of Next.
 	Text []byte
-	// Records tell where each record ends and what is known of it. Nil means that each
-	// line is one, whose stamp and message the translator of the log finds.
+	// Records holds the end and the metadata of each record. If it is nil, each line is a
+	// record, and the log's translator finds its timestamp and message.
 	Records []Record
-	// First is the number of the first byte of Text in its file, for lines without
-	// Records: with what a line says, it tells it from others that say the same.
+	// First is the offset of Text's first byte in its file, for lines without Records.
+	// Together with its text it identifies a line.
 	First uint64
-	// Next is where to go on after this chunk, also after a restart.
+	// Next is the position after this chunk. It stays valid after a restart.
 	Next Position
-	// Lost is how many records are known to have been lost before this chunk.
+	// Lost is the number of records known to be lost before this chunk.
 	Lost uint64
-	// More says that there may be more to read already. If not, all that had been
-	// written when the chunk was made has been handed out.
+	// More says that the log may already have more to read. If it is false, the reader has
+	// returned everything that was written before it made the chunk.
 	More bool
 }
 
-// Record is one entry of a log whose writer tells more of it than its text.
+// Record is an entry of a log that stores metadata besides the text.
 type Record struct {
-	End      int // of the record in the text of its chunk, past its newline
+	End      int // offset in the text of the chunk, after the record's newline
 	Time     time.Time
-	Number   uint64 // which it has in its log
-	Priority int8   // of syslog, 0 (emergency) to 7 (debug); Unsaid if nobody says
-	Facility int16  // of syslog, 0 for the kernel; Unsaid if nobody says
+	Number   uint64 // sequence number in its log
+	Priority int8   // syslog priority, 0 (emergency) to 7 (debug), or NoPriority
+	Facility int16  // syslog facility, 0 for the kernel, or NoPriority
 }
 
-// NoPriority is the priority or the facility of which nothing is said.
+// NoPriority marks a record without a priority or without a facility.
 const NoPriority = -1
 
-// Kernel is the facility of the kernel.
+// Kernel is the syslog facility of the kernel.
 const Kernel = 0
 
-// Position is a place in a log, in the words of its reader. Empty is none.
+// Position is a place in a log, in a format that only its reader knows. An empty Position
+// means none.
 type Position = json.RawMessage
 
 // Reader follows a log.
 type Reader interface {
-	// Next waits for more of the log. It returns early, and with what there is, rather
-	// than wait for a full chunk. An error that is not the context's says that the log
-	// cannot be read now; the reader stays where it was, and may be asked again, at
-	// once or later: what there is to wait for, it waits for itself.
+	// Next waits for more of the log. It returns what is available and does not wait for a
+	// full chunk. An error other than the context's means that the log cannot be read now.
+	// The reader then keeps its position, and the caller may call Next again at once: the
+	// reader itself waits where waiting is needed.
 	Next(ctx context.Context) (Chunk, error)
 	Close() error
 }
 
-// ErrNotExist says that there is no such log now. A reader says so once, and then waits
-// for it to come (back).
-var ErrNotExist = errors.New("there is no such log")
+// ErrNotExist says that the log does not exist now. A reader returns it once and then
+// waits until the log appears.
+var ErrNotExist = errors.New("log does not exist")
 
-// Translator finds the stamp and the message in a line, which has no newline. It is
-// not ok if the line is none of this format. The message is a part of the line.
+// Translator finds the timestamp and the message in a line without its newline. It returns
+// ok false if the line does not have its format. The message is a slice of the line.
 type Translator interface {
 	Translate(line []byte) (at time.Time, message []byte, ok bool)
 }
