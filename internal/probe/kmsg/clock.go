@@ -2,24 +2,25 @@ package kmsg
 
 import "time"
 
-// slack is how far a stamp may be off before the clock is set by it. The time of the
-// boot is in whole seconds, and a record is read some time after it was written.
-const slack = 2 * time.Second
+// tolerance is the deviation of a timestamp that does not adjust the clock. The boot time
+// has whole seconds, and a record is read some time after it was written.
+const tolerance = 2 * time.Second
 
-// clock makes times of the stamps of the kernel, which count from the boot by a clock
-// of their own: it stands still while the machine sleeps, nobody keeps it exact, and it
-// does not know when somebody sets the machine's. So the time of the boot is only where
-// the clock begins; a record that has just been written shows what it is by now.
+// clock converts kernel timestamps to times. Kernel timestamps count from the boot on a
+// separate clock. It stops while the machine is suspended, drifts, and does not follow
+// changes of the system time. So the boot time is only its first reference; each record
+// that was just written corrects it.
 //
-// Records from before the machine slept are thereby told too late, and those from after
-// it that were written before the agent came too early, by as long as it slept.
+// After a suspend of the machine some times are wrong by its duration. Records from before
+// the suspend get a time that is too late. Records that were written after it and before
+// the agent started get a time that is too early.
 type clock struct {
-	Booted time.Time `json:"booted"` // as the kernel told it
-	Zero   time.Time `json:"zero"`   // when the stamps began to count
+	Booted time.Time `json:"booted"` // boot time according to the kernel
+	Zero   time.Time `json:"zero"`   // the time of timestamp 0
 }
 
-// resume returns the clock of an earlier reader, whose times stay what they were, unless
-// the machine's clock has been set since.
+// resume returns the clock of an earlier reader, so that its times do not change. If the
+// system time was set since, it returns c.
 func (c clock) resume(earlier clock) clock {
 	if earlier.Booted.Equal(c.Booted) {
 		return earlier
@@ -29,12 +30,12 @@ func (c clock) resume(earlier clock) clock {
 
 func (c clock) at(stamp time.Duration) time.Time { return c.Zero.Add(stamp) }
 
-// settle sets the clock by a record that was written after the log was opened, and just
-// now if it is fresh, where its stamp says otherwise.
-func (c *clock) settle(stamp time.Duration, opened, now time.Time, fresh bool) {
+// adjust corrects the clock with the timestamp of a record that was written after the log
+// was opened. If fresh is true, the record was written just now.
+func (c *clock) adjust(stamp time.Duration, opened, now time.Time, fresh bool) {
 	at := c.at(stamp)
 	switch {
-	case at.After(now.Add(slack)), fresh && at.Before(now.Add(-slack)):
+	case at.After(now.Add(tolerance)), fresh && at.Before(now.Add(-tolerance)):
 		c.Zero = now.Add(-stamp)
 	case at.Before(opened):
 		c.Zero = opened.Add(-stamp)

@@ -7,7 +7,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 )
 
-// last is the time of the newest record, which must be there.
+// last returns the time of the newest record. It fails the test if there is none.
 func last(t *testing.T, r *Reader) time.Time {
 	t.Helper()
 	chunk := next(t, r)
@@ -17,7 +17,7 @@ func last(t *testing.T, r *Reader) time.Time {
 	return chunk.Records[len(chunk.Records)-1].Time
 }
 
-// caughtUp returns a reader that has seen the end of a log.
+// caughtUp returns a reader that has reached the end of a log.
 func caughtUp(t *testing.T, ring *ring) *Reader {
 	t.Helper()
 	r := ring.open(Config{})
@@ -25,22 +25,22 @@ func caughtUp(t *testing.T, ring *ring) *Reader {
 	return r
 }
 
-func TestARecordsTimeIsTheBootsAndItsStamp(t *testing.T) {
+func TestTimeIsBootTimePlusTimestamp(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.addAt(90*time.Second, "old")
 	if got, want := last(t, ring.open(Config{})), booted.Time.Add(90*time.Second); !got.Equal(want) {
-		t.Errorf("it is of %s, want %s", got, want)
+		t.Errorf("its time is %s, want %s", got, want)
 	}
 }
 
-// The kernel's clock stood still for as long as the machine slept; or was never kept
-// exact; or the machine's clock was set after the boot.
-func TestARecordThatIsWaitedForIsOfNow(t *testing.T) {
+// The kernel's clock stopped during a suspend, or drifted, or the system time was set
+// after the boot.
+func TestAwaitedRecordGetsTheCurrentTime(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{
 		"the machine has slept":     3 * time.Hour,
 		"the clock was set back":    -20 * time.Minute,
-		"the stamps are off":        slack + time.Second,
-		"the stamps are off a bit":  slack / 2,
+		"the stamps are off":        tolerance + time.Second,
+		"the stamps are off a bit":  tolerance / 2,
 		"the clock was in the past": 55 * 365 * 24 * time.Hour,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,40 +51,42 @@ func TestARecordThatIsWaitedForIsOfNow(t *testing.T) {
 				ring.now = ring.now.Add(time.Minute + ahead)
 				ring.addAt(stamp, "now")
 			}
-			if off := last(t, r).Sub(ring.now).Abs(); off > slack {
+			if off := last(t, r).Sub(ring.now).Abs(); off > tolerance {
 				t.Errorf("its time is off by %s", off)
 			}
 		})
 	}
 }
 
-// Who was busy finds records that were written some time ago.
-func TestARecordThatWasNotWaitedForIsOfItsStamp(t *testing.T) {
+// A reader that was busy finds records that were written some time ago.
+func TestPendingRecordGetsTheTimeOfItsTimestamp(t *testing.T) {
 	ring := newRing(t, 10)
 	r := caughtUp(t, ring)
-	mustWait(t, r) // it was called back since
+	mustWait(t, r) // Next has returned once since
 	written := ring.now
-	ring.add("while nobody looks")
+	ring.add("while no reader waits")
 	ring.now = ring.now.Add(time.Hour)
 	if at := last(t, r); !at.Equal(written) {
-		t.Errorf("it is of %s, and was written at %s", at, written)
+		t.Errorf("its time is %s, but it was written at %s", at, written)
 	}
 }
 
-// What comes after the reader is never older than it, or a monitor that begins now
-// would take it for something from before: the boot's time is in whole seconds.
-func TestWhatIsWrittenAfterTheOpeningIsNotFromBefore(t *testing.T) {
+// A record that is written after the log was opened never gets a time before that,
+// although the boot time has whole seconds. Otherwise a monitor that starts now would
+// ignore it as old.
+func TestNewRecordIsNotOlderThanTheOpen(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.now = ring.now.Add(700 * time.Millisecond)
 	r := ring.open(Config{Since: ring.now})
 	ring.addAt(ring.stamp()-700*time.Millisecond, "at once")
 	if at := last(t, r); at.Before(ring.now) {
-		t.Errorf("it is of %s, and the log was opened at %s", at, ring.now)
+		t.Errorf("its time is %s, but the log was opened at %s", at, ring.now)
 	}
 }
 
-// A restart finds the same times, so that what is found twice is known for the same.
-func TestTimesStayWhatTheyWereAfterARestart(t *testing.T) {
+// A restarted reader computes the same times, so that a finding that is repeated has the
+// same identity.
+func TestTimesAreTheSameAfterARestart(t *testing.T) {
 	ring := newRing(t, 10)
 	r := caughtUp(t, ring)
 	slept := ring.stamp()
@@ -97,12 +99,12 @@ func TestTimesStayWhatTheyWereAfterARestart(t *testing.T) {
 	before := last(t, r)
 	ring.now = ring.now.Add(time.Minute)
 	if after := last(t, ring.open(Config{From: from})); !after.Equal(before) {
-		t.Errorf("it was of %s, and is of %s", before, after)
+		t.Errorf("its time was %s and is now %s", before, after)
 	}
 
-	// Unless somebody has set the clock, by which everything moves.
+	// If the system time was set, all times move.
 	set := boot.Boot{ID: booted.ID, Time: booted.Time.Add(time.Hour)}
 	if after, want := last(t, ring.open(Config{From: from, Boot: set})), set.Time.Add(slept+time.Second); !after.Equal(want) {
-		t.Errorf("after the clock was set it is of %s, want %s", after, want)
+		t.Errorf("after the clock was set its time is %s, want %s", after, want)
 	}
 }

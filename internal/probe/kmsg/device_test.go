@@ -17,36 +17,36 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// These tests are on the kernel's own log, into which others write at the same time: a
-// test looks at lines that carry its mark only.
+// These tests use the real kernel log. Other processes write to it at the same time, so a
+// test only looks at lines that contain its mark.
 
-// device is the real one, for a test that writes into it.
-type device struct{ mark string }
+// testDevice is the real device, for a test that writes to it.
+type testDevice struct{ mark string }
 
-func newDevice() device { return device{"autohealer-test-" + rand.Text()} }
+func newTestDevice() testDevice { return testDevice{"autohealer-test-" + rand.Text()} }
 
-// say writes a line. It must end by a newline: the kernel holds a record back for as
-// long as it may be continued. And it must be the first of few: the kernel takes ten
-// lines from whoever has opened the log, and no more for some seconds.
-func (d device) say(t *testing.T, prefix, words string) {
+// write writes a line. It must end with a newline, because the kernel holds back a record
+// that may be continued. A test writes few lines per open: the kernel accepts ten lines
+// per open file and then none for some seconds.
+func (d testDevice) write(t *testing.T, prefix, words string) {
 	t.Helper()
 	file, err := os.OpenFile(Path, os.O_WRONLY, 0)
 	if err != nil {
-		t.Fatalf("this test writes into the kernel's log, for which it must be root on a Linux machine: %v", err)
+		t.Fatalf("opening the kernel log for writing: %v: run this test as root on Linux", err)
 	}
 	defer file.Close()
 	if _, err := fmt.Fprintf(file, "%s%s %s\n", prefix, d.mark, words); err != nil {
-		t.Fatalf("writing into the kernel's log: %v", err)
+		t.Fatalf("writing to the kernel log: %v", err)
 	}
 }
 
-// provoke has the kernel itself say something of the mark: it names an option of a
-// mount that it does not know.
-func (d device) provoke(t *testing.T) {
+// provoke makes the kernel itself write a line with the mark: it names an unknown mount
+// option.
+func (d testDevice) provoke(t *testing.T) {
 	t.Helper()
 	err := unix.Mount("none", t.TempDir(), "tmpfs", 0, d.mark+"=1")
 	if !errors.Is(err, unix.EINVAL) {
-		t.Fatalf("mounting with an unknown option, for which this test must be root: %v", err)
+		t.Fatalf("mounting with an unknown option: %v: run this test as root", err)
 	}
 }
 
@@ -65,7 +65,7 @@ type line struct {
 	text string
 }
 
-// lines takes a chunk apart.
+// lines splits a chunk into its records.
 func lines(t *testing.T, c logs.Chunk) []line {
 	t.Helper()
 	var all []line
@@ -73,19 +73,19 @@ func lines(t *testing.T, c logs.Chunk) []line {
 	for _, record := range c.Records {
 		text := string(c.Text[begin:record.End])
 		if !strings.HasSuffix(text, "\n") {
-			t.Fatalf("the record %q does not end by a newline", text)
+			t.Fatalf("the record %q does not end with a newline", text)
 		}
 		all = append(all, line{record, strings.TrimSuffix(text, "\n")})
 		begin = record.End
 	}
 	if begin != len(c.Text) {
-		t.Fatalf("%q is of no record", c.Text[begin:])
+		t.Fatalf("%q belongs to no record", c.Text[begin:])
 	}
 	return all
 }
 
-// until reads until a line of the mark ends with the words, and returns all those of
-// the mark, where the reader is then, and how many were lost.
+// until reads until a line with the mark ends with the given text. It returns all lines
+// with the mark, the position after them, and the number of lost records.
 func until(t *testing.T, r *Reader, mark, last string) (found []line, at logs.Position, lost uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -120,15 +120,15 @@ func read(t *testing.T, cfg Config) *Reader {
 	return r
 }
 
-func TestTheRealLogIsReadInOrderWithPriorityAndFacility(t *testing.T) {
+func TestRealLogIsReadInOrderWithPriorityAndFacility(t *testing.T) {
 	began := time.Now()
-	device := newDevice()
+	device := newTestDevice()
 	r := read(t, Config{Since: began})
-	device.say(t, "<3>", "an error")
-	device.say(t, "<30>", "of a daemon")
-	device.say(t, "<0>", "of no facility")
-	device.say(t, "<6>", "a tab\tand a back\\slash  ")
-	device.say(t, "", "the end")
+	device.write(t, "<3>", "an error")
+	device.write(t, "<30>", "of a daemon")
+	device.write(t, "<0>", "of no facility")
+	device.write(t, "<6>", "a tab\tand a back\\slash  ")
+	device.write(t, "", "the end")
 	found, _, _ := until(t, r, device.mark, "the end")
 	type said struct {
 		text     string
@@ -139,7 +139,7 @@ func TestTheRealLogIsReadInOrderWithPriorityAndFacility(t *testing.T) {
 	want := []said{
 		{"an error", 3, user},
 		{"of a daemon", 6, daemon},
-		// Nobody can pretend to be the kernel.
+		// The kernel does not let user space write with the kernel's facility.
 		{"of no facility", 0, user},
 		{`a tab\x09and a back\x5cslash`, 6, user},
 		{"the end", 4, user},
@@ -155,16 +155,16 @@ func TestTheRealLogIsReadInOrderWithPriorityAndFacility(t *testing.T) {
 			t.Errorf("record %d comes after %d", line.Number, found[i-1].Number)
 		}
 		if strings.Contains(line.Time.String(), "m=") {
-			t.Errorf("the time %s is more than what the clock shows", line.Time)
+			t.Errorf("the time %s is in the future", line.Time)
 		}
-		if line.Time.Before(began) || line.Time.After(time.Now().Add(slack)) {
-			t.Errorf("a line that was written after %s is of %s", began, line.Time)
+		if line.Time.Before(began) || line.Time.After(time.Now().Add(tolerance)) {
+			t.Errorf("a line that was written after %s has the time %s", began, line.Time)
 		}
 	}
 }
 
-func TestWhatTheKernelItselfSaysIsOfItsFacility(t *testing.T) {
-	device := newDevice()
+func TestKernelRecordsHaveTheKernelFacility(t *testing.T) {
+	device := newTestDevice()
 	r := read(t, Config{Since: time.Now()})
 	device.provoke(t)
 	for ctx := t.Context(); ; {
@@ -175,7 +175,7 @@ func TestWhatTheKernelItselfSaysIsOfItsFacility(t *testing.T) {
 		for _, line := range lines(t, chunk) {
 			if strings.Contains(line.text, device.mark) {
 				if line.Facility != logs.Kernel || line.Priority != 3 || !strings.HasPrefix(line.text, "tmpfs: ") {
-					t.Errorf("the kernel said %+v", line)
+					t.Errorf("the kernel wrote %+v", line)
 				}
 				return
 			}
@@ -183,40 +183,40 @@ func TestWhatTheKernelItselfSaysIsOfItsFacility(t *testing.T) {
 	}
 }
 
-func TestARestartOnTheRealLogNeitherReplaysNorForgets(t *testing.T) {
-	device := newDevice()
+func TestRestartOnTheRealLogRepeatsAndLosesNothing(t *testing.T) {
+	device := newTestDevice()
 	first := read(t, Config{Since: time.Now()})
-	device.say(t, "", "before")
+	device.write(t, "", "before")
 	before, at, _ := until(t, first, device.mark, "before")
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	device.say(t, "", "meanwhile")
-	// Since plays no part where there is a position.
+	device.write(t, "", "meanwhile")
+	// The reader ignores Since if it has a position.
 	second := read(t, Config{From: at, Since: time.Now().Add(time.Hour)})
-	if err := second.PassedOver(); err != nil {
+	if err := second.ResumeError(); err != nil {
 		t.Fatal(err)
 	}
-	device.say(t, "", "after")
+	device.write(t, "", "after")
 	found, _, lost := until(t, second, device.mark, "after")
 	if len(before) != 1 || len(found) != 2 || found[0].text != "meanwhile" || lost != 0 {
 		t.Errorf("before the restart %v was read, after it %v, and %d were lost", before, found, lost)
 	}
-	// A second restart from the same place gives the same once more, times and all.
+	// A second restart from the same position returns the same records with the same times.
 	third := read(t, Config{From: at})
 	again, _, _ := until(t, third, device.mark, "after")
 	if len(again) != 2 || again[0].Number != found[0].Number {
 		t.Fatalf("the third reader read %v, the second %v", again, found)
 	}
 	if !again[0].Time.Equal(found[0].Time) {
-		t.Errorf("the same record is of %s, and then of %s", found[0].Time, again[0].Time)
+		t.Errorf("the same record has the time %s, and then %s", found[0].Time, again[0].Time)
 	}
 }
 
-func TestAnotherBootsPositionIsPassedOver(t *testing.T) {
-	device := newDevice()
+func TestPositionOfAnotherBootIsIgnored(t *testing.T) {
+	device := newTestDevice()
 	first := read(t, Config{Since: time.Now()})
-	device.say(t, "", "old")
+	device.write(t, "", "old")
 	_, at, _ := until(t, first, device.mark, "old")
 	other := thisBoot(t)
 	other.ID = "another"
@@ -225,53 +225,52 @@ func TestAnotherBootsPositionIsPassedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if r.PassedOver() == nil {
+	if r.ResumeError() == nil {
 		t.Error("nothing is said of it")
 	}
-	device.say(t, "", "new")
-	// In a ring that is full, what is new takes the place of what the reader begins with:
-	// how many are lost says nothing here.
+	device.write(t, "", "new")
+	// In a full ring, new records overwrite those that the reader starts with, so the number
+	// of lost records is arbitrary here.
 	if found, _, _ := until(t, r, device.mark, "new"); len(found) != 2 {
 		t.Errorf("read %v", found)
 	}
 }
 
-// The ring is filled until it has turned, while the reader is away and while it is
-// there but does not read.
-func TestAnOverrunOfTheRealRingIsCountedAndReadingGoesOn(t *testing.T) {
-	device := newDevice()
+// The test fills the ring until it wraps, once while no reader runs and once while a
+// reader does not read.
+func TestOverrunOfTheRealLogIsCounted(t *testing.T) {
+	device := newTestDevice()
 	there := read(t, Config{Since: time.Now()})
-	device.say(t, "", "before")
+	device.write(t, "", "before")
 	_, at, _ := until(t, there, device.mark, "before")
 
-	// A ring has 4 MiB at most on any machine that people run this test on; a record
-	// takes more than its text.
+	// The ring has at most 4 MiB on common machines. A record takes more than its text.
 	filler := strings.Repeat("x", 900)
 	written := uint64(0)
 	for ; written < 6<<20/900; written++ {
-		device.say(t, "<7>", filler)
-		if written%512 == 0 && turned(t, at) {
+		device.write(t, "<7>", filler)
+		if written%512 == 0 && wrapped(t, at) {
 			break
 		}
 	}
-	device.say(t, "", "after")
+	device.write(t, "", "after")
 
 	away := read(t, Config{From: at})
 	for name, r := range map[string]*Reader{"a reader that was there": there, "one that was away": away} {
 		found, _, lost := until(t, r, device.mark, "after")
 		t.Logf("%s: %d lines written, %d read, %d lost", name, written, len(found), lost)
 		if lost == 0 {
-			t.Errorf("%s has lost nothing", name)
+			t.Errorf("%s: no lost records", name)
 		}
-		// Others may write too, so that more may be lost.
+		// Other processes may write as well, so more records may be lost.
 		if got := uint64(len(found)-1) + lost; got < written {
-			t.Errorf("%s accounts for %d of %d lines", name, got, written)
+			t.Errorf("%s: %d of %d lines were read or counted as lost", name, got, written)
 		}
 	}
 }
 
-// turned says whether the record after a position is gone.
-func turned(t *testing.T, at logs.Position) bool {
+// wrapped says whether the record after a position was overwritten.
+func wrapped(t *testing.T, at logs.Position) bool {
 	t.Helper()
 	r := read(t, Config{From: at})
 	defer r.Close()
@@ -282,7 +281,7 @@ func turned(t *testing.T, at logs.Position) bool {
 	return chunk.Lost > 0
 }
 
-func TestWhoWaitsForTheRealLogCanBeCalledBack(t *testing.T) {
+func TestNextOnTheRealLogCanBeInterrupted(t *testing.T) {
 	for name, callBack := range map[string]func(*Reader, context.CancelFunc) error{
 		"by the context": func(r *Reader, cancel context.CancelFunc) error { cancel(); return context.Canceled },
 		"by Close":       func(r *Reader, cancel context.CancelFunc) error { r.Close(); return os.ErrClosed },
@@ -314,7 +313,7 @@ func TestWhoWaitsForTheRealLogCanBeCalledBack(t *testing.T) {
 	}
 }
 
-// awaitPoll waits until a goroutine waits for a file in Next.
+// awaitPoll waits until a goroutine waits for the file in Next.
 func awaitPoll(t *testing.T) {
 	t.Helper()
 	stacks := make([]byte, 1<<20)
@@ -325,7 +324,7 @@ func awaitPoll(t *testing.T) {
 				return
 			}
 		}
-		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody tells that a goroutine has begun to wait
+		time.Sleep(time.Millisecond) //nolint:forbidigo // a goroutine that begins to wait sends no signal
 	}
-	t.Fatal("nobody waits for the log")
+	t.Fatal("no goroutine waits for the log")
 }

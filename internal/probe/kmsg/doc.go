@@ -1,17 +1,16 @@
-// Package kmsg reads the log of the kernel where it is made, record by record, with the
-// number, the priority and the facility that the kernel gives each.
+// Package kmsg reads the kernel log from /dev/kmsg, with the sequence number, priority and
+// facility of each record.
 //
-// It promises that a record is handed on once, in order, also across restarts of the
-// agent within a boot; and that what the ring has overwritten before it could be read
-// is counted, and does not end the reading.
+// It returns each record once and in order, also across restarts of the agent within a
+// boot. It counts records that the ring buffer has overwritten before they could be read,
+// and continues after them.
 //
-// The text of a record is its message, without the blanks around it and without the
-// lines of its dictionary (" SUBSYSTEM=block"), which are about it and not of it. The
-// kernel writes what cannot be printed as \xNN, a newline too, and so it stays: rules
-// were written for that, and nobody can make one record look like two. Fragments of a
-// line that the kernel could not join (flags "c" and "+") stay records of their own:
-// the hints are not reliable, as the kernel says itself, and whoever waits for the rest
-// of a line waits for ever when there is none.
+// The text of a record is its message, without surrounding blanks and without the
+// dictionary lines that describe it (" SUBSYSTEM=block"). The kernel writes unprintable
+// bytes and newlines as \xNN. The package keeps this form: rules are written for it, and
+// no message can look like two records. Line fragments that the kernel could not join
+// (flags "c" and "+") stay separate records. These flags are unreliable according to the
+// kernel's own documentation, and a missing fragment would never arrive.
 //
-// The package refuses to write: it never marks, clears or adds to the log.
+// The package does not write to the log, clear it or change it.
 package kmsg

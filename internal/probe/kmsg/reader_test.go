@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// next is the next chunk, which must not be waited for.
+// next returns the next chunk. It fails the test if Next would wait.
 func next(t *testing.T, r *Reader) logs.Chunk {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -38,7 +38,7 @@ func texts(t *testing.T, c logs.Chunk) []string {
 	return all
 }
 
-// mustWait fails if there is something to read.
+// mustWait fails the test if there is something to read.
 func mustWait(t *testing.T, r *Reader) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -49,7 +49,7 @@ func mustWait(t *testing.T, r *Reader) {
 	}
 }
 
-func TestWhatIsOlderThanSinceIsSkipped(t *testing.T) {
+func TestRecordsBeforeSinceAreSkipped(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.add("old")
 	ring.now = ring.now.Add(time.Minute)
@@ -67,8 +67,8 @@ func TestWhatIsOlderThanSinceIsSkipped(t *testing.T) {
 	mustWait(t, r)
 }
 
-// Where nothing has happened yet, a restart must still go on from here.
-func TestTheEndOfAQuietLogIsAPosition(t *testing.T) {
+// If nothing has happened yet, a restarted reader still continues at this position.
+func TestFirstChunkOfAnIdleLogHasAPosition(t *testing.T) {
 	for name, before := range map[string]int{"a log that was never written": 0, "one whose lines are old": 3} {
 		t.Run(name, func(t *testing.T) {
 			ring := newRing(t, 10)
@@ -79,7 +79,7 @@ func TestTheEndOfAQuietLogIsAPosition(t *testing.T) {
 			r := ring.open(Config{Since: ring.now})
 			chunk := next(t, r)
 			if len(chunk.Text) != 0 || chunk.Records == nil || len(chunk.Records) != 0 || len(chunk.Next) == 0 {
-				t.Fatalf("told %+v", chunk)
+				t.Fatalf("got %+v", chunk)
 			}
 			mustWait(t, r)
 			ring.add("meanwhile")
@@ -92,7 +92,7 @@ func TestTheEndOfAQuietLogIsAPosition(t *testing.T) {
 	}
 }
 
-func TestWhatWasOverwrittenIsCounted(t *testing.T) {
+func TestOverwrittenRecordsAreCounted(t *testing.T) {
 	ring := newRing(t, 4)
 	ring.add("zero")
 	r := ring.open(Config{})
@@ -109,14 +109,14 @@ func TestWhatWasOverwrittenIsCounted(t *testing.T) {
 	if chunk := next(t, r); chunk.Lost != 1 {
 		t.Errorf("lost %d", chunk.Lost)
 	}
-	ring.add(strings.Repeat("x", longest))
+	ring.add(strings.Repeat("x", maxRecord))
 	ring.add("after one that is too long")
 	if chunk := next(t, r); chunk.Lost != 1 || len(chunk.Records) != 1 {
 		t.Errorf("read %d records, lost %d", len(chunk.Records), chunk.Lost)
 	}
 }
 
-func TestWhatWasOverwrittenBeforeTheFirstStartIsNotLost(t *testing.T) {
+func TestRecordsOverwrittenBeforeTheFirstStartAreNotLost(t *testing.T) {
 	ring := newRing(t, 2)
 	for range 5 {
 		ring.add("x")
@@ -126,7 +126,7 @@ func TestWhatWasOverwrittenBeforeTheFirstStartIsNotLost(t *testing.T) {
 	}
 }
 
-func TestAPositionThatCannotBeMeantIsPassedOver(t *testing.T) {
+func TestInvalidPositionIsIgnored(t *testing.T) {
 	for name, from := range map[string]string{
 		"of another boot": `{"boot":"other","next":3,"booted":"2026-02-03T04:05:06Z","zero":"2026-02-03T04:05:06Z"}`,
 		"not JSON":        `{"boot":`,
@@ -140,7 +140,7 @@ func TestAPositionThatCannotBeMeantIsPassedOver(t *testing.T) {
 				ring.now = ring.now.Add(time.Minute)
 			}
 			r := ring.open(Config{From: logs.Position(from), Since: ring.now.Add(-2 * time.Minute)})
-			if r.PassedOver() == nil {
+			if r.ResumeError() == nil {
 				t.Error("nothing is said of it")
 			}
 			chunk := next(t, r)
@@ -151,9 +151,8 @@ func TestAPositionThatCannotBeMeantIsPassedOver(t *testing.T) {
 	}
 }
 
-// A position that is ahead of the log, however that came about, must not make the
-// reader deaf.
-func TestAPositionAheadOfTheLogSkipsNothingNew(t *testing.T) {
+// A position ahead of the log must not make the reader skip new records.
+func TestPositionAheadOfTheLogSkipsNoNewRecord(t *testing.T) {
 	ring := newRing(t, 10)
 	ring.add("old")
 	r := ring.open(Config{From: logs.Position(`{"boot":"this","next":1000}`)})
@@ -167,30 +166,30 @@ func TestAPositionAheadOfTheLogSkipsNothingNew(t *testing.T) {
 	}
 }
 
-func TestAChunkIsBounded(t *testing.T) {
+func TestChunkSizeIsLimited(t *testing.T) {
 	ring := newRing(t, 1000)
 	for range 700 {
 		ring.add("x")
 	}
 	r := ring.open(Config{})
-	for _, want := range []int{mostRecords, mostRecords, 700 - 2*mostRecords} {
+	for _, want := range []int{maxRecords, maxRecords, 700 - 2*maxRecords} {
 		chunk := next(t, r)
 		if got := len(chunk.Records); got != want {
 			t.Errorf("a chunk has %d records, want %d", got, want)
 		}
-		if chunk.More != (want == mostRecords) {
-			t.Errorf("after a chunk of %d records it is said that more is there: %v", want, chunk.More)
+		if chunk.More != (want == maxRecords) {
+			t.Errorf("after a chunk of %d records More is %v", want, chunk.More)
 		}
 	}
 	for range 100 {
 		ring.add(strings.Repeat("x", 8000))
 	}
-	if got := len(next(t, r).Text); got < mostText || got > mostText+longest {
+	if got := len(next(t, r).Text); got < maxText || got > maxText+maxRecord {
 		t.Errorf("a chunk has %d bytes", got)
 	}
 }
 
-func TestALogThatCannotBeReadIsAnErrorAndNotTheEnd(t *testing.T) {
+func TestReadingContinuesAfterAnError(t *testing.T) {
 	for _, wrong := range []error{unix.EIO, unix.EINVAL, unix.EPIPE} {
 		t.Run(wrong.Error(), func(t *testing.T) {
 			ring := newRing(t, 10)
@@ -200,7 +199,7 @@ func TestALogThatCannotBeReadIsAnErrorAndNotTheEnd(t *testing.T) {
 			ring.add("second")
 			ring.fail, ring.grace = wrong, 1
 			if got := texts(t, next(t, r)); !slices.Equal(got, []string{"first"}) {
-				t.Fatalf("read %q before it goes wrong", got)
+				t.Fatalf("read %q before the error", got)
 			}
 			for range 2 {
 				if _, err := r.Next(t.Context()); !errors.Is(err, wrong) || !strings.HasPrefix(err.Error(), "reading ") {
@@ -215,10 +214,10 @@ func TestALogThatCannotBeReadIsAnErrorAndNotTheEnd(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoLogOfTheKernelIsRefused(t *testing.T) {
+func TestOpenRejectsOtherFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "messages")
 	if _, err := Open(Config{Path: path}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("6,1,1,-;x\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -229,7 +228,7 @@ func TestWhatIsNoLogOfTheKernelIsRefused(t *testing.T) {
 	}
 }
 
-func TestAReaderThatWasCalledBackReadsOn(t *testing.T) {
+func TestReadingContinuesAfterACancel(t *testing.T) {
 	ring := newRing(t, 10)
 	r := ring.open(Config{})
 	next(t, r)
@@ -240,8 +239,8 @@ func TestAReaderThatWasCalledBackReadsOn(t *testing.T) {
 	}
 }
 
-// Whatever is written, overwritten and restarted when: each record is read once, or
-// counted once as lost.
+// For any sequence of writes, overwrites and restarts, each record is read once or counted
+// once as lost.
 func TestEachRecordIsReadOnceOrCountedOnce(t *testing.T) {
 	read, lost, restarts := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -259,9 +258,9 @@ func TestEachRecordIsReadOnceOrCountedOnce(t *testing.T) {
 			lost += int(chunk.Lost)
 			accounted += uint64(len(chunk.Records)) + chunk.Lost
 			at = chunk.Next
-			// All that is there has been read, as a ring is smaller than a chunk.
+			// All available records were read, because the ring is smaller than a chunk.
 			if accounted != written {
-				rt.Fatalf("%d records were written, and %d accounted for", written, accounted)
+				rt.Fatalf("%d records were written, and %d read or counted as lost", written, accounted)
 			}
 		}
 		hear(next(t, r))
@@ -294,16 +293,16 @@ func TestEachRecordIsReadOnceOrCountedOnce(t *testing.T) {
 	}
 }
 
-func TestNoRecordCostsAnAllocation(t *testing.T) {
+func TestReadingAllocatesNothing(t *testing.T) {
 	perChunk := func(records int) float64 {
-		ring := newRing(t, 2*mostRecords)
+		ring := newRing(t, 2*maxRecords)
 		r := ring.open(Config{})
 		next(t, r)
 		line := "usb 1-1: new high-speed USB device number 2 using xhci_hcd\n SUBSYSTEM=usb\n DEVICE=c189:1"
-		for range mostRecords {
+		for range maxRecords {
 			ring.add(line)
 		}
-		next(t, r) // the buffers have grown
+		next(t, r) // lets the buffers grow
 		source := r.source.(*cursor)
 		return testing.AllocsPerRun(100, func() {
 			source.next -= uint64(records)
@@ -313,9 +312,9 @@ func TestNoRecordCostsAnAllocation(t *testing.T) {
 			}
 		})
 	}
-	one, all := perChunk(1), perChunk(mostRecords)
-	t.Logf("a chunk of 1 record costs %.0f allocations, one of %d records %.0f", one, mostRecords, all)
-	// The position is told by encoding/json, whose pools may be empty or not.
+	one, all := perChunk(1), perChunk(maxRecords)
+	t.Logf("a chunk of 1 record costs %.0f allocations, one of %d records %.0f", one, maxRecords, all)
+	// encoding/json encodes the position. Its pools may or may not be empty.
 	if all > one+10 {
 		t.Error("what a chunk costs depends on its records")
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// record is one of the kernel's log.
+// record is a record of the kernel log.
 type record struct {
 	priority int8
 	facility int16
 	number   uint64
-	stamp    time.Duration // by the clock of the log, which stands still while the machine sleeps
-	message  []byte        // a part of the text that was parsed
+	stamp    time.Duration // since the boot, without the time that the machine was suspended
+	message  []byte        // a slice of the parsed text
 }
 
-// parse takes a record apart: "priority,number,microseconds,flags;message", then the
-// lines of the dictionary. Between the flags and the semicolon, kernels may say more.
+// parse parses a record: "priority,number,microseconds,flags;message", then the dictionary
+// lines. Kernels may add fields between the flags and the semicolon.
 func parse(text []byte) (record, bool) {
 	head, message, ok := bytes.Cut(text, []byte{';'})
 	if !ok {
@@ -44,16 +44,16 @@ func parse(text []byte) (record, bool) {
 	}, true
 }
 
-// number reads a decimal number of at most most, which a comma ends, and returns what
-// follows.
-func number(text []byte, most uint64) (value uint64, rest []byte, ok bool) {
+// number parses a decimal number up to limit that ends at a comma. It returns the rest of
+// the text.
+func number(text []byte, limit uint64) (value uint64, rest []byte, ok bool) {
 	digits, rest, ok := bytes.Cut(text, []byte{','})
 	if !ok || len(digits) == 0 {
 		return 0, nil, false
 	}
 	for _, c := range digits {
 		digit := uint64(c - '0')
-		if digit > 9 || value > (most-digit)/10 {
+		if digit > 9 || value > (limit-digit)/10 {
 			return 0, nil, false
 		}
 		value = value*10 + digit

@@ -10,7 +10,7 @@ import (
 func TestParse(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string
-		want string // empty if it is no record
+		want string // empty if the text is not a record
 	}{
 		"a line of the kernel":       {"6,339,5140900,-;NET: Registered protocol family 10\n", `6 0 339 5.1409s "NET: Registered protocol family 10"`},
 		"of a user":                  {"30,340,5690716,-;udevd[80]: starting version 181\n", `6 3 340 5.690716s "udevd[80]: starting version 181"`},
@@ -62,12 +62,12 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if got.priority < 0 || got.priority > 7 || got.facility < 0 || got.stamp < 0 {
-			t.Fatalf("%q has the figures %+v", text, got)
+			t.Fatalf("%q has the values %+v", text, got)
 		}
 		if bytes.ContainsRune(got.message, '\n') || !bytes.Contains(text, got.message) {
 			t.Fatalf("%q has the message %q", text, got.message)
 		}
-		// What was understood can be written and is understood the same.
+		// A parsed record can be written, and parsing it again gives the same record.
 		again := fmt.Appendf(nil, "%d,%d,%d,-;%s\n KEY=value\n", int(got.facility)<<3|int(got.priority), got.number, got.stamp/time.Microsecond, got.message)
 		second, ok := parse(again)
 		if !ok || second.priority != got.priority || second.facility != got.facility || second.number != got.number ||

@@ -11,8 +11,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/boot"
 )
 
-// ring is a kernel's log as its documentation has it: a few records, of which the
-// oldest make place for the newest, and readers that each have a cursor.
+// ring is a kernel log as documented: a few records, of which new ones overwrite the
+// oldest, and readers that each have a cursor.
 type ring struct {
 	t     *testing.T
 	size  int
@@ -20,14 +20,14 @@ type ring struct {
 	raw   []string
 	now   time.Time
 
-	// meanwhile is done once when a reader has found nothing more; it then wakes up.
+	// meanwhile runs once when a reader finds nothing more. Then the reader wakes up.
 	meanwhile func()
 
-	fail  error // of every read
-	grace int   // reads until then
+	fail  error // returned by every read
+	grace int   // number of reads before fail applies
 }
 
-// booted is when the ring's machine was started.
+// booted is the boot of the ring's machine.
 var booted = boot.Boot{ID: "this", Time: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)}
 
 func newRing(t *testing.T, size int) *ring {
@@ -35,10 +35,10 @@ func newRing(t *testing.T, size int) *ring {
 	return &ring{t: t, size: size, now: booted.Time.Add(time.Hour)}
 }
 
-// stamp is what the kernel's clock shows.
+// stamp returns the kernel's current timestamp.
 func (k *ring) stamp() time.Duration { return k.now.Sub(booted.Time) }
 
-// add writes a record of the kernel now.
+// add writes a kernel record with the current timestamp.
 func (k *ring) add(message string) { k.addAt(k.stamp(), message) }
 
 func (k *ring) addAt(stamp time.Duration, message string) {
@@ -47,7 +47,7 @@ func (k *ring) addAt(stamp time.Duration, message string) {
 	k.drop(len(k.raw) - k.size)
 }
 
-// skip leaves a number out.
+// skip leaves out a number.
 func (k *ring) skip() {
 	k.raw = append(k.raw, "")
 	k.drop(len(k.raw) - k.size)
@@ -60,7 +60,7 @@ func (k *ring) drop(n int) {
 	}
 }
 
-// cursor is a reader's place in a ring.
+// cursor is the position of a reader in a ring.
 type cursor struct {
 	*ring
 	next uint64
@@ -104,7 +104,7 @@ func (c *cursor) Rewind(int) error {
 	return nil
 }
 
-// open returns a reader of the ring. It has a pipe for a file, by which it is woken.
+// open returns a reader of the ring. Its file is a pipe, which wakes it.
 func (k *ring) open(cfg Config) *Reader {
 	k.t.Helper()
 	out, in, err := os.Pipe()
@@ -115,7 +115,7 @@ func (k *ring) open(cfg Config) *Reader {
 	if cfg.Boot == (boot.Boot{}) {
 		cfg.Boot = booted
 	}
-	r, err := follow(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)
+	r, err := newReader(out, &cursor{ring: k, next: k.first, wake: in}, func() time.Time { return k.now }, cfg)
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -1,9 +1,9 @@
-// Package logwatch is the monitor of one log: it joins the reader of the log, the rules
-// that give its lines a meaning, and the memory of how far both have come.
+// Package logwatch monitors a log. It connects the reader of the log, the rules that
+// interpret its lines, and the stored state of both.
 //
-// It promises that what was found is handed over before it is remembered that it was
-// read, and that both are remembered together: after a restart, or a kill, no line is
-// forgotten, and what is found twice has the same identity. Conditions are told when the
-// log was read to its end, or after some seconds. It decides nothing about lines, and does
-// not say when it counts as dead.
+// A watch reports a finding before it stores that the line was read, and stores position
+// and rule state together. After a restart or a kill no line is lost, and a finding that
+// is reported twice has the same identity. A watch reports conditions when it has read the
+// log to its end, or after a few seconds. It does not interpret lines (package logmonitor
+// does) and does not detect that it hangs (package supervise does).
 package logwatch

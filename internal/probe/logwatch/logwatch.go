@@ -22,53 +22,53 @@ import (
 const Unreadable = "LogUnreadable"
 
 const (
-	// The waits before a log that cannot be read is tried again.
+	// Delays before Run opens an unreadable log again.
 	firstWait, longestWait = time.Second, 30 * time.Second
-	// quiet is how long a log that could not be read must not complain until it is
-	// believed that it can, though nothing is written to it.
-	quiet = 2 * time.Second
+	// readableAfter is how long a reopened log must return no error to count as readable
+	// again, even if no line is written to it.
+	readableAfter = 2 * time.Second
 )
 
-// Memory is where positions and states are kept.
+// Memory stores positions and states.
 type Memory interface {
 	Monitor(key string) (statefile.Entry, bool)
 	Keep(key string, entry statefile.Entry, urgent bool)
 }
 
-// Config is what a watch needs to know.
+// Config configures a watch.
 type Config struct {
-	// Key under which it is remembered.
+	// Key identifies the watch in Memory.
 	Key     string
 	Monitor config.LogMonitor
 	Boot    boot.Boot
 	Memory  Memory
 	Logger  *slog.Logger
-	// Open opens the log. The one that the configuration names, if it is nil.
+	// Open opens the log. If it is nil, the watch opens the log that Monitor names.
 	Open func(from logs.Position, since time.Time) (logs.Reader, error)
 }
 
-// Watch is a monitor of a log.
+// Watch monitors a log.
 type Watch struct {
 	cfg Config
 
-	mu      sync.Mutex // of what follows, which Counts wants to see as well
+	mu      sync.Mutex // guards the fields below, which Counts reads from other goroutines
 	monitor *logmonitor.Monitor
-	reading Counts // of the present reader
-	counts  Counts // of those before, and of monitors before
+	reading Counts // of the open reader
+	counts  Counts // of earlier readers and monitors
 }
 
-// Counts is what a watch has counted, in all of its runs.
+// Counts are the totals of a watch over all its runs.
 type Counts struct {
 	Lines, Unstamped, Lost uint64
-	// Cut are lines that were too long to be read in full.
+	// Cut counts lines that were too long to be read in full.
 	Cut uint64
-	// Gaps are the times when nobody knows how many lines were lost.
+	// Gaps counts losses of an unknown number of lines.
 	Gaps uint64
-	// Problems by reason, each reason of a rule included.
+	// Problems counts findings by reason. It has an entry for each reason of a rule.
 	Problems map[string]uint64
 }
 
-// New returns a watch that does nothing yet.
+// New returns a watch. Run starts it.
 func New(cfg Config) *Watch {
 	if cfg.Open == nil {
 		cfg.Open = cfg.open
@@ -77,35 +77,35 @@ func New(cfg Config) *Watch {
 }
 
 // Run watches the log until ctx ends.
-func (w *Watch) Run(ctx context.Context, desk supervise.Reporter) error {
-	at, err := w.recall(time.Now())
+func (w *Watch) Run(ctx context.Context, reporter supervise.Reporter) error {
+	at, err := w.restore(time.Now())
 	if err != nil {
 		return err
 	}
-	// Also when it panics: then it is run again, and counts on.
-	defer w.leave()
-	start := time.Now()
-	begins := &beginning{Reporter: desk}
-	begins.Report(w.monitor.Start(start))
-	last := time.AfterFunc(atLast, begins.over)
+	// Also after a panic: the supervisor runs the watch again, and the counters continue.
+	defer w.keepCounts()
+	began := time.Now()
+	start := &startReporter{Reporter: reporter}
+	start.Report(w.monitor.Start(began))
+	last := time.AfterFunc(startTimeout, start.finish)
 	defer func() {
 		last.Stop()
-		if ctx.Err() == nil { // it panics, and may do so whenever it is run
-			begins.over()
+		if ctx.Err() == nil { // a panic, which may recur on every run
+			start.finish()
 		}
 	}()
-	w.keep(at, true)
+	w.store(at, true)
 
 	wait := firstWait
 	for {
-		err := w.read(ctx, begins, at)
+		err := w.read(ctx, start, at)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if at.read {
 			wait, at.read = firstWait, false
 		}
-		begins.Blind(Unreadable, err)
+		start.Blind(Unreadable, err)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -115,60 +115,59 @@ func (w *Watch) Run(ctx context.Context, desk supervise.Reporter) error {
 	}
 }
 
-// place is how far a watch has come.
-type place struct {
+// progress is how far a watch has read.
+type progress struct {
 	position logs.Position
 	since    time.Time
-	read     bool // whether anything was since it was last opened
+	read     bool // whether the log could be read since it was last opened
 
-	state json.RawMessage // of the monitor, when it was last written
-	text  json.RawMessage // what was written
+	state json.RawMessage // state of the monitor that text contains
+	text  json.RawMessage // the stored state of the watch
 
-	unknown *format.Rest // of the state
+	unknown *format.Rest // unknown fields of the stored state
 }
 
-// kept is the state that is remembered of a watch.
-type kept struct {
-	// Since is from when on lines count.
+// storedState is the state of a watch in the state file.
+type storedState struct {
+	// Since is the time from which on lines count.
 	Since time.Time `json:"since"`
-	// Boot in which that was said.
+	// Boot is the ID of the boot in which Since was set.
 	Boot string `json:"boot"`
-	// Log that was read; empty if it was not written down.
+	// Log identifies the log that was read. Older versions did not store it.
 	Log     string          `json:"log,omitempty"`
 	Monitor json.RawMessage `json:"monitor,omitempty"`
 }
 
-// recall makes the monitor as it was left.
-func (w *Watch) recall(now time.Time) (*place, error) {
+// restore creates the monitor from its stored state.
+func (w *Watch) restore(now time.Time) (*progress, error) {
 	entry, known := w.cfg.Memory.Monitor(w.cfg.Key)
-	var was kept
+	var stored storedState
 	var unknown *format.Rest
 	if known {
 		var err error
-		if unknown, err = format.ReadAll(entry.State, &was); err != nil {
-			w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
+		if unknown, err = format.ReadAll(entry.State, &stored); err != nil {
+			w.cfg.Logger.Warn("ignoring the stored state of a monitor: it cannot be read", "monitor", w.cfg.Key, "err", err)
 			known, entry = false, statefile.Entry{}
 		}
 	}
-	if known && was.Log != "" && was.Log != w.log() {
-		// How far the other was read, and since when, says nothing of this one. What was
-		// found stands.
-		w.cfg.Logger.Info("a monitor reads another log than before, and begins anew with it", "monitor", w.cfg.Key)
-		known, entry, was.Monitor, unknown = false, statefile.Entry{}, withoutLines(was.Monitor), nil
+	if known && stored.Log != "" && stored.Log != w.log() {
+		// The position and Since belong to the other log. The findings are kept.
+		w.cfg.Logger.Info("the log of a monitor was changed: reading the new log from its start", "monitor", w.cfg.Key)
+		known, entry, stored.Monitor, unknown = false, statefile.Entry{}, withoutLines(stored.Monitor), nil
 	}
-	at := &place{position: entry.Position, since: w.since(now, known, was), unknown: unknown}
+	at := &progress{position: entry.Position, since: w.since(now, known, stored), unknown: unknown}
 	translator, err := translator(w.cfg.Monitor)
 	if err != nil {
 		return nil, err
 	}
 	monitor, err := logmonitor.New(logmonitor.Config{
-		Monitor: w.cfg.Monitor, Translator: translator, Since: at.since, Boot: w.cfg.Boot.ID, Remembered: was.Monitor,
+		Monitor: w.cfg.Monitor, Translator: translator, Since: at.since, Boot: w.cfg.Boot.ID, Remembered: stored.Monitor,
 	})
 	if err != nil {
 		return nil, err
 	}
 	if err := monitor.Forgot(); err != nil {
-		w.cfg.Logger.Warn("what was remembered of a monitor cannot be used", "monitor", w.cfg.Key, "err", err)
+		w.cfg.Logger.Warn("ignoring the stored state of a monitor: it cannot be read", "monitor", w.cfg.Key, "err", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,124 +175,126 @@ func (w *Watch) recall(now time.Time) (*place, error) {
 	return at, nil
 }
 
-// since says from when on lines count: from shortly before the very first start, and
-// never from before the boot. Whoever was there before a reboot has missed nothing
-// since, so that all of this boot counts.
-func (w *Watch) since(now time.Time, known bool, was kept) time.Time {
+// since returns the time from which on lines count: shortly before the first start of the
+// watch, and never before the boot. A watch that ran before a reboot counts all lines of
+// the new boot.
+func (w *Watch) since(now time.Time, known bool, stored storedState) time.Time {
 	since := w.cfg.Boot.Time.Add(w.cfg.Monitor.Delay)
-	if first := w.first(now, known, was); first.After(since) && (!known || was.Boot == w.cfg.Boot.ID) {
+	if first := w.first(now, known, stored); first.After(since) && (!known || stored.Boot == w.cfg.Boot.ID) {
 		since = first
 	}
 	if w.cfg.Monitor.Plugin == config.Filelog {
-		// Stamps are mostly in whole seconds: what is written now seems to be older.
+		// Timestamps in files mostly have whole seconds, so a line written now can seem older.
 		since = since.Truncate(time.Second)
 	}
 	return since
 }
 
-// first says from when on lines count for the sake of the first start. What is still to
-// come was said when the clock was ahead: then this is the first start.
-func (w *Watch) first(now time.Time, known bool, was kept) time.Time {
-	if !known || was.Since.After(now) {
+// first returns the time from which on lines count because of the first start of the
+// watch. A stored time in the future was stored while the clock was ahead, so this start
+// counts as the first.
+func (w *Watch) first(now time.Time, known bool, stored storedState) time.Time {
+	if !known || stored.Since.After(now) {
 		return now.Add(-w.cfg.Monitor.Lookback)
 	}
-	return was.Since
+	return stored.Since
 }
 
-// read reads the log until ctx ends or it cannot be read.
-func (w *Watch) read(ctx context.Context, desk *beginning, at *place) error {
+// read reads the log until ctx ends or the log cannot be read.
+func (w *Watch) read(ctx context.Context, reporter *startReporter, at *progress) error {
 	reader, err := w.cfg.Open(at.position, at.since)
 	if err != nil {
 		return err
 	}
 	defer w.close(reader)
-	sees := false // whether the desk knows that the log can be read
+	isReadable := false // whether the reporter knows that the log can be read
 	for {
-		chunk, err := w.next(ctx, reader, sees, desk.lasts())
+		chunk, err := w.next(ctx, reader, isReadable, reporter.isHolding())
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded) && desk.lasts():
-			desk.over()
-		case errors.Is(err, context.DeadlineExceeded) && !sees:
-			desk.Sees()
-			sees = true
+		case errors.Is(err, context.DeadlineExceeded) && reporter.isHolding():
+			reporter.finish()
+		case errors.Is(err, context.DeadlineExceeded) && !isReadable:
+			reporter.Sees()
+			isReadable = true
 		case errors.Is(err, context.DeadlineExceeded):
-			desk.Here()
-			w.wake(desk, at, now)
+			reporter.Here()
+			w.wake(reporter, at, now)
 		case errors.Is(err, logs.ErrNotExist):
-			desk.Waits(w.name())
-			sees, at.read = true, true // it is the reader that waits
+			reporter.Waits(w.name())
+			isReadable, at.read = true, true // the reader waits for the log, so the watch need not reopen it
 		case err != nil:
 			return err
 		default:
-			desk.Sees()
-			sees, at.read = true, true
-			w.take(desk, at, now, chunk)
+			reporter.Sees()
+			isReadable, at.read = true, true
+			w.take(reporter, at, now, chunk)
 			w.tally(reader)
 			if !chunk.More {
-				desk.over()
+				reporter.finish()
 			}
 		}
 	}
 }
 
-// next waits for a chunk, but not for longer than nothing needs to be done or said.
-func (w *Watch) next(ctx context.Context, reader logs.Reader, sees, begins bool) (logs.Chunk, error) {
-	patience := supervise.CheckInterval
+// next waits for a chunk. It returns earlier if a condition, a liveness signal or a
+// deadline of the monitor is due.
+func (w *Watch) next(ctx context.Context, reader logs.Reader, isReadable, starting bool) (logs.Chunk, error) {
+	timeout := supervise.CheckInterval
 	switch {
-	case begins:
-		patience = soon
-	case !sees:
-		patience = quiet
+	case starting:
+		timeout = startPatience
+	case !isReadable:
+		timeout = readableAfter
 	}
 	if deadline, ok := w.monitor.Deadline(); ok {
-		patience = min(patience, max(time.Until(deadline), time.Millisecond)) // to see what there is
+		timeout = min(timeout, max(time.Until(deadline), time.Millisecond)) // read what is already there before the deadline passes
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return reader.Next(ctx)
 }
 
-// take gives a chunk its meaning, hands that over, and remembers it.
-func (w *Watch) take(desk supervise.Reporter, at *place, now time.Time, chunk logs.Chunk) {
+// take applies the rules to a chunk, reports the findings, and then stores the progress.
+func (w *Watch) take(reporter supervise.Reporter, at *progress, now time.Time, chunk logs.Chunk) {
 	if chunk.Lost > 0 {
-		w.cfg.Logger.Warn("records of a log were lost before they could be read", "monitor", w.cfg.Key, "records", chunk.Lost)
+		w.cfg.Logger.Warn("log records were lost before they could be read", "monitor", w.cfg.Key, "records", chunk.Lost)
 	}
 	report := w.ask(func(m *logmonitor.Monitor) finding.Report { return m.Take(now, chunk) })
 	if len(chunk.Next) > 0 {
 		at.position = chunk.Next
 	}
 	if !report.IsEmpty() {
-		desk.Report(report)
+		reporter.Report(report)
 	}
-	w.keep(at, !report.IsEmpty())
+	w.store(at, !report.IsEmpty())
 }
 
-// ask asks the monitor while nobody else does.
+// ask calls the monitor under the lock.
 func (w *Watch) ask(question func(*logmonitor.Monitor) finding.Report) finding.Report {
 	w.mu.Lock()
 	defer w.mu.Unlock() // also when it panics
 	return question(w.monitor)
 }
 
-// wake lets time pass.
-func (w *Watch) wake(desk supervise.Reporter, at *place, now time.Time) {
+// wake lets the monitor handle the passing of time.
+func (w *Watch) wake(reporter supervise.Reporter, at *progress, now time.Time) {
 	report := w.ask(func(m *logmonitor.Monitor) finding.Report { return m.Wake(now) })
 	if !report.IsEmpty() {
-		desk.Report(report)
-		w.keep(at, true)
+		reporter.Report(report)
+		w.store(at, true)
 	}
 }
 
-// keep remembers how far the watch has come. That is asked for at each chunk, which may
-// be a line: what has not changed is not written anew.
-func (w *Watch) keep(at *place, urgent bool) {
+// store stores the progress of the watch. It runs after each chunk, which may be a single
+// line, so it encodes only a changed state.
+func (w *Watch) store(at *progress, urgent bool) {
 	if state := w.monitor.State(); at.text == nil || !same(state, at.state) {
-		text, err := at.unknown.Write(kept{Since: at.since, Boot: w.cfg.Boot.ID, Log: w.log(), Monitor: state})
+		text, err := at.unknown.Write(storedState{Since: at.since, Boot: w.cfg.Boot.ID, Log: w.log(), Monitor: state})
 		if err != nil {
-			w.cfg.Logger.Error("what is to be remembered of a monitor cannot be written", "monitor", w.cfg.Key, "err", err)
+			w.cfg.Logger.Error("the state of a monitor cannot be encoded", "monitor", w.cfg.Key, "err", err)
 			return
 		}
 		at.state, at.text = state, text
@@ -301,12 +302,12 @@ func (w *Watch) keep(at *place, urgent bool) {
 	w.cfg.Memory.Keep(w.cfg.Key, statefile.Entry{Position: at.position, State: at.text, UnknownInside: at.unknown.Len() + w.monitor.CountUnknown()}, urgent)
 }
 
-// same says whether two states are the same bytes at the same place.
+// same says whether two states are the same slice. Comparing their bytes would cost more.
 func same(a, b json.RawMessage) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// name of the log, for people.
+// name returns the name of the log for users.
 func (w *Watch) name() string {
 	if w.cfg.Monitor.LogPath != "" {
 		return w.cfg.Monitor.LogPath
@@ -314,18 +315,18 @@ func (w *Watch) name() string {
 	return "the log of " + w.cfg.Monitor.Plugin
 }
 
-// tally notes what the reader has counted.
+// tally takes over the counters of the reader.
 func (w *Watch) tally(reader logs.Reader) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reading.Cut, w.reading.Gaps = counted(reader)
 }
 
-// close ends the reading.
+// close closes the reader and keeps its counters.
 func (w *Watch) close(reader logs.Reader) {
 	w.tally(reader)
 	if err := reader.Close(); err != nil {
-		w.cfg.Logger.Warn("a log cannot be closed", "monitor", w.cfg.Key, "err", err)
+		w.cfg.Logger.Warn("cannot close a log", "monitor", w.cfg.Key, "err", err)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -334,22 +335,23 @@ func (w *Watch) close(reader logs.Reader) {
 	w.reading = Counts{}
 }
 
-// leave keeps what the monitor has counted.
-func (w *Watch) leave() {
+// keepCounts keeps the counters of a monitor that ends.
+func (w *Watch) keepCounts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.counts = w.sum()
 	w.monitor = nil
 }
 
-// Counts may be asked for by anybody, at any time.
+// Counts returns the totals. It is safe for concurrent use.
 func (w *Watch) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.sum()
 }
 
-// Problems returns how often each was found, by reason, each reason of a rule included.
+// Problems returns how often each reason was found. It has an entry for each reason of a
+// rule.
 func (w *Watch) Problems() map[string]uint64 { return w.Counts().Problems }
 
 func (w *Watch) sum() Counts {
@@ -372,8 +374,8 @@ func (w *Watch) sum() Counts {
 	return sum
 }
 
-// Check says what is wrong with a configuration that can only be found out by making a
-// monitor of it, and otherwise which of its patterns must be tried on every line.
+// Check returns the errors of a configuration that only show when a monitor is created
+// from it. It also returns the patterns that must be tried on every line.
 func Check(m config.LogMonitor) (expensive []string, err error) {
 	translator, err := translator(m)
 	if err != nil {

@@ -26,13 +26,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// log is one that a test writes, and breaks.
+// log is a fake log that a test writes to and breaks.
 type log struct {
 	mu      sync.Mutex
-	chunks  []logs.Chunk // each record of it is one
-	err     error        // by which it cannot be read
+	chunks  []logs.Chunk // one per record
+	err     error        // returned by reads; nil if the log is readable
 	opened  int
-	from    logs.Position // where it was opened last
+	from    logs.Position // position of the last open
 	since   time.Time
 	changed chan struct{}
 }
@@ -49,7 +49,7 @@ func (l *log) set(err error) {
 	}
 }
 
-// write adds a record, which is stamped now, and writeMore one that is not the end.
+// write adds a record with the current time. After writeMore, the log has more to read.
 func (l *log) write(message string)     { l.add(message, false) }
 func (l *log) writeMore(message string) { l.add(message, true) }
 
@@ -84,9 +84,9 @@ func (l *log) open(from logs.Position, since time.Time) (logs.Reader, error) {
 }
 
 type reader struct {
-	log  *log
-	at   int
-	said bool
+	log    *log
+	at     int
+	failed bool
 }
 
 func (r *reader) next() (logs.Chunk, bool, error) {
@@ -94,10 +94,10 @@ func (r *reader) next() (logs.Chunk, bool, error) {
 	defer r.log.mu.Unlock()
 	if r.log.err != nil {
 		err := r.log.err
-		if r.said {
-			err = nil // said once
+		if r.failed {
+			err = nil // returned only once
 		}
-		r.said = true
+		r.failed = true
 		return logs.Chunk{}, err != nil, err
 	}
 	if r.at == len(r.log.chunks) {
@@ -125,66 +125,66 @@ func (r *reader) Next(ctx context.Context) (logs.Chunk, error) {
 
 func (r *reader) Close() error { return nil }
 
-// desk notes what a watch tells it.
-type desk struct {
+// recorder records the calls of a watch.
+type recorder struct {
 	mu    sync.Mutex
-	heard []string
-	here  int // how often it said so
+	calls []string
+	here  int // number of calls of Here
 }
 
-func (d *desk) note(words string) {
+func (d *recorder) record(call string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if n := len(d.heard); n == 0 || d.heard[n-1] != words || words != "sees" {
-		d.heard = append(d.heard, words)
+	if n := len(d.calls); n == 0 || d.calls[n-1] != call || call != "sees" {
+		d.calls = append(d.calls, call)
 	}
 }
 
-func (d *desk) Report(r finding.Report) {
+func (d *recorder) Report(r finding.Report) {
 	for _, e := range r.Events {
-		d.note("event " + e.Reason)
+		d.record("event " + e.Reason)
 	}
 	for _, c := range r.Conditions {
-		d.note(fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
+		d.record(fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
 	}
 }
-func (d *desk) Here() {
+func (d *recorder) Here() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.here++
 }
-func (d *desk) Sees()                          { d.note("sees") }
-func (d *desk) Waits(what string)              { d.note("waits for " + what) }
-func (d *desk) Blind(reason string, err error) { d.note("blind: " + reason + " " + err.Error()) }
+func (d *recorder) Sees()                          { d.record("sees") }
+func (d *recorder) Waits(what string)              { d.record("waits for " + what) }
+func (d *recorder) Blind(reason string, err error) { d.record("blind: " + reason + " " + err.Error()) }
 
-func (d *desk) expect(t *testing.T, want ...string) {
+func (d *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if diff := cmp.Diff(want, d.heard); diff != "" {
-		t.Errorf("the desk heard something else (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, d.calls); diff != "" {
+		t.Errorf("the watch reported (-want +got):\n%s", diff)
 	}
-	d.heard = nil
+	d.calls = nil
 }
 
-// room is where a watch lives: its log, its memory, its desk.
-type room struct {
+// fixture is a watch with its log, its store and its reporter.
+type fixture struct {
 	*log
-	*desk
-	memory *statefile.Store
+	*recorder
+	store  *statefile.Store
 	config logwatch.Config
 	watch  *logwatch.Watch
 	stop   func()
 }
 
-func newRoom(t *testing.T, change func(*config.LogMonitor)) *room {
+func newFixture(t *testing.T, change func(*config.LogMonitor)) *fixture {
 	t.Helper()
 	kept, err := statefile.Open(statefile.Config{Boot: "this"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &room{log: newLog(), desk: &desk{}, memory: kept, stop: func() {}}
+	r := &fixture{log: newLog(), recorder: &recorder{}, store: kept, stop: func() {}}
 	r.config = logwatch.Config{
 		Key: "kernel", Boot: boot.Boot{ID: "this", Time: time.Now().Add(-time.Hour)}, Memory: kept, Logger: slog.New(slog.DiscardHandler), Open: r.open,
 		Monitor: config.LogMonitor{
@@ -208,8 +208,8 @@ func newRoom(t *testing.T, change func(*config.LogMonitor)) *room {
 	return r
 }
 
-// run runs a watch anew, as after a restart.
-func (r *room) run(t *testing.T) {
+// run starts a new watch, as after a restart.
+func (r *fixture) run(t *testing.T) {
 	t.Helper()
 	r.stop()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -217,8 +217,8 @@ func (r *room) run(t *testing.T) {
 	r.watch = logwatch.New(r.config)
 	go func() {
 		defer close(ended)
-		if err := r.watch.Run(ctx, r.desk); !errors.Is(err, context.Canceled) {
-			t.Errorf("it ended with %v", err)
+		if err := r.watch.Run(ctx, r.recorder); !errors.Is(err, context.Canceled) {
+			t.Errorf("Run returned %v", err)
 		}
 	}()
 	r.stop = func() { cancel(); <-ended }
@@ -226,19 +226,19 @@ func (r *room) run(t *testing.T) {
 
 func pass(d time.Duration) { <-time.After(d) }
 
-func TestAWatchTellsAndRemembers(t *testing.T) {
+func TestWatchReportsAndContinuesAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.run(t)
 		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
 		pass(3 * time.Second)
-		r.expect(t, "sees") // though nothing is written
+		r.expect(t, "sees") // even if nothing is written
 		r.write("killed process")
 		r.write("task hung")
 		r.expect(t, "sees", "event OOM", "sees", "event Hung", "Deadlock=True Hung")
 		if counts := r.watch.Counts(); counts.Lines != 2 || counts.Problems["OOM"] != 1 || counts.Problems["Hung"] != 1 {
-			t.Errorf("it has counted %+v", counts)
+			t.Errorf("the counts are %+v", counts)
 		}
 
 		r.stop()
@@ -246,63 +246,63 @@ func TestAWatchTellsAndRemembers(t *testing.T) {
 		r.run(t)
 		r.expect(t, "sees", "event OOM", "Deadlock=True Hung")
 		if string(r.from) != "2" {
-			t.Errorf("it goes on from %s, want 2", r.from)
+			t.Errorf("it continues at %s, want 2", r.from)
 		}
 	})
 }
 
-// Or the taint of a sick node would go with every new agent, and come again.
-func TestASickNodeIsNotCalledWellBeforeItsLogIsRead(t *testing.T) {
+// Otherwise every restart of the agent would remove the taint of an unhealthy node and add it again.
+func TestConditionsAreReportedAfterTheLogWasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		for range 100 {
 			r.writeMore("killed process")
 		}
 		r.write("task hung")
 		r.run(t)
 		synctest.Wait()
-		r.desk.mu.Lock()
-		defer r.desk.mu.Unlock()
-		told := slices.DeleteFunc(r.heard, func(words string) bool { return words == "sees" || words == "event OOM" })
+		r.recorder.mu.Lock()
+		defer r.recorder.mu.Unlock()
+		told := slices.DeleteFunc(r.calls, func(words string) bool { return words == "sees" || words == "event OOM" })
 		if diff := cmp.Diff([]string{"event Hung", "Deadlock=True Hung"}, told); diff != "" {
 			t.Errorf("(-want +told):\n%s", diff)
 		}
 	})
 }
 
-func TestALogThatIsNeverReadToItsEndHoldsUpNoConditions(t *testing.T) {
+func TestConditionsAreReportedWithinSecondsFromABusyLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.run(t)
 		for range 20 {
 			r.writeMore("killed process")
 			pass(400 * time.Millisecond)
 		}
 		synctest.Wait()
-		r.desk.mu.Lock()
-		defer r.desk.mu.Unlock()
-		at := slices.Index(r.heard, "Deadlock=False NoDeadlock")
+		r.recorder.mu.Lock()
+		defer r.recorder.mu.Unlock()
+		at := slices.Index(r.calls, "Deadlock=False NoDeadlock")
 		before := 0
-		for _, words := range r.heard[:max(at, 0)] {
+		for _, words := range r.calls[:max(at, 0)] {
 			if words == "event OOM" {
 				before++
 			}
 		}
 		if before < 12 || before > 14 {
-			t.Errorf("the condition was told after %d lines of 400 ms each, want 5 s: %q", before, r.heard)
+			t.Errorf("the condition was reported after %d lines of 400 ms each, want 5 s: %q", before, r.calls)
 		}
 	})
 }
 
-// A row that nobody tells of is removed in the end, also that of a sick node.
-func TestWhatIsRememberedIsToldThoughTheLogHangsOrIsPoison(t *testing.T) {
+// The reporter removes a condition that no monitor reports, also one of an unhealthy node.
+func TestStoredConditionsAreReportedWhenOpenHangsOrPanics(t *testing.T) {
 	for name, open := range map[string]func(hang <-chan struct{}){
-		"hangs":     func(hang <-chan struct{}) { <-hang },
-		"is poison": func(<-chan struct{}) { panic("poison") },
+		"hangs":  func(hang <-chan struct{}) { <-hang },
+		"panics": func(<-chan struct{}) { panic("bad line") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRoom(t, nil)
+				r := newFixture(t, nil)
 				r.write("task hung")
 				r.run(t)
 				r.expect(t, "sees", "event Hung", "Deadlock=True Hung")
@@ -312,16 +312,16 @@ func TestWhatIsRememberedIsToldThoughTheLogHangsOrIsPoison(t *testing.T) {
 				hang := make(chan struct{})
 				r.config.Open = func(logs.Position, time.Time) (logs.Reader, error) {
 					open(hang)
-					return nil, errors.New("it hung")
+					return nil, errors.New("open was released")
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					defer func() { _ = recover() }() // as who runs it does
-					_ = logwatch.New(r.config).Run(ctx, r.desk)
+					defer func() { _ = recover() }() // as the supervisor does
+					_ = logwatch.New(r.config).Run(ctx, r.recorder)
 				}()
-				pass(9 * time.Second) // after ten the row would be gone
+				pass(9 * time.Second) // after ten seconds the condition would be removed
 				r.expect(t, "Deadlock=True Hung")
 				cancel()
 				close(hang)
@@ -331,9 +331,9 @@ func TestWhatIsRememberedIsToldThoughTheLogHangsOrIsPoison(t *testing.T) {
 	}
 }
 
-func TestTimeAloneEndsASickness(t *testing.T) {
+func TestConditionClearsWhenTimePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.run(t)
 		pass(time.Second)
 		r.write("task hung")
@@ -348,10 +348,10 @@ func TestTimeAloneEndsASickness(t *testing.T) {
 	})
 }
 
-// What was written before the time was up counts, though it is read later.
-func TestWhatWasWrittenInTimeIsReadBeforeTheTimeIsUp(t *testing.T) {
+// A line that was written before the deadline counts, even if it is read later.
+func TestPendingLinesAreReadBeforeAConditionClears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.run(t)
 		pass(time.Second)
 		r.write("task hung")
@@ -365,38 +365,38 @@ func TestWhatWasWrittenInTimeIsReadBeforeTheTimeIsUp(t *testing.T) {
 	})
 }
 
-func TestALogThatCannotBeReadIsTriedAgainMoreAndMoreRarely(t *testing.T) {
+func TestUnreadableLogIsReopenedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.set(errors.New("permission denied"))
 		r.run(t)
 		r.expect(t, "Deadlock=False NoDeadlock", "blind: LogUnreadable permission denied")
 		pass(time.Hour)
 		synctest.Wait()
 		if r.opened < 100 || r.opened > 130 {
-			t.Errorf("it was opened %d times in an hour, want once in 30 seconds", r.opened)
+			t.Errorf("it was opened %d times in an hour, want every 30 seconds", r.opened)
 		}
-		r.desk.mu.Lock()
-		r.heard = nil
-		r.desk.mu.Unlock()
+		r.recorder.mu.Lock()
+		r.calls = nil
+		r.recorder.mu.Unlock()
 		r.set(nil)
 		pass(40 * time.Second)
-		r.expect(t, "sees") // though nothing is written
+		r.expect(t, "sees") // even if nothing is written
 		r.write("killed process")
 		r.expect(t, "sees", "event OOM")
 	})
 }
 
-func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
+func TestMissingLogIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.set(fmt.Errorf("opening it: %w", logs.ErrNotExist))
 		r.run(t)
 		r.expect(t, "Deadlock=False NoDeadlock", "waits for /dev/log")
 		pass(time.Hour)
 		r.expect(t)
 		if r.opened != 1 {
-			t.Errorf("it was opened %d times: the reader waits", r.opened)
+			t.Errorf("it was opened %d times, want 1: the reader itself waits", r.opened)
 		}
 		r.set(nil)
 		r.write("killed process")
@@ -404,29 +404,29 @@ func TestALogThatIsAwayIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestAWatchOfAQuietLogSaysThatItIsThere(t *testing.T) {
-	for what, err := range map[string]error{"a log into which nobody writes": nil, "a log that is away": logs.ErrNotExist} {
+func TestWatchOfAnIdleLogSignalsLiveness(t *testing.T) {
+	for what, err := range map[string]error{"a log without new lines": nil, "a missing log": logs.ErrNotExist} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRoom(t, nil)
+			r := newFixture(t, nil)
 			r.set(err)
 			r.run(t)
 			for range 100 {
 				pass(supervise.CheckInterval + 3*time.Second)
 				synctest.Wait()
-				r.desk.mu.Lock()
+				r.recorder.mu.Lock()
 				if r.here == 0 {
-					t.Errorf("of %s nothing was heard for %s", what, supervise.CheckInterval+3*time.Second)
+					t.Errorf("the watch of %s made no call for %s", what, supervise.CheckInterval+3*time.Second)
 				}
 				r.here = 0
-				r.desk.mu.Unlock()
+				r.recorder.mu.Unlock()
 			}
 		})
 	}
 }
 
-func TestFromWhenOnLinesCount(t *testing.T) {
+func TestSince(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, func(m *config.LogMonitor) { m.Delay = 30 * time.Minute })
+		r := newFixture(t, func(m *config.LogMonitor) { m.Delay = 30 * time.Minute })
 		expect := func(what string, want time.Time) {
 			t.Helper()
 			synctest.Wait()
@@ -438,7 +438,7 @@ func TestFromWhenOnLinesCount(t *testing.T) {
 		r.run(t)
 		expect("at the first start", first)
 		pass(10 * time.Minute)
-		r.run(t) // nothing has been read, and yet nothing is forgotten that was written meanwhile
+		r.run(t) // nothing was read yet, so lines that were written meanwhile still count
 		expect("after a restart", first)
 		r.stop()
 		r.config.Boot = boot.Boot{ID: "next", Time: time.Now()}
@@ -446,51 +446,51 @@ func TestFromWhenOnLinesCount(t *testing.T) {
 		r.run(t)
 		expect("after a reboot", r.config.Boot.Time.Add(30*time.Minute))
 		r.run(t)
-		expect("and a restart after that", r.config.Boot.Time.Add(30*time.Minute))
+		expect("after a reboot and a restart", r.config.Boot.Time.Add(30*time.Minute))
 	})
 }
 
-// An agent between two newer ones loses nothing of what they keep, neither its own nor the
-// monitor's. Of another log the fields may be wrong: those of the watch go then.
-func TestTheStateOfANewerWatchIsKept(t *testing.T) {
+// An agent that runs between two newer ones preserves the unknown fields of the watch and
+// of the monitor. If the log has changed, those of the watch may be wrong and are dropped.
+func TestUnknownStateFieldsArePreserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
-			r.memory.Keep("kernel", statefile.Entry{State: text}, true)
+			r.store.Keep("kernel", statefile.Entry{State: text}, true)
 			r.run(t)
 			r.write("task hung")
 			pass(time.Second)
-			entry, _ := r.memory.Monitor("kernel")
+			entry, _ := r.store.Monitor("kernel")
 			if !strings.Contains(string(entry.State), `"Deadlock"`) {
-				t.Errorf("it was not written anew: %s", entry.State)
+				t.Errorf("the state was not written again: %s", entry.State)
 			}
-			return entry.State, r.memory.CountUnknown()
+			return entry.State, r.store.CountUnknown()
 		})
 		r.config.Monitor.LogPath = "/dev/other"
 		r.run(t)
 		pass(time.Second)
-		if entry, _ := r.memory.Monitor("kernel"); strings.Contains(string(entry.State), "newLevel") || !strings.Contains(string(entry.State), "newPace") || r.memory.CountUnknown() != 1 {
-			t.Errorf("of another log %d fields are kept: %s", r.memory.CountUnknown(), entry.State)
+		if entry, _ := r.store.Monitor("kernel"); strings.Contains(string(entry.State), "newLevel") || !strings.Contains(string(entry.State), "newPace") || r.store.CountUnknown() != 1 {
+			t.Errorf("for another log %d fields are preserved: %s", r.store.CountUnknown(), entry.State)
 		}
 	})
 }
 
-// Without that nothing counts until the clock is where it was once, after every restart.
-func TestAFirstStartWithTheClockAheadIsNotBelieved(t *testing.T) {
+// Otherwise no line would count, after any restart, until the clock reaches the stored time.
+func TestStoredSinceInTheFutureIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
+		r := newFixture(t, nil)
 		r.run(t)
 		synctest.Wait()
 		r.stop()
-		entry, _ := r.memory.Monitor("kernel")
+		entry, _ := r.store.Monitor("kernel")
 		state := map[string]any{}
 		if err := json.Unmarshal(entry.State, &state); err != nil {
 			t.Fatal(err)
 		}
 		state["since"] = time.Now().Add(8 * time.Hour)
 		entry.State, _ = json.Marshal(state)
-		r.memory.Keep("kernel", entry, true)
-		r.write("killed process") // before it is started again
+		r.store.Keep("kernel", entry, true)
+		r.write("killed process") // before the restart
 		pass(10 * time.Second)
 		first := time.Now().Add(-time.Minute)
 		for range 2 {
@@ -505,12 +505,12 @@ func TestAFirstStartWithTheClockAheadIsNotBelieved(t *testing.T) {
 	})
 }
 
-// A file has no more than the second in which a line was written.
-func TestWhatIsWrittenInTheSecondOfTheFirstStartCounts(t *testing.T) {
+// Timestamps in a file have whole seconds.
+func TestLinesInTheSecondOfTheFirstStartCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pass(700 * time.Millisecond)
 		for plugin, want := range map[string]time.Time{config.Filelog: time.Now().Truncate(time.Second), config.Kmsg: time.Now()} {
-			r := newRoom(t, func(m *config.LogMonitor) {
+			r := newFixture(t, func(m *config.LogMonitor) {
 				m.Plugin, m.Lookback = plugin, 0
 				m.PluginConfig = map[string]string{"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "Jan _2 15:04:05"}
 			})
@@ -526,7 +526,7 @@ func TestWhatIsWrittenInTheSecondOfTheFirstStartCounts(t *testing.T) {
 	})
 }
 
-func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
+func TestAnotherLogUnderTheSameKeyIsReadFromItsStart(t *testing.T) {
 	for name, change := range map[string]func(*config.LogMonitor){
 		"another path":   func(m *config.LogMonitor) { m.LogPath = "/dev/other" },
 		"another plugin": func(m *config.LogMonitor) { m.Plugin = config.Kmsg },
@@ -537,7 +537,7 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRoom(t, func(m *config.LogMonitor) {
+				r := newFixture(t, func(m *config.LogMonitor) {
 					m.Plugin, m.PluginConfig = config.Journald, map[string]string{"source": "kernel", "other": "a"}
 					m.Rules = append(m.Rules, config.LogRule{Reason: "Both", Pattern: `first half\nsecond half`, Count: 1})
 				})
@@ -551,7 +551,7 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 				pass(5 * time.Minute)
 				if change != nil {
 					change(&r.config.Monitor)
-					r.chunks = nil // it is another
+					r.chunks = nil // another log
 				}
 				since := time.Now().Add(-time.Minute)
 				r.write("second half")
@@ -563,33 +563,33 @@ func TestAnotherLogUnderTheSameNameIsReadAnew(t *testing.T) {
 					r.expect(t, "sees", "Deadlock=True Hung")
 				}
 				if !r.since.Equal(since) || (len(r.from) == 0) != (change != nil) {
-					t.Errorf("it is read from %q, and counts since %s, want %s", r.from, r.since, since)
+					t.Errorf("it is read from %q, and lines count since %s, want %s", r.from, r.since, since)
 				}
 				pass(time.Second)
-				r.run(t) // which is the same by now
+				r.run(t) // the log is no longer new
 				pass(time.Second)
 				if r.expect(t, "Deadlock=True Hung"); !r.since.Equal(since) || len(r.from) == 0 {
-					t.Errorf("after a restart it is read from %q, and counts since %s, want %s", r.from, r.since, since)
+					t.Errorf("after a restart it is read from %q, and lines count since %s, want %s", r.from, r.since, since)
 				}
 			})
 		})
 	}
 }
 
-func TestAMemoryThatIsOfNoUseIsNone(t *testing.T) {
+func TestInvalidStoredStateIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, nil)
-		r.memory.Keep("kernel", statefile.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
+		r := newFixture(t, nil)
+		r.store.Keep("kernel", statefile.Entry{Position: json.RawMessage(`7`), State: json.RawMessage(`"what"`)}, true)
 		r.run(t)
 		pass(time.Second)
 		r.expect(t, "Deadlock=False NoDeadlock")
 		if len(r.from) != 0 {
-			t.Errorf("it goes on from %s", r.from)
+			t.Errorf("it continues at %s, want the start", r.from)
 		}
 	})
 }
 
-func TestCheckSaysWhatIsWrong(t *testing.T) {
+func TestCheckReportsErrors(t *testing.T) {
 	good := config.LogMonitor{
 		Plugin: config.Filelog, LogPath: "/var/log/kern.log", BufferSize: 10, Source: "x",
 		PluginConfig: map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)", "timestampFormat": "Jan _2 15:04:05"},
@@ -610,7 +610,7 @@ func TestCheckSaysWhatIsWrong(t *testing.T) {
 		bad := good
 		change(&bad)
 		if _, err := logwatch.Check(bad); err == nil || !strings.HasPrefix(err.Error(), want) && !strings.Contains(err.Error(), "]."+want) {
-			t.Errorf("of a bad %s it says %v", want, err)
+			t.Errorf("a bad %s gives the error %v", want, err)
 		}
 	}
 }

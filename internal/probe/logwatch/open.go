@@ -21,21 +21,22 @@ func (c Config) open(from logs.Position, since time.Time) (logs.Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := reader.PassedOver(); err != nil {
-			c.Logger.Info("the kernel's log is read from another place than the last one", "monitor", c.Key, "because", err)
+		if err := reader.ResumeError(); err != nil {
+			c.Logger.Info("cannot continue the kernel log at the stored position", "monitor", c.Key, "because", err)
 		}
 		return reader, nil
 	case config.Journald:
-		return given(journal.Open(journal.Config{
+		return asReader(journal.Open(journal.Config{
 			Path: c.Monitor.LogPath, Identifier: c.Monitor.PluginConfig["source"], From: from, Since: since, Log: c.Logger.With("monitor", c.Key),
 		}))
 	case config.Filelog:
-		return given(filelog.Open(filelog.Config{Path: c.Monitor.LogPath, From: from, Log: c.Logger.With("monitor", c.Key)}))
+		return asReader(filelog.Open(filelog.Config{Path: c.Monitor.LogPath, From: from, Log: c.Logger.With("monitor", c.Key)}))
 	}
-	return nil, fmt.Errorf("there is no plugin %q: write %s, %s or %s", c.Monitor.Plugin, config.Kmsg, config.Journald, config.Filelog)
+	return nil, fmt.Errorf("unknown plugin %q: use %s, %s or %s", c.Monitor.Plugin, config.Kmsg, config.Journald, config.Filelog)
 }
 
-// log names what open opens, so that another log under the same key is noticed.
+// log identifies the log that open opens, so that restore notices another log under the
+// same key.
 func (w *Watch) log() string {
 	words := []string{w.cfg.Monitor.Plugin, w.cfg.Monitor.LogPath}
 	if w.cfg.Monitor.Plugin == config.Journald {
@@ -44,12 +45,12 @@ func (w *Watch) log() string {
 	return strings.Join(words, " ")
 }
 
-// withoutLines takes the lines out of what a monitor remembers: a pattern must not match
-// half in one log and half in another.
+// withoutLines removes the lines from the stored state of a monitor: a pattern must not
+// match half in one log and half in another.
 func withoutLines(remembered json.RawMessage) json.RawMessage {
 	var parts map[string]json.RawMessage
 	if json.Unmarshal(remembered, &parts) != nil {
-		return remembered // it is for the monitor to say what is wrong with it
+		return remembered // logmonitor.New reports the error
 	}
 	delete(parts, "window")
 	text, err := json.Marshal(parts)
@@ -59,23 +60,25 @@ func withoutLines(remembered json.RawMessage) json.RawMessage {
 	return text
 }
 
-// given returns a reader only if there is one: a nil pointer would look like one.
-func given[R logs.Reader](reader R, err error) (logs.Reader, error) {
+// asReader returns an untyped nil with an error: a nil pointer in the interface would not
+// equal nil.
+func asReader[R logs.Reader](reader R, err error) (logs.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
 	return reader, nil
 }
 
-// translator returns the one that a log of plain lines needs.
+// translator returns the translator of a file, nil for logs whose records are parsed
+// already.
 func translator(m config.LogMonitor) (logs.Translator, error) {
 	if m.Plugin != config.Filelog {
-		return nil, nil //nolint:nilnil // the records of the others need none
+		return nil, nil //nolint:nilnil // other logs need no translator
 	}
 	return filelog.NewTranslator(m.PluginConfig, time.Now)
 }
 
-// checkPath says what is wrong with the path of a log.
+// checkPath validates the path of a log.
 func checkPath(m config.LogMonitor) error {
 	var err error
 	switch m.Plugin {
@@ -90,8 +93,8 @@ func checkPath(m config.LogMonitor) error {
 	return nil
 }
 
-// counted returns what a reader has counted: lines that it cut, and gaps that nobody can
-// count.
+// counted returns the counters of a reader: truncated lines, and losses of an unknown
+// number of lines.
 func counted(reader logs.Reader) (cut, gaps uint64) {
 	switch r := reader.(type) {
 	case *filelog.Reader:

@@ -6,7 +6,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/format/golden"
 )
 
-// The state of a monitor is kept in the state file of the agent, of which this is version 1.
-func TestTheStoredFormatIsWhatItWas(t *testing.T) {
-	golden.Check(t, "testdata/state-v1.json", &kept{})
+// The agent's state file contains the state of each watch. This is version 1 of its
+// format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &storedState{})
 }
