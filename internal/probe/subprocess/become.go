@@ -10,34 +10,36 @@ import (
 )
 
 const (
-	// self is the program of this process, also if its file has another name by now.
+	// self is the executable of this process, even if its file was renamed or removed.
 	self = "/proc/self/exe"
-	// calling is the name by which this process starts itself to become another program.
-	calling = "autohealer-child"
-	// refusals is the file to which such a process writes why it could not become one.
-	refusals = 3
-	// mostDigits is how many digits the number of a reason may have.
-	mostDigits = 8
+	// childName is argv[0] of a process that this process starts to execute another program.
+	childName = "autohealer-child"
+	// errnoFile is the file descriptor to which that process writes why exec failed.
+	errnoFile = 3
+	// maxErrnoDigits limits the length of the written errno.
+	maxErrnoDigits = 8
 )
 
-// Become makes this process the program that it was started for, if it was started by
-// [Children.Run]. It comes first in main, before anything that looks at arguments, of
-// every program that has children. If it returns true, there is nothing left to do.
+// Become executes the program of a [Children.Run] if that call started this process. Every
+// main that uses Children calls it first, before it parses arguments. If it returns true,
+// exec failed, and main returns.
 func Become() bool {
-	if len(os.Args) < 2 || os.Args[0] != calling {
+	if len(os.Args) < 2 || os.Args[0] != childName {
 		return false
 	}
-	// The program does not get the file, and that it is closed says that there is one.
-	unix.CloseOnExec(refusals)
+	// The program does not inherit the file. That it was closed without data tells the parent
+	// that exec succeeded.
+	unix.CloseOnExec(errnoFile)
 	err := syscall.Exec(os.Args[1], os.Args[1:], os.Environ())
 	code, _ := errors.AsType[syscall.Errno](err)
-	// If nobody listens any more, nobody wants to know.
-	_, _ = unix.Write(refusals, []byte(strconv.Itoa(int(code))))
+	// The write fails only if the parent has given up, and then it does not need the errno.
+	_, _ = unix.Write(errnoFile, []byte(strconv.Itoa(int(code))))
 	return true
 }
 
-// refusal returns why a process could not become a program; nil if it has.
-func refusal(written string) error {
+// execError returns the errno that a process wrote before it exited, nil if exec
+// succeeded.
+func execError(written string) error {
 	if written == "" {
 		return nil
 	}

@@ -14,35 +14,36 @@ import (
 )
 
 const (
-	// mercy is how long something that was killed may take to die.
-	mercy = 750 * time.Millisecond
-	// moment is how long the output may be open after the end of a program, which is
-	// when what it has left behind is killed: a tee may still have to write.
-	moment = 200 * time.Millisecond
-	// The waits between two looks at what has been killed, which grow until it counts as
+	// killTimeout is how long a killed process may take to end.
+	killTimeout = 750 * time.Millisecond
+	// outputGrace is how long Run waits for output after the program has ended, before it
+	// kills the rest of the group: a tee may still have to write.
+	outputGrace = 200 * time.Millisecond
+	// Intervals between two checks of a killed group. They grow until the program counts as
 	// abandoned.
 	firstWait, longestWait = time.Millisecond, 500 * time.Millisecond
 )
 
-// Children are the programs that a process runs. A process has one, as its children are
-// its own. The methods may be called by several at once.
+// Children runs programs and reaps them. A process has one Children, because its child
+// processes belong to the whole process. Its methods are safe for concurrent use.
 type Children struct {
-	// Started under a read lock, so that whoever reaps strangers knows all who are none.
+	// Programs start under a read lock, so that reapOrphans knows all processes that are not
+	// orphans.
 	starting sync.RWMutex
-	buried   chan struct{} // one of our own has been
+	reaped   chan struct{} // signals that a program started here was reaped
 
-	mu        sync.Mutex     // of what follows
-	own       map[int]bool   // processes that somebody here waits for
-	abandoned map[string]int // by name
+	mu        sync.Mutex     // guards the fields below
+	own       map[int]bool   // IDs of processes that another goroutine waits for
+	abandoned map[string]int // number of abandoned programs by name
 }
 
-// New returns children of which there are none yet.
+// New returns a Children without programs.
 func New() *Children {
-	return &Children{buried: make(chan struct{}, 1), own: map[int]bool{}, abandoned: map[string]int{}}
+	return &Children{reaped: make(chan struct{}, 1), own: map[int]bool{}, abandoned: map[string]int{}}
 }
 
-// Abandoned returns how many programs were to end and have not, or have left something
-// behind that has not.
+// Abandoned returns the number of programs that could not be killed, or that left a
+// process behind that could not be killed.
 func (c *Children) Abandoned() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,17 +60,17 @@ func (c *Children) isAbandoned(name string) bool {
 	return c.abandoned[name] > 0
 }
 
-// abandon notes that there is one more or less of a name.
-func (c *Children) abandon(name string, more int) {
+// abandon adds delta to the number of abandoned programs of a name.
+func (c *Children) abandon(name string, delta int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.abandoned[name] += more; c.abandoned[name] == 0 {
+	if c.abandoned[name] += delta; c.abandoned[name] == 0 {
 		delete(c.abandoned, name)
 	}
 }
 
-// Run runs a program. It returns when the program has ended, or within a second after it
-// was to end.
+// Run runs a program. It returns when the program has ended, or within a second after its
+// timeout.
 func (c *Children) Run(ctx context.Context, s Spec) Result {
 	if s.MaxOutput <= 0 {
 		s.MaxOutput = MaxOutput
@@ -80,44 +81,44 @@ func (c *Children) Run(ctx context.Context, s Spec) Result {
 		defer cancel()
 	}
 	if c.isAbandoned(s.name()) {
-		return failed(Hangs, "running %s: an earlier one was killed and does not die, so that no other is started: %s", s.Path, stuck)
+		return failed(Hangs, "running %s: not started, because an earlier run was killed and has not ended: %s", s.Path, stuck)
 	}
-	began := time.Now()
-	interpreter, fault := c.look(ctx, s)
+	started := time.Now()
+	interpreter, fault := c.checkFile(ctx, s)
 	if fault != nil {
 		return *fault
 	}
 	p, err := c.start(s, interpreter)
 	if err != nil {
-		return failed(NotStarted, "running %s: no process can be started for it: %w; it is tried again", s.Path, err)
+		return failed(NotStarted, "running %s: cannot start a process: %w; the agent retries", s.Path, err)
 	}
 	select {
 	case <-p.ended:
-		return c.finish(p, time.Now().Add(moment))
+		return c.finish(p, time.Now().Add(outputGrace))
 	case <-ctx.Done():
 	}
 	p.kill()
-	after := time.Since(began).Round(time.Millisecond)
-	cut := failed(Timeout, "running %s: it was killed as it had not ended after %s; give it more time, or look at what it waits for", s.Path, after)
+	after := time.Since(started).Round(time.Millisecond)
+	killed := failed(Timeout, "running %s: it was killed as it had not ended after %s; give it more time, or look at what it waits for", s.Path, after)
 	if fault := whyDone(ctx); fault != Timeout {
-		cut = failed(fault, "running %s: it was killed after %s as nobody waits for it any more", s.Path, after)
+		killed = failed(fault, "running %s: it was killed after %s because the agent cancelled it", s.Path, after)
 	}
-	if p.endsWithin(mercy) {
-		r := c.finish(p, time.Now().Add(moment))
-		cut.Output, cut.Complaint = r.Output, r.Complaint
+	if p.endsWithin(killTimeout) {
+		r := c.finish(p, time.Now().Add(outputGrace))
+		killed.Output, killed.Complaint = r.Output, r.Complaint
 	} else {
 		c.leave(p)
-		cut.Err = fmt.Errorf("%w; it does not even die, and is left alone: %s", cut.Err, stuck)
-		cut.Output, cut.Complaint = p.output.end(time.Now()), p.complaint.end(time.Now())
-		p.refusal.end(time.Now())
+		killed.Err = fmt.Errorf("%w; it has not ended after SIGKILL and is abandoned: %s", killed.Err, stuck)
+		killed.Output, killed.Complaint = p.stdout.end(time.Now()), p.stderr.end(time.Now())
+		p.execErrno.end(time.Now())
 	}
-	return cut
+	return killed
 }
 
-// stuck is the way out if no signal reaches a program.
-const stuck = "look for what it waits for in the kernel, such as a disk or a network file system"
+// stuck is the next step for the user if SIGKILL does not end a program.
+const stuck = "check what it waits for in the kernel, for example a disk or a network file system"
 
-// whyDone says why a context has ended.
+// whyDone returns the fault that the end of a context means.
 func whyDone(ctx context.Context) Fault {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return Timeout
@@ -125,26 +126,26 @@ func whyDone(ctx context.Context) Fault {
 	return Cancelled
 }
 
-// finish returns what became of a program that has ended. Until then its output may be
-// open.
-func (c *Children) finish(p *process, last time.Time) Result {
-	output, complaint, why := p.output.end(last), p.complaint.end(last), refusal(p.refusal.end(last))
-	close(p.heard)
+// finish returns the result of a program that has ended. It waits for output until the
+// given time.
+func (c *Children) finish(p *process, deadline time.Time) Result {
+	stdout, stderr, why := p.stdout.end(deadline), p.stderr.end(deadline), execError(p.execErrno.end(deadline))
+	close(p.killable)
 	<-p.reaped
-	r := p.judge(p.status)
+	r := p.result(p.status)
 	switch {
 	case why != nil:
-		return *refused(p.Path, p.interpreter, why)
+		return *startError(p.Path, p.interpreter, why)
 	case p.err != nil:
 		r = failed(NotStarted, "waiting for %s: %w", p.Path, p.err)
 	}
-	r.Output, r.Complaint = output, complaint
+	r.Output, r.Complaint = stdout, stderr
 	return r
 }
 
-// look looks at the file of a program, and leaves a file system alone that does not
-// answer in time.
-func (c *Children) look(ctx context.Context, s Spec) (interpreter string, fault *Result) {
+// checkFile runs checkFile on a goroutine, and abandons it if the file system does not
+// respond before ctx ends.
+func (c *Children) checkFile(ctx context.Context, s Spec) (interpreter string, fault *Result) {
 	type seen struct {
 		interpreter string
 		fault       *Result
@@ -152,7 +153,7 @@ func (c *Children) look(ctx context.Context, s Spec) (interpreter string, fault 
 	looked, late := make(chan seen, 1), make(chan bool, 1)
 	go func() {
 		var l seen
-		l.interpreter, l.fault = look(s.Path)
+		l.interpreter, l.fault = checkFile(s.Path)
 		looked <- l
 		if <-late {
 			c.abandon(s.name(), -1)
@@ -163,34 +164,34 @@ func (c *Children) look(ctx context.Context, s Spec) (interpreter string, fault 
 		late <- false
 		return l.interpreter, l.fault
 	case <-ctx.Done():
-		// Even if it has just come back: what is noted too much is taken back at once.
+		// The check may have returned just now. Then its goroutine reverts this at once.
 		c.abandon(s.name(), 1)
 		late <- true
-		return "", wrong(failed(whyDone(ctx), "running %s: its file could not even be opened in time; look at the file system that it is on", s.Path))
+		return "", ptr(failed(whyDone(ctx), "running %s: its file could not be opened in time; check its file system", s.Path))
 	}
 }
 
-// process is a program that runs.
+// process is a running program.
 type process struct {
 	Spec
-	interpreter string // that its file asks for
+	interpreter string // from the first line of a script
 	*os.Process
-	output, complaint *output
-	refusal           *output // why there is no program
+	stdout, stderr *output
+	execErrno      *output // the errno if exec failed
 
-	ended  chan struct{} // it has, and is not reaped
-	heard  chan struct{} // nobody needs what it has left behind
-	reaped chan struct{}
-	// What follows is there when it is reaped.
+	ended    chan struct{} // closed when the program has ended; it is not reaped yet
+	killable chan struct{} // closed when the rest of the group may be killed
+	reaped   chan struct{}
+	// Set before reaped is closed.
 	status syscall.WaitStatus
 	err    error
 }
 
-// start starts a program: a process of our own, that becomes it.
+// start starts a copy of this process, which then executes the program.
 func (c *Children) start(s Spec, interpreter string) (_ *process, err error) {
 	p := &process{
 		Spec: s, interpreter: interpreter,
-		ended: make(chan struct{}), heard: make(chan struct{}), reaped: make(chan struct{}),
+		ended: make(chan struct{}), killable: make(chan struct{}), reaped: make(chan struct{}),
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -205,90 +206,90 @@ func (c *Children) start(s Spec, interpreter string) (_ *process, err error) {
 	for _, of := range []struct {
 		output **output
 		most   int
-	}{{&p.output, s.MaxOutput}, {&p.complaint, s.MaxOutput}, {&p.refusal, mostDigits}} {
-		heard, end, err := listen(of.most)
+	}{{&p.stdout, s.MaxOutput}, {&p.stderr, s.MaxOutput}, {&p.execErrno, maxErrnoDigits}} {
+		out, end, err := newOutput(of.most)
 		if err != nil {
-			p.deafen()
+			p.closeOutputs()
 			return nil, err
 		}
-		*of.output, files = heard, append(files, end)
+		*of.output, files = out, append(files, end)
 	}
 	c.starting.RLock()
-	p.Process, err = os.StartProcess(self, slices.Concat([]string{calling, s.Path}, s.Args), &os.ProcAttr{
+	p.Process, err = os.StartProcess(self, slices.Concat([]string{childName, s.Path}, s.Args), &os.ProcAttr{
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setpgid: true},
 	})
 	if err == nil {
-		c.claim(p.Pid, true)
+		c.setOwn(p.Pid, true)
 	}
 	c.starting.RUnlock()
 	if err != nil {
-		p.deafen()
+		p.closeOutputs()
 		return nil, err
 	}
 	for _, o := range p.outputs() {
 		go o.read()
 	}
-	go c.attend(p)
+	go c.follow(p)
 	return p, nil
 }
 
-// outputs returns those that are open.
+// outputs returns the open outputs.
 func (p *process) outputs() []*output {
-	return slices.DeleteFunc([]*output{p.output, p.complaint, p.refusal}, func(o *output) bool { return o == nil })
+	return slices.DeleteFunc([]*output{p.stdout, p.stderr, p.execErrno}, func(o *output) bool { return o == nil })
 }
 
-// deafen closes the outputs of what could not be started.
-func (p *process) deafen() {
+// closeOutputs closes the outputs of a program that could not be started.
+func (p *process) closeOutputs() {
 	for _, o := range p.outputs() {
 		o.pipe.Close()
 	}
 }
 
-// claim notes whether a process is waited for here.
-func (c *Children) claim(pid int, is bool) {
+// setOwn records whether another goroutine waits for a process.
+func (c *Children) setOwn(pid int, own bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if is {
+	if own {
 		c.own[pid] = true
 	} else {
 		delete(c.own, pid)
 	}
 }
 
-// attend follows a program to its end, and beyond that of all its group.
-func (c *Children) attend(p *process) {
+// follow waits for the end of a program and of its process group.
+func (c *Children) follow(p *process) {
 	awaitEnd(p.Pid)
 	close(p.ended)
-	<-p.heard
-	p.kill() // the number is its own as long as it is not reaped
+	<-p.killable
+	p.kill() // the ID still belongs to the group, because the program is not reaped
 	state, err := p.Wait()
 	if err == nil {
 		p.status, _ = state.Sys().(syscall.WaitStatus)
 	}
 	p.err = err
-	c.claim(p.Pid, false)
+	c.setOwn(p.Pid, false)
 	close(p.reaped)
-	c.mourn(p)
+	c.awaitGroup(p)
 	select {
-	case c.buried <- struct{}{}:
-	default: // it is known already
+	case c.reaped <- struct{}{}:
+	default: // a signal is pending already
 	}
 }
 
-// mourn waits until nothing is left of the group of a program.
-func (c *Children) mourn(p *process) {
+// awaitGroup waits until the process group of a program is empty.
+func (c *Children) awaitGroup(p *process) {
 	wait := firstWait
-	for since := time.Now(); time.Since(since) < mercy; wait *= 2 {
+	for since := time.Now(); time.Since(since) < killTimeout; wait *= 2 {
 		if groupIsGone(p.Pid) {
 			return
 		}
 		<-time.After(wait)
 	}
-	// Those who are killed cannot fork: there will be no others.
+	// Killed processes cannot fork, so no others will follow.
 	left := living(p.Pid)
 	if len(left) == 0 {
-		return // but for dead ones whom somebody else has to reap
+		return // the rest are zombies that another process has to reap
 	}
 	c.abandon(p.name(), 1)
 	for len(left) > 0 && !groupIsGone(p.Pid) {
@@ -298,12 +299,12 @@ func (c *Children) mourn(p *process) {
 	c.abandon(p.name(), -1)
 }
 
-// leave abandons a program that does not die.
+// leave abandons a program that cannot be killed.
 func (c *Children) leave(p *process) {
 	c.abandon(p.name(), 1)
 	go func() {
 		<-p.ended
-		close(p.heard)
+		close(p.killable)
 		<-p.reaped
 		c.abandon(p.name(), -1)
 	}()

@@ -1,32 +1,33 @@
-// Package subprocess runs other people's programs, and is never held up by one.
+// Package subprocess runs external programs and never blocks on them.
 //
-// It promises that Run returns within a second of the time that a program has, whatever
-// the program does: hangs in the kernel where no signal reaches it, forks and leaves,
-// writes without end, or cannot be started because its file system does not answer. A
-// program runs in a process group of its own, and nothing of that group outlives it. One
-// that does not die is abandoned and counted, is reaped when it ends at last, and is not
-// started again while it is there, so that they do not pile up.
+// Run returns within a second after the program's timeout. This holds if the program hangs
+// in the kernel where no signal reaches it, forks and detaches, writes without end, or
+// cannot start because its file system does not respond. Each program runs in its own
+// process group, and Run kills the whole group. If a program cannot be killed, the package
+// abandons it, counts it, and reaps it when it ends. It does not start that program again
+// before then, so hanging programs do not accumulate.
 //
-// It refuses to judge: what an exit code means is not its business. And it does not go
-// after processes that have left the group (setsid): those were meant to stay. Where
-// they become children of the agent, because it is process 1 of its container, they are
-// reaped when they end. Hence nobody else in the process may start programs.
+// The package does not interpret exit codes. It does not kill processes that left the
+// group with setsid: they were meant to stay. If the agent is process 1 of its container,
+// these processes become its children, and [Children.Reap] reaps them. So no other code of
+// the agent may start programs.
 //
-// # Why it is done this way
+// # Design
 //
-// The number of a process is free for others as soon as the process is reaped. So the end
-// of a program is awaited without reaping it, its group is killed while the number is
-// still its own, and then it is reaped.
+// The kernel may reuse a process ID as soon as the process is reaped. So the package waits
+// for the end of a program without reaping it, kills the group while the ID still belongs
+// to it, and reaps the program last.
 //
-// Go starts a program with vfork, under a lock, on a thread that the scheduler cannot
-// take back: an exec that hangs, as its file, its interpreter or its loader is on a file
-// system that does not answer, would stop the whole agent at the next garbage collection.
-// So the agent only ever starts itself, whose file it has open, and that process becomes
-// the program ([Become], first in main): where it hangs it is a child that does not die,
-// like others. It costs 4 ms of a core each time. The file is looked at beforehand, on a
-// goroutine, as a look tells more than a refusal does.
+// Go starts a program with vfork, under a lock, on a thread that the scheduler cannot take
+// back. If exec hangs because the program's file, interpreter or loader is on an
+// unresponsive file system, the next garbage collection would stop the whole agent. So the
+// agent only starts its own executable, which it has open, and that process executes the
+// program ([Become], first in main). If it hangs there, it is a child that cannot be
+// killed, and is handled as above. This costs 4 ms of CPU time per start. A goroutine
+// checks the file beforehand, because that check gives a more precise error than exec
+// does.
 //
-// Programs are not tied to the life of the agent by a signal (PDEATHSIG): that follows
-// the thread that has started them, and Go ends threads as it likes. Whoever stops the
-// agent ends the contexts first.
+// The package does not use PDEATHSIG to end programs together with the agent. That signal
+// follows the thread that started the program, and Go ends threads at any time. The agent
+// cancels the contexts before it exits.
 package subprocess

@@ -5,51 +5,51 @@ import (
 	"time"
 )
 
-// output is one of the two that a program has, read until nobody holds it any more.
+// output reads a pipe of a program until all writers have closed it.
 type output struct {
 	pipe *os.File
 	kept []byte
-	done chan struct{} // closed when nothing more is kept
+	done chan struct{} // closed when the pipe is no longer read
 }
 
-// listen opens an output. The program gets the file.
-func listen(most int) (*output, *os.File, error) {
+// newOutput opens a pipe. The program gets the returned file.
+func newOutput(limit int) (*output, *os.File, error) {
 	pipe, end, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	return &output{pipe: pipe, kept: make([]byte, 0, most), done: make(chan struct{})}, end, nil
+	return &output{pipe: pipe, kept: make([]byte, 0, limit), done: make(chan struct{})}, end, nil
 }
 
-// read keeps the beginning, and throws the rest away so that the program does not wait
-// for somebody to take it.
+// read keeps the beginning and discards the rest, so that the program never blocks on a
+// full pipe.
 func (o *output) read() {
 	defer close(o.done)
 	defer o.pipe.Close()
-	var waste []byte
+	var discard []byte
 	for {
-		room := o.kept[len(o.kept):cap(o.kept)]
-		if len(room) == 0 {
-			if waste == nil {
-				waste = make([]byte, 64<<10) // what a pipe holds
+		buffer := o.kept[len(o.kept):cap(o.kept)]
+		if len(buffer) == 0 {
+			if discard == nil {
+				discard = make([]byte, 64<<10) // capacity of a pipe
 			}
-			room = waste
+			buffer = discard
 		}
-		n, err := o.pipe.Read(room)
+		n, err := o.pipe.Read(buffer)
 		if len(o.kept) < cap(o.kept) {
 			o.kept = o.kept[:len(o.kept)+n]
 		}
 		if err != nil {
-			return // it has ended, or nobody waits for it any longer
+			return // all writers have closed the pipe, or the deadline has passed
 		}
 	}
 }
 
-// end waits until all is read, but not for longer than given: somebody who has left may
-// hold the output open for ever.
-func (o *output) end(last time.Time) string {
-	// A pipe can always have a deadline; one that is closed already needs none.
-	_ = o.pipe.SetReadDeadline(last)
+// end waits until everything is read, at most until the given time: a detached process may
+// hold the pipe open forever.
+func (o *output) end(deadline time.Time) string {
+	// Pipes support deadlines, and a closed pipe needs none.
+	_ = o.pipe.SetReadDeadline(deadline)
 	<-o.done
 	return string(o.kept)
 }

@@ -9,53 +9,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reap reaps those that programs have left behind and that have become children of this
-// process, as they do if it is process 1 of its container. It returns when ctx ends.
+// Reap reaps orphaned processes that have become children of this process, because it is
+// process 1 of its container. It returns when ctx ends.
 func (c *Children) Reap(ctx context.Context) {
-	deaths := make(chan os.Signal, 1)
-	signal.Notify(deaths, unix.SIGCHLD)
-	defer signal.Stop(deaths)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	defer signal.Stop(ended)
 	for {
-		c.reapStrangers()
+		c.reapOrphans()
 		select {
 		case <-ctx.Done():
 			return
-		case <-deaths:
-		case <-c.buried:
+		case <-ended:
+		case <-c.reaped:
 		}
 	}
 }
 
-// reapStrangers reaps children that have ended and that nobody here has started. If one
-// that somebody waits for stands before them, or one is just being started, they have
-// to wait until that one is buried.
-func (c *Children) reapStrangers() {
+// reapOrphans reaps ended children that Run did not start. Waitid may return a program of
+// Run first, or a program may be starting. Then the orphans wait until the next signal.
+func (c *Children) reapOrphans() {
 	if !c.starting.TryLock() {
 		return
 	}
 	defer c.starting.Unlock()
 	for {
-		pid := someDead()
+		pid := endedChild()
 		c.mu.Lock()
 		own := c.own[pid]
 		c.mu.Unlock()
 		if pid == 0 || own {
 			return
 		}
-		// Nobody else can have reaped it.
+		// Only this goroutine reaps orphans.
 		_ = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG, nil)
 	}
 }
 
-// someDead returns a child that has ended and is not reaped, 0 if there is none.
-func someDead() int {
+// endedChild returns a child that has ended and is not reaped, 0 if there is none.
+func endedChild() int {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	if err != nil || info.Signo == 0 {
 		return 0
 	}
-	// The kernel puts the process right behind the three numbers, aligned like a pointer;
-	// the type has no name for it.
-	const place = (unsafe.Offsetof(info.Code) + unsafe.Sizeof(info.Code) + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
-	return int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), place)))
+	// The kernel stores the process ID behind the first three fields, aligned like a pointer.
+	// The Go type has no field for it.
+	const offset = (unsafe.Offsetof(info.Code) + unsafe.Sizeof(info.Code) + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(&info), offset)))
 }

@@ -7,61 +7,61 @@ import (
 	"time"
 )
 
-// Spec is a program to be run, and what it may take.
+// Spec describes a program to run, and its limits.
 type Spec struct {
-	// Path of the file. A relative one begins at the working directory of the agent.
+	// Path is the path of the file. A relative path starts at the working directory of the
+	// agent.
 	Path string
 	Args []string
-	// Timeout is how long it may run. Zero means as long as the context lasts.
+	// Timeout limits the run time. Zero means no limit except the context.
 	Timeout time.Duration
-	// MaxOutput is how many bytes are kept of what it writes, of each of its two outputs.
-	// The rest is read and thrown away. Zero means [MaxOutput].
+	// MaxOutput is the number of bytes kept of each of its two outputs. The rest is read and
+	// discarded. Zero means [MaxOutput].
 	MaxOutput int
 }
 
-// MaxOutput is how many bytes are kept of an output if a Spec does not say.
+// MaxOutput is the default of Spec.MaxOutput.
 const MaxOutput = 4096
 
-// name tells a program from others: the same one with other arguments does other work.
+// name identifies a program. The same file with other arguments is another program.
 func (s Spec) name() string { return s.Path + "\x00" + strings.Join(s.Args, "\x00") }
 
-// Result is what became of a program.
+// Result is the result of a program.
 type Result struct {
-	// Fault says why there is no exit code, empty if there is one.
+	// Fault says why there is no exit code. It is empty if there is one.
 	Fault Fault
-	// Err is the fault for people: it names the program and the way out.
+	// Err describes the fault to the user. It names the program and the next step.
 	Err error
 	// Code is the exit code.
 	Code int
-	// Output and Complaint are the beginnings of what it wrote to its standard output
-	// and to its standard error.
+	// Output and Complaint are the beginnings of its standard output and its standard error.
 	Output, Complaint string
 }
 
-// Fault is one word for why a program gave no exit code.
+// Fault is the reason why a program has no exit code.
 type Fault string
 
 // The faults.
 const (
-	Missing       Fault = "Missing"       // there is no such file, or its interpreter is not there
-	Folder        Fault = "IsFolder"      // the path is one of a folder
-	NotExecutable Fault = "NotExecutable" // it may not be executed
-	NotAProgram   Fault = "NotAProgram"   // the system cannot execute what is in it
-	NotStarted    Fault = "NotStarted"    // the system had no room for it, or the like
-	Timeout       Fault = "Timeout"       // it was killed as it took too long
-	Hangs         Fault = "Hangs"         // an earlier one does not die, so that none was started
-	Killed        Fault = "Killed"        // somebody else has killed it
-	Cancelled     Fault = "Cancelled"     // it was killed as nobody wants to know any more
+	Missing       Fault = "Missing"       // the file or its interpreter does not exist
+	Folder        Fault = "IsFolder"      // the path is a directory
+	NotExecutable Fault = "NotExecutable" // the file is not executable
+	NotAProgram   Fault = "NotAProgram"   // the system cannot execute the file
+	NotStarted    Fault = "NotStarted"    // the system could not start a process
+	Timeout       Fault = "Timeout"       // it was killed because its timeout had passed
+	Hangs         Fault = "Hangs"         // not started, because an earlier run cannot be killed
+	Killed        Fault = "Killed"        // another process or the kernel killed it
+	Cancelled     Fault = "Cancelled"     // it was killed because the context was cancelled
 )
 
 func failed(fault Fault, format string, args ...any) Result {
 	return Result{Fault: fault, Err: fmt.Errorf(format, args...)}
 }
 
-// judge says what the end of a program was.
-func (s Spec) judge(status syscall.WaitStatus) Result {
+// result returns the result of a program that has ended.
+func (s Spec) result(status syscall.WaitStatus) Result {
 	if status.Signaled() {
-		return failed(Killed, "running %s: it was killed by signal %d (%s); look into the kernel log for the memory that it may have wanted", s.Path, status.Signal(), status.Signal())
+		return failed(Killed, "running %s: it was killed by signal %d (%s); check the kernel log for an out-of-memory kill", s.Path, status.Signal(), status.Signal())
 	}
 	return Result{Code: status.ExitStatus()}
 }

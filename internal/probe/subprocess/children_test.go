@@ -24,14 +24,14 @@ func TestMain(m *testing.M) {
 	if subprocess.Become() {
 		return
 	}
-	// Else a process that cannot become a program takes a second more to say so.
+	// Otherwise a process whose exec fails takes a second longer to report it.
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 		panic(err)
 	}
 	m.Run()
 }
 
-// script writes a program of the shell.
+// script writes a shell script.
 func script(t *testing.T, lines string) string {
 	t.Helper()
 	return write(t, "#!/bin/bash\n"+lines+"\n", 0o700)
@@ -46,20 +46,20 @@ func write(t *testing.T, text string, mode os.FileMode) string {
 	return path
 }
 
-// eventually waits for something that must come.
+// eventually waits until is returns true.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	late := time.After(10 * time.Second)
 	for !is() {
 		select {
 		case <-late:
-			t.Fatalf("there is no %s", what)
+			t.Fatalf("timed out waiting for: %s", what)
 		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-// read returns the number that a script has left in a file.
+// read returns the number that a script has written to a file.
 func read(t *testing.T, path string) int {
 	t.Helper()
 	var pid int
@@ -74,7 +74,7 @@ func read(t *testing.T, path string) int {
 	return pid
 }
 
-// state returns the letter of a process and its parent, empty if it is not there.
+// state returns the state letter of a process and its parent, empty if there is no such process.
 func state(pid int) (letter string, parent int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -87,7 +87,7 @@ func state(pid int) (letter string, parent int) {
 	return letter, parent
 }
 
-// isGone says whether a process has ended. If it is ours, it must have been reaped.
+// isGone says whether a process has ended. A child of this process must also be reaped.
 func isGone(pid int) func() bool {
 	return func() bool {
 		letter, parent := state(pid)
@@ -95,8 +95,8 @@ func isGone(pid int) func() bool {
 	}
 }
 
-// within runs a program that has to come back in time, whatever it does. The test does
-// not end before it, so that the program is not left behind.
+// within fails the test if Run does not return in time. The test ends after the program, so
+// that no process is left behind.
 func within(t *testing.T, c *subprocess.Children, limit time.Duration, s subprocess.Spec) subprocess.Result {
 	t.Helper()
 	done := make(chan subprocess.Result, 1)
@@ -107,48 +107,48 @@ func within(t *testing.T, c *subprocess.Children, limit time.Duration, s subproc
 	case r := <-done:
 		return r
 	case <-time.After(limit):
-		t.Fatalf("it has not come back in the %s that it may take", limit)
+		t.Fatalf("Run has not returned within %s", limit)
 		return subprocess.Result{}
 	}
 }
 
-func TestWhatAProgramSays(t *testing.T) {
+func TestRunReturnsCodeAndOutput(t *testing.T) {
 	for name, test := range map[string]struct {
 		lines             string
 		args              []string
 		code              int
 		output, complaint string
 	}{
-		"its exit code 0":                       {lines: "exit 0"},
-		"its exit code 1":                       {lines: "exit 1", code: 1},
-		"its exit code 255":                     {lines: "exit 255", code: 255},
-		"its two outputs":                       {lines: "echo fine; echo odd >&2", output: "fine\n", complaint: "odd\n"},
-		"its arguments":                         {lines: `echo "$#: $1, $2"`, args: []string{"a b", ""}, output: "2: a b, \n"},
-		"that nobody writes to it":              {lines: "read line; echo $?", output: "1\n"},
-		"what its tee still had to write":       {lines: "exec > >(/bin/sleep 0.05; cat)\necho late", output: "late\n"},
-		"nothing of those who write on forever": {lines: "yes >/dev/null & echo well", output: "well\n"},
+		"exit code 0":                         {lines: "exit 0"},
+		"exit code 1":                         {lines: "exit 1", code: 1},
+		"exit code 255":                       {lines: "exit 255", code: 255},
+		"stdout and stderr":                   {lines: "echo fine; echo odd >&2", output: "fine\n", complaint: "odd\n"},
+		"arguments":                           {lines: `echo "$#: $1, $2"`, args: []string{"a b", ""}, output: "2: a b, \n"},
+		"empty stdin":                         {lines: "read line; echo $?", output: "1\n"},
+		"output of a tee after the end":       {lines: "exec > >(/bin/sleep 0.05; cat)\necho late", output: "late\n"},
+		"a background process that writes on": {lines: "yes >/dev/null & echo well", output: "well\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := within(t, subprocess.New(), 3*time.Second, subprocess.Spec{Path: script(t, test.lines), Args: test.args, Timeout: 5 * time.Second})
 			if r.Fault != "" || r.Code != test.code || r.Output != test.output || r.Complaint != test.complaint {
-				t.Errorf("it is %+v", r)
+				t.Errorf("unexpected result: %+v", r)
 			}
 		})
 	}
 }
 
-func TestARelativePathBeginsAtTheWorkingDirectory(t *testing.T) {
+func TestRelativePathStartsAtTheWorkingDirectory(t *testing.T) {
 	t.Chdir(filepath.Dir(script(t, "echo here")))
 	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./check.sh"}); r.Output != "here\n" {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
 	r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: "./config/plugin/check_ntp.sh"})
 	if folder, _ := os.Getwd(); r.Fault != subprocess.Missing || !strings.Contains(r.Err.Error(), folder) {
-		t.Errorf("one that is missing is %+v, which does not say where it was sought", r)
+		t.Errorf("a missing program gives %+v, want the directory in the message", r)
 	}
 }
 
-func TestWhatCannotBeRunHasItsReason(t *testing.T) {
+func TestFaultsOfFilesThatCannotBeRun(t *testing.T) {
 	folder := t.TempDir()
 	fifo := filepath.Join(folder, "fifo")
 	if err := unix.Mkfifo(fifo, 0o700); err != nil {
@@ -163,26 +163,26 @@ func TestWhatCannotBeRunHasItsReason(t *testing.T) {
 		fault subprocess.Fault
 		says  string
 	}{
-		"no file":                  {filepath.Join(folder, "none"), subprocess.Missing, "mount it"},
-		"a link to nothing":        {dangling, subprocess.Missing, "mount it"},
-		"a file where a folder is": {filepath.Join(write(t, "", 0o600), "x"), subprocess.Missing, "mount it"},
-		"a folder":                 {folder, subprocess.Folder, "write the path of a program"},
-		"no bit to execute":        {write(t, "#!/bin/sh\n", 0o644), subprocess.NotExecutable, "chmod +x"},
-		"a pipe":                   {fifo, subprocess.NotAProgram, "write the path of a program"},
-		"no program":               {write(t, "echo no interpreter is named", 0o700), subprocess.NotAProgram, "#!"},
-		"an empty file":            {write(t, "", 0o700), subprocess.NotAProgram, "#!"},
-		"no interpreter":           {write(t, "#!/no/such/shell -e\n", 0o700), subprocess.Missing, "/no/such/shell"},
+		"no file":                        {filepath.Join(folder, "none"), subprocess.Missing, "mount it"},
+		"a link to nothing":              {dangling, subprocess.Missing, "mount it"},
+		"a file in place of a directory": {filepath.Join(write(t, "", 0o600), "x"), subprocess.Missing, "mount it"},
+		"a directory":                    {folder, subprocess.Folder, "configure the path of a program"},
+		"not executable":                 {write(t, "#!/bin/sh\n", 0o644), subprocess.NotExecutable, "chmod +x"},
+		"a pipe":                         {fifo, subprocess.NotAProgram, "configure the path of a program"},
+		"no shebang":                     {write(t, "echo no interpreter is named", 0o700), subprocess.NotAProgram, "#!"},
+		"an empty file":                  {write(t, "", 0o700), subprocess.NotAProgram, "#!"},
+		"no interpreter":                 {write(t, "#!/no/such/shell -e\n", 0o700), subprocess.Missing, "/no/such/shell"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: test.path, Timeout: time.Second})
 			if r.Fault != test.fault || r.Err == nil || !strings.Contains(r.Err.Error(), test.says) || !strings.Contains(r.Err.Error(), test.path) {
-				t.Errorf("it is %q (%v), want %q that says %q", r.Fault, r.Err, test.fault, test.says)
+				t.Errorf("the fault is %q (%v), want %q with %q", r.Fault, r.Err, test.fault, test.says)
 			}
 		})
 	}
 }
 
-func TestAProgramThatDisappearsIsMissing(t *testing.T) {
+func TestRemovedProgramIsMissing(t *testing.T) {
 	c, path := subprocess.New(), script(t, "exit 0")
 	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != "" {
 		t.Fatal(r)
@@ -191,17 +191,17 @@ func TestAProgramThatDisappearsIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := c.Run(t.Context(), subprocess.Spec{Path: path}); r.Fault != subprocess.Missing {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
 }
 
-func TestAProgramThatKillsItself(t *testing.T) {
+func TestProgramKilledByASignal(t *testing.T) {
 	if r := subprocess.New().Run(t.Context(), subprocess.Spec{Path: script(t, "echo last words; kill -SEGV $$")}); r.Fault != subprocess.Killed || r.Output != "last words\n" {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
 }
 
-func TestMegabytesOfOutputCostNothing(t *testing.T) {
+func TestLargeOutputIsDiscardedCheaply(t *testing.T) {
 	const megabytes = 256
 	s := subprocess.Spec{Path: script(t, fmt.Sprintf("head -c %dM /dev/zero || exit 2; head -c 1M /dev/zero >&2 || exit 3; exit 1", megabytes)), Timeout: 30 * time.Second}
 	c := subprocess.New()
@@ -217,7 +217,7 @@ func TestMegabytesOfOutputCostNothing(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	if r.Code != 1 || len(r.Output) != subprocess.MaxOutput || len(r.Complaint) != subprocess.MaxOutput {
-		t.Errorf("of %q there is the code %d, and %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
+		t.Errorf("the fault is %q, the code %d, and the outputs have %d and %d bytes", r.Fault, r.Code, len(r.Output), len(r.Complaint))
 	}
 	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 1<<20 {
 		t.Errorf("%d bytes were allocated for %d MB", allocated, megabytes)
@@ -226,20 +226,20 @@ func TestMegabytesOfOutputCostNothing(t *testing.T) {
 	t.Logf("%d MB cost %s of a core, %s each", megabytes, spent, spent/megabytes)
 }
 
-func TestForksThatAreLeftBehindAreKilled(t *testing.T) {
+func TestBackgroundProcessesAreKilled(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	c := subprocess.New()
 	r := within(t, c, time.Second, subprocess.Spec{Path: script(t, "sleep 1000 &\necho $! >"+note+"; echo done; exit 1"), Timeout: 10 * time.Second})
 	if r.Fault != "" || r.Code != 1 || r.Output != "done\n" {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
-	eventually(t, "end of what was left", isGone(read(t, note)))
+	eventually(t, "end of the background process", isGone(read(t, note)))
 	if c.Abandoned() != 0 {
-		t.Errorf("%d are abandoned", c.Abandoned())
+		t.Errorf("%d programs are abandoned", c.Abandoned())
 	}
 }
 
-func TestATimeoutKillsTheGroup(t *testing.T) {
+func TestTimeoutKillsTheGroup(t *testing.T) {
 	folder := t.TempDir()
 	fork, self := filepath.Join(folder, "fork"), filepath.Join(folder, "self")
 	r := within(t, subprocess.New(), 1300*time.Millisecond, subprocess.Spec{
@@ -247,13 +247,13 @@ func TestATimeoutKillsTheGroup(t *testing.T) {
 		Timeout: 300 * time.Millisecond,
 	})
 	if r.Fault != subprocess.Timeout || r.Output != "begun\n" {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
 	eventually(t, "end of the program", isGone(read(t, self)))
 	eventually(t, "end of its fork", isGone(read(t, fork)))
 }
 
-func TestAProgramThatNobodyWaitsForIsKilled(t *testing.T) {
+func TestCancelKillsTheProgram(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	ctx, cancel := context.WithCancel(t.Context())
 	path := script(t, "echo $$ >"+note+"; exec sleep 1000")
@@ -264,24 +264,24 @@ func TestAProgramThatNobodyWaitsForIsKilled(t *testing.T) {
 	pid := read(t, note)
 	cancel()
 	if r := <-done; r.Fault != subprocess.Cancelled {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
-	eventually(t, "end of it", isGone(pid))
+	eventually(t, "end of the program", isGone(pid))
 }
 
-// The ways to hang in the kernel: the program itself, something that it runs (as the df
-// of a script does), its very file, and what the kernel reads to execute that.
-func TestWhatNoSignalReachesIsAbandonedAndNotStartedAgain(t *testing.T) {
+// Different processes can hang in the kernel: the program itself, a process that it runs
+// (like the df of a script), and exec, which reads its file, interpreter and loader.
+func TestUnkillableProgramIsAbandonedAndNotRestarted(t *testing.T) {
 	for name, lines := range map[string]string{
 		"the program itself": "echo $$ >NOTE; exec cat DEAF/file",
-		"what it runs":       "echo before; cat DEAF/file & echo $! >NOTE; wait",
-		"what it leaves":     "cat DEAF/file </dev/null >/dev/null 2>&1 & echo $! >NOTE; for i in {1..200}; do grep -q wait_answer /proc/$!/wchan && break; done; exit 1",
+		"its child":          "echo before; cat DEAF/file & echo $! >NOTE; wait",
+		"its orphan":         "cat DEAF/file </dev/null >/dev/null 2>&1 & echo $! >NOTE; for i in {1..200}; do grep -q wait_answer /proc/$!/wchan && break; done; exit 1",
 		"its file":           "",
 		"its interpreter":    "",
 		"its loader":         "",
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder, wake := deaf(t)
+			folder, wake := hangingFS(t)
 			note := filepath.Join(t.TempDir(), "pid")
 			path := script(t, strings.NewReplacer("DEAF", folder, "NOTE", note).Replace(lines))
 			switch name {
@@ -293,49 +293,49 @@ func TestWhatNoSignalReachesIsAbandonedAndNotStartedAgain(t *testing.T) {
 				path = loadedBy(t, filepath.Join(folder, "ld.so"))
 			}
 			c := subprocess.New()
-			leaves := name == "what it leaves"
+			leaves := name == "its orphan"
 			s := subprocess.Spec{Path: path, Timeout: 300 * time.Millisecond}
 			if leaves {
-				s.Timeout = 10 * time.Second // which it does not need
+				s.Timeout = 10 * time.Second // more than it needs
 			}
 			r := within(t, c, s.Timeout+time.Second, s)
 			if leaves && (r.Fault != "" || r.Code != 1) || !leaves && r.Fault != subprocess.Timeout {
-				t.Errorf("it is %+v", r)
+				t.Errorf("unexpected result: %+v", r)
 			}
-			eventually(t, "one that is abandoned", func() bool { return c.Abandoned() == 1 })
+			eventually(t, "abandoned program", func() bool { return c.Abandoned() == 1 })
 			pid := 0
 			if lines != "" {
 				pid = read(t, note)
 				if letter, _ := state(pid); letter != "D" {
-					t.Fatalf("the process is in %q: this test looks at nothing", letter)
+					t.Fatalf("the process is in state %q, want D: the test is ineffective", letter)
 				}
 			}
-			runtime.GC() // which waits for all threads, and not for this one
+			runtime.GC() // waits for all threads, but must not wait for the hanging one
 			for range 3 {
 				if r := within(t, c, 100*time.Millisecond, s); r.Fault != subprocess.Hangs || !strings.Contains(r.Err.Error(), path) {
-					t.Errorf("the next one is %+v", r)
+					t.Errorf("the next run gives %+v", r)
 				}
 			}
 			if c.Abandoned() != 1 {
-				t.Errorf("%d are abandoned", c.Abandoned())
+				t.Errorf("%d programs are abandoned", c.Abandoned())
 			}
 			other := subprocess.Spec{Path: script(t, "echo fine"), Timeout: time.Second}
 			if r := c.Run(t.Context(), other); r.Output != "fine\n" {
-				t.Errorf("another is %+v", r)
+				t.Errorf("another program gives %+v", r)
 			}
 			wake()
-			eventually(t, "end of the abandoned", func() bool { return c.Abandoned() == 0 })
+			eventually(t, "end of the abandoned program", func() bool { return c.Abandoned() == 0 })
 			if pid != 0 {
 				eventually(t, "end of the process", isGone(pid))
 			}
 			if r := c.Run(t.Context(), s); r.Fault == subprocess.Hangs {
-				t.Errorf("when it has ended, it is still %+v", r)
+				t.Errorf("after it has ended, the next run still gives %+v", r)
 			}
 		})
 	}
 }
 
-// loadedBy returns a program that asks the kernel for this loader.
+// loadedBy returns a program with this loader.
 func loadedBy(t *testing.T, loader string) string {
 	t.Helper()
 	program, err := elf.Open("/bin/true")
@@ -349,9 +349,9 @@ func loadedBy(t *testing.T, loader string) string {
 	}
 	at := slices.IndexFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 	if at < 0 {
-		t.Fatal("/bin/true has no loader: this test needs a program that has one")
+		t.Fatal("/bin/true has no loader: this test needs a dynamically linked program")
 	}
-	// There is as much room as the loader's own name has: a short link leads to the other.
+	// The path must fit in the space of the original path, so a short link points to the loader.
 	folder, err := os.MkdirTemp("/tmp", "ld")
 	if err != nil {
 		t.Fatal(err)
@@ -363,22 +363,22 @@ func loadedBy(t *testing.T, loader string) string {
 	}
 	room := text[program.Progs[at].Off:][:program.Progs[at].Filesz]
 	if clear(room); copy(room[:len(room)-1], link) < len(link) {
-		t.Fatalf("%s is too long for the %d bytes that there are", link, len(room))
+		t.Fatalf("%s is longer than the available %d bytes", link, len(room))
 	}
 	return write(t, string(text), 0o700)
 }
 
-// A program is started as if nobody stood between: with its own name, and with nothing
-// open that is not its own.
-func TestAProgramDoesNotKnowWhoStartedIt(t *testing.T) {
+// The intermediate process is invisible: the program has its own name and no other open
+// files.
+func TestIntermediateProcessIsInvisible(t *testing.T) {
 	r := within(t, subprocess.New(), 5*time.Second, subprocess.Spec{Path: script(t, `tr '\0' ' ' </proc/$$/cmdline; echo; [ -e /proc/$$/fd/3 ] || echo closed; ps -o pgid= -p $$ | grep -qw $$ && echo alone`), Args: []string{"a"}})
 	if !strings.HasSuffix(r.Output, "/check.sh a \nclosed\nalone\n") {
-		t.Errorf("it is %+v", r)
+		t.Errorf("unexpected result: %+v", r)
 	}
 }
 
-// The agent may be process 1 of its container. Then it inherits who has left.
-func TestInheritedProcessesAreReapedAndNobodyElses(t *testing.T) {
+// If the agent is process 1 of its container, orphaned processes become its children.
+func TestReapReapsOnlyOrphans(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -395,8 +395,8 @@ func TestInheritedProcessesAreReapedAndNobodyElses(t *testing.T) {
 	defer cancel()
 
 	folder := t.TempDir()
-	// Each leaves two: one in its group, which is killed, and one that has left it, which
-	// lives on for a moment and ends.
+	// Each program leaves two processes: one in its group, which Run kills, and one outside it,
+	// which ends a moment later.
 	path := script(t, `(setsid bash -c 'echo $$ >'$1'; sleep 0.0'$2 </dev/null >/dev/null 2>&1 &)
 sleep 1000 </dev/null >/dev/null 2>&1 &
 until [ -s $1 ]; do sleep 0.01; done
@@ -408,9 +408,9 @@ exit $2`)
 			for i := range rounds {
 				code := 1 + (worker*rounds+i)%9
 				note := filepath.Join(folder, fmt.Sprintf("%d-%d", worker, i))
-				// The exit code would be lost if somebody else had reaped it.
+				// The exit code would be lost if Reap had reaped the program.
 				if r := c.Run(t.Context(), subprocess.Spec{Path: path, Args: []string{note, strconv.Itoa(code)}, Timeout: 10 * time.Second}); r.Fault != "" || r.Code != code {
-					t.Errorf("want %d: it is %+v", code, r)
+					t.Errorf("want code %d, got %+v", code, r)
 				}
 			}
 		})
@@ -424,14 +424,14 @@ exit $2`)
 			inherited++
 		}
 	}
-	eventually(t, "end of all", func() bool {
+	eventually(t, "end of all children", func() bool {
 		return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil) == unix.ECHILD
 	})
 	t.Logf("%d inherited processes were reaped", inherited)
 }
 
 func TestNothingLeaks(t *testing.T) {
-	// Which would close files that nobody has.
+	// A garbage collection would close leaked files.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	c := subprocess.New()
 	specs := []subprocess.Spec{
@@ -447,7 +447,7 @@ func TestNothingLeaks(t *testing.T) {
 		}
 		all.Wait()
 	}
-	run() // what is opened once and kept
+	run() // opens what stays open
 	open := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -456,17 +456,17 @@ func TestNothingLeaks(t *testing.T) {
 		return len(names)
 	}
 	settled := func() bool { return c.Abandoned() == 0 }
-	eventually(t, "rest", settled)
+	eventually(t, "end of abandoned programs", settled)
 	files, goroutines := open(), runtime.NumGoroutine()
 	for range 5 {
 		run()
 	}
-	eventually(t, "rest", settled)
+	eventually(t, "end of abandoned programs", settled)
 	eventually(t, "end of the goroutines", func() bool { return runtime.NumGoroutine() <= goroutines })
 	eventually(t, "end of the open files", func() bool { return open() <= files })
 }
 
-// One op starts /bin/true and follows it to its end.
+// BenchmarkRun starts /bin/true and waits for its end.
 func BenchmarkRun(b *testing.B) {
 	c := subprocess.New()
 	b.ReportAllocs()
