@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// inBubble calls a function that has a clock of its own, and passes on its panic, by
-// which rapid ends a run.
+// inBubble runs a function with its own clock and passes on its panic, because rapid ends
+// a run with a panic.
 func inBubble(t *testing.T, run func()) {
 	t.Helper()
 	var ended any
@@ -28,32 +28,32 @@ func inBubble(t *testing.T, run func()) {
 	}
 }
 
-// Whatever dies when, what is found is a state as it was at some moment, no older than
-// the last that was surely written, and never a torn one.
-func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
+// After a crash at any moment, the store finds a state that was complete at some moment.
+// It is not older than the last state that was surely written, and it is never partial.
+func TestStateAfterACrashIsComplete(t *testing.T) {
 	crashes, recalled, complaints := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		inBubble(t, func() {
 			monitors := []string{"kernel", "files"}
 			choose := func(options int) int { return rapid.IntRange(0, options-1).Draw(rt, "choice") }
 
-			var said bytes.Buffer
-			disk := newPlatter()
+			var logged bytes.Buffer
+			disk := newFakeDisk()
 			var m *Store
 			defer func() { _ = m.Close() }()
-			// Each moment is what the monitors had kept; those from floor on can be found.
+			// Each moment is what the monitors had stored. The states from floor on may be found.
 			moments, floor := []map[string]string{{}}, 0
 
 			start := func() {
 				var err error
-				if m, err = open(disk, "boot", slog.New(slog.NewTextHandler(&said, nil))); err != nil {
+				if m, err = open(disk, "boot", slog.New(slog.NewTextHandler(&logged, nil))); err != nil {
 					rt.Fatal(err)
 				}
 				found := map[string]string{}
 				for _, key := range m.Monitors() {
 					entry, _ := m.Monitor(key)
 					if !bytes.Equal(entry.Position, entry.State) {
-						rt.Fatalf("%s is at %s and in the state of %s", key, entry.Position, entry.State)
+						rt.Fatalf("%s has the position %s and the state %s, which belong to different moments", key, entry.Position, entry.State)
 					}
 					found[key] = string(entry.State)
 				}
@@ -65,10 +65,10 @@ func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
 					recalled++
 				}
 				if torn, _ := disk.Read(badFile); torn != nil {
-					rt.Fatalf("there was a torn state: %s", torn)
+					rt.Fatalf("there was a partial state: %s", torn)
 				}
 				moments, floor = []map[string]string{found}, 0
-				disk.unplug(rapid.IntRange(1, 60).Draw(rt, "steps to the crash"))
+				disk.cutPower(rapid.IntRange(1, 60).Draw(rt, "steps to the crash"))
 			}
 			written := func() {
 				synctest.Wait()
@@ -78,8 +78,8 @@ func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
 			}
 			crash := func() {
 				crashes++
-				disk.unplug(0)
-				_ = m.Close() // which has no effect any more, but ends the goroutine
+				disk.cutPower(0)
+				_ = m.Close() // has no effect any more, but ends the goroutine
 				disk = disk.after(choose)
 				start()
 			}
@@ -95,16 +95,16 @@ func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
 					moments = append(moments, moment)
 					m.Keep(key, Entry{Position: []byte(value), State: []byte(value)}, urgent)
 					if urgent && rapid.Bool().Draw(rt, "wait for it") {
-						wait := brisk
+						wait := urgentInterval
 						if m.Err() != nil {
-							wait = calm
+							wait = writeInterval
 						}
 						pass(wait)
 						written()
 					}
 				},
 				"calm": func(*rapid.T) {
-					pass(calm)
+					pass(writeInterval)
 					written()
 				},
 				"moment": func(rt *rapid.T) {
@@ -118,9 +118,9 @@ func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
 				"trouble": func(*rapid.T) {
 					full = !full
 					if full {
-						disk.beset(errors.New("no space left"))
+						disk.failWith(errors.New("no space left"))
 					} else {
-						disk.beset(nil)
+						disk.failWith(nil)
 					}
 				},
 				"restart": func(rt *rapid.T) {
@@ -138,11 +138,11 @@ func TestWhatIsFoundAfterACrashWasTrueAtSomeMoment(t *testing.T) {
 					}
 				},
 			})
-			complaints += bytes.Count(said.Bytes(), []byte("\n"))
+			complaints += bytes.Count(logged.Bytes(), []byte("\n"))
 		})
 	})
 	t.Logf("%d crashes, %d states recalled, %d lines of complaint", crashes, recalled, complaints)
 	if crashes == 0 || recalled == 0 || complaints == 0 {
-		t.Error("this test has looked at nothing")
+		t.Error("the test has not crashed, restored or logged anything")
 	}
 }

@@ -1,15 +1,15 @@
-// Package statefile keeps what the agent must not forget when it is started again: how far
-// each log was read, what was found to stand, the labels of its node, its files as they
-// were last good, and a note of what was agreed upon with others.
+// Package statefile stores the state that the agent needs after a restart: how far it has
+// read each log, the problems it has found, the labels of its node, the last valid text of
+// its configuration files, and a note for the reporter.
 //
-// It promises that the state file is whole at every moment, whatever dies when: a state
-// replaces another or does not. What is urgent is written at once, the rest soon, and
-// nobody who hands something over ever waits for a disk. A disk that does not take it
-// is told of and tried again; the agent goes on without.
+// The state file is complete at every moment, even if the agent or the node crashes during
+// a write. The store writes urgent changes at once and others within seconds. A caller
+// that stores something never waits for the disk. If a write fails, the store logs it and
+// retries; the agent continues without stored state.
 //
-// A monitor that nobody asks for is remembered for a day more: what it has found stands
-// if it comes back.
+// The store keeps a monitor for a day after it was removed from the configuration. If it
+// comes back, its findings still hold.
 //
-// It refuses to understand what it keeps: what a position or a state means, and whether
-// it still holds after a reboot, is for those who wrote it to say.
+// The package does not interpret what it stores. The writer of a position or a state
+// decides what it means and whether it is valid after a reboot.
 package statefile

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A container's root is an overlay, and so may be the host's, or a host that is a
-// container itself.
-func TestAFolderOfTheContainerItselfIsToldOfOnce(t *testing.T) {
+// The root directory of a container is an overlay. The root directory of the host may be
+// one as well, for example if the host is a container.
+func TestDirectoryInsideTheContainerIsLoggedOnce(t *testing.T) {
 	base := t.TempDir()
-	if err := unix.Mount("tmpfs", base, "tmpfs", 0, ""); err != nil { // on an overlay there can be no other
+	if err := unix.Mount("tmpfs", base, "tmpfs", 0, ""); err != nil { // the kernel does not mount an overlay on an overlay
 		t.Fatalf("%v: run this test as root", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(base, unix.MNT_DETACH) })
@@ -33,13 +33,13 @@ func TestAFolderOfTheContainerItselfIsToldOfOnce(t *testing.T) {
 		path, root string
 		lasts      bool
 	}{
-		"of the container":                   {layer, at["root"], false},
-		"of a host whose root is an overlay": {layer, base, true},
-		"of the host":                        {filepath.Join(base, "state"), at["root"], true},
-		"of a machine":                       {filepath.Join(base, "state"), base, true},
+		"in the container":                   {layer, at["root"], false},
+		"on a host whose root is an overlay": {layer, base, true},
+		"on the host":                        {filepath.Join(base, "state"), at["root"], true},
+		"without a container":                {filepath.Join(base, "state"), base, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log, said := logger()
+			log, logged := logger()
 			m, err := open(&directory{path: of.path, root: of.root}, "", log)
 			if err != nil {
 				t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAFolderOfTheContainerItselfIsToldOfOnce(t *testing.T) {
 				}
 			}
 			if lasts := m.Err() == nil; lasts != of.lasts {
-				t.Errorf("that it is kept is %t: %v", lasts, m.Err())
+				t.Errorf("Err says that it is persistent: %t: %v", lasts, m.Err())
 			}
 			if err := m.Close(); err != nil {
 				t.Error(err)
@@ -60,12 +60,12 @@ func TestAFolderOfTheContainerItselfIsToldOfOnce(t *testing.T) {
 			if of.lasts {
 				want = 0
 			}
-			if strings.Count(said.String(), "\n") != want || strings.Count(said.String(), of.path) != want {
-				t.Errorf("said %q", said)
+			if strings.Count(logged.String(), "\n") != want || strings.Count(logged.String(), of.path) != want {
+				t.Errorf("the log is %q", logged)
 			}
 		})
 	}
-	if err := (&directory{path: filepath.Join(base, "nowhere"), root: "/"}).Lasts(); err != nil {
-		t.Errorf("a folder that is not there is %v", err)
+	if err := (&directory{path: filepath.Join(base, "nowhere"), root: "/"}).CheckPersistent(); err != nil {
+		t.Errorf("a missing directory gives %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 )
 
-// state is what the file holds.
+// state is the content of the state file.
 type state struct {
 	Version  int                `json:"version"`
 	Boot     string             `json:"boot"`
@@ -20,7 +20,7 @@ type state struct {
 	Unknown  format.Unknown     `json:"-"`
 }
 
-// version of the file. Of a newer one, what is not known is kept.
+// version is the version of the format. Unknown fields of newer versions are preserved.
 const version = 1
 
 func parse(text []byte) (state, error) {
@@ -30,7 +30,7 @@ func parse(text []byte) (state, error) {
 		return state{}, err
 	}
 	if s.Version < version {
-		return state{}, fmt.Errorf("it is of version %d, which no agent has written", s.Version)
+		return state{}, fmt.Errorf("version %d is invalid: the lowest version is 1", s.Version)
 	}
 	s.Unknown = unknown
 	return s, nil
@@ -42,7 +42,7 @@ func (s *state) text() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// countUnknown returns how many fields this version does not know.
+// countUnknown returns the number of fields that this version does not know.
 func (s *state) countUnknown() int {
 	n := s.Unknown.Len()
 	for _, entry := range s.Monitors {
@@ -51,7 +51,7 @@ func (s *state) countUnknown() int {
 	return n
 }
 
-// UnmarshalJSON keeps fields that are not known.
+// UnmarshalJSON keeps unknown fields in Unknown.
 func (e *Entry) UnmarshalJSON(text []byte) error {
 	type plain Entry
 	unknown, err := format.Read(text, (*plain)(e))
@@ -59,26 +59,26 @@ func (e *Entry) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes them back.
+// MarshalJSON writes the fields in Unknown back.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry
 	return format.Write(plain(e), e.Unknown)
 }
 
-// asked returns what is remembered when it is known which monitors are asked for, and
-// whether that is something else than before.
-func asked(remembered map[string]Entry, now time.Time, keys []string) (map[string]Entry, bool) {
-	next, changed := make(map[string]Entry, len(remembered)), false
-	for key, entry := range remembered {
+// updateLeft sets Left of each entry according to the configured keys and removes expired
+// entries. It also says whether an entry has changed.
+func updateLeft(monitors map[string]Entry, now time.Time, keys []string) (map[string]Entry, bool) {
+	next, changed := make(map[string]Entry, len(monitors)), false
+	for key, entry := range monitors {
 		left := entry.Left
-		if now.Sub(left) > grace && !left.IsZero() {
+		if now.Sub(left) > retention && !left.IsZero() {
 			changed = true
 			continue
 		}
 		switch {
 		case slices.Contains(keys, key):
 			left = time.Time{}
-		case left.IsZero(), left.After(now): // or else the clock was set back since
+		case left.IsZero(), left.After(now): // in the future if the clock was set back
 			left = now.Round(0).UTC()
 		}
 		changed = changed || !left.Equal(entry.Left)

@@ -21,7 +21,7 @@ func golden(t *testing.T, name string) []byte {
 	return text
 }
 
-// The state of all versions that were ever written is read. Those files never change; a
+// The agent reads the state of all earlier versions. These golden files never change; a
 // new version adds its own.
 func TestStatesOfAllVersionsAreRead(t *testing.T) {
 	got, err := parse(golden(t, "state-v1.json"))
@@ -40,23 +40,24 @@ func TestStatesOfAllVersionsAreRead(t *testing.T) {
 		t.Errorf("read (-want +got):\n%s", diff)
 	}
 	if text, err := got.text(); err != nil || !bytes.Equal(text, golden(t, "state-v1.json")) {
-		t.Errorf("today's format has changed, which takes a new version: %v\n%s", err, text)
+		t.Errorf("the format has changed: add a new version: %v\n%s", err, text)
 	}
 }
 
-// An agent between two newer ones goes on where the first was, and loses nothing of it.
-func TestTheStateOfANewerAgentIsKept(t *testing.T) {
+// An agent that runs between two newer ones continues with their state and preserves
+// unknown fields.
+func TestUnknownFieldsArePreserved(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, stateFile)
 	if err := os.WriteFile(path, golden(t, "state-newer.json"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m, said := opened(t, dir, "now")
+	m, logged := opened(t, dir, "now")
 	if e, ok := m.Monitor("kernel"); !ok || string(e.State) != `{"a":1}` || m.LastBoot() != "6b7c" {
 		t.Errorf("kernel is %+v", e)
 	}
-	if n := m.CountUnknown(); n != 2 || !strings.Contains(said.String(), "newer agent") {
-		t.Errorf("%d fields are unknown, and it is said: %s", n, said)
+	if n := m.CountUnknown(); n != 2 || !strings.Contains(logged.String(), "newer agent") {
+		t.Errorf("%d fields are unknown, and the log is: %s", n, logged)
 	}
 	m.Keep("kernel", Entry{State: json.RawMessage(`{"a":2}`)}, true)
 	closed(t, m)

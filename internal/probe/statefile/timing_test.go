@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func started(t *testing.T, disk *platter) *Store {
+func started(t *testing.T, disk *fakeDisk) *Store {
 	t.Helper()
 	m, err := open(disk, "boot", slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -17,8 +17,8 @@ func started(t *testing.T, disk *platter) *Store {
 	return m
 }
 
-// kept is the state of the monitor "x" on a disk.
-func kept(t *testing.T, disk *platter) string {
+// stored returns the state of the monitor "x" on a disk.
+func stored(t *testing.T, disk *fakeDisk) string {
 	t.Helper()
 	text, err := disk.after(func(int) int { return 0 }).Read(stateFile)
 	if err != nil || text == nil {
@@ -33,44 +33,44 @@ func kept(t *testing.T, disk *platter) string {
 
 func entry(n int) Entry { return Entry{State: []byte(strconv.Itoa(n))} }
 
-func TestWhatIsUrgentIsWrittenAtOnceAndTheRestSoon(t *testing.T) {
+func TestUrgentChangesAreWrittenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newPlatter()
+		disk := newFakeDisk()
 		m := started(t, disk)
 		defer m.Close()
 		expect := func(when string, writes int, state string) {
 			t.Helper()
 			synctest.Wait()
-			if got, _, _ := disk.tally(); got != writes || kept(t, disk) != state {
-				t.Fatalf("%s the state was written %d times and is %q, want %d times and %q", when, got, kept(t, disk), writes, state)
+			if got, _, _ := disk.tally(); got != writes || stored(t, disk) != state {
+				t.Fatalf("%s the state was written %d times and is %q, want %d times and %q", when, got, stored(t, disk), writes, state)
 			}
 		}
 		pass(time.Hour)
 		expect("while nothing happens", 0, "")
 		m.Keep("x", entry(1), false)
-		expect("after an hour's rest", 1, "1")
+		expect("after an idle hour", 1, "1")
 		m.Keep("x", entry(2), false)
 		m.Keep("x", entry(3), false)
-		pass(calm - time.Nanosecond)
-		expect("before it is time", 1, "1")
+		pass(writeInterval - time.Nanosecond)
+		expect("before the interval has passed", 1, "1")
 		pass(time.Nanosecond)
-		expect("when it is time", 2, "3")
-		pass(brisk)
+		expect("after the interval", 2, "3")
+		pass(urgentInterval)
 		m.Keep("x", entry(4), false)
-		expect("for a mere position", 2, "3")
+		expect("for a change that is not urgent", 2, "3")
 		m.Keep("x", entry(5), true)
-		expect("for something urgent", 3, "5")
+		expect("for an urgent change", 3, "5")
 		m.Keep("x", entry(6), true)
 		m.Keep("x", entry(7), false)
-		pass(brisk - time.Nanosecond)
-		expect("right after that", 3, "5")
+		pass(urgentInterval - time.Nanosecond)
+		expect("right after an urgent write", 3, "5")
 		pass(time.Nanosecond)
-		expect("a bit later", 4, "7")
+		expect("after the urgent interval", 4, "7")
 		m.KeepLabels(map[string]string{"gpu": "true"})
-		pass(calm)
+		pass(writeInterval)
 		expect("for labels", 5, "7")
 		m.KeepLabels(map[string]string{"gpu": "true"})
-		pass(calm)
+		pass(writeInterval)
 		expect("for the same labels", 5, "7")
 		m.Keep("x", entry(8), false)
 		if err := m.Flush(); err != nil {
@@ -87,10 +87,10 @@ func TestWhatIsUrgentIsWrittenAtOnceAndTheRestSoon(t *testing.T) {
 	})
 }
 
-// A storm of problems costs a write now and then, and not one each.
-func TestAStormOfUrgentStatesIsWrittenNowAndThen(t *testing.T) {
+// Many problems at once cause a few writes, not one write each.
+func TestManyUrgentChangesCauseFewWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newPlatter()
+		disk := newFakeDisk()
 		m := started(t, disk)
 		defer m.Close()
 		for i := range 10_000 {
@@ -99,15 +99,15 @@ func TestAStormOfUrgentStatesIsWrittenNowAndThen(t *testing.T) {
 		}
 		synctest.Wait()
 		writes, _, _ := disk.tally()
-		if most := int(10*time.Second/brisk) + 1; writes > most || writes < most-2 {
+		if most := int(10*time.Second/urgentInterval) + 1; writes > most || writes < most-2 {
 			t.Errorf("10 seconds of problems cost %d writes, want about %d", writes, most)
 		}
 	})
 }
 
-func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
+func TestHangingDiskBlocksNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newPlatter()
+		disk := newFakeDisk()
 		m := started(t, disk)
 		disk.stuck = make(chan struct{})
 		m.Keep("x", entry(1), true)
@@ -126,18 +126,18 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got := kept(t, disk); got != "99" {
+		if got := stored(t, disk); got != "99" {
 			t.Errorf("kept %s", got)
 		}
 	})
 }
 
-func TestADiskThatDoesNotTakeTheStateIsTriedAgain(t *testing.T) {
+func TestFailedWriteIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk := newPlatter()
+		disk := newFakeDisk()
 		m := started(t, disk)
 		defer m.Close()
-		disk.beset(errPower)
+		disk.failWith(errPower)
 		m.Keep("x", entry(1), true)
 		synctest.Wait()
 		if m.Err() == nil {
@@ -152,13 +152,13 @@ func TestADiskThatDoesNotTakeTheStateIsTriedAgain(t *testing.T) {
 		if _, steps, _ := disk.tally(); before == 0 || steps != before {
 			t.Errorf("the disk was tried %d times, and is not left alone: %d times", before, steps)
 		}
-		disk.beset(nil)
-		pass(calm)
+		disk.failWith(nil)
+		pass(writeInterval)
 		synctest.Wait()
-		if m.Err() != nil || kept(t, disk) != "99" {
-			t.Errorf("kept %q, error %v", kept(t, disk), m.Err())
+		if m.Err() != nil || stored(t, disk) != "99" {
+			t.Errorf("kept %q, error %v", stored(t, disk), m.Err())
 		}
 	})
 }
 
-func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
+func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the clock of the bubble does not wait

@@ -7,32 +7,32 @@ import (
 	"sync"
 )
 
-// platter is a folder on a disk that can lose its power at any step. What has not been
-// synced is then there, or not, or in parts, as real disks have it.
-type platter struct {
-	stuck chan struct{} // holds up every change until it is closed; set before anybody writes
+// fakeDisk is a storage that can lose power at any step. Data that was not synced may then
+// be present, missing or partial, as on real disks.
+type fakeDisk struct {
+	stuck chan struct{} // blocks every change until it is closed; set before the first write
 
 	mu     sync.Mutex
 	names  map[string]*inode // as the process sees them
-	synced map[string]*inode // as they are on the disk for sure
+	synced map[string]*inode // as they surely are on the disk
 
-	writes  int // states that were put in place
-	steps   int
-	dieAt   int   // step at which the power goes, 0 for never
-	dead    bool  // nothing has an effect any more
-	trouble error // of every step, while the power is on
+	writes int // number of replaced state files
+	steps  int
+	dieAt  int   // step at which the power fails, 0 for never
+	dead   bool  // no step has an effect any more
+	err    error // returned by every step while the power is on
 }
 
 type inode struct{ data, synced []byte }
 
-var errPower = errors.New("the power is gone")
+var errPower = errors.New("power failure")
 
-func newPlatter() *platter {
-	return &platter{names: map[string]*inode{}, synced: map[string]*inode{}}
+func newFakeDisk() *fakeDisk {
+	return &fakeDisk{names: map[string]*inode{}, synced: map[string]*inode{}}
 }
 
-// step makes one change.
-func (p *platter) step(change func()) error {
+// step makes a change.
+func (p *fakeDisk) step(change func()) error {
 	if p.stuck != nil {
 		<-p.stuck
 	}
@@ -45,45 +45,45 @@ func (p *platter) step(change func()) error {
 	if p.dead {
 		return errPower
 	}
-	if p.trouble == nil {
+	if p.err == nil {
 		change()
 	}
-	return p.trouble
+	return p.err
 }
 
-// beset makes every step fail, or none.
-func (p *platter) beset(trouble error) {
+// failWith makes every step fail with err, or none if err is nil.
+func (p *fakeDisk) failWith(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.trouble = trouble
+	p.err = err
 }
 
-// unplug ends the power now, or after so many steps.
-func (p *platter) unplug(steps int) {
+// cutPower ends the power now, or after this many steps.
+func (p *fakeDisk) cutPower(steps int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dead = p.dead || steps == 0
 	p.dieAt = p.steps + steps
 }
 
-// tally returns how many states were put in place, in how many steps, and whether the
-// power is gone.
-func (p *platter) tally() (writes, steps int, dead bool) {
+// tally returns the number of replaced state files, the number of steps, and whether the
+// power has failed.
+func (p *fakeDisk) tally() (writes, steps int, dead bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.writes, p.steps, p.dead
 }
 
-// after returns what the next process finds. Each choice is of one that can be made
-// for something that was not synced.
-func (p *platter) after(choose func(options int) int) *platter {
+// after returns the disk that the next process finds. choose selects what happened to data
+// that was not synced.
+func (p *fakeDisk) after(choose func(options int) int) *fakeDisk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	names := p.synced
 	if choose(2) == 1 {
 		names = p.names
 	}
-	found := newPlatter()
+	found := newFakeDisk()
 	for name, node := range names {
 		data := node.synced
 		if !bytes.Equal(node.data, node.synced) {
@@ -93,7 +93,7 @@ func (p *platter) after(choose func(options int) int) *platter {
 			case 1:
 				data = node.data[:choose(len(node.data)+1)]
 			case 2:
-				data = make([]byte, len(node.data)) // the length came, and the data did not
+				data = make([]byte, len(node.data)) // the length reached the disk, the data did not
 			}
 		}
 		node := &inode{data: bytes.Clone(data), synced: bytes.Clone(data)}
@@ -102,20 +102,20 @@ func (p *platter) after(choose func(options int) int) *platter {
 	return found
 }
 
-func (p *platter) Lock() error {
+func (p *fakeDisk) Lock() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.trouble != nil {
+	if p.err != nil {
 		p.steps++
 	}
-	return p.trouble
+	return p.err
 }
 
-func (p *platter) Unlock() error { return nil }
+func (p *fakeDisk) Unlock() error { return nil }
 
-func (p *platter) Lasts() error { return nil }
+func (p *fakeDisk) CheckPersistent() error { return nil }
 
-func (p *platter) Read(name string) ([]byte, error) {
+func (p *fakeDisk) Read(name string) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if node, ok := p.names[name]; ok {
@@ -124,7 +124,7 @@ func (p *platter) Read(name string) ([]byte, error) {
 	return nil, nil
 }
 
-func (p *platter) Create(name string) (file, error) {
+func (p *fakeDisk) Create(name string) (file, error) {
 	h := &handle{on: p}
 	return h, p.step(func() {
 		if p.names[name] == nil {
@@ -135,7 +135,7 @@ func (p *platter) Create(name string) (file, error) {
 	})
 }
 
-func (p *platter) Rename(from, to string) error {
+func (p *fakeDisk) Rename(from, to string) error {
 	return p.step(func() {
 		p.names[to] = p.names[from]
 		delete(p.names, from)
@@ -145,16 +145,16 @@ func (p *platter) Rename(from, to string) error {
 	})
 }
 
-func (p *platter) Remove(name string) error {
+func (p *fakeDisk) Remove(name string) error {
 	return p.step(func() { delete(p.names, name) })
 }
 
-func (p *platter) Sync() error {
+func (p *fakeDisk) Sync() error {
 	return p.step(func() { p.synced = maps.Clone(p.names) })
 }
 
 type handle struct {
-	on   *platter
+	on   *fakeDisk
 	node *inode
 }
 

@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// opened returns a memory that is closed at the end, and what it says.
+// opened returns a store that is closed at the end of the test, and its log.
 func opened(t *testing.T, dir, boot string) (*Store, *bytes.Buffer) {
 	t.Helper()
-	log, said := logger()
+	log, logged := logger()
 	m, err := Open(Config{Dir: dir, Boot: boot, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	return m, said
+	return m, logged
 }
 
 func logger() (*slog.Logger, *bytes.Buffer) {
-	var said bytes.Buffer
-	return slog.New(slog.NewTextHandler(&said, nil)), &said
+	var logged bytes.Buffer
+	return slog.New(slog.NewTextHandler(&logged, nil)), &logged
 }
 
 func closed(t *testing.T, m *Store) {
@@ -39,36 +39,36 @@ func closed(t *testing.T, m *Store) {
 	}
 }
 
-func TestARestartRemembers(t *testing.T) {
+func TestStateSurvivesARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	m, _ := opened(t, dir, "first")
 	if m.LastBoot() != "" || len(m.Monitors()) != 0 {
-		t.Fatalf("a new memory remembers boot %q and %q", m.LastBoot(), m.Monitors())
+		t.Fatalf("a new store has boot %q and monitors %q", m.LastBoot(), m.Monitors())
 	}
 	if _, ok := m.Labels(); ok {
-		t.Fatal("a new memory knows labels")
+		t.Fatal("a new store has labels")
 	}
 	position := []byte(`{"seq":7}`)
 	m.Keep("kernel", Entry{Position: position, State: []byte(`{"sick":true}`)}, true)
-	copy(position, `"changed"`) // by a reader that uses its bytes again
+	copy(position, `"changed"`) // a reader may reuse its bytes
 	m.Keep("files", Entry{State: []byte(`[]`)}, false)
 	m.KeepLabels(nil)
 	m.KeepTexts(map[string]string{"a.json": "{}", "b.json": `"<é>"`})
 	m.KeepNote(`{"agreed":"upon"}`)
 	closed(t, m)
 
-	m, said := opened(t, dir, "second")
+	m, logged := opened(t, dir, "second")
 	if m.LastBoot() != "first" {
-		t.Errorf("the last boot was %q", m.LastBoot())
+		t.Errorf("the last boot is %q", m.LastBoot())
 	}
 	if got := m.Monitors(); !slices.Equal(got, []string{"files", "kernel"}) {
-		t.Errorf("remembered %q", got)
+		t.Errorf("the monitors are %q", got)
 	}
 	if entry, ok := m.Monitor("kernel"); !ok || string(entry.Position) != `{"seq":7}` || string(entry.State) != `{"sick":true}` {
-		t.Errorf("remembered %s %s, %v", entry.Position, entry.State, ok)
+		t.Errorf("the monitor has position %s and state %s, %v", entry.Position, entry.State, ok)
 	}
 	if labels, ok := m.Labels(); !ok || len(labels) != 0 {
-		t.Errorf("labels that are known to be none are %v, %v", labels, ok)
+		t.Errorf("stored empty labels are %v, %v", labels, ok)
 	}
 	for key, want := range map[string]string{"a.json": "{}", "b.json": `"<é>"`} {
 		if text, ok := m.Text(key); !ok || text != want {
@@ -81,8 +81,8 @@ func TestARestartRemembers(t *testing.T) {
 	m.KeepTexts(map[string]string{"a.json": "[]"})
 	m.KeepLabels(map[string]string{"gpu": "true"})
 	closed(t, m)
-	if said.Len() > 0 {
-		t.Errorf("said %s", said)
+	if logged.Len() > 0 {
+		t.Errorf("the log is %s", logged)
 	}
 
 	m, _ = opened(t, dir, "third")
@@ -93,7 +93,7 @@ func TestARestartRemembers(t *testing.T) {
 		t.Errorf("the text is %q", text)
 	}
 	if text, ok := m.Text("b.json"); ok {
-		t.Errorf("what is kept no longer is %q", text)
+		t.Errorf("a removed text is still %q", text)
 	}
 	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, stateFile): 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
@@ -102,7 +102,7 @@ func TestARestartRemembers(t *testing.T) {
 	}
 }
 
-func TestAMonitorThatNobodyAsksForIsRememberedForADay(t *testing.T) {
+func TestRemovedMonitorIsKeptForADay(t *testing.T) {
 	dir := t.TempDir()
 	start := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	both := []string{"flaps", "stays"}
@@ -112,36 +112,36 @@ func TestAMonitorThatNobodyAsksForIsRememberedForADay(t *testing.T) {
 		keys []string
 		want []string
 	}{
-		{"both are asked for", 0, both, both},
-		{"one is away", time.Hour, []string{"stays"}, both},
+		{"both are configured", 0, both, both},
+		{"one is removed", time.Hour, []string{"stays"}, both},
 		{"it comes back", 24 * time.Hour, both, both},
-		{"it goes once more", 25 * time.Hour, []string{"stays"}, both},
-		{"it is away for a day", 49 * time.Hour, []string{"stays"}, both},
+		{"it is removed again", 25 * time.Hour, []string{"stays"}, both},
+		{"it was removed a day ago", 49 * time.Hour, []string{"stays"}, both},
 		{"the clock is set back", 24 * time.Hour, []string{"stays"}, both},
-		{"the day begins anew", 48 * time.Hour, []string{"stays"}, both},
+		{"the day starts again", 48 * time.Hour, []string{"stays"}, both},
 		{"it comes back too late", 48*time.Hour + time.Second, both, []string{"stays"}},
 	} {
-		m, _ := opened(t, dir, "") // time passes also when nobody is there
+		m, _ := opened(t, dir, "") // time also counts while no agent runs
 		if step.at == 0 {
 			m.Keep("flaps", entry(1), true)
 			m.Keep("stays", entry(1), true)
 		}
 		m.Ask(start.Add(step.at), step.keys...)
 		if got := m.Monitors(); !slices.Equal(got, step.want) {
-			t.Errorf("%s: remembered %q, want %q", step.name, got, step.want)
+			t.Errorf("%s: the monitors are %q, want %q", step.name, got, step.want)
 		}
 		for _, key := range m.Monitors() {
 			if e, _ := m.Monitor(key); string(e.State) != "1" {
-				t.Errorf("%s: of %s remembered %s", step.name, key, e.State)
+				t.Errorf("%s: the state of %s is %s", step.name, key, e.State)
 			}
-			m.Keep(key, entry(1), true) // one that ends still speaks
+			m.Keep(key, entry(1), true) // a monitor that is being stopped still stores its state
 		}
 		closed(t, m)
 	}
 }
 
-func TestToAskForTheSameIsNotWritten(t *testing.T) {
-	disk := newPlatter()
+func TestAskWithoutAChangeIsNotWritten(t *testing.T) {
+	disk := newFakeDisk()
 	m := started(t, disk)
 	m.Keep("a", entry(1), true)
 	m.Keep("b", entry(1), true)
@@ -162,15 +162,15 @@ func TestToAskForTheSameIsNotWritten(t *testing.T) {
 	closed(t, m)
 }
 
-func TestASecondAgentIsToldWhoUsesTheFolder(t *testing.T) {
+func TestSecondAgentGetsTheHolderOfTheLock(t *testing.T) {
 	dir := t.TempDir()
 	first, _ := opened(t, dir, "")
 	_, err := Open(Config{Dir: dir})
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "--state-dir") {
-		t.Fatalf("the second agent is told %v", err)
+		t.Fatalf("the second agent gets the error %v", err)
 	}
 	if who := fmt.Sprintf("(pid %d on ", os.Getpid()); !strings.Contains(err.Error(), who) {
-		t.Fatalf("the second agent is told %v, want %s", err, who)
+		t.Fatalf("the second agent gets the error %v, want %s", err, who)
 	}
 	t.Log(err)
 	closed(t, first)
@@ -180,20 +180,20 @@ func TestASecondAgentIsToldWhoUsesTheFolder(t *testing.T) {
 	}
 	second, _ := opened(t, dir, "")
 	if _, ok := second.Monitor("x"); ok {
-		t.Error("the first agent has written after it has left")
+		t.Error("the first agent has written after Close")
 	}
 	closed(t, second)
 }
 
-func TestAStateThatCannotBeUsedIsPutAside(t *testing.T) {
+func TestInvalidStateFileIsRenamed(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty":                    "",
-		"half":                     `{"version":1,"boot":"b","monitors":{"kernel":{"posit`,
-		"zeros":                    "\x00\x00\x00\x00",
-		"a version that never was": `{"version":-1,"boot":"b","monitors":{"kernel":{"state":1}}}`,
-		"no version":               `{"boot":"b","monitors":{"kernel":{"state":1}}}`,
-		"something else":           `["version"]`,
-		"more than there is":       `{"version":1,"boot":"b","monitors":{}}{}`,
+		"empty":              "",
+		"half":               `{"version":1,"boot":"b","monitors":{"kernel":{"posit`,
+		"zeros":              "\x00\x00\x00\x00",
+		"an invalid version": `{"version":-1,"boot":"b","monitors":{"kernel":{"state":1}}}`,
+		"no version":         `{"boot":"b","monitors":{"kernel":{"state":1}}}`,
+		"something else":     `["version"]`,
+		"trailing data":      `{"version":1,"boot":"b","monitors":{}}{}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -202,113 +202,113 @@ func TestAStateThatCannotBeUsedIsPutAside(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			m, said := opened(t, dir, "now")
-			if strings.Count(said.String(), "\n") != 1 || !strings.Contains(said.String(), badFile) {
-				t.Errorf("said %q", said)
+			m, logged := opened(t, dir, "now")
+			if strings.Count(logged.String(), "\n") != 1 || !strings.Contains(logged.String(), badFile) {
+				t.Errorf("the log is %q", logged)
 			}
 			if m.LastBoot() != "" || len(m.Monitors()) > 0 || m.Err() != nil {
-				t.Errorf("remembers boot %q and %q, and the error %v", m.LastBoot(), m.Monitors(), m.Err())
+				t.Errorf("the store has boot %q, monitors %q and the error %v", m.LastBoot(), m.Monitors(), m.Err())
 			}
 			if aside, err := os.ReadFile(filepath.Join(dir, badFile)); err != nil || string(aside) != text {
-				t.Errorf("aside is %q: %v", aside, err)
+				t.Errorf("the renamed file is %q: %v", aside, err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, newFile)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("what a crash has left is still there: %v", err)
+				t.Errorf("the unfinished file of a crash still exists: %v", err)
 			}
 			m.Keep("kernel", entry(1), true)
 			closed(t, m)
 			m, _ = opened(t, dir, "now")
 			if _, ok := m.Monitor("kernel"); !ok {
-				t.Error("nothing is kept after that")
+				t.Error("the store does not write after that")
 			}
 		})
 	}
 }
 
-func TestAFolderThatCannotBeWrittenIsToldOfOnceAndDoneWithout(t *testing.T) {
+func TestUnwritableDirectoryIsLoggedOnce(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(blocked, "state")
-	m, said := opened(t, dir, "")
+	m, logged := opened(t, dir, "")
 	for i := range 3 {
 		m.Keep("x", entry(i), true)
 		if m.Flush() == nil {
-			t.Fatal("it was written")
+			t.Fatal("writing succeeded")
 		}
 	}
 	if e, _ := m.Monitor("x"); string(e.State) != "2" {
-		t.Errorf("remembered %s", e.State)
+		t.Errorf("the state is %s", e.State)
 	}
 	if m.Err() == nil || !strings.Contains(m.Err().Error(), dir) {
 		t.Errorf("the error is %v", m.Err())
 	}
-	// It comes back while the agent runs.
+	// The directory becomes writable while the agent runs.
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Flush(); err != nil || m.Err() != nil {
-		t.Errorf("still %v, %v", err, m.Err())
+		t.Errorf("still fails: %v, %v", err, m.Err())
 	}
 	closed(t, m)
-	if got := strings.Count(said.String(), "\n"); got != 2 || strings.Count(said.String(), "level=ERROR") != 1 {
-		t.Errorf("said %s", said)
+	if got := strings.Count(logged.String(), "\n"); got != 2 || strings.Count(logged.String(), "level=ERROR") != 1 {
+		t.Errorf("the log is %s", logged)
 	}
 	m, _ = opened(t, dir, "")
 	if e, _ := m.Monitor("x"); string(e.State) != "2" {
-		t.Errorf("kept %s", e.State)
+		t.Errorf("the stored state is %s", e.State)
 	}
 }
 
-// A file system that has become read-only is a reason to remember that the node is
-// sick, not to forget it.
-func TestAFolderThatCannotBeWrittenIsStillRead(t *testing.T) {
-	disk := newPlatter()
+// A file system that has become read-only is a problem of the node. The agent must not
+// lose its findings because of it.
+func TestUnwritableDirectoryIsStillRead(t *testing.T) {
+	disk := newFakeDisk()
 	m := started(t, disk)
 	m.Keep("x", entry(1), true)
 	closed(t, m)
-	disk.beset(errors.New("read-only file system"))
+	disk.failWith(errors.New("read-only file system"))
 	m = started(t, disk)
 	if e, ok := m.Monitor("x"); !ok || string(e.State) != "1" {
-		t.Errorf("remembered %s, %v", e.State, ok)
+		t.Errorf("the state is %s, %v", e.State, ok)
 	}
 	if m.Err() == nil {
-		t.Error("nothing is said of it")
+		t.Error("Err returns nil")
 	}
 	_ = m.Close()
 }
 
-func TestWithoutAFolderNothingIsKeptAndNothingIsWrong(t *testing.T) {
-	m, said := opened(t, "", "")
+func TestWithoutADirectoryNothingIsWritten(t *testing.T) {
+	m, logged := opened(t, "", "")
 	m.Keep("x", entry(1), true)
 	m.KeepLabels(map[string]string{})
-	if err := errors.Join(m.Flush(), m.Err(), m.Close(), m.Close()); err != nil || said.Len() > 0 {
-		t.Errorf("error %v, said %s", err, said)
+	if err := errors.Join(m.Flush(), m.Err(), m.Close(), m.Close()); err != nil || logged.Len() > 0 {
+		t.Errorf("the error is %v, the log is %s", err, logged)
 	}
 	if _, ok := m.Monitor("x"); !ok {
-		t.Error("it forgets while it runs")
+		t.Error("the store lost a monitor while it runs")
 	}
 }
 
-// One monitor that goes astray must not take the memory of the others with it.
-func TestWhatIsNotJSONIsRefusedByItself(t *testing.T) {
+// A monitor with an invalid state must not affect the state of others.
+func TestInvalidJSONAffectsNoOtherMonitor(t *testing.T) {
 	dir := t.TempDir()
-	m, said := opened(t, dir, "")
+	m, logged := opened(t, dir, "")
 	m.Keep("good", entry(1), true)
 	m.Keep("bad", Entry{Position: []byte(`{`), State: []byte(`1`)}, true)
 	m.Keep("good", Entry{State: []byte(`}`)}, true)
 	closed(t, m)
-	if strings.Count(said.String(), "not JSON") != 2 {
-		t.Errorf("said %s", said)
+	if strings.Count(logged.String(), "not valid JSON") != 2 {
+		t.Errorf("the log is %s", logged)
 	}
 	m, _ = opened(t, dir, "")
 	if e, _ := m.Monitor("good"); string(e.State) != "1" || len(m.Monitors()) != 1 {
-		t.Errorf("remembered %q, with the state %s", m.Monitors(), e.State)
+		t.Errorf("the monitors are %q, with the state %s", m.Monitors(), e.State)
 	}
 }
 
-func TestManyMayKeepAtTheSameTime(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := opened(t, dir, "")
 	var all sync.WaitGroup
@@ -347,7 +347,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was understood can be written, and is understood the same.
+		// A parsed state can be written, and parsing it again gives the same state.
 		written, err := first.text()
 		if err != nil {
 			t.Fatalf("%q cannot be written: %v", text, err)

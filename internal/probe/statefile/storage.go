@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse says that another process keeps its state in the folder.
+// ErrInUse says that another process uses the state directory.
 var ErrInUse = errors.New("in use by another agent")
 
-// The files of the folder.
+// Names of the files in the state directory.
 const (
 	stateFile = "state.json"
 	newFile   = "state.json.new"
@@ -23,32 +23,32 @@ const (
 	lockFile  = "lock"
 )
 
-// folder is what is asked of a file system, step by step, so that a test can pull the
-// plug between any two of them.
-type folder interface {
-	// Lock makes the folder ready to be written and keeps others out of it. It may be
-	// called again.
+// storage is the directory of the state file. Its methods are single steps, so that a test
+// can crash between any two of them.
+type storage interface {
+	// Lock makes the directory writable and locks out other processes. It may be called
+	// again.
 	Lock() error
 	Unlock() error
 	Read(name string) ([]byte, error)
 	Create(name string) (file, error)
 	Rename(from, to string) error
 	Remove(name string) error
-	// Sync has the names of the files reach the disk.
+	// Sync flushes the file names to the disk.
 	Sync() error
-	// Lasts says why what is written there is gone after a restart, nil if it is not.
-	Lasts() error
+	// CheckPersistent returns an error if files in the directory do not survive a restart.
+	CheckPersistent() error
 }
 
 type file interface {
 	io.WriteCloser
-	// Sync has what was written reach the disk.
+	// Sync flushes the written data to the disk.
 	Sync() error
 }
 
-// replace writes the state so that there is a whole one at every moment, the old or
-// the new, and that it is the new one when there is no error.
-func replace(in folder, text []byte) error {
+// replace writes the state. At every moment the disk holds either the old or the new state
+// in full. If replace returns no error, it holds the new one.
+func replace(in storage, text []byte) error {
 	if err := in.Lock(); err != nil {
 		return err
 	}
@@ -72,10 +72,10 @@ func replace(in folder, text []byte) error {
 	return nil
 }
 
-// directory is a folder of the real file system.
+// directory is a storage in the real file system.
 type directory struct {
 	path string
-	root string // of all files
+	root string // root directory of the process
 	lock *os.File
 }
 
@@ -84,13 +84,13 @@ func (d *directory) Lock() error {
 		return nil
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("making the state folder %s: %w", d.path, err)
+		return fmt.Errorf("creating the state directory %s: %w", d.path, err)
 	}
 	lock, err := os.OpenFile(d.in(lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("locking the state folder %s: %w", d.path, err)
+		return fmt.Errorf("locking the state directory %s: %w", d.path, err)
 	}
-	if err := d.claim(lock); err != nil {
+	if err := d.acquire(lock); err != nil {
 		lock.Close()
 		return err
 	}
@@ -98,27 +98,27 @@ func (d *directory) Lock() error {
 	return nil
 }
 
-// claim takes the lock, which the kernel takes back when the process ends, however it
-// does. What is in the file is only there to be told: a pid, and the host that it is of,
-// which is the pod's name in a container that has pids of its own.
-func (d *directory) claim(lock *os.File) error {
+// acquire takes the lock. The kernel releases it when the process ends for any reason. The
+// content of the file is only for messages: the PID and the host name, which in a
+// container is the name of the pod.
+func (d *directory) acquire(lock *os.File) error {
 	err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		holder, err := io.ReadAll(io.LimitReader(lock, 300))
 		if err != nil || len(bytes.TrimSpace(holder)) == 0 {
-			holder = []byte("of an unknown pid")
+			holder = []byte("unknown pid")
 		}
-		return fmt.Errorf("state folder %s: %w (%s): stop that one, or give this one a folder of its own with --state-dir", d.path, ErrInUse, bytes.TrimSpace(holder))
+		return fmt.Errorf("state directory %s: %w (%s): stop the other agent, or give this agent its own directory with --state-dir", d.path, ErrInUse, bytes.TrimSpace(holder))
 	}
 	if err == nil {
 		err = lock.Truncate(0)
 	}
 	if err == nil {
-		host, _ := os.Hostname() // better none than no lock
+		host, _ := os.Hostname() // the lock matters more than the name
 		_, err = fmt.Fprintf(lock, "pid %d on %s\n", os.Getpid(), host)
 	}
 	if err != nil {
-		return fmt.Errorf("locking the state folder %s: %w", d.path, err)
+		return fmt.Errorf("locking the state directory %s: %w", d.path, err)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (d *directory) Unlock() error {
 	return lock.Close()
 }
 
-// Read returns nothing, and no error, where there is no such file.
+// Read returns nil and no error if the file does not exist.
 func (d *directory) Read(name string) ([]byte, error) {
 	text, err := os.ReadFile(d.in(name))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -162,17 +162,17 @@ func (d *directory) Sync() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Lasts finds out whether the folder is one of the container itself: on an overlay that
-// is also the root. One of the host has another device, though it may be on an overlay
-// of its own, as where nodes are containers.
-func (d *directory) Lasts() error {
+// CheckPersistent detects a directory inside the container's own file system: an overlay
+// with the same device as the root directory. A directory of the host has another device,
+// even if the host's own file system is an overlay because nodes are containers.
+func (d *directory) CheckPersistent() error {
 	var system unix.Statfs_t
 	var here, root unix.Stat_t
 	err := errors.Join(unix.Statfs(d.path, &system), unix.Stat(d.path, &here), unix.Stat(d.root, &root))
 	if err == nil && system.Type == unix.OVERLAYFS_SUPER_MAGIC && here.Dev == root.Dev {
-		return fmt.Errorf("the state folder %s is the container's own, and goes with it: mount one of the host there, or name one with --state-dir", d.path)
+		return fmt.Errorf("the state directory %s is inside the container and is deleted with it: mount a host directory there, or set --state-dir", d.path)
 	}
-	return nil // who cannot be asked is not accused
+	return nil // cannot tell, so assume that it is persistent
 }
 
 func (d *directory) in(name string) string { return filepath.Join(d.path, name) }
