@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// kernelMonitor are the patterns of the kernel monitor that node-problem-detector
-// comes with, and one more.
+// kernelMonitor holds the patterns of node-problem-detector's kernel monitor, and one
+// more.
 var kernelMonitor = []string{
 	`Killed process \d+ (.+) total-vm:\d+kB, anon-rss:\d+kB, file-rss:\d+kB.*`,
 	`task [\S ]+:\w+ blocked for more than \w+ seconds\.`,
@@ -32,8 +32,8 @@ var kernelMonitor = []string{
 	`task \S+:\w+ blocked for more than \w+ seconds\.`,
 }
 
-// kernelLog returns so many lines of 107 bytes on average as a kernel writes them into
-// a file, which have many words of the patterns and match none.
+// kernelLog returns lines of a kernel log file, 107 bytes long on average. They contain
+// many words of the patterns and match none.
 func kernelLog(seed uint64, lines int) []byte {
 	r := rand.New(rand.NewPCG(seed, 6))
 	says := []func() string{
@@ -81,7 +81,7 @@ func kernelLog(seed uint64, lines int) []byte {
 	return text.Bytes()
 }
 
-// BenchmarkScan scans 10,000 lines of a kernel log (seed 1), of which none matches.
+// BenchmarkScan scans 10,000 lines of a kernel log (seed 1). No line matches.
 func BenchmarkScan(b *testing.B) {
 	const lines = 10_000
 	text := kernelLog(1, lines)
@@ -112,7 +112,7 @@ func BenchmarkScan(b *testing.B) {
 	}
 }
 
-// manyPatterns returns patterns that have two words in them each, of eight letters.
+// manyPatterns returns patterns that contain two words of eight letters each.
 func manyPatterns(seed uint64, count int) []string {
 	r := rand.New(rand.NewPCG(seed, 6))
 	word := func() string {
@@ -129,7 +129,8 @@ func manyPatterns(seed uint64, count int) []string {
 	return patterns
 }
 
-// BenchmarkEveryPatternOnEveryLine is what Scan saves: the same lines, the plain way.
+// BenchmarkEveryPatternOnEveryLine tries every pattern on the same lines, for comparison
+// with Scan.
 func BenchmarkEveryPatternOnEveryLine(b *testing.B) {
 	const lines = 10_000
 	text := kernelLog(1, lines)
@@ -155,7 +156,8 @@ func BenchmarkEveryPatternOnEveryLine(b *testing.B) {
 	}
 }
 
-// spent is the processor's time that this process has had: others may use it too.
+// spent returns the CPU time of this process, which does not depend on the load of the
+// machine.
 func spent(tb testing.TB) time.Duration {
 	tb.Helper()
 	var usage syscall.Rusage

@@ -1,8 +1,8 @@
-// Package match seeks many patterns in a log at once.
+// Package match searches a log for many patterns at once.
 //
-// It promises that whoever looks only where a [Set] points, and asks the patterns
-// there, finds exactly what asking every pattern of every line would find, at a small
-// part of the cost: most lines have none of the words that a match cannot do without,
-// and are passed over without being looked at byte by byte. The package knows of text
-// only: stamps, rules and what a match means are somebody else's.
+// A [Set] returns the lines in which a pattern may match. A caller that tries only these
+// patterns on these lines finds exactly what trying every pattern on every line would
+// find, at a small part of the cost. Most lines contain none of the literals that the
+// patterns require, and the scan skips most of their bytes. The package knows only text.
+// It does not know timestamps, rules, or what a match means.
 package match

@@ -14,8 +14,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// reference are patterns that people use: those that node-problem-detector comes with,
-// and some that are written in other ways.
+// reference holds patterns that users write: those of node-problem-detector, and some in
+// other styles.
 var reference = append([]string{
 	`.*([1-9]\d{2,}) (Currently unreadable.*sectors|Offline uncorrectable sectors).*`,
 	`Display server \S+ crash in \S+`,
@@ -30,7 +30,7 @@ var reference = append([]string{
 	`System encountered a fatal error in \S+`,
 	`System encountered a non-fatal error in \S+`,
 	`returned error: readlink /var/lib/docker/overlay2.*: invalid argument.*`,
-	// And these are ours.
+	// These are from this project.
 	`(?i)kernel panic|oops: \d+`,
 	`(?i)task \S+ is stuck`,
 	`NMI`,
@@ -41,29 +41,29 @@ var reference = append([]string{
 	`link is (not )?(up|down)`,
 }, kernelMonitor...)
 
-// tally counts what a test has seen, so that one that looks at nothing fails.
+// tally counts what a test has covered, so that a test without coverage fails.
 type tally struct {
-	hits     int // in all
-	pointed  int // to which a scan has pointed
-	crossing int // that hold a newline
-	near     int // misses where the literals are
-	misses   int // where they are not
+	hits     int // all matches
+	scanned  int // matches on lines that a scan has returned
+	crossing int // matches that contain a newline
+	near     int // misses on lines with a literal
+	misses   int // misses on lines without a literal
 }
 
 func (n *tally) check(t *testing.T) {
 	t.Helper()
-	t.Logf("%d hits (%d by their literals, %d over several lines), %d misses that have the literals and %d that have not", n.hits, n.pointed, n.crossing, n.near, n.misses)
-	if n.hits == 0 || n.pointed == 0 || n.crossing == 0 || n.near == 0 || n.misses == 0 {
+	t.Logf("%d hits (%d by their literals, %d over several lines), %d misses that have the literals and %d that have not", n.hits, n.scanned, n.crossing, n.near, n.misses)
+	if n.hits == 0 || n.scanned == 0 || n.crossing == 0 || n.near == 0 || n.misses == 0 {
 		t.Error("this test looks at too little")
 	}
 }
 
-// oracle is a pattern's plain answer.
+// oracle is the straightforward implementation of a pattern.
 type oracle func(text []byte) (begin int, ok bool)
 
-// compare asks the patterns for every line, with up to some lines before it, once the
-// plain way and once where a scan of the log points only. In the log every line has a
-// stamp before it, as in a file, which is no part of the text that is matched.
+// compare tries the patterns on every line with some lines before it, and compares that
+// with trying them only where a scan of the log points. In the log every line starts with
+// a timestamp, as in a file. The timestamp is not part of the matched text.
 func compare(t rapid.TB, seen *tally, patterns []*match.Pattern, plain []oracle, lines []string, buffer int) (hits []int) {
 	set := match.NewSet(patterns...)
 
@@ -76,7 +76,7 @@ func compare(t rapid.TB, seen *tally, patterns []*match.Pattern, plain []oracle,
 	last := 0
 	set.Scan(log, func(at, pattern int) {
 		if at < last {
-			t.Fatalf("tells of %d after %d", at, last)
+			t.Fatalf("found offset %d after %d", at, last)
 		}
 		last = at
 		told[place{bytes.Count(log[:at], []byte("\n")), pattern}] = true
@@ -104,14 +104,14 @@ func compare(t rapid.TB, seen *tally, patterns []*match.Pattern, plain []oracle,
 			needs, pointed := p.Literal()
 			wantBegin, want := plain[i](text)
 			if ok != want || begin != wantBegin {
-				t.Fatalf("%q (needs %q) in %q: found %v at %d, but the plain way found %v at %d", p, needs, text, ok, begin, want, wantBegin)
+				t.Fatalf("%q (needs %q) in %q: found %v at %d, but the oracle found %v at %d", p, needs, text, ok, begin, want, wantBegin)
 			}
 			switch {
 			case ok:
 				hits[i]++
 				seen.hits++
 				if pointed {
-					seen.pointed++
+					seen.scanned++
 				}
 				if bytes.Contains(text[begin:], []byte("\n")) {
 					seen.crossing++
@@ -126,8 +126,8 @@ func compare(t rapid.TB, seen *tally, patterns []*match.Pattern, plain []oracle,
 	return hits
 }
 
-// spoilt draws what may become of a text on its way: much of it, or nothing.
-func spoilt(t *rapid.T, text string) string {
+// corrupted changes a text at random: a lot, or not at all.
+func corrupted(t *rapid.T, text string) string {
 	for range rapid.IntRange(0, 2).Draw(t, "accidents") {
 		at := rapid.IntRange(0, len(text)).Draw(t, "at")
 		switch rapid.SampledFrom([]string{"none", "cut", "cut off", "lose", "gain", "change", "odd", "upper", "lower", "part", "before", "after"}).Draw(t, "accident") {
@@ -158,15 +158,15 @@ func spoilt(t *rapid.T, text string) string {
 	return text
 }
 
-// rounds is how often the properties are checked, each time with as many checks as
-// rapid is told to make.
+// rounds is how often the properties are checked. Each round makes as many checks as rapid
+// is configured for.
 const rounds = 3
 
-func TestRandomPatternsAreFoundAsTheirTwinsAre(t *testing.T) {
+func TestRandomPatternsMatchLikeTheNaiveMatcher(t *testing.T) {
 	var seen tally
 	for range rounds {
 		rapid.Check(t, func(t *rapid.T) {
-			twins := make([]twin, rapid.IntRange(1, 4).Draw(t, "patterns"))
+			twins := make([]naivePattern, rapid.IntRange(1, 4).Draw(t, "patterns"))
 			patterns, plain := make([]*match.Pattern, len(twins)), make([]oracle, len(twins))
 			for i := range twins {
 				twins[i] = anyRule(t)
@@ -179,7 +179,7 @@ func TestRandomPatternsAreFoundAsTheirTwinsAre(t *testing.T) {
 	seen.check(t)
 }
 
-func TestPatternsOfPeopleAreFoundAsByRegexpAlone(t *testing.T) {
+func TestUserPatternsMatchLikeRegexp(t *testing.T) {
 	patterns, plain, trees := make([]*match.Pattern, len(reference)), make([]oracle, len(reference)), make([]*syntax.Regexp, len(reference))
 	for i, written := range reference {
 		patterns[i], plain[i] = compile(t, written), byRegexp(regexp.MustCompile(`(?:`+written+`)\z`))
@@ -196,7 +196,7 @@ func TestPatternsOfPeopleAreFoundAsByRegexpAlone(t *testing.T) {
 	}
 	for i, hits := range compare(t, &seen, patterns, plain, asIs, 3) {
 		if hits == 0 {
-			t.Errorf("%q is never hit", reference[i])
+			t.Errorf("%q never matches", reference[i])
 		}
 	}
 	for range rounds {
@@ -218,11 +218,11 @@ func byRegexp(re *regexp.Regexp) oracle {
 	}
 }
 
-// linesOf makes lines of texts, which are spoilt and stand between others.
+// linesOf mixes corrupted texts with other lines.
 func linesOf(t *rapid.T, text func() string) []string {
 	var all strings.Builder
 	for range rapid.IntRange(1, 10).Draw(t, "texts") {
-		all.WriteString(spoilt(t, text()))
+		all.WriteString(corrupted(t, text()))
 		all.WriteString(rapid.SampledFrom([]string{"\n", "\n", "\n", " ", "", "\nall is well\n"}).Draw(t, "between"))
 	}
 	return strings.Split(all.String(), "\n")
@@ -272,8 +272,8 @@ func example(r *rand.Rand, tree *syntax.Regexp) string {
 	return text.String()
 }
 
-// FuzzCompileAndMatch lets any pattern meet any text. The plain way does not know that ^
-// is the start of a line, so that patterns with it are only compiled and asked.
+// FuzzCompileAndMatch tries any pattern on any text. Go's regexp does not match ^ at the
+// start of every line, so patterns with ^ are only compiled and executed.
 func FuzzCompileAndMatch(f *testing.F) {
 	for i, pattern := range reference {
 		tree, err := syntax.Parse(pattern, syntax.Perl)
@@ -287,7 +287,7 @@ func FuzzCompileAndMatch(f *testing.F) {
 	f.Add(`a**`, "")
 	f.Fuzz(func(t *testing.T, pattern, text string) {
 		if len(pattern) > 200 || len(text) > 2000 {
-			return // long ones cost time and show nothing new
+			return // long patterns cost time and show nothing new
 		}
 		p, err := match.Compile(pattern)
 		if _, want := regexp.Compile(pattern); (err == nil) != (want == nil) {

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// shortest is the length from which on a literal saves more than it costs.
-	shortest = 3
-	// longest is the length that is enough of a literal.
-	longest = 64
-	// most is how many literals a pattern may have, and mostOfClass how many one class
-	// of characters adds to them.
-	most, mostOfClass = 64, 16
+	// minLiteral is the length from which on a literal saves more than it costs.
+	minLiteral = 3
+	// maxLiteral is the longest useful length of a literal.
+	maxLiteral = 64
+	// maxLiterals limits the literals of a pattern. maxPerClass limits how many of them a
+	// character class adds.
+	maxLiterals, maxPerClass = 64, 16
 )
 
-// literal is a run of bytes without a newline, since lines are not joined in the log
-// as they are in the text of a match.
+// literal is a sequence of bytes without a newline, because the text of a match joins
+// lines differently from the log.
 type literal struct {
 	text string
-	fold bool // ASCII letters of either case count; the text has the small ones
+	fold bool // ASCII letters match in either case; text is in lower case
 }
 
 func (l literal) String() string {
@@ -34,8 +34,8 @@ func (l literal) String() string {
 	return l.text
 }
 
-// Literal returns texts of which one is in every match, to be read by people: one that
-// may be in either case begins with (?i). If there are none, every line must be tried.
+// Literal returns texts of which every match contains at least one, for display. A text
+// that may be in either case starts with (?i). If ok is false, every line must be tried.
 func (p *Pattern) Literal() ([]string, bool) {
 	texts := make([]string, len(p.literals))
 	for i, l := range p.literals {
@@ -44,78 +44,79 @@ func (p *Pattern) Literal() ([]string, bool) {
 	return texts, len(texts) > 0
 }
 
-// literalsOf returns literals of which one is in every match, or none.
+// literalsOf returns literals of which every match contains at least one, or nil.
 func literalsOf(tree *syntax.Regexp) []literal {
 	var all []literal
 	best := needsOf(tree).best
 	for i, l := range best {
-		if len(l.text) < shortest {
+		if len(l.text) < minLiteral {
 			return nil
 		}
-		if !slices.ContainsFunc(all, l.has) && !slices.ContainsFunc(best[i+1:], l.has) {
+		if !slices.ContainsFunc(all, l.includes) && !slices.ContainsFunc(best[i+1:], l.includes) {
 			all = append(all, l)
 		}
 	}
 	return all
 }
 
-// has says whether the other literal is found wherever this one is.
-func (l literal) has(other literal) bool {
+// includes says whether every text with this literal also contains the other one.
+func (l literal) includes(other literal) bool {
 	if other.fold {
 		return strings.Contains(lower(l.text), other.text)
 	}
 	return !l.fold && strings.Contains(l.text, other.text)
 }
 
-// needs is what a part of a pattern needs to find in a text.
+// needs describes the literals in the matches of a part of a pattern.
 type needs struct {
-	// whole is all that the part can match, nil if that is too much to list.
-	whole []literal
-	// Whatever the part matches begins with one of head and ends with one of tail.
-	head, tail []literal
-	// best is the best choice of literals of which one is in whatever it matches.
+	// exact lists all texts that the part can match; nil if there are too many.
+	exact []literal
+	// Every match of the part starts with a literal of prefixes and ends with a literal of
+	// suffixes.
+	prefixes, suffixes []literal
+	// best is the best set of literals of which every match contains at least one.
 	best []literal
 }
 
-// nothing is all that a part can match which takes no text, and all that is known to be
-// in a text that may be any.
-func nothing() []literal { return []literal{{}} }
+// emptyLiteral is the exact set of a part that matches only the empty text. It is also the
+// required literal of a part with unknown matches.
+func emptyLiteral() []literal { return []literal{{}} }
 
-// unknown is what a part needs that can match more than can be listed.
-func unknown() needs { return needs{nil, nothing(), nothing(), nothing()} }
+// unknown returns the needs of a part with too many matches to list.
+func unknown() needs { return needs{nil, emptyLiteral(), emptyLiteral(), emptyLiteral()} }
 
-// listed is what a part needs that can match just these.
-func listed(whole []literal) needs {
-	if whole == nil {
+// exactly returns the needs of a part that matches only these texts.
+func exactLiterals(exact []literal) needs {
+	if exact == nil {
 		return unknown()
 	}
-	return needs{whole, whole, whole, whole}
+	return needs{exact, exact, exact, exact}
 }
 
-// needsOf finds out what a pattern needs, from its parts up.
+// needsOf computes the needs of a pattern from the needs of its parts.
 func needsOf(tree *syntax.Regexp) needs {
 	switch tree.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
 		syntax.OpWordBoundary, syntax.OpNoWordBoundary:
-		return listed(nothing())
+		return exactLiterals(emptyLiteral())
 	case syntax.OpLiteral:
-		all := listed(nothing())
+		all := exactLiterals(emptyLiteral())
 		for _, c := range tree.Rune {
-			all = all.then(listed(alone(c, tree.Flags&syntax.FoldCase != 0)))
+			all = all.then(exactLiterals(literalsOfRune(c, tree.Flags&syntax.FoldCase != 0)))
 		}
 		return all
 	case syntax.OpCharClass:
-		return listed(oneOf(tree.Rune))
+		return exactLiterals(literalsOfClass(tree.Rune))
 	case syntax.OpCapture:
 		return needsOf(tree.Sub[0])
 	case syntax.OpQuest:
-		return needsOf(tree.Sub[0]).or(listed(nothing()))
+		return needsOf(tree.Sub[0]).or(exactLiterals(emptyLiteral()))
 	case syntax.OpPlus:
 		once := needsOf(tree.Sub[0])
-		once.whole = nil
+		once.exact = nil
 		return once
 	case syntax.OpConcat:
-		all := listed(nothing())
+		all := exactLiterals(emptyLiteral())
 		for _, part := range tree.Sub {
 			all = all.then(needsOf(part))
 		}
@@ -130,56 +131,56 @@ func needsOf(tree *syntax.Regexp) needs {
 	return unknown()
 }
 
-// then returns what two parts need that follow each other.
+// then returns the needs of two consecutive parts.
 func (n needs) then(next needs) needs {
-	both := needs{whole: join(n.whole, next.whole)}
-	if both.whole != nil {
-		return listed(both.whole)
+	both := needs{exact: join(n.exact, next.exact)}
+	if both.exact != nil {
+		return exactLiterals(both.exact)
 	}
-	both.head, both.tail = n.head, next.tail
-	if longer := join(n.whole, next.head); longer != nil {
-		both.head = longer
+	both.prefixes, both.suffixes = n.prefixes, next.suffixes
+	if longer := join(n.exact, next.prefixes); longer != nil {
+		both.prefixes = longer
 	}
-	if longer := join(n.tail, next.whole); longer != nil {
-		both.tail = longer
+	if longer := join(n.suffixes, next.exact); longer != nil {
+		both.suffixes = longer
 	}
 	both.best = better(n.best, next.best)
-	for _, seam := range [][]literal{both.head, both.tail, join(n.tail, next.head)} {
+	for _, seam := range [][]literal{both.prefixes, both.suffixes, join(n.suffixes, next.prefixes)} {
 		both.best = better(both.best, seam)
 	}
 	return both
 }
 
-// or returns what is needed where one of two parts will do.
+// or returns the needs of two alternatives.
 func (n needs) or(other needs) needs {
-	both := needs{union(n.whole, other.whole), union(n.head, other.head), union(n.tail, other.tail), union(n.best, other.best)}
-	for _, choice := range []*[]literal{&both.head, &both.tail, &both.best} {
+	both := needs{union(n.exact, other.exact), union(n.prefixes, other.prefixes), union(n.suffixes, other.suffixes), union(n.best, other.best)}
+	for _, choice := range []*[]literal{&both.prefixes, &both.suffixes, &both.best} {
 		if *choice == nil {
-			*choice = nothing()
+			*choice = emptyLiteral()
 		}
 	}
 	return both
 }
 
-// join returns each of one with each of the other behind it, nil if one is not known
-// or if that is too much.
+// join returns all concatenations of a literal of before and a literal of after. It
+// returns nil if either is unknown or the result has too many or too long literals.
 func join(before, after []literal) []literal {
-	if len(before)*len(after) > most {
+	if len(before)*len(after) > maxLiterals {
 		return nil
 	}
 	var all []literal
 	for _, b := range before {
 		for _, a := range after {
-			if len(b.text)+len(a.text) > longest {
+			if len(b.text)+len(a.text) > maxLiteral {
 				return nil
 			}
-			all = append(all, together(b, a))
+			all = append(all, concat(b, a))
 		}
 	}
 	return all
 }
 
-func together(a, b literal) literal {
+func concat(a, b literal) literal {
 	both := literal{text: a.text + b.text, fold: a.fold || b.fold}
 	if both.fold {
 		both.text = lower(both.text)
@@ -187,7 +188,7 @@ func together(a, b literal) literal {
 	return both
 }
 
-// union returns both, nil if one is not known or if that is too much.
+// union returns the literals of both, nil if either is unknown or there are too many.
 func union(a, b []literal) []literal {
 	if a == nil || b == nil {
 		return nil
@@ -198,24 +199,23 @@ func union(a, b []literal) []literal {
 			all = append(all, l)
 		}
 	}
-	if len(all) > most {
+	if len(all) > maxLiterals {
 		return nil
 	}
 	return all
 }
 
-// alone returns all that one character of a pattern can match, nil if that cannot be
-// told by bytes: no literal goes past the end of a line, and bytes that are no UTF-8
-// count as the replacement character.
-func alone(c rune, fold bool) []literal {
+// literalsOfRune returns all texts that a character of a pattern can match. It returns nil
+// if bytes cannot express that: a literal never contains a newline, and invalid UTF-8
+// matches the replacement character.
+func literalsOfRune(c rune, fold bool) []literal {
 	if c == '\n' || c == utf8.RuneError || !utf8.ValidRune(c) {
 		return nil
 	}
 	if !fold {
 		return []literal{{text: string(c)}}
 	}
-	// Some letters have more than two cases: the Kelvin sign is a k, and the long s
-	// is an s.
+	// Some letters have more than two cases: the Kelvin sign is a k, and the long s is an s.
 	var all []literal
 	for other := c; ; {
 		l := literal{text: string(other)}
@@ -231,13 +231,14 @@ func alone(c rune, fold bool) []literal {
 	}
 }
 
-// oneOf returns all that a class of characters can match, nil if that is too much.
-func oneOf(ranges []rune) []literal {
+// literalsOfClass returns all texts that a character class can match, nil if there are too
+// many.
+func literalsOfClass(ranges []rune) []literal {
 	var all []literal
 	for i := 0; i+1 < len(ranges); i += 2 {
 		for c := ranges[i]; c <= ranges[i+1]; c++ {
-			one := alone(c, false)
-			if one == nil || len(all) == mostOfClass {
+			one := literalsOfRune(c, false)
+			if one == nil || len(all) == maxPerClass {
 				return nil
 			}
 			all = append(all, one...)
@@ -246,23 +247,23 @@ func oneOf(ranges []rune) []literal {
 	return all
 }
 
-// lower makes ASCII letters small, and leaves all other bytes alone.
+// lower converts ASCII letters to lower case and leaves all other bytes unchanged.
 func lower(text string) string {
 	folded := []byte(text)
 	for i, c := range folded {
-		folded[i] = small(c)
+		folded[i] = lowerByte(c)
 	}
 	return string(folded)
 }
 
-func small(c byte) byte {
+func lowerByte(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
 		c += 'a' - 'A'
 	}
 	return c
 }
 
-// better returns the choice that lets a scan pass over more of the text.
+// better returns the set of literals that lets a scan skip more text.
 func better(a, b []literal) []literal {
 	if score(b) > score(a) {
 		return b
@@ -270,22 +271,22 @@ func better(a, b []literal) []literal {
 	return a
 }
 
-// score is that of the worst of the literals, less what their number costs. Where that
-// is the same, the longer ones are better.
+// score returns the score of the worst literal, reduced by a cost for the number of
+// literals. Among equal scores, longer literals win.
 func score(choice []literal) int {
-	least, length := longest, longest
+	least, length := maxLiteral, maxLiteral
 	for _, l := range choice {
-		least, length = min(least, tells(l.text)), min(length, len(l.text))
+		least, length = min(least, distinctBytes(l.text)), min(length, len(l.text))
 	}
-	if length < shortest {
+	if length < minLiteral {
 		return math.MinInt + length
 	}
-	return longest*(2*min(least, 16)-3*bits.Len(uint(len(choice)-1))) + length
+	return maxLiteral*(2*min(least, 16)-3*bits.Len(uint(len(choice)-1))) + length
 }
 
-// tells is how many different bytes a literal has, beside the words that stand in most
-// lines of some log.
-func tells(text string) int {
+// distinctBytes counts the different bytes of a literal, without words that most lines of
+// some logs contain.
+func distinctBytes(text string) int {
 	for _, word := range []string{"kernel: ", "systemd[", "error", "level=", "msg=", "time="} {
 		text = strings.ReplaceAll(text, word, "")
 	}

@@ -7,8 +7,8 @@ import (
 	"regexp/syntax"
 )
 
-// Pattern is a regular expression that matches up to the end of a text. It may be used
-// by several at once.
+// Pattern is a regular expression whose matches end at the end of the text. It is safe for
+// concurrent use.
 type Pattern struct {
 	source   string
 	regexp   *regexp.Regexp
@@ -16,16 +16,16 @@ type Pattern struct {
 	crosses  bool
 }
 
-// Compile reads a pattern, in the syntax of Go. A match reaches up to the end of the
-// newest line, whichever branch of the pattern matches, and ^ (like \A) is the start
-// of a line, not only of the first one. Everything else means what it means in Go.
+// Compile parses a pattern in Go's syntax, with two differences. Every match, in every
+// alternative, extends to the end of the newest line. ^ and \A match at the start of every
+// line.
 func Compile(pattern string) (*Pattern, error) {
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		return nil, fmt.Errorf("reading pattern %q: %w", pattern, err)
 	}
-	p := &Pattern{source: pattern, crosses: mayHoldNewline(tree)}
-	beginAtLines(tree)
+	p := &Pattern{source: pattern, crosses: canMatchNewline(tree)}
+	anchorAtLines(tree)
 	if p.regexp, err = regexp.Compile(`(?:` + tree.String() + `)\z`); err != nil {
 		return nil, fmt.Errorf("reading pattern %q: %w", pattern, err)
 	}
@@ -33,16 +33,15 @@ func Compile(pattern string) (*Pattern, error) {
 	return p, nil
 }
 
-// String returns the pattern as it was written.
+// String returns the source of the pattern.
 func (p *Pattern) String() string { return p.source }
 
-// CrossesLines says whether a match may hold a newline. If not, the newest line alone
-// decides.
+// CrossesLines says whether a match may contain a newline. If not, only the newest line
+// matters.
 func (p *Pattern) CrossesLines() bool { return p.crosses }
 
-// Match says where a match begins that ends where the text ends; the first such place,
-// if there are several. The text is the newest line, without its newline, and as many
-// lines before it as are remembered.
+// Match returns the start of the leftmost match that ends at the end of the text. The text
+// is the newest line, without its newline, after the remembered lines.
 func (p *Pattern) Match(text []byte) (begin int, ok bool) {
 	newest := 0
 	if !p.crosses {
@@ -55,19 +54,19 @@ func (p *Pattern) Match(text []byte) (begin int, ok bool) {
 	return newest + found[0], true
 }
 
-// beginAtLines makes the start of the text the start of any line.
-func beginAtLines(tree *syntax.Regexp) {
+// anchorAtLines makes \A match at the start of every line.
+func anchorAtLines(tree *syntax.Regexp) {
 	if tree.Op == syntax.OpBeginText {
 		tree.Op = syntax.OpBeginLine
 	}
 	for _, part := range tree.Sub {
-		beginAtLines(part)
+		anchorAtLines(part)
 	}
 }
 
-// mayHoldNewline says whether something in the pattern takes newlines. What looks at
-// them without taking them does not count: a match that goes past one has taken it.
-func mayHoldNewline(tree *syntax.Regexp) bool {
+// canMatchNewline says whether a part of the pattern can consume a newline. Assertions do
+// not count: a match that extends past a newline has consumed it.
+func canMatchNewline(tree *syntax.Regexp) bool {
 	switch tree.Op {
 	case syntax.OpAnyChar:
 		return true
@@ -85,7 +84,7 @@ func mayHoldNewline(tree *syntax.Regexp) bool {
 		}
 	}
 	for _, part := range tree.Sub {
-		if mayHoldNewline(part) {
+		if canMatchNewline(part) {
 			return true
 		}
 	}

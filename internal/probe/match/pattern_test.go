@@ -63,7 +63,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestCompileSaysWhichPatternIsBad(t *testing.T) {
+func TestCompileNamesTheInvalidPattern(t *testing.T) {
 	for _, pattern := range []string{`foo(`, `a{1001}`, `(?:a{500}){500}`, `\C`, "\xff", `x**`, `(?P<n`} {
 		_, err := match.Compile(pattern)
 		if err == nil {
@@ -136,7 +136,7 @@ func TestLiteral(t *testing.T) {
 	}
 }
 
-// alternatives returns a pattern of so many words.
+// alternatives returns a pattern with this many words.
 func alternatives(count int) string {
 	words := make([]string, count)
 	for i := range words {

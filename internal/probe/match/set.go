@@ -1,27 +1,28 @@
 package match
 
-// Set is patterns that are sought together. It may be used by several at once.
+// Set searches for several patterns together. It is safe for concurrent use.
 type Set struct {
-	literals []sought
+	literals []setLiteral
 	always   []int
-	window   int // how much of each literal is looked at first
-	// next says, by the last two bytes of a window of the text, how far to go on; or,
-	// from stop on, which bucket of literals may end here.
+	window   int // number of bytes of each literal that the scan compares first
+	// next is indexed by the last two bytes of a window of the text. Values below bucketBase
+	// are the distance to skip. Others select the bucket of literals whose window may end
+	// here.
 	next    *[1 << 16]uint8
-	buckets [256 - stop][]int
+	buckets [256 - bucketBase][]int
 }
 
-// stop is the first value of next that is no distance.
-const stop = 0x80
+// bucketBase is the first value of next that is not a distance.
+const bucketBase = 0x80
 
-// sought is a literal and the patterns that need it.
-type sought struct {
+// setLiteral is a literal and the patterns that require it.
+type setLiteral struct {
 	literal
-	from     int // where its window begins
+	offset   int // offset of its window
 	patterns []int
 }
 
-// NewSet puts patterns together. They are known by their place.
+// NewSet returns a set of patterns. Their indexes identify them.
 func NewSet(patterns ...*Pattern) *Set {
 	s := &Set{}
 	place := map[literal]int{}
@@ -34,7 +35,7 @@ func NewSet(patterns ...*Pattern) *Set {
 			if !known {
 				at = len(s.literals)
 				place[l] = at
-				s.literals = append(s.literals, sought{literal: l})
+				s.literals = append(s.literals, setLiteral{literal: l})
 			}
 			s.literals[at].patterns = append(s.literals[at].patterns, id)
 		}
@@ -43,27 +44,27 @@ func NewSet(patterns ...*Pattern) *Set {
 	return s
 }
 
-// Always returns the patterns that have no literal: every line must be tried.
+// Always returns the patterns without a literal. They must be tried on every line.
 func (s *Set) Always() []int { return s.always }
 
-// Scan tells where patterns may match in a text of many lines: for every line that has
-// a literal of a pattern it calls found, once or more often, with a place in that line
-// and the pattern. The places never go down. A match that crosses lines has its literal in
-// one of them, which need not be the last. Patterns without a literal are not told of,
-// see [Set.Always].
+// Scan reports where patterns may match in a text of many lines. For every line with a
+// literal of a pattern it calls found, once or more often, with an offset in that line and
+// the pattern. Offsets never decrease. If a match crosses lines, its literal may be in any
+// of them, not only in the last. Scan does not report patterns without a literal; see
+// [Set.Always].
 func (s *Set) Scan(text []byte, found func(at, pattern int)) {
 	if s.next == nil {
 		return
 	}
 	for at := s.window - 1; at < len(text); {
 		next := s.next[uint16(text[at-1])|uint16(text[at])<<8]
-		if next < stop {
+		if next < bucketBase {
 			at += int(next)
 			continue
 		}
-		for _, i := range s.buckets[next-stop] {
+		for _, i := range s.buckets[next-bucketBase] {
 			l := &s.literals[i]
-			if begin := at - s.window + 1 - l.from; begin >= 0 && l.is(text[begin:]) {
+			if begin := at - s.window + 1 - l.offset; begin >= 0 && l.isPrefixOf(text[begin:]) {
 				for _, id := range l.patterns {
 					found(at, id)
 				}
@@ -73,8 +74,8 @@ func (s *Set) Scan(text []byte, found func(at, pattern int)) {
 	}
 }
 
-// is says whether a text begins with the literal.
-func (l literal) is(text []byte) bool {
+// isPrefixOf says whether a text starts with the literal.
+func (l literal) isPrefixOf(text []byte) bool {
 	if len(text) < len(l.text) {
 		return false
 	}
@@ -82,7 +83,7 @@ func (l literal) is(text []byte) bool {
 		return string(text[:len(l.text)]) == l.text
 	}
 	for i := range len(l.text) {
-		if small(text[i]) != l.text[i] {
+		if lowerByte(text[i]) != l.text[i] {
 			return false
 		}
 	}

@@ -11,7 +11,7 @@ import (
 func TestScan(t *testing.T) {
 	set := match.NewSet(compile(t, `task \w+ blocked`), compile(t, `\d+`), compile(t, `blocked for`), compile(t, `(?i)oops`), compile(t, `one|two`))
 	if got := set.Always(); !slices.Equal(got, []int{1}) {
-		t.Errorf("always %v, want the second alone", got)
+		t.Errorf("always %v, want only the second", got)
 	}
 	for _, test := range []struct {
 		name string
@@ -33,7 +33,7 @@ func TestScan(t *testing.T) {
 			line, from, last := 0, 0, 0
 			set.Scan([]byte(test.text), func(at, pattern int) {
 				if at < last {
-					t.Errorf("tells of %d after %d", at, last)
+					t.Errorf("found offset %d after %d", at, last)
 				}
 				last = at
 				for ; from < at; from++ {
@@ -53,7 +53,7 @@ func TestScan(t *testing.T) {
 	}
 }
 
-func TestPlacesNeverGoDown(t *testing.T) {
+func TestOffsetsNeverDecrease(t *testing.T) {
 	var places []int
 	setOf(t, []string{`abc`, `aabc: XYZ`}).Scan([]byte("aabc: XYZ\n"), func(at, _ int) { places = append(places, at) })
 	if len(places) != 2 || !slices.IsSorted(places) {
@@ -61,12 +61,12 @@ func TestPlacesNeverGoDown(t *testing.T) {
 	}
 }
 
-func TestScanOfNothing(t *testing.T) {
+func TestScanWithoutPatterns(t *testing.T) {
 	match.NewSet().Scan([]byte("text"), func(int, int) { t.Error("found something") })
 }
 
-// How far a scan goes at once depends on the shortest literal.
-func TestPatternsOfPeopleHaveLongLiterals(t *testing.T) {
+// The distance that a scan can skip depends on the shortest literal.
+func TestUserPatternsHaveLongLiterals(t *testing.T) {
 	for _, pattern := range kernelMonitor {
 		literals, _ := compile(t, pattern).Literal()
 		if len(literals) != 1 || len(literals[0]) < 13 {
@@ -80,7 +80,7 @@ func TestPatternsOfPeopleHaveLongLiterals(t *testing.T) {
 	}
 }
 
-func TestPassingOverLinesAllocatesNothing(t *testing.T) {
+func TestScanAllocatesNothing(t *testing.T) {
 	text := kernelLog(1, 1000)
 	set, found := setOf(t, kernelMonitor), 0
 	if n := testing.AllocsPerRun(10, func() { set.Scan(text, func(int, int) { found++ }) }); n > 0 {

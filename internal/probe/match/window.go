@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// build chooses a window of each literal, all of one length, and lays out the table by
-// which a scan goes on, after Wu and Manber: from two bytes that are in no window it can
-// go on by nearly a whole one, and from two that are, up to where they would be its end.
+// build selects a window of each literal, all of the same length, and fills the skip
+// table, as in the algorithm of Wu and Manber. After two bytes that are in no window, a
+// scan can skip nearly a whole window. After two bytes of a window, it can skip to where
+// they would end that window.
 func (s *Set) build() {
 	if len(s.literals) == 0 {
 		return
 	}
-	s.window = longest
+	s.window = maxLiteral
 	for _, l := range s.literals {
 		s.window = min(s.window, len(l.text))
 	}
@@ -22,27 +23,27 @@ func (s *Set) build() {
 	}
 	for i := range s.literals {
 		l := &s.literals[i]
-		l.from = rarest(l.text, s.window)
-		for left := 1; left < s.window-1; left++ { // from the block to the window's end
-			for _, block := range blocks(l.literal, l.from+s.window-1-left) {
+		l.offset = rarest(l.text, s.window)
+		for left := 1; left < s.window-1; left++ { // distance from the block to the end of the window
+			for _, block := range blocks(l.literal, l.offset+s.window-1-left) {
 				s.next[block] = min(s.next[block], uint8(left))
 			}
 		}
 	}
 	for i, l := range s.literals {
-		for _, block := range blocks(l.literal, l.from+s.window-1) {
-			if s.next[block] < stop {
-				s.next[block] = stop + uint8(i%len(s.buckets))
+		for _, block := range blocks(l.literal, l.offset+s.window-1) {
+			if s.next[block] < bucketBase {
+				s.next[block] = bucketBase + uint8(i%len(s.buckets))
 			}
-			if bucket := &s.buckets[s.next[block]-stop]; !slices.Contains(*bucket, i) {
+			if bucket := &s.buckets[s.next[block]-bucketBase]; !slices.Contains(*bucket, i) {
 				*bucket = append(*bucket, i)
 			}
 		}
 	}
 }
 
-// rarest returns where in a text a window begins whose last two bytes are rare in logs:
-// at these a scan has to look closer.
+// rarest returns the offset of a window whose last two bytes are rare in logs, because the
+// scan must compare literals wherever these bytes occur.
 func rarest(text string, window int) int {
 	best := 0
 	for from := range len(text) - window + 1 {
@@ -53,7 +54,7 @@ func rarest(text string, window int) int {
 	return best
 }
 
-// common is how common the two bytes are that end at a place.
+// common estimates how common the two bytes are that end at an offset.
 func common(text string, end int) int {
 	sum := 0
 	for _, c := range []byte(text[end-1 : end+1]) {
@@ -69,8 +70,7 @@ func common(text string, end int) int {
 	return sum
 }
 
-// blocks returns the two bytes of a literal that end at a place, in all cases that
-// count.
+// blocks returns the two bytes of a literal that end at an offset, in all relevant cases.
 func blocks(l literal, end int) []uint16 {
 	all := make([]uint16, 0, 4)
 	for _, a := range cases(l.text[end-1], l.fold) {

@@ -9,18 +9,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// twin is a pattern three times: as it is written, as what it matches, found out the
-// slow way and without any regular expression, and as texts that it may match.
-type twin struct {
+// naivePattern is a pattern in three forms: its source, a slow matcher that does not use
+// regular expressions, and texts that it may match.
+type naivePattern struct {
 	written string
-	// ends returns where a match can end that begins at a place.
+	// ends returns where a match that begins at an offset can end.
 	ends func(text []byte, at int) []int
-	// example returns a text that matches, if what is around it lets it.
+	// example returns a text that matches if its surroundings allow it.
 	example func(t *rapid.T) string
 }
 
-// match returns the first place from which on the pattern matches up to the end.
-func (w twin) match(text []byte) (begin int, ok bool) {
+// match returns the first offset from which the pattern matches up to the end.
+func (w naivePattern) match(text []byte) (begin int, ok bool) {
 	for begin <= len(text) {
 		if slices.Contains(w.ends(text, begin), len(text)) {
 			return begin, true
@@ -31,9 +31,9 @@ func (w twin) match(text []byte) (begin int, ok bool) {
 	return 0, false
 }
 
-// character takes one character that is of a kind.
-func character(written string, is func(rune) bool, examples string) twin {
-	return twin{
+// character matches a character for which is returns true.
+func character(written string, is func(rune) bool, examples string) naivePattern {
+	return naivePattern{
 		written: written,
 		ends: func(text []byte, at int) []int {
 			if at == len(text) {
@@ -51,7 +51,7 @@ func character(written string, is func(rune) bool, examples string) twin {
 	}
 }
 
-func exactly(c rune, fold bool) twin {
+func exactRune(c rune, fold bool) naivePattern {
 	is, examples := func(other rune) bool { return other == c }, string(c)
 	if fold {
 		is = func(other rune) bool { return strings.EqualFold(string(other), string(c)) }
@@ -73,9 +73,9 @@ func exactly(c rune, fold bool) twin {
 	return character(written, is, examples)
 }
 
-// looking takes nothing.
-func looking(written string, is func(text []byte, at int) bool) twin {
-	return twin{
+// assertion matches without consuming text.
+func assertion(written string, is func(text []byte, at int) bool) naivePattern {
+	return naivePattern{
 		written: written,
 		ends: func(text []byte, at int) []int {
 			if !is(text, at) {
@@ -97,8 +97,8 @@ func isWord(c rune) bool {
 
 func isSpace(c rune) bool { return strings.ContainsRune("\t\n\f\r ", c) }
 
-func sequence(parts []twin) twin {
-	all := twin{ends: func(text []byte, at int) []int {
+func sequence(parts []naivePattern) naivePattern {
+	all := naivePattern{ends: func(text []byte, at int) []int {
 		ends := []int{at}
 		for _, part := range parts {
 			ends = each(ends, func(at int) []int { return part.ends(text, at) })
@@ -117,7 +117,7 @@ func sequence(parts []twin) twin {
 	return all
 }
 
-// each returns all that comes of the places, each of them once.
+// each returns the results of all offsets without duplicates.
 func each(places []int, of func(at int) []int) []int {
 	var all []int
 	for _, at := range places {
@@ -127,12 +127,12 @@ func each(places []int, of func(at int) []int) []int {
 	return slices.Compact(all)
 }
 
-func either(parts []twin, group string) twin {
+func either(parts []naivePattern, group string) naivePattern {
 	written := make([]string, len(parts))
 	for i, part := range parts {
 		written[i] = part.written
 	}
-	return twin{
+	return naivePattern{
 		written: group + strings.Join(written, "|") + ")",
 		ends: func(text []byte, at int) []int {
 			var all []int
@@ -145,8 +145,8 @@ func either(parts []twin, group string) twin {
 	}
 }
 
-func repeated(part twin, sign string, least, most int) twin {
-	return twin{
+func repeated(part naivePattern, sign string, least, most int) naivePattern {
+	return naivePattern{
 		written: "(?:" + part.written + ")" + sign,
 		ends: func(text []byte, at int) []int {
 			now := []int{at}
@@ -178,42 +178,42 @@ func repeated(part twin, sign string, least, most int) twin {
 	}
 }
 
-// letters are few, so that patterns and texts often meet, and odd, so that they meet
-// where it is hard.
+// letters are few, so that patterns often match texts, and unusual, so that difficult
+// cases occur.
 const letters = "abkKsSE é\u017f\u212a\uFFFD0_."
 
-// anyRule makes a pattern as people do: most have a word in them that is not optional.
-func anyRule(t *rapid.T) twin {
+// anyRule draws a pattern like those of users: most contain a word that is not optional.
+func anyRule(t *rapid.T) naivePattern {
 	if rapid.IntRange(0, 3).Draw(t, "wordless") == 3 {
-		return anyTwin(t, 3, false)
+		return anyPattern(t, 3, false)
 	}
 	fold := rapid.Bool().Draw(t, "fold")
-	rule := sequence([]twin{anyTwin(t, 2, fold), anyWord(t, 3, fold), anyTwin(t, 2, fold)})
+	rule := sequence([]naivePattern{anyPattern(t, 2, fold), anyWord(t, 3, fold), anyPattern(t, 2, fold)})
 	if fold {
-		return either([]twin{rule}, "(?i:")
+		return either([]naivePattern{rule}, "(?i:")
 	}
 	return rule
 }
 
-func anyWord(t *rapid.T, least int, fold bool) twin {
+func anyWord(t *rapid.T, least int, fold bool) naivePattern {
 	word := rapid.SliceOfN(rapid.SampledFrom([]rune(letters)), least, 7).Draw(t, "word")
-	all := make([]twin, len(word))
+	all := make([]naivePattern, len(word))
 	for i, c := range word {
-		all[i] = exactly(c, fold)
+		all[i] = exactRune(c, fold)
 	}
 	return sequence(all)
 }
 
-// anyTwin makes a pattern of at most some depth.
-func anyTwin(t *rapid.T, depth int, fold bool) twin {
+// anyPattern draws a pattern up to a depth.
+func anyPattern(t *rapid.T, depth int, fold bool) naivePattern {
 	kinds := []string{"word", "word", "word", "word", "class", "class", "look", "newline"}
 	if depth > 0 {
 		kinds = append(kinds, "sequence", "sequence", "sequence", "either", "either", "repeat", "repeat", "fold")
 	}
-	parts := func(least int) []twin {
-		all := make([]twin, rapid.IntRange(least, 4).Draw(t, "parts"))
+	parts := func(least int) []naivePattern {
+		all := make([]naivePattern, rapid.IntRange(least, 4).Draw(t, "parts"))
 		for i := range all {
-			all[i] = anyTwin(t, depth-1, fold)
+			all[i] = anyPattern(t, depth-1, fold)
 		}
 		return all
 	}
@@ -223,15 +223,15 @@ func anyTwin(t *rapid.T, depth int, fold bool) twin {
 	case "class":
 		return anyClass(t, fold)
 	case "look":
-		return anyLook(t)
+		return anyAssertion(t)
 	case "newline":
-		return exactly('\n', false)
+		return exactRune('\n', false)
 	case "sequence":
 		return sequence(parts(2))
 	case "either":
 		return either(parts(2), rapid.SampledFrom([]string{"(", "(?:"}).Draw(t, "group"))
 	case "repeat":
-		part := anyTwin(t, depth-1, fold)
+		part := anyPattern(t, depth-1, fold)
 		sign := rapid.SampledFrom([]string{"*", "+", "?", "{2}", "{1,3}", "{2,}"}).Draw(t, "sign")
 		bounds := map[string][2]int{"*": {0, -1}, "+": {1, -1}, "?": {0, 1}, "{2}": {2, 2}, "{1,3}": {1, 3}, "{2,}": {2, -1}}[sign]
 		if rapid.Bool().Draw(t, "lazy") {
@@ -239,11 +239,11 @@ func anyTwin(t *rapid.T, depth int, fold bool) twin {
 		}
 		return repeated(part, sign, bounds[0], bounds[1])
 	default:
-		return either([]twin{anyTwin(t, depth-1, true)}, "(?i:")
+		return either([]naivePattern{anyPattern(t, depth-1, true)}, "(?i:")
 	}
 }
 
-func anyClass(t *rapid.T, fold bool) twin {
+func anyClass(t *rapid.T, fold bool) naivePattern {
 	not := func(is func(rune) bool) func(rune) bool { return func(c rune) bool { return !is(c) } }
 	kind := rapid.SampledFrom([]string{`.`, `(?s:.)`, `\d`, `\w`, `\s`, `\S`, `\W`, "list", "other"}).Draw(t, "class")
 	switch kind {
@@ -254,7 +254,7 @@ func anyClass(t *rapid.T, fold bool) twin {
 	case `\d`:
 		return character(kind, func(c rune) bool { return '0' <= c && c <= '9' }, "0479")
 	case `\w`:
-		if fold { // what \w means without regard to case is Go's own business
+		if fold { // the meaning of \w without case is Go's own
 			kind = `[0-9_]`
 			return character(kind, func(c rune) bool { return '0' <= c && c <= '9' || c == '_' }, "04_")
 		}
@@ -281,22 +281,22 @@ func anyClass(t *rapid.T, fold bool) twin {
 	return character("["+list+"]", is, list)
 }
 
-func anyLook(t *rapid.T) twin {
+func anyAssertion(t *rapid.T) naivePattern {
 	atLine := func(text []byte, at int) bool { return at == 0 || text[at-1] == '\n' }
 	atEnd := func(text []byte, at int) bool { return at == len(text) }
 	kind := rapid.SampledFrom([]string{`^`, `^`, `\A`, `(?m:^)`, `$`, `\z`, `(?m:$)`, `\b`, `\B`}).Draw(t, "look")
 	switch kind {
 	case `^`, `\A`, `(?m:^)`:
-		return looking(kind, atLine)
+		return assertion(kind, atLine)
 	case `$`, `\z`:
-		return looking(kind, atEnd)
+		return assertion(kind, atEnd)
 	case `(?m:$)`:
-		return looking(kind, func(text []byte, at int) bool { return atEnd(text, at) || text[at] == '\n' })
+		return assertion(kind, func(text []byte, at int) bool { return atEnd(text, at) || text[at] == '\n' })
 	case `\b`:
-		return looking(kind, func(text []byte, at int) bool { return wordAt(text, at-1) != wordAt(text, at) })
+		return assertion(kind, func(text []byte, at int) bool { return wordAt(text, at-1) != wordAt(text, at) })
 	default:
-		return looking(kind, func(text []byte, at int) bool { return wordAt(text, at-1) == wordAt(text, at) })
+		return assertion(kind, func(text []byte, at int) bool { return wordAt(text, at-1) == wordAt(text, at) })
 	}
 }
 
-func (w twin) GoString() string { return strconv.Quote(w.written) } // for what rapid prints
+func (w naivePattern) GoString() string { return strconv.Quote(w.written) } // for the output of rapid
