@@ -9,8 +9,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// kernelLog is a file of a kernel's lines, none of which matches a
-// rule of the kernel monitor, though many hold words of one.
+// kernelLog returns a kernel log file. No line matches a rule of the kernel monitor, but
+// many contain words of a rule.
 func kernelLog(lines int, seed uint64) []byte {
 	random := rand.New(rand.NewPCG(seed, 0))
 	kinds := []string{
@@ -30,9 +30,9 @@ func kernelLog(lines int, seed uint64) []byte {
 	return b.Bytes()
 }
 
-// BenchmarkTake reads 1,000,000 lines (107 MB, seed 6) in chunks of 256
-// KiB with the 14 rules of the kernel monitor and one more. One op is all of them, with
-// a translator that costs nothing; nothing matches.
+// BenchmarkTake reads 1,000,000 lines (107 MB, seed 6) per op, in chunks of 256 KiB, with
+// the 14 rules of the kernel monitor and one more. Its translator costs nothing, and no
+// line matches.
 func BenchmarkTake(b *testing.B) {
 	text := kernelLog(1_000_000, 6)
 	m := started(b, Config{Monitor: kernelMonitor(b), Translator: noon{}})

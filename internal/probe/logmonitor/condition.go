@@ -9,18 +9,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// condition is one that the monitor keeps.
+// condition is a condition that the monitor reports.
 type condition struct {
 	config.Condition
 
-	rules   []*rule // that it depends on
+	rules   []*rule // rules that set it
 	status  catalog.Status
 	since   time.Time
-	told    string // ID of the occurrence that it is told with, empty while all is well
+	told    string // ID of the reported occurrence, empty while the condition is False
 	changed bool   // since the last report
 }
 
-// cause returns the rule that stands longest, nil if none does.
+// cause returns the rule that has been active longest, nil if none is active.
 func (c *condition) cause() *rule {
 	var first *rule
 	for _, r := range c.rules {
@@ -31,8 +31,8 @@ func (c *condition) cause() *rule {
 	return first
 }
 
-// settle makes the condition what its rules say, as of a time, and returns the event of
-// that if it has changed.
+// update sets the condition from its rules, as of the given time. If it has changed,
+// update returns the event of the change.
 func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
 	cause, before := c.cause(), c.told
 	status, id := catalog.False, ""
@@ -46,8 +46,8 @@ func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
 		c.status, c.since = status, at
 	}
 	c.told, c.changed = id, true
-	// What has begun has the name of its line; what ends, or gives its place to
-	// another, has its own name and that of the other.
+	// The event of a first occurrence has the ID of its line. An event that ends or replaces
+	// an occurrence has an ID made of the old and the new ID.
 	if before != "" {
 		id = identity(source, "the end of", before, id)
 	}
@@ -62,7 +62,7 @@ func (c *condition) settle(source string, at time.Time) (finding.Event, bool) {
 	}, true
 }
 
-// shown returns the condition as it is told.
+// shown returns the condition as it is reported.
 func (c *condition) shown() finding.Condition {
 	shown := finding.Condition{Type: c.Type, Status: c.status, Since: c.since, Reason: c.Reason, Message: c.Message}
 	if cause := c.cause(); cause != nil {

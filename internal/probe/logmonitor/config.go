@@ -12,23 +12,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// Config is what a monitor has to know.
+// Config configures a monitor.
 type Config struct {
-	// Monitor says what is looked for.
+	// Monitor is the user's configuration of the monitor.
 	Monitor config.LogMonitor
-	// Translator finds stamp and message in lines that come without Records. Only a
-	// monitor of a file needs one.
+	// Translator finds the timestamp and the message of lines without Records. Only a monitor
+	// of a file needs it.
 	Translator logs.Translator
-	// Since is the time before which no line counts.
+	// Since is the earliest time of lines that count.
 	Since time.Time
-	// Boot is the id of this boot. What is remembered of another is over, unless it
-	// survives a reboot. Empty if it is not known; then nothing is over.
+	// Boot is the ID of the current boot. Findings of another boot end, unless their
+	// condition survives a reboot. If it is empty, the boot is unknown and no finding ends.
 	Boot string
-	// Remembered is what State has returned at the end of the life before, if any.
+	// Remembered is the result of State before a restart, if any.
 	Remembered json.RawMessage
 }
 
-// Validate says everything that is wrong with the configuration, beside its patterns.
+// Validate returns all errors of the configuration, except those of patterns.
 func (c Config) Validate() error {
 	var wrong []error
 	if c.Monitor.BufferSize < 1 {
@@ -54,14 +54,15 @@ func (c Config) Validate() error {
 	return errors.Join(wrong...)
 }
 
-// compile makes the rules ready to be used, in their order.
+// compile compiles the rules in their order.
 func compile(source string, written []config.LogRule) ([]*rule, error) {
 	var wrong []error
 	rules := make([]*rule, 0, len(written))
 	seen := map[string]int{}
 	for i, w := range written {
 		r := &rule{LogRule: w}
-		// Two rules may differ in nothing that an identity is made of.
+		// Two rules may agree in everything that their identity is made of, so it includes a
+		// number.
 		twin := identity(strconv.FormatBool(w.Permanent), w.Condition, w.Reason, w.Pattern)
 		seen[twin]++
 		r.key = identity(source, twin, strconv.Itoa(seen[twin]))
@@ -79,7 +80,7 @@ func compile(source string, written []config.LogRule) ([]*rule, error) {
 	return rules, errors.Join(wrong...)
 }
 
-// seek makes a pattern ready to be sought.
+// newSearch compiles a pattern.
 func seek(pattern string) (*sought, error) {
 	compiled, err := match.Compile(pattern)
 	if err != nil {

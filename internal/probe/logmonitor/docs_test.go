@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// examples are the configurations on the page for users.
+// examples returns the configurations in the documentation.
 func examples(t *testing.T) []config.LogMonitor {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/agent-configuration.md")
@@ -47,8 +47,8 @@ func TestTheExamplesOfTheDocsAreMonitors(t *testing.T) {
 	}
 }
 
-// What the page says of its examples is so: each step is a line, a minute after the one
-// before, and how the condition is then.
+// The examples behave as documented. Each step is a line, a minute after the previous one,
+// and the state of the condition after it.
 func TestTheExamplesOfTheDocsDoWhatThePageSays(t *testing.T) {
 	restarted := "kubelet.service: Scheduled restart job, restart counter is at 7."
 	for source, steps := range map[string][][2]string{
@@ -93,7 +93,7 @@ func TestTheMonitorsOfNodeProblemDetectorAreCheap(t *testing.T) {
 	for _, entry := range entries {
 		file, _, err := config.Read(dir+entry.Name(), config.SystemLog)
 		if err != nil {
-			continue // of another kind, which internal/probe/config proves that it can tell
+			continue // another kind of monitor; internal/probe/config tests that it detects the kind
 		}
 		monitors++
 		m, err := New(Config{Monitor: *file.Log, Translator: noon{}})

@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// piece is a part of a pattern: how a user writes it, how the plain way has to, and
-// texts that match it.
+// piece is a part of a pattern: as a user writes it, as the naive implementation needs it,
+// and with texts that match it.
 type piece struct {
 	pattern, plain string
 	sample         func(t *rapid.T) string
@@ -28,7 +28,7 @@ func fixed(pattern string, samples ...string) piece {
 	return piece{pattern, pattern, func(t *rapid.T) string { return rapid.SampledFrom(samples).Draw(t, "sample") }}
 }
 
-// known are patterns that people use, and some that are awkward.
+// known returns patterns that users write, and some difficult ones.
 func known() []piece {
 	return []piece{
 		fixed(`task [\S ]+:\w+ blocked for more than \w+ seconds\.`, "INFO: task kubelet:47 blocked for more than 120 seconds."),
@@ -51,7 +51,7 @@ func known() []piece {
 	}
 }
 
-// made builds a pattern out of parts.
+// made builds a pattern from parts.
 func made(t *rapid.T) piece {
 	parts := rapid.SliceOfN(rapid.SampledFrom([]piece{
 		fixed(`error`, "error"), fixed(`disk \w+`, "disk sda"), fixed(` `, " "), fixed(`\d*`, "", "42"),
@@ -73,13 +73,13 @@ func made(t *rapid.T) piece {
 	return whole
 }
 
-// world is a monitor, its naive twin, and a log for both.
+// fixture is a monitor, its naive counterpart, and a log for both.
 type world struct {
 	cfg     Config
 	naive   *naive
 	pieces  []piece
 	records bool
-	at      time.Time // of the last line
+	at      time.Time // time of the last line
 	offset  uint64
 	number  uint64
 }
@@ -148,7 +148,7 @@ func (w *world) newRule(t *rapid.T, i int) config.LogRule {
 	return r
 }
 
-// texts draws one text that concerns a rule, or nearly.
+// text draws a text that matches a rule, or nearly does.
 func (w *world) text(t *rapid.T) string {
 	sample := func() string { return rapid.SampledFrom(w.pieces).Draw(t, "piece").sample(t) }
 	text := sample()
@@ -176,7 +176,7 @@ func (w *world) text(t *rapid.T) string {
 	return text
 }
 
-// chunk draws some lines, and what the naive twin gets of them.
+// chunk draws lines, for the monitor and for the naive implementation.
 func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 	var lines []naiveLine
 	c := logs.Chunk{First: w.offset, More: rapid.Bool().Draw(t, "more")}
@@ -197,14 +197,14 @@ func (w *world) chunk(t *rapid.T) (logs.Chunk, []naiveLine) {
 	return c, lines
 }
 
-// noise draws how many lines that do not count come before one that may: now and then
-// about as many as the window goes back.
+// noise draws the number of lines that do not count before a line that may: sometimes
+// about as many as the window reaches back.
 func (w *world) noise(t *rapid.T) int {
 	most := rapid.SampledFrom([]int{0, 0, 0, 3, 0, 0, 0, 0, 0, 32 * w.naive.size}).Draw(t, "noisy")
 	return rapid.IntRange(most-min(most, 8), most).Draw(t, "noise")
 }
 
-// passedOver is a line that is too old to count.
+// oldLine returns a line that is too old to count.
 func (w *world) passedOver(c *logs.Chunk, text string) naiveLine {
 	l := naiveLine{text: text, at: day.Add(5 * time.Hour), shown: true, kernel: true}
 	w.write(c, l, logs.Kernel)
@@ -251,7 +251,7 @@ func (w *world) write(c *logs.Chunk, l naiveLine, facility int16) {
 	c.Text = fmt.Appendf(c.Text, "%s %s\n", stamp, l.text)
 }
 
-// told writes events down as the naive twin does.
+// told formats events like the naive implementation.
 func told(events []finding.Event) []string {
 	var lines []string
 	for _, e := range events {
@@ -266,7 +266,7 @@ func told(events []finding.Event) []string {
 	return lines
 }
 
-// taken is a step that may have to be taken again, and what came of it.
+// taken is a step that may have to be repeated, and its result.
 type taken struct {
 	now    time.Time
 	chunk  logs.Chunk
@@ -311,25 +311,25 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 		for range rapid.IntRange(6, 16).Draw(t, "steps") {
 			step := taken{now: w.at}
 			switch rapid.IntRange(0, 15).Draw(t, "step") {
-			case 0: // A restart: the position and the state have been kept.
+			case 0: // Restart: position and state were stored.
 				restarts++
 				m = remember(m.State())
 				kept, keptAt, since = slices.Clone(m.State()), w.at, nil
 				before := fmt.Sprint(conditions)
 				if report := m.Start(w.at); len(report.Events) > 0 {
-					t.Fatalf("a restart tells events: %v", report.Events)
+					t.Fatalf("a restart produced events: %v", report.Events)
 				} else if note(report); fmt.Sprint(conditions) != before {
 					t.Fatalf("a restart changes conditions from %s to %v", before, conditions)
 				}
 				w.naive.heard, w.naive.behind = w.at, true
 				continue
-			case 1: // A crash: what was kept is old, so all since then is read again.
+			case 1: // Crash: the stored state is old, so everything since then is read again.
 				replays++
 				m = remember(kept)
 				m.Start(keptAt)
 				for _, before := range since {
 					if diff := cmp.Diff(before.report, before.again(m)); diff != "" {
-						t.Fatalf("what is read again is not what it was: %s", diff)
+						t.Fatalf("reading again gave another result: %s", diff)
 					}
 				}
 				continue
@@ -362,9 +362,9 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				handed := chunk
 				handed.Text = slices.Clone(chunk.Text)
 				step.report = m.Take(step.now, handed)
-				clear(handed.Text) // the reader's again
+				clear(handed.Text) // the reader reuses it
 				if string(chunk.Text) != text {
-					t.Fatal("the monitor has written into the chunk")
+					t.Fatal("the monitor has modified the chunk")
 				}
 				since = append(since, step)
 				lines += len(plain)
@@ -378,18 +378,18 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 			}
 			note(step.report)
 			if diff := cmp.Diff(w.naive.lines, told(step.report.Events)); diff != "" {
-				t.Fatalf("the fast way (+) and the plain way (-) do not tell the same: %s", diff)
+				t.Fatalf("the monitor (+) and the naive implementation (-) differ: %s", diff)
 			}
 			w.naive.lines = nil
 			for _, e := range step.report.Events {
 				if seen[e.ID] {
-					t.Fatalf("two events have the identity %s", e.ID)
+					t.Fatalf("two events have the ID %s", e.ID)
 				}
 				seen[e.ID] = true
 			}
 			for name, c := range conditions {
 				if !strings.HasPrefix(w.naive.told[name], string(c.Status)) || !strings.HasSuffix(w.naive.told[name], fmt.Sprintf("reason: %s, message: %q", c.Reason, c.Message)) {
-					t.Fatalf("the fast way says %v, the plain way %s", c, w.naive.told[name])
+					t.Fatalf("the monitor reports %v, the naive implementation %s", c, w.naive.told[name])
 				}
 			}
 			r, at := w.naive.nextEnd()
@@ -397,7 +397,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 				at = earliest
 			}
 			if deadline, ok := m.Deadline(); ok != (r != nil) || ok && !deadline.Equal(at) {
-				t.Fatalf("the fast way wakes at %v (%v), the plain way at %v (%v)", deadline, ok, at, r != nil)
+				t.Fatalf("the monitor wakes at %v (%v), the naive implementation at %v (%v)", deadline, ok, at, r != nil)
 			}
 		}
 		runs++
@@ -409,7 +409,7 @@ func TestTheFastWayFindsExactlyWhatThePlainWayFinds(t *testing.T) {
 	for name, n := range map[string]int{"hits": hits, "hits over several lines": spanning, "cleared": cleared, "expired": expired,
 		"restarts": restarts, "replays": replays, "reboots": reboots} {
 		if n == 0 {
-			t.Errorf("%s: none, so that nothing is proven", name)
+			t.Errorf("%s: never happened, so the test proves nothing", name)
 		}
 	}
 }

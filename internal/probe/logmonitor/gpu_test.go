@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// gpus is the monitor of GPUs that comes with the agent, as it is at its start.
+// gpus returns the GPU monitor that comes with the agent, after its start.
 func gpus(t *testing.T) *Monitor {
 	t.Helper()
 	file, warnings, err := config.Read("../../../config/gpu-monitor.json", config.SystemLog)
@@ -31,14 +31,14 @@ func gpus(t *testing.T) *Monitor {
 	return m
 }
 
-// say has the kernel write a record; | is a newline within it.
+// say makes the kernel write a record; | is a newline within it.
 func say(m *Monitor, number uint64, record string) finding.Report {
 	text := []byte(strings.ReplaceAll(record, "|", "\n") + "\n")
 	return m.Take(day, logs.Chunk{Text: text, Records: []logs.Record{{End: len(text), Time: day, Number: number, Facility: logs.Kernel}}})
 }
 
-// found is what a report tells: reasons of Events and, behind a !, the reason for which
-// GPUs are unhealthy.
+// found returns the reasons of the events in a report and, after a !, the reason of the
+// condition.
 func found(t *testing.T, r finding.Report) string {
 	t.Helper()
 	var words []string
@@ -49,15 +49,15 @@ func found(t *testing.T, r finding.Report) string {
 	}
 	for _, c := range r.Conditions {
 		if c.Type != "GPUUnhealthy" || c.Status != catalog.True {
-			t.Errorf("told of %+v", c)
+			t.Errorf("reported %+v", c)
 		}
 		words = append(words, "!"+c.Reason)
 	}
 	return strings.Join(words, " ")
 }
 
-// These are lines that drivers of NVIDIA have written: of many ages, about processes and
-// about none, of GPUs that are shared and that are not.
+// These lines are from NVIDIA drivers of many versions. Some name a process and some do
+// not; some are about shared GPUs.
 func TestLinesOfNVIDIADrivers(t *testing.T) {
 	for _, test := range []struct{ line, want string }{
 		{"NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "!XidFallenOffTheBus"},
@@ -96,9 +96,9 @@ func TestLinesOfNVIDIADrivers(t *testing.T) {
 		{"NVRM: Xid (PCI:0000:0d:00): 51, BAD_TSG encountered on runlist: 0 with error code: 4", "XidOther"},
 		{"NVRM: Xid (0000:03:00): 14, Channel 00000001", "XidOther"},
 
-		// None of the driver's errors.
+		// No errors of the driver.
 		{"NVRM: GPU at PCI:0000:01:00: GPU-bc0fa0b9-cac2-f507-b715-9bebdb69c71e", ""},
-		{"NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", ""}, // its Xid 79 is told just before
+		{"NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", ""}, // its Xid 79 precedes it
 		{"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (dvs-builder@U22-I3-B10-02-5)  Mon Jun  2 13:13:04 UTC 2025", ""},
 		{"NVRM: The NVIDIA probe routine failed for 1 device(s).", ""},
 		{"NVRM: Xid error: xyz, invalid data", ""},
@@ -110,33 +110,33 @@ func TestLinesOfNVIDIADrivers(t *testing.T) {
 		if got := found(t, report); got != test.want {
 			t.Errorf("%s\n  means %q, want %q", test.line, got, test.want)
 		}
-		// Which GPU it was stands in the line, and so in what is told.
+		// The line and the message name the GPU.
 		whole := strings.ReplaceAll(test.line, "|", "\n")
 		for _, e := range report.Events {
 			if !strings.Contains(e.Message, whole) && !strings.Contains(e.Message, strconv.Quote(whole)) {
-				t.Errorf("of %q is told %q", whole, e.Message)
+				t.Errorf("for %q the message is %q", whole, e.Message)
 			}
 		}
 		for _, c := range report.Conditions {
 			if !strings.Contains(c.Message, whole) {
-				t.Errorf("of %q stands %q", whole, c.Message)
+				t.Errorf("for %q the condition message is %q", whole, c.Message)
 			}
 		}
 	}
 }
 
-// A driver that tells of a lost GPU line by line is understood as well.
+// Some drivers report a lost GPU in several records.
 func TestALostGPUInThreeRecords(t *testing.T) {
 	m := gpus(t)
 	say(m, 1, "NVRM: The NVIDIA GPU 0000:b3:00.0")
 	say(m, 2, "NVRM: (PCI ID: 10de:26b5) installed in this system has")
 	report := say(m, 3, "NVRM: fallen off the bus and is not responding to commands.")
 	if found(t, report) != "!GPUFallenOffTheBus" || !strings.Contains(report.Conditions[0].Message, "0000:b3:00.0") {
-		t.Errorf("told %+v", report)
+		t.Errorf("reported %+v", report)
 	}
 }
 
-// table reads the tables of the page for users: the numbers of each reason.
+// table reads the tables of the documentation: the Xid numbers of each reason.
 func table(t *testing.T) map[string][]int {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/agent-gpu.md")
@@ -153,7 +153,7 @@ func table(t *testing.T) map[string][]int {
 		numbers[reason] = nil
 		listed, condition, _ := strings.Cut(cells[1], ", where")
 		if listed, _, _ = strings.Cut(listed, ", to"); condition != "" || listed != cells[1] {
-			continue // what the line says besides decides
+			continue // the rest of the line decides
 		}
 		for _, part := range strings.Split(listed, ", ") {
 			first, last, _ := strings.Cut(part, "-")
@@ -173,29 +173,28 @@ func table(t *testing.T) map[string][]int {
 	return numbers
 }
 
-// Each number means one thing, that which the page for users says, also those that come
-// with later drivers.
+// Each number has the documented meaning, also numbers of later drivers.
 func TestEveryXidMeansWhatThePageSays(t *testing.T) {
 	want := map[int]string{}
 	told := table(t)
 	for reason, numbers := range told {
 		for _, number := range numbers {
 			if want[number] != "" {
-				t.Errorf("the page has %d as %s and %s", number, want[number], reason)
+				t.Errorf("the documentation lists %d as %s and %s", number, want[number], reason)
 			}
 			want[number] = reason
 		}
 	}
 	if len(told) != 36 || len(want) < 80 {
-		t.Errorf("the page has %d reasons for %d numbers", len(told), len(want))
+		t.Errorf("the documentation has %d reasons for %d numbers", len(told), len(want))
 	}
 	m := gpus(t)
 	for _, rule := range m.cfg.Monitor.Rules {
 		if _, ok := told[rule.Reason]; !ok {
-			t.Errorf("%s is not on the page", rule.Reason)
+			t.Errorf("%s is not documented", rule.Reason)
 		}
 		if _, known := catalog.LookupEvent(rule.Reason); known == rule.Permanent {
-			t.Errorf("%s is an Event of the catalogue: %v", rule.Reason, known)
+			t.Errorf("%s is an Event of the catalog: %v", rule.Reason, known)
 		}
 	}
 	fatal, others := 0, 0
@@ -207,14 +206,14 @@ func TestEveryXidMeansWhatThePageSays(t *testing.T) {
 		got := found(t, say(m, uint64(number), line))
 		if strings.HasPrefix(got, "!") {
 			fatal++
-			m = gpus(t) // where nothing stands
+			m = gpus(t) // with no active condition
 		}
 		if want[number] == "" {
 			want[number] = "XidOther"
 			others++
 		}
 		if strings.TrimPrefix(got, "!") != want[number] {
-			t.Errorf("%s means %q, and on the page %s", line, got, want[number])
+			t.Errorf("%s means %q, but the documentation says %s", line, got, want[number])
 		}
 	}
 	t.Logf("saw %d numbers, of which %d are fatal and %d have no reason of their own", len(want), fatal, others)
@@ -223,7 +222,7 @@ func TestEveryXidMeansWhatThePageSays(t *testing.T) {
 	}
 }
 
-// It stands until the reboot, however many programs run well meanwhile, and not after.
+// The condition lasts until the reboot, even if programs work meanwhile.
 func TestAGPUIsUnhealthyUntilTheReboot(t *testing.T) {
 	m := gpus(t)
 	say(m, 1, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.")

@@ -11,11 +11,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// lull is how long nothing must have come after a chunk that said that there is more,
-// until it counts that there is none.
+// idleTime is how long no chunk must follow a chunk with More until the log counts as read
+// to its end.
 const lull = time.Second
 
-// Monitor looks for problems in one log.
+// Monitor finds problems in a log.
 type Monitor struct {
 	cfg        Config
 	rules      []*rule
@@ -26,36 +26,36 @@ type Monitor struct {
 	set    *match.Set
 	hits   []hit
 	note   func(at, pattern int)
-	until  bound // what some pattern must be tried on
+	until  bound // the last entry that some pattern must be tried on
 	window *window
-	fresh  []entry // that go into the window
-	read   uint64  // ordinal of the last record that has been taken
+	fresh  []entry // about to be added to the window
+	read   uint64  // ordinal of the last record that was read
 
-	heard  time.Time // when the last chunk came
-	behind bool      // there may be more in the log than has been read
+	heard  time.Time // time of the last chunk
+	behind bool      // the log may have more to read
 	ranks  uint64
 	events []finding.Event
 	counts Counts
 
-	unknown    *format.Rest    // of the state
-	remembered json.RawMessage // what State returned, nil if it would be something else
+	unknown    *format.Rest    // unknown fields of the state
+	remembered json.RawMessage // result of the last State, nil if it has changed
 	forgot     error
 }
 
-// hit is a place in a chunk where a pattern may match.
+// hit is an offset in a chunk where a pattern may match.
 type hit struct{ at, pattern int }
 
-// Counts is what a monitor has counted in its life.
+// Counts are the totals of a monitor.
 type Counts struct {
-	Lines     uint64 // that were read
-	Unstamped uint64 // of those that had to be looked at, which had no stamp
+	Lines     uint64 // lines that were read
+	Unstamped uint64 // translated lines without a timestamp
 	Lost      uint64 // records that were lost before they could be read
-	// Problems by reason: the events of temporary rules, and how often permanent rules
-	// began to stand. Every reason of a rule is there from the start.
+	// Problems counts, by reason, the events of temporary rules and the activations of
+	// permanent rules. It has an entry for every reason of a rule.
 	Problems map[string]uint64
 }
 
-// New makes a monitor.
+// New returns a monitor.
 func New(cfg Config) (*Monitor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -84,8 +84,8 @@ func New(cfg Config) (*Monitor, error) {
 	return m, nil
 }
 
-// Expensive returns the patterns that must be tried on every line, because no text is
-// in all of their matches.
+// Expensive returns the patterns that must be tried on every line, because their matches
+// have no common text.
 func (m *Monitor) Expensive() []string {
 	always := m.set.Always()
 	patterns := make([]string, 0, len(always))
@@ -95,10 +95,10 @@ func (m *Monitor) Expensive() []string {
 	return patterns
 }
 
-// Forgot says why what was remembered could not be used, nil if it could.
+// Forgot returns why Config.Remembered could not be used, nil if it could.
 func (m *Monitor) Forgot() error { return m.forgot }
 
-// Counts returns what has been counted so far.
+// Counts returns the totals.
 func (m *Monitor) Counts() Counts {
 	counts := m.counts
 	counts.Problems = make(map[string]uint64, len(m.counts.Problems))
@@ -108,8 +108,9 @@ func (m *Monitor) Counts() Counts {
 	return counts
 }
 
-// Start returns all conditions as they are: well, or as they were remembered. What has
-// ended since, by a reboot or a new configuration, has its event.
+// Start returns all conditions: False, or as they were before a restart. It returns an
+// event for each condition that has ended since, because of a reboot or a new
+// configuration.
 func (m *Monitor) Start(now time.Time) finding.Report {
 	m.heard, m.behind, m.remembered = now, true, nil
 	for _, r := range m.rules {
@@ -125,7 +126,7 @@ func (m *Monitor) Start(now time.Time) finding.Report {
 	return m.report()
 }
 
-// Take reads a chunk, and returns what is found in it.
+// Take applies the rules to a chunk, and returns what they find.
 func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 	m.heard, m.behind = now, c.More
 	m.counts.Lost += c.Lost
@@ -173,7 +174,7 @@ func (m *Monitor) Take(now time.Time, c logs.Chunk) finding.Report {
 	return m.report()
 }
 
-// keep has the window hold what may still be part of a match when the chunk is gone.
+// keepWindow keeps lines that may still be part of a match after the chunk is released.
 func (m *Monitor) keep(chunk places, last place) {
 	if m.window.size() > 1 {
 		m.fill(chunk, last)
@@ -182,7 +183,7 @@ func (m *Monitor) keep(chunk places, last place) {
 	}
 }
 
-// Deadline returns when Wake has something to do, if nothing comes until then.
+// Deadline returns when Wake must be called if no chunk comes before.
 func (m *Monitor) Deadline() (time.Time, bool) {
 	r, ok := m.next()
 	if !ok {
@@ -195,7 +196,7 @@ func (m *Monitor) Deadline() (time.Time, bool) {
 	return at, true
 }
 
-// Wake returns what has changed because time has passed and nothing has come.
+// Wake returns what has changed because time has passed.
 func (m *Monitor) Wake(now time.Time) finding.Report {
 	if at, ok := m.Deadline(); ok && !at.After(now) {
 		m.expire(now)
@@ -203,7 +204,7 @@ func (m *Monitor) Wake(now time.Time) finding.Report {
 	return m.report()
 }
 
-// report hands out what has been found since the last one.
+// report returns what was found since the last report.
 func (m *Monitor) report() finding.Report {
 	report := finding.Report{Source: m.cfg.Monitor.Source, Events: m.events}
 	m.events = nil

@@ -20,8 +20,8 @@ func (noon) Translate(line []byte) (time.Time, []byte, bool) {
 	return day.Add(12 * time.Hour), line, true
 }
 
-// kernelMonitor is the one that node-problem-detector ships, reading a file, and one
-// rule more.
+// kernelMonitor returns node-problem-detector's kernel monitor for a file, with additional
+// rules.
 func kernelMonitor(tb testing.TB, more ...config.LogRule) config.LogMonitor {
 	tb.Helper()
 	file, _, err := config.Read("../config/testdata/node-problem-detector/kernel-monitor.json", config.SystemLog)
@@ -50,8 +50,8 @@ func started(tb testing.TB, cfg Config) *Monitor {
 
 func TestNothingIsAllocatedForLinesThatDoNotMatch(t *testing.T) {
 	crossing := config.LogRule{Reason: "Trace", Pattern: `Oops: .*\n(.*\n)*end trace`}
-	// Of the kernel's only, so that all lines are looked at and none is tried: what
-	// regexp keeps for its next match, the race detector throws away.
+	// With kernelOnly all lines are scanned and no pattern is tried. The race detector
+	// discards what regexp caches for its next match.
 	dear := config.LogRule{Reason: "Dear", Pattern: `[0-9]{3}-[0-9]{3}`, KernelOnly: true}
 	for name, more := range map[string][]config.LogRule{
 		"by the kernel monitor":               nil,
@@ -68,7 +68,7 @@ func TestNothingIsAllocatedForLinesThatDoNotMatch(t *testing.T) {
 			text := bytes.Repeat([]byte("usb 1-1: new device again\nEXT4-fs (sda1): mounted\nOops: 1\nand so on\n"), 500)
 			if allocs := testing.AllocsPerRun(20, func() {
 				if !m.Take(day, logs.Chunk{Text: text}).IsEmpty() {
-					t.Fatal("there is a match")
+					t.Fatal("unexpected match")
 				}
 			}); allocs > 0 {
 				t.Errorf("%v allocations for %d lines", allocs, bytes.Count(text, []byte("\n")))
@@ -82,11 +82,11 @@ func TestStateIsTheSameWhileNothingChanges(t *testing.T) {
 	before := m.State()
 	m.Take(day, logs.Chunk{Text: []byte("nothing to see\nEXT4-fs\n")})
 	if after := m.State(); &before[0] != &after[0] {
-		t.Error("the state was written anew")
+		t.Error("the state was encoded again")
 	}
 	m.Take(day, logs.Chunk{Text: []byte("XFS (sda1): Shutting down filesystem\n")})
 	if after := m.State(); bytes.Equal(before, after) {
-		t.Error("the state does not tell of the condition")
+		t.Error("the state does not contain the condition")
 	}
 }
 
@@ -101,7 +101,7 @@ func TestStateStaysSmall(t *testing.T) {
 		t.Errorf("the state has %d bytes", size)
 	}
 	if kept := len(m.rules[len(m.rules)-1].times); kept != 5 {
-		t.Errorf("%d matches are remembered", kept)
+		t.Errorf("%d matches are stored", kept)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestAStateThatCannotBeReadIsSaidAndForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Forgot() == nil || !strings.Contains(m.Forgot().Error(), "reading the state of the monitor kernel-monitor") {
-		t.Errorf("it says %v", m.Forgot())
+		t.Errorf("the error is %v", m.Forgot())
 	}
 	if report := m.Start(day); len(report.Conditions) != 3 || len(report.Events) != 0 {
-		t.Errorf("it starts with %+v", report)
+		t.Errorf("Start returns %+v", report)
 	}
 }
 
@@ -133,8 +133,7 @@ func TestEqualLinesAtDifferentPlacesAreDifferentEvents(t *testing.T) {
 	}
 }
 
-// A reader may find that its clock was wrong, and date a record anew when it is read
-// once more.
+// A reader may correct its clock and assign another time to a record that it reads again.
 func TestARecordIsTheSameWhateverItsStamp(t *testing.T) {
 	read := func(boot string, number uint64, at time.Time) string {
 		text := []byte("EXT4-fs error (device sda1): bad\n")
@@ -150,10 +149,10 @@ func TestARecordIsTheSameWhateverItsStamp(t *testing.T) {
 	}
 	first := read("a", 7, day)
 	if read("a", 7, day.Add(-3*time.Second)) != first {
-		t.Error("another stamp makes it another record")
+		t.Error("another timestamp changes the ID")
 	}
 	if read("a", 8, day) == first || read("b", 7, day) == first {
-		t.Error("another number, or another boot, is the same record")
+		t.Error("another number or another boot does not change the ID")
 	}
 }
 
@@ -165,13 +164,13 @@ func TestRulesThatDifferInNothingButTheirWaysHaveTheirOwnState(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range m.rules {
 		if seen[r.key] {
-			t.Errorf("%s has the key of another rule", r.Reason)
+			t.Errorf("%s has the same key as another rule", r.Reason)
 		}
 		seen[r.key] = true
 	}
 }
 
-// FuzzRemembered restores whatever a state file may hold, and goes on from there.
+// FuzzRemembered restores any state and continues from there.
 func FuzzRemembered(f *testing.F) {
 	cfg := Config{Boot: "a", Translator: noon{}, Monitor: config.LogMonitor{Plugin: config.Filelog, Source: "fuzz", BufferSize: 3,
 		Conditions: []config.Condition{{Type: "First", Reason: "Fine"}, {Type: "Second", Reason: "Fine", SurvivesReboot: true}},
@@ -194,12 +193,12 @@ func FuzzRemembered(f *testing.F) {
 			t.Fatal(err)
 		}
 		if report := m.Start(day); len(report.Conditions) != 2 {
-			t.Errorf("it starts with %+v", report)
+			t.Errorf("Start returns %+v", report)
 		}
 		m.Take(day.Add(12*time.Hour), logs.Chunk{Text: []byte("two\noften\n")})
 		m.Wake(day.Add(48 * time.Hour))
 		if _, ok := m.Deadline(); ok {
-			t.Error("something waits that is long over")
+			t.Error("a deadline in the past is still pending")
 		}
 		if m.State() != nil && !json.Valid(m.State()) {
 			t.Error("the state is not JSON")

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// naive is the plain way: every line into the window, every rule on every window. It is
-// written after doc.go and shares nothing with the monitor that decides.
+// naive is the naive implementation: it adds every line to the window and tries every rule
+// on every window. It follows doc.go and shares no logic with the monitor.
 type naive struct {
 	size     int
 	since    time.Time
 	rules    []*naiveRule
-	defaults map[string]string // how each condition is told while all is well
+	defaults map[string]string // how each condition is reported while it is False
 	survives map[string]bool
 
-	log    []naiveLine // since there was a gap or a reboot
+	log    []naiveLine // since the last gap or reboot
 	heard  time.Time
 	behind bool
 	stood  int
-	told   map[string]string // how each condition is told now, without its time
-	lines  []string          // what has happened
+	told   map[string]string // how each condition is reported now, without its time
+	lines  []string          // all events
 
 	hits, spanning, cleared, expired int
 }
@@ -30,7 +30,7 @@ type naive struct {
 type naiveLine struct {
 	text          string
 	at            time.Time
-	shown, kernel bool // shown if it has a stamp and is not to be passed over
+	shown, kernel bool // shown if it has a timestamp and does not match the skip list
 }
 
 type naiveRule struct {
@@ -43,7 +43,7 @@ type naiveRule struct {
 	window            time.Duration
 	kernelOnly        bool
 
-	matches []time.Time // all of them, since the rule was new
+	matches []time.Time // all matches since the rule was added
 	latest  time.Time
 	stands  bool
 	order   int
@@ -54,7 +54,7 @@ func newNaive(size int, since time.Time) *naive {
 	return &naive{size: size, since: since, defaults: map[string]string{}, survives: map[string]bool{}, told: map[string]string{}}
 }
 
-// line takes the next line.
+// line handles the next line.
 func (n *naive) line(now time.Time, l naiveLine) {
 	n.log = append(n.log, l)
 	if !n.counts(l) {
@@ -99,7 +99,7 @@ func (n *naive) line(now time.Time, l naiveLine) {
 	}
 }
 
-// window is the last lines that count, of not too many lines.
+// window returns the last lines that count, within the limit of lines.
 func (n *naive) window() []naiveLine {
 	var window []naiveLine
 	for _, l := range n.log[max(0, len(n.log)-32*n.size):] {
@@ -144,7 +144,7 @@ func (n *naive) match(r *naiveRule, stamp, at time.Time, lines string) {
 	n.tell(r.condition, stamp)
 }
 
-// pass lets time go on.
+// pass advances time.
 func (n *naive) pass(to time.Time) {
 	for {
 		r, at := n.nextEnd()
@@ -159,7 +159,7 @@ func (n *naive) pass(to time.Time) {
 	}
 }
 
-// nextEnd returns the rule that ends first by itself.
+// nextEnd returns the rule whose deadline is first.
 func (n *naive) nextEnd() (*naiveRule, time.Time) {
 	var first *naiveRule
 	var soonest time.Time
@@ -189,7 +189,7 @@ func (n *naive) stop(r *naiveRule, at time.Time) {
 	}
 }
 
-// tell says how a condition is, if it is not as it was.
+// tell reports a condition if it has changed.
 func (n *naive) tell(condition string, at time.Time) {
 	status, words, order := "False", n.defaults[condition], 0
 	for _, r := range n.rules {
@@ -205,7 +205,7 @@ func (n *naive) tell(condition string, at time.Time) {
 	n.lines = append(n.lines, fmt.Sprintf("info %s %s is now: %s, %s", at.Format(time.TimeOnly), condition, status, words))
 }
 
-// reboot ends all that a reboot ends.
+// reboot ends everything that a reboot ends.
 func (n *naive) reboot() {
 	n.log = nil
 	for _, r := range n.rules {

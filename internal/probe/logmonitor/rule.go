@@ -7,48 +7,47 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// sought is a pattern, and how far it must be tried.
+// search is a pattern and the entries that it must be tried on.
 type sought struct {
 	*match.Pattern
 
 	words string
-	reach uint64 // over how many entries a match can go
-	depth uint64 // over how many records, with those that do not count
-	until bound  // what it must be tried on
+	reach uint64 // number of entries that a match can span
+	depth uint64 // number of records that a match can span, including those that do not count
+	until bound  // the last entry that it must be tried on
 }
 
-// bound is the last of the entries that are to be looked at, by its place and by its
-// ordinal, whichever comes first.
+// bound is the last entry to look at, limited by its index and by its ordinal.
 type bound struct{ place, ordinal uint64 }
 
-// or returns a bound that is no nearer than either.
+// or returns a bound that includes both.
 func (b bound) or(other bound) bound {
 	return bound{max(b.place, other.place), max(b.ordinal, other.ordinal)}
 }
 
-// rule is one rule and what it has found.
+// rule is a rule and its findings.
 type rule struct {
 	config.LogRule
 
 	key     string
 	pattern *sought
-	clear   *sought // nil if there is none
+	clear   *sought // nil if it has no clearPattern
 
-	times []time.Time // of the last matches, Count at most, while they are counted
-	last  time.Time   // the latest match, of those that are counted or stand
-	found *occurrence // nil if the rule does not stand
+	times []time.Time // times of the last matches, at most Count, while matches are counted
+	last  time.Time   // time of the latest match
+	found *occurrence // nil if the rule is not active
 }
 
-// occurrence is what a permanent rule has found, as long as it stands.
+// occurrence is the finding of an active permanent rule.
 type occurrence struct {
 	ID      string    `json:"id"`
 	Since   time.Time `json:"since"`
 	Message string    `json:"message"`
-	// Rank is lower for what has stood for longer. Stamps may lie about that.
+	// Rank is lower for older occurrences. Timestamps may be wrong about that.
 	Rank uint64 `json:"rank"`
 }
 
-// tally counts a match, and says whether there are enough of them.
+// countMatch counts a match, and says whether the count is reached.
 func (r *rule) tally(at time.Time) bool {
 	if at.After(r.last) || r.found == nil && len(r.times) == 0 {
 		r.last = at
@@ -56,8 +55,8 @@ func (r *rule) tally(at time.Time) bool {
 	if r.Count <= 1 {
 		return true
 	}
-	// The order is that of the log: with that of the stamps, a wrong one would stay
-	// for ever.
+	// Times are in the order of the log. Sorted by time, a wrong timestamp would never leave
+	// the list.
 	if len(r.times) == r.Count {
 		r.times = append(r.times[:0], r.times[1:]...)
 	}
@@ -69,7 +68,7 @@ func (r *rule) tally(at time.Time) bool {
 	return last.Sub(first) < r.Window
 }
 
-// noLaterThan corrects what was remembered by a clock that was ahead.
+// clampTimes corrects times that were stored while the clock was ahead.
 func (r *rule) noLaterThan(now time.Time) {
 	r.last = earlier(r.last, now)
 	for i, at := range r.times {
@@ -91,7 +90,7 @@ func (r *rule) span() (first, last time.Time) {
 	return first, last
 }
 
-// deadline is when the rule stops to stand, if nothing more is found.
+// deadline returns when the rule ends if it has no further match.
 func (r *rule) deadline() (time.Time, bool) {
 	switch {
 	case r.found == nil:
@@ -99,7 +98,8 @@ func (r *rule) deadline() (time.Time, bool) {
 	case r.ClearAfter > 0:
 		return r.last.Add(r.ClearAfter), true
 	case r.Count > 1 && r.clear == nil && len(r.times) < r.Count:
-		// It was found when it had another count, which is in no window of this one.
+		// The rule became active under another configuration, so its matches do not fill the
+		// count.
 		return r.last.Add(r.Window), true
 	case r.Count > 1 && r.clear == nil:
 		first, _ := r.span()
@@ -108,6 +108,6 @@ func (r *rule) deadline() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// countsOut says that the rule ends because its matches have become too few, not
-// because somebody has said that all is well.
+// endsByCount says that the rule ends when its matches become too few, not by clearAfter
+// or clearPattern.
 func (r *rule) countsOut() bool { return r.ClearAfter <= 0 && r.clear == nil }

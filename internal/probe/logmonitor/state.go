@@ -10,14 +10,14 @@ import (
 	"github.com/resourcestack/autohealer/internal/format"
 )
 
-// roomForLines is how many bytes of the window are kept for the next life, where each
-// line has its cost. Beyond that, a match over a restart is not worth its weight.
+// maxStoredText limits the bytes of the window in the state; each line adds lineOverhead.
+// A larger state would cost more than a match across a restart is worth.
 const (
 	roomForLines = 16 << 10
 	costOfLine   = 64
 )
 
-// state is what a monitor knows beside its configuration.
+// state is the stored state of a monitor.
 type state struct {
 	Boot       string                    `json:"boot,omitempty"`
 	Conditions map[string]conditionState `json:"conditions,omitempty"` // by type
@@ -27,8 +27,7 @@ type state struct {
 
 type conditionState struct {
 	Since time.Time `json:"since"`
-	// Told is the ID of the occurrence that the condition is told with. Empty means
-	// that all is well.
+	// Told is the ID of the reported occurrence. Empty means that the condition is False.
 	Told string `json:"told,omitempty"`
 }
 
@@ -44,13 +43,13 @@ type lineState struct {
 	At     time.Time `json:"at,omitzero"`
 	Number uint64    `json:"number,omitempty"`
 	Kernel bool      `json:"kernel,omitempty"`
-	// Ago is how many records have come since, with those that do not count.
+	// Ago is the number of records since the entry, including those that do not count.
 	Ago uint64 `json:"ago,omitempty"`
 }
 
-// State returns what the monitor knows, to be kept with the position after the last
-// chunk and to be handed to New after a restart. The same bytes mean that nothing has
-// changed; nobody may write into them.
+// State returns the state of the monitor. The caller stores it with the position after the
+// last chunk, and passes it to New after a restart. The same slice means that nothing has
+// changed. The caller must not modify it.
 func (m *Monitor) State() json.RawMessage {
 	if m.remembered != nil {
 		return m.remembered
@@ -67,19 +66,19 @@ func (m *Monitor) State() json.RawMessage {
 	s.Window = m.lines()
 	text, err := m.unknown.Write(s)
 	if err != nil {
-		// A year that JSON has no way to write. Without the state a restart reads on as
-		// if it were the first start, which is better than not to read on.
+		// JSON cannot encode the year of a time. Without a state, a restart acts like a first
+		// start, which is better than to stop reading.
 		return nil
 	}
 	m.remembered = text
 	return text
 }
 
-// CountUnknown returns how many fields of the state this version does not know. They are
-// kept as they are.
+// CountUnknown returns the number of fields in the state that this version does not know.
+// They are preserved.
 func (m *Monitor) CountUnknown() int { return m.unknown.Len() }
 
-// lines returns as much of the end of the window as there is room for.
+// lines returns the newest entries of the window, up to the size limit.
 func (m *Monitor) lines() []lineState {
 	if m.window.size() == 1 {
 		return nil
@@ -97,7 +96,7 @@ func (m *Monitor) lines() []lineState {
 	return lines
 }
 
-// remember takes over what was known in the life before.
+// restore applies the state from before a restart.
 func (m *Monitor) remember(text json.RawMessage) error {
 	if len(text) == 0 {
 		return nil
@@ -129,7 +128,7 @@ func (m *Monitor) remember(text json.RawMessage) error {
 	return nil
 }
 
-// restore gives a rule back what it had found.
+// restoreRule applies the stored state of a rule.
 func (m *Monitor) restore(r *rule, was ruleState) {
 	r.last = was.Last
 	if r.Count > 1 {
@@ -141,8 +140,8 @@ func (m *Monitor) restore(r *rule, was ruleState) {
 	}
 }
 
-// refill puts back the lines that were in the window. Which patterns had a literal in
-// them is not known: all are tried as long as one may.
+// restoreWindow restores the lines of the window. It is unknown which patterns have a
+// literal in them, so all patterns are tried as long as the lines may be part of a match.
 func (m *Monitor) refill(lines []lineState) {
 	if m.window.size() == 1 || len(lines) == 0 {
 		return

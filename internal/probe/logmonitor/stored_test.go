@@ -7,12 +7,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/config"
 )
 
-// The state of a monitor is kept in the state file of the agent, of which this is version 1.
+// The agent's state file contains the state of each monitor. This is version 1 of its
+// format.
 func TestTheStoredFormatIsWhatItWas(t *testing.T) {
 	golden.Check(t, "testdata/state-v1.json", &state{})
 }
 
-// An agent between two newer ones loses nothing of what they keep.
+// An agent that runs between two newer ones preserves their unknown fields.
 func TestTheStateOfANewerMonitorIsKept(t *testing.T) {
 	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
 		m := started(t, Config{Translator: noon{}, Boot: "6b7c", Remembered: text, Monitor: config.LogMonitor{
@@ -21,7 +22,7 @@ func TestTheStateOfANewerMonitorIsKept(t *testing.T) {
 			Rules:      []config.LogRule{{Permanent: true, Condition: "KernelDeadlock", Reason: "Hung", Pattern: "hung", Count: 1}},
 		}})
 		if m.conditions[0].told != "x1" || m.rules[0].found == nil {
-			t.Errorf("what stood is forgotten; the key of the rule is %s", m.rules[0].key)
+			t.Errorf("the active rule was lost; its key is %s", m.rules[0].key)
 		}
 		return m.State(), m.CountUnknown()
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// The stories are told of one day, the 15th.
+// All stories happen on one day, the 15th.
 var day = time.Date(2026, time.November, 15, 0, 0, 0, 0, time.UTC)
 
 // clock is a translator of lines that begin with a time of that day.
@@ -85,7 +85,7 @@ func (s *story) run(t *testing.T, d *datadriven.TestData) string {
 	case "expensive":
 		return strings.Join(s.monitor.Expensive(), "\n")
 	}
-	t.Fatalf("%s: nobody knows how to %s", d.Pos, d.Cmd)
+	t.Fatalf("%s: unknown command %s", d.Pos, d.Cmd)
 	return ""
 }
 
@@ -215,8 +215,8 @@ func (s *story) chunk(t *testing.T, d *datadriven.TestData) logs.Chunk {
 	return c
 }
 
-// tell writes a report down. An event has a short name in place of its ID, so that one
-// that comes again is seen to be the same.
+// tell formats a report. An event has a short name instead of its ID, so that a repeated
+// event is recognizable.
 func (s *story) tell(report finding.Report) string {
 	var b strings.Builder
 	for _, e := range report.Events {

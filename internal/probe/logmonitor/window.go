@@ -4,28 +4,28 @@ import (
 	"time"
 )
 
-// entry is one record of a log that counts, as patterns see it.
+// entry is a record that counts.
 type entry struct {
-	place   uint64 // among the entries that were in the window, from 1 on
-	ordinal uint64 // among all records of the log
-	number  uint64 // which tells it from others that say the same
+	place   uint64 // number among the entries of the window, from 1
+	ordinal uint64 // number among all records of the log
+	number  uint64 // distinguishes records with the same text
 	at      time.Time
 	text    []byte
 	kernel  bool
 
-	own []byte // holds the text once its chunk is gone
+	own []byte // holds the text after its chunk is released
 }
 
-// window is the last entries of a log, as many as a pattern may span.
+// window holds the last entries of a log, as many as a pattern may span.
 type window struct {
-	entries []entry // the one with the place n is at n modulo their number
-	last    uint64  // place of the newest
-	depth   uint64  // how many records of the log, with those that do not count, it goes back
-	seen    uint64  // ordinal of the last record that was looked at
-	kept    uint64  // place of the last entry that has its own text
+	entries []entry // ring buffer: entry n is at n modulo its length
+	last    uint64  // index of the newest entry
+	depth   uint64  // number of records, including those that do not count, that it reaches back
+	seen    uint64  // ordinal of the last record that was processed
+	kept    uint64  // index of the last entry with a copied text
 
-	joined [2][]byte // the text of all, and of the kernel's only
-	upTo   [2]uint64 // which entry is the newest in it
+	joined [2][]byte // the text of all entries, and of the kernel's entries
+	upTo   [2]uint64 // index of the newest entry in it
 }
 
 func newWindow(size, depth uint64) *window {
@@ -43,7 +43,7 @@ func (w *window) push(e entry) {
 
 func (w *window) at(place uint64) *entry { return &w.entries[place%w.size()] }
 
-// is returns the entry of a record, nil if the newest one is of another.
+// newest returns the newest entry if it has this ordinal, else nil.
 func (w *window) is(ordinal uint64) *entry {
 	if e := w.at(w.last); e.place != 0 && e.ordinal == ordinal {
 		return e
@@ -51,7 +51,7 @@ func (w *window) is(ordinal uint64) *entry {
 	return nil
 }
 
-// text returns what a pattern that may cross lines sees when the newest entry has come.
+// text returns the text that a pattern across lines is tried on.
 func (w *window) text(kernelOnly bool) []byte {
 	which := 0
 	if kernelOnly {
@@ -75,7 +75,7 @@ func (w *window) text(kernelOnly bool) []byte {
 	return text
 }
 
-// oldest returns the place of the oldest entry that the newest can be in a match with.
+// oldest returns the index of the oldest entry that can be in a match with the newest.
 func (w *window) oldest() uint64 {
 	oldest := w.last + 1
 	for oldest > 1 && w.last-oldest+1 < w.size() {
@@ -88,14 +88,14 @@ func (w *window) oldest() uint64 {
 	return oldest
 }
 
-// forget empties the window: what comes next does not follow on what is in it.
+// clear empties the window, because the next record does not follow its entries.
 func (w *window) forget() {
 	for i := range w.entries {
 		w.entries[i].place = 0
 	}
 }
 
-// keep copies what is still needed of a chunk that goes.
+// copyTexts copies texts that are still needed out of a chunk that will be released.
 func (w *window) keep() {
 	if w.last > w.size() {
 		w.kept = max(w.kept, w.last-w.size())

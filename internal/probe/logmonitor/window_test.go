@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// A file that many write to has lines of others between two of one.
+// If many processes write to a file, other lines may be between two lines of one process.
 func TestLinesThatDoNotCountTakeNoPlaceInTheWindow(t *testing.T) {
 	const size = 2
 	cfg := Config{Boot: "a", Translator: clock{}, Monitor: config.LogMonitor{Plugin: config.Filelog, BufferSize: size, Source: "s",
@@ -40,7 +40,7 @@ func TestLinesThatDoNotCountTakeNoPlaceInTheWindow(t *testing.T) {
 	}
 }
 
-// Others write all the time to the file in which a rule waits for silence.
+// clearAfter works although other processes write to the log all the time.
 func TestSilenceIsHeardInABusyLog(t *testing.T) {
 	m := started(t, Config{Translator: clock{}, Monitor: config.LogMonitor{Plugin: config.Filelog, BufferSize: 10, Source: "s",
 		Conditions: []config.Condition{{Type: "C"}},
@@ -49,17 +49,17 @@ func TestSilenceIsHeardInABusyLog(t *testing.T) {
 	m.Take(bad, logs.Chunk{Text: []byte("01:00:00 bad\n")})
 	for now := bad; m.conditions[0].told != ""; now = now.Add(time.Second / 2) {
 		if now.After(bad.Add(time.Hour)) {
-			t.Fatal("it stands an hour later")
+			t.Fatal("the rule is still active an hour later")
 		}
 		m.Take(now, logs.Chunk{Text: []byte("cron: nothing that has a stamp\n")})
 	}
 	if since := m.conditions[0].since; !since.Equal(bad.Add(time.Minute)) {
-		t.Errorf("it has ended at %s", since)
+		t.Errorf("the rule has ended at %s", since)
 	}
 }
 
-// BenchmarkStateOfALargeWindow takes one line into a window of 10,000 and asks for the
-// state, which holds what there is room for and not all of it.
+// BenchmarkStateOfALargeWindow adds a line to a window of 10,000 and calls State, which
+// contains only the newest part of the window.
 func BenchmarkStateOfALargeWindow(b *testing.B) {
 	m := started(b, Config{Translator: noon{}, Monitor: config.LogMonitor{Plugin: config.Filelog, BufferSize: 10000, Source: "s",
 		Rules: []config.LogRule{{Reason: "Two", Pattern: "the first\nthe second"}}}})

@@ -7,7 +7,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/finding"
 )
 
-// find takes note of a match.
+// recordMatch handles a match of a rule.
 func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
 	m.remembered = nil
 	at := earlier(e.at, now)
@@ -28,8 +28,8 @@ func (m *Monitor) find(now time.Time, r *rule, e *entry, lines []byte) {
 	m.settle(m.byType[r.Condition], e.at)
 }
 
-// epoch tells entries of one number apart. The stamp of a numbered record is no part of
-// it: its reader may have corrected a clock meanwhile.
+// epoch distinguishes entries with the same number. For numbered records it does not
+// include the timestamp, because the reader may have corrected its clock since.
 func (m *Monitor) epoch(e *entry) string {
 	if m.cfg.Translator == nil {
 		return m.cfg.Boot
@@ -37,7 +37,7 @@ func (m *Monitor) epoch(e *entry) string {
 	return strconv.FormatInt(e.at.UnixNano(), 10)
 }
 
-// clear takes note of a line that says that all is well again.
+// recordClear handles a match of a clearPattern.
 func (m *Monitor) clear(now time.Time, r *rule, e *entry) {
 	m.remembered = nil
 	m.expire(earlier(e.at, now))
@@ -45,7 +45,7 @@ func (m *Monitor) clear(now time.Time, r *rule, e *entry) {
 	m.end(r, e.at)
 }
 
-// end has a rule stand no more.
+// deactivate ends an active rule.
 func (m *Monitor) end(r *rule, at time.Time) {
 	if r.found == nil {
 		return
@@ -55,7 +55,7 @@ func (m *Monitor) end(r *rule, at time.Time) {
 	m.settle(m.byType[r.Condition], at)
 }
 
-// settle tells a condition again after something has changed about its rules.
+// updateCondition updates a condition after a change of its rules.
 func (m *Monitor) settle(c *condition, at time.Time) {
 	if event, changed := c.settle(m.cfg.Monitor.Source, at); changed {
 		m.remembered = nil
@@ -63,7 +63,7 @@ func (m *Monitor) settle(c *condition, at time.Time) {
 	}
 }
 
-// next returns the rule that ends first, if nothing more is found.
+// nextToEnd returns the rule that ends first if there is no further match.
 func (m *Monitor) next() (*rule, bool) {
 	var first *rule
 	var soonest time.Time
@@ -75,7 +75,7 @@ func (m *Monitor) next() (*rule, bool) {
 	return first, first != nil
 }
 
-// expire ends what is over at a time, in the order in which it has ended.
+// expire ends all rules whose deadline has passed, in the order of their deadlines.
 func (m *Monitor) expire(at time.Time) {
 	for {
 		r, ok := m.next()

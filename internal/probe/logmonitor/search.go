@@ -9,11 +9,11 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/match"
 )
 
-// stretch is how many records, with those that do not count, the window goes back for
-// each of its entries.
+// recordsPerEntry is the number of records, including those that do not count, that the
+// window reaches back per entry.
 const stretch = 32
 
-// seekAll puts the patterns together, and makes the window as large as they need it.
+// buildSet combines the patterns into a set, and sizes the window for them.
 func (m *Monitor) seekAll() {
 	var patterns []*match.Pattern
 	size, depth := uint64(1), uint64(1)
@@ -38,14 +38,14 @@ func (m *Monitor) seekAll() {
 	}
 }
 
-// expect has a pattern tried on an entry that holds a literal of it, and on those after
-// it in which a match may end.
+// extend makes a pattern apply to an entry with one of its literals, and to the following
+// entries in which a match may end.
 func (m *Monitor) expect(s *sought, place, ordinal uint64) {
 	s.until = s.until.or(bound{place + s.reach - 1, ordinal + s.depth - 1})
 	m.until = m.until.or(s.until)
 }
 
-// look tries the rules on the newest entry.
+// tryRules tries the rules on the newest entry.
 func (m *Monitor) look(now time.Time, e *entry) {
 	for _, r := range m.rules {
 		if r.KernelOnly && !e.kernel {
@@ -61,7 +61,8 @@ func (m *Monitor) look(now time.Time, e *entry) {
 	}
 }
 
-// matches tries a pattern on the newest entry, and returns the lines in which it lies.
+// matches tries a pattern on the newest entry. It returns the lines that contain the
+// match.
 func (m *Monitor) matches(r *rule, s *sought, e *entry) ([]byte, bool) {
 	if s.until.place < e.place || s.until.ordinal < e.ordinal {
 		return nil, false
@@ -77,8 +78,9 @@ func (m *Monitor) matches(r *rule, s *sought, e *entry) ([]byte, bool) {
 	return wholeLines(text, begin), true
 }
 
-// fill has the window end with a record of a chunk, and returns its entry, nil if it does
-// not count. Each record is translated once, and only if it may be in the window.
+// fill extends the window up to a record of a chunk. It returns the entry of the record,
+// nil if the record does not count. It translates each record once, and only if the record
+// may be in the window.
 func (m *Monitor) fill(chunk places, here place) *entry {
 	w := m.window
 	if w.seen < here.ordinal {
@@ -99,8 +101,8 @@ func (m *Monitor) fill(chunk places, here place) *entry {
 	return w.is(here.ordinal)
 }
 
-// translate reads what a record of a chunk says, and whether it counts: it has a stamp,
-// is not too old and not to be passed over.
+// translate parses a record of a chunk. A record counts if it has a timestamp, is not too
+// old and does not match the skip list.
 func (m *Monitor) translate(chunk places, here place) (e entry, counts bool) {
 	e.ordinal, e.text = here.ordinal, chunk.Text[here.begin:here.end]
 	if chunk.Records != nil {

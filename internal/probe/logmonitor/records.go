@@ -6,23 +6,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// place is where one entry of a log lies in its chunk.
+// location is where a record of a log lies in its chunk.
 type place struct {
-	ordinal    uint64 // which entry of the log it is, counted from 1 by the monitor
-	begin, end int    // in the text of the chunk, without the newline
-	record     int    // which of the chunk's, where it has records
+	ordinal    uint64 // number of the record in the log, counted from 1 by the monitor
+	begin, end int    // offsets in the text of the chunk, without the newline
+	record     int    // index in Records, if the chunk has them
 }
 
-// places finds the entries of a chunk.
+// records finds the records of a chunk.
 type places struct{ logs.Chunk }
 
-// before is the place before the first entry, where last is the ordinal of the last
-// entry of the chunk before.
+// before returns the location before the first record. last is the ordinal of the last
+// record of the previous chunk.
 func (p places) before(last uint64) place {
 	return place{ordinal: last, begin: -1, end: -1, record: -1}
 }
 
-// next returns the entry after one.
+// next returns the record after another.
 func (p places) next(after place) (place, bool) {
 	here := place{ordinal: after.ordinal + 1, begin: after.end + 1, record: after.record + 1}
 	if here.begin >= len(p.Text) {
@@ -39,7 +39,8 @@ func (p places) next(after place) (place, bool) {
 	return here, true
 }
 
-// holding returns the entry in which a byte lies, which is not before the given one.
+// holding returns the record that contains an offset. The offset is not before the given
+// record.
 func (p places) holding(from place, at int) place {
 	here := from
 	if p.Records != nil {
@@ -55,7 +56,7 @@ func (p places) holding(from place, at int) place {
 	if here.end >= at {
 		return here
 	}
-	// All lines up to the one that is sought are behind us, without a look at each.
+	// Count the skipped lines without a location for each.
 	passed := p.Text[here.end+1 : at]
 	here.ordinal += uint64(bytes.Count(passed, []byte{'\n'})) + 1
 	here.begin = here.end + 1 + bytes.LastIndexByte(passed, '\n') + 1
@@ -63,7 +64,7 @@ func (p places) holding(from place, at int) place {
 	return here
 }
 
-// previous returns the entry before one.
+// previous returns the record before another.
 func (p places) previous(to place) (place, bool) {
 	if to.begin <= 0 {
 		return place{}, false
@@ -79,7 +80,7 @@ func (p places) previous(to place) (place, bool) {
 	return here, true
 }
 
-// last returns the last entry, or the given one if there is none after it.
+// last returns the last record, or the given one if it is the last.
 func (p places) last(from place) place {
 	if len(p.Text) == 0 {
 		return from

@@ -11,15 +11,15 @@ import (
 func TestMessage(t *testing.T) {
 	long := strings.Repeat("a", longest)
 	for name, test := range map[string]struct{ lines, suffix, want string }{
-		"is what the lines say":                  {"one\ntwo", "", "one\ntwo"},
-		"ends with the suffix":                   {"one", "call us", "one; call us"},
-		"keeps percent signs":                    {"100%s %d%%", "%v", "100%s %d%%; %v"},
-		"replaces what is no UTF-8":              {"a\xffb\xc3", "\xfe", "a\uFFFDb\uFFFD; \uFFFD"},
-		"may be as long as is allowed":           {long, "", long},
-		"is cut where it is too long":            {long + "b", "", long[:longest-3] + "…"},
-		"is cut between characters":              {strings.Repeat("ä", longest), "", strings.Repeat("ä", (longest-3)/2) + "…"},
-		"is cut before its suffix":               {long, "call us", long[:longest-3-len("; call us")] + "…; call us"},
-		"does not grow by a suffix that is long": {"one", long, cut("…; "+long, longest)},
+		"contains the lines":              {"one\ntwo", "", "one\ntwo"},
+		"ends with the suffix":            {"one", "call us", "one; call us"},
+		"keeps percent signs":             {"100%s %d%%", "%v", "100%s %d%%; %v"},
+		"replaces invalid UTF-8":          {"a\xffb\xc3", "\xfe", "a\uFFFDb\uFFFD; \uFFFD"},
+		"may have the maximum length":     {long, "", long},
+		"is truncated if too long":        {long + "b", "", long[:longest-3] + "…"},
+		"is truncated between characters": {strings.Repeat("ä", longest), "", strings.Repeat("ä", (longest-3)/2) + "…"},
+		"is truncated before the suffix":  {long, "call us", long[:longest-3-len("; call us")] + "…; call us"},
+		"is limited with a long suffix":   {"one", long, cut("…; "+long, longest)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := message([]byte(test.lines), test.suffix); got != test.want {
@@ -43,6 +43,6 @@ func TestMessageIsAlwaysShortAndPrintable(t *testing.T) {
 
 func TestIdentityTellsPartsApart(t *testing.T) {
 	if identity("ab", "c") == identity("a", "bc") || identity("a") == identity("a", "") {
-		t.Error("the same name for other parts")
+		t.Error("other parts give the same hash")
 	}
 }
