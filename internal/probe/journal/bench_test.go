@@ -12,8 +12,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 )
 
-// hundredThousand writes a file with 100,000 entries of 20 fields each, one in so many of
-// which is of the kubelet, into a folder.
+// hundredThousand writes a file with 100,000 entries of 20 fields each. One of every oneIn
+// entries is of the kubelet.
 func hundredThousand(b *testing.B, oneIn int) (folder string, kubelet int) {
 	b.Helper()
 	const entries = 100_000
@@ -42,8 +42,7 @@ func hundredThousand(b *testing.B, oneIn int) (folder string, kubelet int) {
 	return folder, kubelet
 }
 
-// BenchmarkRead reads 100,000 entries through the filter. One op opens the journal and
-// reads all of it.
+// BenchmarkRead opens the journal and reads 100,000 entries through the filter per op.
 func BenchmarkRead(b *testing.B) {
 	for _, oneIn := range []int{1, 10, 1000} {
 		b.Run(fmt.Sprintf("one-in-%d", oneIn), func(b *testing.B) {
@@ -68,7 +67,7 @@ func BenchmarkRead(b *testing.B) {
 			allocations := testing.AllocsPerRun(1, read)
 			b.ReportMetric(float64(want), "messages/op")
 			b.ReportMetric(allocations, "allocs/read")
-			// Those of opening, and of a position per chunk: none per entry.
+			// Allocations of opening and of one position per chunk, and none per entry.
 			if most := 200 + float64(want)/20; allocations > most {
 				b.Errorf("%.0f allocations for %d messages of 100,000 entries, want at most %.0f", allocations, want, most)
 			}
@@ -76,8 +75,8 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkCompressed reads 10,000 messages of 840 bytes that zstd has compressed. One op
-// opens the journal and reads all of it.
+// BenchmarkCompressed opens the journal and reads 10,000 messages of 840 bytes, compressed
+// with zstd, per op.
 func BenchmarkCompressed(b *testing.B) {
 	const want = 10_000
 	m := newImage(true)
@@ -96,7 +95,8 @@ func BenchmarkCompressed(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency is the time from a message sent to a real journald until it is read.
+// BenchmarkLatency measures the time from sending a message to a real journald until it is
+// read.
 func BenchmarkLatency(b *testing.B) {
 	j := startJournald(b, "Storage=volatile\nReadKMsg=no")
 	r, err := journal.Open(journal.Config{Path: j.volatile(), Identifier: "kubelet"})

@@ -1,23 +1,22 @@
-// Package journal follows the files of systemd-journald, and promises that every entry
-// that counts is handed out once: across rotation, vacuuming, a flush from /run to /var,
-// and restarts of journald and of whoever reads. What cannot be read is counted, or said
-// where nobody can count it. It refuses to ask libsystemd or journalctl, and it never
-// writes.
+// Package journal follows the files of systemd-journald. It returns every matching entry
+// once: across rotation, vacuuming, a flush from /run to /var, and restarts of journald
+// and of the agent. It counts entries that cannot be read, and logs losses that cannot be
+// counted. It does not use libsystemd or journalctl, and it never writes.
 //
-// # How it reads
+// # Reading
 //
-// A file of the journal is an index of itself. Each datum, such as
-// SYSLOG_IDENTIFIER=kubelet, is there once, and knows the entries that have it. So
-// only the entries of the wanted identifier or unit are looked at, and what all others log
-// costs nothing.
+// A journal file is its own index. Each data object, for example
+// SYSLOG_IDENTIFIER=kubelet, is stored once and lists the entries that contain it. So the
+// reader only looks at entries of the wanted identifier or unit, and other entries cost
+// nothing.
 //
-// Files are read by pread and never mapped: one that is cut short under a reader
-// would otherwise end the whole program. Whatever stands in them is checked before it
-// is believed, and chains may only lead forward (or only back), so that none is endless.
+// The package reads files with pread and never maps them, because truncating a mapped file
+// would crash the agent. It validates everything that it reads. Chains may only lead
+// forward (or only backward), so no chain is endless.
 //
-// # Where it goes on
+// # Position
 //
-// A position names every file that may still grow, and the entry up to which it was
-// read. Of files that are read to their end only the last sequence number is kept. A
-// file that is in neither is new, and is read from its beginning.
+// A position names every file that may still grow, and the last entry that was read in it.
+// For files that were read to their end it only stores the last sequence number. A file
+// that the position does not cover is new and is read from its start.
 package journal

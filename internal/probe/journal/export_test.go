@@ -7,7 +7,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// OpenIn opens the journal in two other folders than those of the machine.
+// OpenIn opens a journal in other directories than the machine's.
 func OpenIn(config Config, volatile, persistent string) (*Reader, error) {
 	r, err := Open(config)
 	if err == nil {
@@ -16,20 +16,20 @@ func OpenIn(config Config, volatile, persistent string) (*Reader, error) {
 	return r, err
 }
 
-// OnlyListen makes the reader look at nothing before it has heard something.
+// OnlyListen disables polling.
 func (r *Reader) OnlyListen() { r.lookEvery = time.Hour }
 
-// BeDeaf makes the reader hear nothing.
+// BeDeaf disables inotify.
 func (r *Reader) BeDeaf() error {
 	err := r.bell.close()
 	r.bell.inotify = nil
 	return err
 }
 
-// MaxMessage is the longest message that is handed out.
+// MaxMessage is the length at which messages are truncated.
 const MaxMessage = maxMessage
 
-// Read reads the bytes of one file.
+// Read reads a file from memory.
 func Read(b []byte, identifier string) (texts []string, records []logs.Record, lost uint64, err error) {
 	f, err := openFile(bytes.NewReader(b), Config{Identifier: identifier}.wanted(), &unpacker{})
 	if err != nil {

@@ -7,36 +7,36 @@ import (
 	"io"
 )
 
-// file is one file of the journal, and how far it has been read.
+// file is a journal file and how far it was read.
 type file struct {
 	window window
 	header header
-	wanted []byte // the datum that entries must have; empty if all count
-	field  uint64 // where its field stands; 0 while nobody has logged one
-	datum  uint64 // where it stands itself; 0 while nobody has logged it
-	known  uint64 // the newest datum of the field that has been looked at
+	wanted []byte // the data that entries must contain; empty for all entries
+	field  uint64 // offset of its field; 0 while the file does not contain it
+	datum  uint64 // offset of the data; 0 while the file does not contain it
+	known  uint64 // the newest data of the field that was compared
 
 	list   list
 	cursor cursor
-	next   entry  // the entry that comes next, if there is one
-	ready  bool   // there is one
+	next   entry  // the next entry, if ready
+	ready  bool   // next is valid
 	latest uint64 // offset of the last entry that was found
 
-	// Entries up to this sequence number were read by somebody before us.
+	// Entries up to this sequence number were read before a restart.
 	from uint64
-	// taken is the sequence number of the last entry that was passed or handed out.
+	// taken is the sequence number of the last entry that was skipped or returned.
 	taken uint64
-	lost  uint64 // entries that could not be read, and have not been told of
-	fault error  // the last reason why
+	lost  uint64 // unreadable entries that were not reported yet
+	fault error  // why the last of them could not be read
 
-	kinds    []fact // of data, by where they stand
+	kinds    []fact // cache of data kinds by offset
 	unpacker *unpacker
-	prefix   []byte // of a compressed datum, to be used again
+	prefix   []byte // buffer for the start of compressed data
 	top      [headerRead]byte
 }
 
-// openFile reads the header of a file, and no more. Wanted is the datum that entries must
-// have, such as SYSLOG_IDENTIFIER=kubelet; empty means that all count.
+// openFile reads only the header of a file. wanted is the data that entries must contain,
+// for example SYSLOG_IDENTIFIER=kubelet. If it is empty, all entries match.
 func openFile(disk io.ReaderAt, wanted string, unpacker *unpacker) (*file, error) {
 	f := &file{window: window{disk: disk}, unpacker: unpacker, wanted: []byte(wanted)}
 	return f, f.readHeader()
@@ -74,8 +74,8 @@ func (f *file) read(b []byte, at uint64) error {
 	return err
 }
 
-// look finds out how many entries there are by now. Journald links an entry last, so
-// what a list tells of is there.
+// refresh reads the current number of entries. Journald links an entry last, so all listed
+// entries are complete.
 func (f *file) look() error {
 	f.window.forget()
 	if err := f.readHeader(); err != nil {
@@ -101,16 +101,16 @@ func (f *file) look() error {
 		}
 	}
 	if all.length > f.header.arena/entryHead {
-		return broken("there are more entries than have room", f.datum)
+		return broken("the number of entries exceeds the file size", f.datum)
 	}
 	f.list = all
 	return nil
 }
 
-// object returns the head of an object, which must be of that kind.
+// object returns the head of an object of the given kind.
 func (f *file) object(at uint64, kind byte, head int) ([]byte, error) {
 	if at < f.header.size || at%8 != 0 {
-		return nil, broken("no object can be", at)
+		return nil, broken("an offset is invalid", at)
 	}
 	b, err := f.window.bytes(at, head)
 	if err != nil {
@@ -122,9 +122,9 @@ func (f *file) object(at uint64, kind byte, head int) ([]byte, error) {
 	return b, nil
 }
 
-// findDatum returns where the wanted datum stands, 0 if nowhere yet. Each field has a
-// chain of its data, from the newest to the oldest: what was looked at before needs no
-// second look.
+// findDatum returns the offset of the wanted data, 0 if the file does not contain it yet.
+// Each field has a chain of its data from the newest to the oldest. findDatum compares
+// only data that are new since the last call.
 func (f *file) findDatum() (uint64, error) {
 	if f.field == 0 {
 		name, _, _ := bytes.Cut(f.wanted, []byte("="))
@@ -153,7 +153,7 @@ func (f *file) findDatum() (uint64, error) {
 			return at, nil
 		}
 		if older >= at {
-			return 0, broken("the data of a field go round in circles", at)
+			return 0, broken("the data chain of a field is cyclic", at)
 		}
 		at = older
 	}
@@ -161,7 +161,7 @@ func (f *file) findDatum() (uint64, error) {
 	return 0, nil
 }
 
-// isDatum says whether a datum is this one.
+// isDatum says whether the data at an offset is the wanted data.
 func (f *file) isDatum(at uint64, wanted []byte) (bool, error) {
 	p, err := f.payload(at)
 	if err != nil {
@@ -177,8 +177,8 @@ func (f *file) isDatum(at uint64, wanted []byte) (bool, error) {
 	return bytes.Equal(text, wanted), nil
 }
 
-// findField returns where a field stands, 0 if nowhere yet. There are few fields: to
-// look at all of them is simpler than to know how they are hashed.
+// findField returns the offset of a field, 0 if the file does not contain it yet. There
+// are few fields, so it compares all of them and needs no knowledge of their hash.
 func (f *file) findField(name []byte) (uint64, error) {
 	for bucket := range f.header.buckets {
 		slot, err := f.window.bytes(f.header.fields+16*bucket, 8)
@@ -202,7 +202,7 @@ func (f *file) findField(name []byte) (uint64, error) {
 				}
 			}
 			if next != 0 && next <= at {
-				return 0, broken("a chain of fields goes round in circles", at)
+				return 0, broken("a chain of fields is cyclic", at)
 			}
 			at = next
 		}
@@ -218,26 +218,26 @@ func (f *file) entry(at uint64) (entry, error) {
 	}
 	size := parseObject(head).size
 	if size > maxEntry {
-		return entry{}, broken("an entry has an impossible size", at)
+		return entry{}, broken("an entry has an invalid size", at)
 	}
 	e := parseEntry(at, size, head)
 	e.sequence = f.header.sequence
 	return e, nil
 }
 
-// peek makes the next entry ready that is not older than since and was not read by
-// somebody before; false if there is none now. What cannot be read is counted.
+// peek prepares the next entry that is not older than since and was not read before a
+// restart. It returns false if there is none now. It counts unreadable entries.
 func (f *file) peek(since uint64) bool {
 	for !f.ready && f.cursor.index < f.list.length {
 		at, err := f.find(f.cursor.index)
-		if err != nil { // the rest of the list cannot be found
+		if err != nil { // the rest of the list is unreachable
 			f.miss(f.list.length-f.cursor.index, err)
 			f.cursor.index = f.list.length
 			break
 		}
 		f.cursor.index++
 		e, err := f.entry(at)
-		if err == nil && at <= f.latest { // entries stand in the order in which they came
+		if err == nil && at <= f.latest { // entries are stored in the order of their arrival
 			err = broken("an entry is listed after a later one", at)
 		}
 		if err != nil {
@@ -261,7 +261,7 @@ func (f *file) miss(entries uint64, why error) {
 	f.fault = why
 }
 
-// begin passes over the entries that were read by somebody before, or are too old.
+// begin skips entries that were read before a restart or are too old.
 func (f *file) begin(from, since uint64) {
 	f.from, f.taken = from, from
 	last := f.seek(func(e *entry) bool { return e.number <= from || e.realtime < since })

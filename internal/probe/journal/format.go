@@ -7,14 +7,14 @@ import (
 	"fmt"
 )
 
-// The format of journal files, as https://systemd.io/JOURNAL_FILE_FORMAT tells it.
-// All numbers are little-endian.
+// The format of journal files: https://systemd.io/JOURNAL_FILE_FORMAT. All numbers are
+// little-endian.
 const (
 	signature = "LPKSHHRH"
 
-	headerRead = 256     // so much of a header is looked at
-	headerMin  = 208     // the shortest that was ever written
-	headerMax  = 1 << 16 // more is no header
+	headerRead = 256     // bytes of the header that are read
+	headerMin  = 208     // shortest header of any version
+	headerMax  = 1 << 16 // longest plausible header
 
 	objectHead = 16 // type, flags, size
 	fieldHead  = 40
@@ -22,17 +22,17 @@ const (
 	entryHead  = 64
 	arrayHead  = 24
 
-	// compactExtra is what the head of a datum has more in compact files.
+	// compactExtra is the additional length of the head of data in compact files.
 	compactExtra = 8
 
-	// maxEntry bounds the size of an entry. Journald writes at most 1024 fields, of 16
-	// bytes each.
+	// maxEntry limits the size of an entry. Journald writes at most 1024 fields of 16 bytes
+	// each.
 	maxEntry = 1 << 17
-	// maxBuckets bounds the hash table of fields. Journald makes 1023.
+	// maxBuckets limits the hash table of fields. Journald uses 1023.
 	maxBuckets = 1 << 16
 )
 
-// The types of objects that are looked at.
+// The object types that the package reads.
 const (
 	typeData       = 1
 	typeField      = 2
@@ -40,79 +40,78 @@ const (
 	typeEntryArray = 6
 )
 
-// Flags of an object: how its payload is compressed.
+// Object flags: the compression of the payload.
 const (
 	compressedXZ   = 1
 	compressedLZ4  = 2
 	compressedZSTD = 4
 )
 
-// Flags of a file that one must know to read it. How data are hashed and compressed
-// needs no knowledge of the file: the one is not made use of, the other stands in each
-// object.
+// Incompatible file flags. Those about hashing and compression need no handling: hashes
+// are not used, and each object names its compression.
 const (
 	flagCompact = 1 << 4
 	flagsKnown  = 1<<5 - 1
 )
 
-// stateArchived is that of a file to which nothing will be added.
+// stateArchived is the state of a file that does not grow any more.
 const stateArchived = 2
 
-// id is one of the 128-bit numbers by which files, boots and sequences are known.
+// id is a 128-bit ID of a file, a boot or a sequence.
 type id [16]byte
 
 func (i id) String() string { return hex.EncodeToString(i[:]) }
 
-// MarshalText writes the id in hexadecimal.
+// MarshalText encodes the ID in hexadecimal.
 func (i id) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText decodes the result of MarshalText.
 func (i *id) UnmarshalText(text []byte) error {
 	if len(text) != hex.EncodedLen(len(i)) {
-		return fmt.Errorf("%q is no 128-bit id", text)
+		return fmt.Errorf("%q is not a 128-bit ID", text)
 	}
 	_, err := hex.Decode(i[:], text)
 	return err
 }
 
-// errNotYet says that a file has no header yet: journald has just made it.
-var errNotYet = errors.New("it has no header yet")
+// errNotYet says that journald has just created the file, and it has no header yet.
+var errNotYet = errors.New("the file has no header yet")
 
-// errBroken says that what stands in a file cannot be.
-var errBroken = errors.New("it is corrupted")
+// errBroken says that the content of a file is invalid.
+var errBroken = errors.New("the file is corrupted")
 
 func broken(what string, at uint64) error {
 	return fmt.Errorf("%w: %s at byte %d", errBroken, what, at)
 }
 
-// header is what the beginning of a file says of it.
+// header is the header of a file.
 type header struct {
 	file       id
-	sequence   id // to which the sequence numbers belong: several files may share one
+	sequence   id // ID of the sequence; several files may share one
 	compact    bool
 	archived   bool
-	size       uint64 // of the header itself
-	arena      uint64 // of all objects together
+	size       uint64 // size of the header
+	arena      uint64 // size of all objects
 	fields     uint64 // offset of the hash table of fields
-	buckets    uint64 // of that table
+	buckets    uint64 // number of buckets in that table
 	entries    uint64
-	entryArray uint64 // the first of the arrays of all entries
+	entryArray uint64 // offset of the first array of all entries
 	head, tail uint64 // sequence numbers of the first and the last entry
-	tailTime   uint64 // of the last entry, in microseconds since 1970
+	tailTime   uint64 // time of the last entry, in microseconds since 1970
 }
 
-// parseHeader reads the beginning of a file, which has headerMin bytes or more.
+// parseHeader parses the header. b has at least headerMin bytes.
 func parseHeader(b []byte) (header, error) {
 	if string(b[:len(signature)]) != signature {
 		for _, c := range b[:len(signature)] {
 			if c != 0 {
-				return header{}, errors.New("it is no journal file")
+				return header{}, errors.New("not a journal file")
 			}
 		}
 		return header{}, errNotYet
 	}
 	if flags := binary.LittleEndian.Uint32(b[12:]); flags&^flagsKnown != 0 {
-		return header{}, fmt.Errorf("it is of a format that is not known here (incompatible flags %#x)", flags&^flagsKnown)
+		return header{}, fmt.Errorf("unsupported journal format (incompatible flags %#x)", flags&^flagsKnown)
 	}
 	h := header{
 		file:       id(b[24:40]),
@@ -133,14 +132,14 @@ func parseHeader(b []byte) (header, error) {
 	case h.size == 0:
 		return header{}, errNotYet
 	case h.size < headerMin || h.size > headerMax:
-		return header{}, broken("its header has an impossible size", 88)
+		return header{}, broken("the header has an invalid size", 88)
 	case h.buckets > maxBuckets:
-		return header{}, broken("its table of fields has an impossible size", 128)
+		return header{}, broken("the field table has an invalid size", 128)
 	}
 	return h, nil
 }
 
-// object is the head of each object of a file.
+// object is the head of an object.
 type object struct {
 	kind  byte
 	flags byte
@@ -151,15 +150,15 @@ func parseObject(b []byte) object {
 	return object{kind: b[0], flags: b[1], size: binary.LittleEndian.Uint64(b[8:])}
 }
 
-// entry is one entry of the journal, without its fields.
+// entry is an entry of the journal without its fields.
 type entry struct {
-	at, size  uint64 // in its file
+	at, size  uint64 // offset and size in its file
 	sequence  id
 	number    uint64
 	realtime  uint64 // microseconds since 1970
 	monotonic uint64 // microseconds since the boot
 	boot      id
-	hash      uint64 // of all its fields: a copy in another file has the same
+	hash      uint64 // hash of all fields; a copy in another file has the same
 }
 
 func parseEntry(at, size uint64, b []byte) entry {
@@ -174,8 +173,8 @@ func parseEntry(at, size uint64, b []byte) entry {
 	}
 }
 
-// before says which of two entries was written first. Sequence numbers know it, then
-// the clock that is never set, then the one on the wall.
+// before says which of two entries was written first. It compares sequence numbers, else
+// the monotonic clock, else the wall clock.
 func (e *entry) before(other *entry) bool {
 	switch {
 	case e.sequence == other.sequence && e.number != other.number:
@@ -186,7 +185,7 @@ func (e *entry) before(other *entry) bool {
 	return e.realtime < other.realtime
 }
 
-// isCopyOf says whether entries in two files are the same one.
+// isCopyOf says whether two entries in different files are the same entry.
 func (e *entry) isCopyOf(other *entry) bool {
 	return e.hash == other.hash && e.monotonic == other.monotonic && e.realtime == other.realtime && e.boot == other.boot
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// sample is a file with n entries of "a" and as many of "b".
+// sample returns a file with n entries of "a" and n entries of "b".
 func sample(compact bool, n int) *image {
 	m := newImage(compact)
 	for i := range n {
@@ -78,14 +78,14 @@ func TestOnlyTheWantedUnitIsRead(t *testing.T) {
 	f.expect(want)
 	f.quiet()
 	if _, err := journal.Open(journal.Config{Identifier: "kubelet", Unit: "b.service"}); err == nil {
-		t.Error("both an identifier and a unit are taken")
+		t.Error("an identifier together with a unit was accepted")
 	}
 }
 
 func TestAnEntryInTwoFilesIsReadOnce(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string, m *image, id byte) {
-		m.b[24], m.b[72] = id, id // the file's and the sequence's
+		m.b[24], m.b[72] = id, id // the IDs of the file and of the sequence
 		if err := os.MkdirAll(filepath.Join(folder, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +102,7 @@ func TestAnEntryInTwoFilesIsReadOnce(t *testing.T) {
 	f.quiet()
 }
 
-// Each of these is one thing in a file that cannot be. What is lost is counted, and the
-// rest is read.
+// Each case corrupts one part of a file. Lost entries are counted, and the rest is read.
 func TestWhatIsBrokenIsCountedAndTheRestIsRead(t *testing.T) {
 	const n = 50
 	build := func() (*image, []uint64) {
@@ -175,9 +174,8 @@ func TestAFileThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzFile spoils files in some places, each given by two bytes for where and one for
-// what, and cuts them. Whatever comes of it must be read to an end, with no more than
-// stands in it.
+// FuzzFile corrupts and truncates files. Two bytes of the input give an offset and the
+// third a value. Reading must end, and must not return more than the file contains.
 func FuzzFile(f *testing.F) {
 	var files [][]byte
 	for _, compact := range []bool{false, true} {
@@ -199,7 +197,7 @@ func FuzzFile(f *testing.F) {
 		b = b[:min(len(b), int(length))]
 		for _, identifier := range []string{"", "a"} {
 			texts, records, _, _ := journal.Read(b, identifier)
-			// Entries may overlap in such a file, but each stands at an offset of its own.
+			// Entries may overlap in a corrupted file, but each has its own offset.
 			if len(texts) > len(b)/8 || len(texts) != len(records) {
 				t.Errorf("%d messages of %d entries in %d bytes", len(texts), len(records), len(b))
 			}

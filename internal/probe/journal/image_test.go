@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// image is a journal file made by hand, as far as readers look at it: small, and with
-// whatever journald would not write here.
+// image is a constructed journal file. It contains only what readers look at, and can
+// contain what journald would not write.
 type image struct {
 	b       []byte
 	compact bool
@@ -26,7 +26,7 @@ func newImage(compact bool) *image {
 	if compact {
 		m.b[12] = 1 << 4
 	}
-	m.b[16] = 1 // in use
+	m.b[16] = 1 // online
 	copy(m.b[24:], "the file's own id")
 	copy(m.b[72:], "the sequence's id")
 	m.put(88, headerSize)
@@ -38,7 +38,7 @@ func newImage(compact bool) *image {
 func (m *image) put(at, value uint64) { binary.LittleEndian.PutUint64(m.b[at:], value) }
 func (m *image) get(at uint64) uint64 { return binary.LittleEndian.Uint64(m.b[at:]) }
 
-// object adds one, and returns where it stands.
+// object adds an object and returns its offset.
 func (m *image) object(kind, flags byte, body []byte) uint64 {
 	at := uint64(len(m.b))
 	m.b = append(m.b, kind, flags, 0, 0, 0, 0, 0, 0)
@@ -51,7 +51,7 @@ func (m *image) object(kind, flags byte, body []byte) uint64 {
 	return at
 }
 
-// datum returns where NAME=value stands.
+// datum returns the offset of NAME=value.
 func (m *image) datum(text string) uint64 {
 	if at, ok := m.data[text]; ok {
 		return at
@@ -62,7 +62,7 @@ func (m *image) datum(text string) uint64 {
 	return at
 }
 
-// packed adds a datum as it is, compressed if the flags say so.
+// packed adds a data object with a given payload, compressed according to the flags.
 func (m *image) packed(name string, flags byte, payload string) uint64 {
 	head := 48
 	if m.compact {
@@ -84,7 +84,7 @@ func (m *image) packed(name string, flags byte, payload string) uint64 {
 	return at
 }
 
-// entry adds one with these data. It is one second after the one before.
+// entry adds an entry with these data, one second after the previous entry.
 func (m *image) entry(data ...uint64) uint64 {
 	m.entries++
 	body := make([]byte, 48)
@@ -112,14 +112,14 @@ func (m *image) entry(data ...uint64) uint64 {
 	return at
 }
 
-// say adds an entry with a message of somebody.
+// say adds an entry with an identifier and a message.
 func (m *image) say(identifier, message string) uint64 {
 	return m.entry(m.datum("MESSAGE="+message), m.datum("SYSLOG_IDENTIFIER="+identifier), m.datum("PRIORITY=4"),
 		m.datum("SYSLOG_FACILITY=3"), m.datum("_TRANSPORT=syslog"), m.datum("_HOSTNAME=node-1"))
 }
 
-// link adds an entry to a list, given where its first entry, its arrays and its length
-// stand.
+// link adds an entry to a list. The first three arguments are the offsets of the first
+// entry, of the arrays and of the length.
 func (m *image) link(first, arrays, length, entry uint64) {
 	n := m.get(length)
 	m.put(length, n+1)

@@ -24,8 +24,8 @@ const (
 	machine = "0123456789abcdef0123456789abcdef"
 )
 
-// journald is a real one, in a namespace of its own: it sees its folders in the place
-// of /run and /var/log, and the machine does not see it.
+// journald is a real journald in its own mount namespace. It sees its own directories as
+// /run and /var/log, and the machine does not see it.
 type journald struct {
 	t      testing.TB
 	folder string
@@ -37,8 +37,8 @@ type journald struct {
 	marks  int
 }
 
-// newJournald makes the folders. The settings go below [Journal], the environment to
-// the program.
+// newJournald creates the directories. The settings go below [Journal], the environment to
+// the process.
 func newJournald(tb testing.TB, settings string, env ...string) *journald {
 	tb.Helper()
 	for _, path := range []string{program, "/usr/bin/journalctl", "/usr/bin/unshare"} {
@@ -47,8 +47,8 @@ func newJournald(tb testing.TB, settings string, env ...string) *journald {
 		}
 	}
 	j := &journald{t: tb, folder: tb.TempDir(), env: env}
-	// In memory, as journald asks of /run; and the path of a socket has no room for the
-	// name of a test.
+	// In memory, because journald requires it for /run. The path of a socket is too short for
+	// the name of a test.
 	run, err := os.MkdirTemp("/dev/shm", "journal-")
 	if err != nil {
 		tb.Fatal(err)
@@ -84,7 +84,7 @@ func (j *journald) write(name, text string) {
 	}
 }
 
-// startJournald starts one with these settings.
+// startJournald starts a journald with these settings.
 func startJournald(tb testing.TB, settings string, env ...string) *journald {
 	tb.Helper()
 	j := newJournald(tb, settings, env...)
@@ -113,7 +113,7 @@ func (j *journald) path(name string) string { return filepath.Join(j.folder, nam
 
 func (j *journald) socketPath() string { return filepath.Join(j.run, "systemd/journal/socket") }
 
-// volatile and persistent are the folders as journald knows them.
+// volatile and persistent are the directories of journald.
 func (j *journald) volatile() string   { return filepath.Join(j.run, "log/journal") }
 func (j *journald) persistent() string { return j.path("var/journal") }
 
@@ -124,7 +124,7 @@ func (j *journald) signal(s syscall.Signal) {
 	}
 }
 
-// sync waits until journald has written all that was sent.
+// sync waits until journald has written everything that was sent.
 func (j *journald) sync() {
 	j.t.Helper()
 	j.marks++
@@ -143,7 +143,7 @@ func (j *journald) sync() {
 	})
 }
 
-// kill ends it without a chance to close its files.
+// kill kills journald, so that it cannot close its files.
 func (j *journald) kill() {
 	j.t.Helper()
 	j.sync()
@@ -164,7 +164,7 @@ func (j *journald) wait() {
 	j.cmd = nil
 }
 
-// rotate makes journald begin new files, and waits for it.
+// rotate makes journald rotate its files, and waits for it.
 func (j *journald) rotate() {
 	j.t.Helper()
 	j.sync()
@@ -175,7 +175,7 @@ func (j *journald) rotate() {
 
 func (j *journald) files() int { return len(j.glob("*.journal*")) }
 
-// glob returns the files of the journal that have such a name.
+// glob returns the journal files that match a pattern.
 func (j *journald) glob(name string) []string {
 	j.t.Helper()
 	var list []string
@@ -189,15 +189,15 @@ func (j *journald) glob(name string) []string {
 	return list
 }
 
-// remove deletes files, as journald does when there are too many.
+// remove deletes files, like journald does when there are too many.
 func (j *journald) remove(name string) {
 	j.t.Helper()
 	paths := j.glob(name)
 	if len(paths) == 0 {
-		j.t.Fatalf("there is no file %s to delete", name)
+		j.t.Fatalf("no file %s to delete", name)
 	}
 	for _, path := range paths {
-		// Journald deletes files itself that were archived empty.
+		// Journald itself deletes empty archived files.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			j.t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func (j *journald) patch(name string, at int64, text []byte) {
 	}
 }
 
-// flush makes journald move what is in /run to /var.
+// flush makes journald move the journal from /run to /var.
 func (j *journald) flush() {
 	j.t.Helper()
 	if err := os.MkdirAll(j.persistent(), 0o755); err != nil {
@@ -233,7 +233,7 @@ func (j *journald) flush() {
 	})
 }
 
-// sayAs writes a message as a user would.
+// sayAs writes a message as a user.
 func (j *journald) sayAs(user uint32, identifier, message string) {
 	j.t.Helper()
 	text := fmt.Sprintf("MESSAGE=%s\nSYSLOG_IDENTIFIER=%s\n", message, identifier)
@@ -255,7 +255,7 @@ func (j *journald) sayAs(user uint32, identifier, message string) {
 // field is a field of an entry.
 type field struct{ name, value string }
 
-// send writes an entry in journald's own protocol.
+// send writes an entry in journald's native protocol.
 func (j *journald) send(fields ...field) {
 	j.t.Helper()
 	var b []byte
@@ -271,13 +271,13 @@ func (j *journald) send(fields ...field) {
 	}
 }
 
-// say writes a message of somebody.
+// say writes a message with an identifier.
 func (j *journald) say(identifier, message string) {
 	j.t.Helper()
 	j.send(field{"MESSAGE", message}, field{"SYSLOG_IDENTIFIER", identifier}, field{"PRIORITY", "4"}, field{"SYSLOG_FACILITY", "3"})
 }
 
-// told is an entry as journalctl tells it.
+// told is an entry in the output of journalctl.
 type told struct {
 	message  string
 	realtime uint64
@@ -285,8 +285,8 @@ type told struct {
 	facility string
 }
 
-// journalctl returns what it finds in a folder of a journal, of one identifier if that
-// is not empty.
+// journalctl returns its output for a directory, filtered by an identifier if that is not
+// empty.
 func (j *journald) journalctl(folder, identifier string) []told {
 	j.t.Helper()
 	args := []string{"--directory", folder, "--all", "--quiet", "--output", "json"}
@@ -326,7 +326,8 @@ func (j *journald) journalctl(folder, identifier string) []told {
 	return list
 }
 
-// text of a field, which is a string, or an array of numbers if it is not printable.
+// text returns the text of a field: a string, or an array of numbers if it is not
+// printable.
 func text(value any) (string, bool) {
 	switch value := value.(type) {
 	case string:
@@ -335,7 +336,7 @@ func text(value any) (string, bool) {
 		b := make([]byte, 0, len(value))
 		for _, n := range value {
 			number, ok := n.(float64)
-			if !ok { // a field that is there twice
+			if !ok { // a field that occurs twice
 				return text(value[0])
 			}
 			b = append(b, byte(number))
@@ -345,7 +346,7 @@ func text(value any) (string, bool) {
 	return "", false
 }
 
-// eventually waits for a condition.
+// eventually waits until is returns true.
 func eventually(tb testing.TB, what string, is func() bool) {
 	tb.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)

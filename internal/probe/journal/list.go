@@ -2,33 +2,33 @@ package journal
 
 import "encoding/binary"
 
-// list is a list of entries: of all in a file, or of those that have one datum.
+// list is a list of entries: all entries of a file, or those that contain certain data.
 type list struct {
-	first  uint64 // offset of an entry that stands before the arrays; 0 if none does
+	first  uint64 // offset of an entry before the arrays; 0 if there is none
 	arrays uint64 // offset of the first array
 	length uint64
 }
 
-// slotsRead is how many offsets of an array are read at a time.
+// slotsRead is the number of offsets of an array that are read at once.
 const slotsRead = 64
 
-// cursor goes through a list. It knows in which array it is, and some offsets of that.
+// cursor iterates over a list. It caches the current array and some of its offsets.
 type cursor struct {
-	index uint64 // of the entry that comes next
+	index uint64 // index of the next entry
 
-	array uint64 // 0 before the first
-	end   uint64 // of the array in the file
+	array uint64 // offset of the current array; 0 before the first
+	end   uint64 // end of the array in the file
 	base  uint64 // number of entries before the array
-	room  uint64 // of the array
-	next  uint64 // the array after it
+	room  uint64 // capacity of the array
+	next  uint64 // offset of the following array
 
 	slots []uint64
 	from  uint64 // index of slots[0]
 	bytes [slotsRead * 8]byte
 }
 
-// find returns the offset of the entry at an index of the list, which only grows from
-// call to call, but within an array.
+// find returns the offset of the entry at an index of the list. The index must not
+// decrease between calls, except within an array.
 func (f *file) find(index uint64) (uint64, error) {
 	c := &f.cursor
 	if f.list.first != 0 {
@@ -50,14 +50,14 @@ func (f *file) find(index uint64) (uint64, error) {
 	return c.slots[index-c.from], nil
 }
 
-// nextArray goes on to the array that follows. Arrays are made when they are needed,
-// so one that does not stand behind its predecessor is none.
+// nextArray moves to the following array. Journald appends arrays, so an array that is not
+// behind its predecessor is invalid.
 func (f *file) nextArray() error {
 	c := &f.cursor
 	at := f.list.arrays
 	if c.array != 0 {
 		at = c.next
-		if at == 0 { // not there when the array was read
+		if at == 0 { // did not exist when the array was read
 			head, err := f.window.bytes(c.array, arrayHead)
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ func (f *file) nextArray() error {
 		}
 	}
 	if at < c.end || at < f.header.size {
-		return broken("an array of entries follows nothing", at)
+		return broken("an array of entries is out of order", at)
 	}
 	head, err := f.window.bytes(at, arrayHead)
 	if err != nil {
@@ -74,7 +74,7 @@ func (f *file) nextArray() error {
 	}
 	o := parseObject(head)
 	if o.kind != typeEntryArray || o.size < arrayHead+f.slotSize() || o.size > 1<<40 {
-		return broken("an array of entries is none", at)
+		return broken("an object is not a valid array of entries", at)
 	}
 	c.base += c.room
 	c.array, c.end, c.room = at, at+o.size, (o.size-arrayHead)/f.slotSize()
@@ -90,8 +90,7 @@ func (f *file) slotSize() uint64 {
 	return 8
 }
 
-// readSlots reads some offsets of the array, from the one at the index on, as far as
-// they are there.
+// readSlots reads offsets of the array from an index on, up to the end of the list.
 func (f *file) readSlots(index uint64) error {
 	c, size := &f.cursor, f.slotSize()
 	length := f.list.length
@@ -115,11 +114,11 @@ func (f *file) readSlots(index uint64) error {
 	return nil
 }
 
-// seek moves the cursor behind the entries that are passed, of which there are none
-// behind one that is not. It returns the last that is passed. What it cannot read it
-// leaves to those who read on from there.
+// seek moves the cursor behind the last entry for which passed returns true. All such
+// entries are at the start of the list. It returns that entry. It ignores read errors; the
+// following reads report them.
 func (f *file) seek(passed func(*entry) bool) (last entry) {
-	// First to the array whose last entry is not passed.
+	// Find the first array whose last entry is not passed.
 	for f.cursor.index < f.list.length {
 		end := f.lastOfArray()
 		e, err := f.entryAt(end)
@@ -128,7 +127,7 @@ func (f *file) seek(passed func(*entry) bool) (last entry) {
 		}
 		last, f.cursor.index = e, end+1
 	}
-	// Then to the entry in it.
+	// Find the entry in this array.
 	for low, high := f.cursor.index, f.lastOfArray(); low < high; {
 		middle := low + (high-low)/2
 		e, err := f.entryAt(middle)
@@ -142,7 +141,7 @@ func (f *file) seek(passed func(*entry) bool) (last entry) {
 	return last
 }
 
-// lastOfArray is the index of the last entry in the array of the one that comes next.
+// lastOfArray returns the index of the last entry in the array of the next entry.
 func (f *file) lastOfArray() uint64 {
 	if f.cursor.index >= f.list.length {
 		return f.cursor.index

@@ -2,10 +2,10 @@ package journal
 
 import "errors"
 
-var errLZ4 = errors.New("a block of LZ4 cannot be unpacked")
+var errLZ4 = errors.New("an LZ4 block is invalid")
 
-// lz4Block appends the first bytes that a block of LZ4 holds to b, limit of them. A
-// block is a row of sequences: some bytes as they are, then some that stood before.
+// lz4Block appends up to limit bytes of a decompressed LZ4 block to b. A block is a series
+// of sequences: literal bytes, then a copy of earlier output.
 func lz4Block(b, block []byte, limit int) ([]byte, error) {
 	begin := len(b)
 	end := begin + limit
@@ -33,7 +33,7 @@ func lz4Block(b, block []byte, limit int) ([]byte, error) {
 		if back == 0 || back > len(b)-begin {
 			return b, errLZ4
 		}
-		// What is repeated may be part of the repetition, so it goes byte by byte.
+		// The copy may overlap its own output, so it is done byte by byte.
 		for range min(length+4, end-len(b)) {
 			b = append(b, b[len(b)-back])
 		}
@@ -41,8 +41,8 @@ func lz4Block(b, block []byte, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// lz4Length reads a length of which four bits are known. Where the block is cut short,
-// it is at least what is returned.
+// lz4Length decodes a length whose first four bits are given. If the block is truncated,
+// the true length may be larger.
 func lz4Length(block []byte, bits int) (length int, rest []byte) {
 	length = bits
 	if bits < 15 {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bell tells when something happens in folders. Journald maps its files, and to write
-// to a mapping makes no noise; but it cuts each file to the length that it has anyway
-// when it has written, so that those who listen hear of it.
+// notifier waits for changes in directories. Journald writes through a memory mapping,
+// which causes no inotify events. But after each write it truncates the file to its
+// current length, and that does.
 type bell struct {
-	inotify *os.File // nil if the system gives none: then only the clock wakes anybody
+	inotify *os.File // nil if inotify is not available: then wait only uses its timeout
 	events  [4 << 10]byte
 }
 
@@ -35,7 +35,7 @@ func (b *bell) close() error {
 	return b.inotify.Close()
 }
 
-// listen makes the bell ring for a folder. To ask twice changes nothing.
+// add watches a directory. Adding it again has no effect.
 func (b *bell) listen(folder string) error {
 	if b.inotify == nil {
 		return nil
@@ -54,15 +54,14 @@ func (b *bell) listen(folder string) error {
 	return os.NewSyscallError("inotify_add_watch", failed)
 }
 
-// wait returns when the bell rings, when the time is up or when the context ends. It
-// tells whether files may have come, gone or changed their names: if only the clock
-// knows, they may.
+// wait returns after an event, after the timeout, or when the context ends. It returns
+// true if files may have been created, deleted or renamed. That includes the timeout.
 func (b *bell) wait(ctx context.Context, atMost time.Duration) (moved bool) {
 	n, err := b.read(ctx, atMost)
 	switch {
 	case err == nil:
 		return namesChange(b.events[:n])
-	case !errors.Is(err, os.ErrDeadlineExceeded): // the bell is of no use
+	case !errors.Is(err, os.ErrDeadlineExceeded): // inotify does not work
 		timer := time.NewTimer(atMost)
 		defer timer.Stop()
 		select {
@@ -85,8 +84,8 @@ func (b *bell) read(ctx context.Context, atMost time.Duration) (int, error) {
 	return b.inotify.Read(b.events[:])
 }
 
-// namesChange says whether one of the events is of more than a file's content. An
-// overrun of the events themselves is, too.
+// namesChange says whether an event is about more than the content of a file. An overflow
+// of the event queue counts as well.
 func namesChange(events []byte) bool {
 	for len(events) >= unix.SizeofInotifyEvent {
 		if binary.NativeEndian.Uint32(events[4:])&^unix.IN_MODIFY != 0 {

@@ -5,14 +5,14 @@ import (
 	"io"
 )
 
-// payload is what a datum says, NAME=value, as it stands in the file.
+// payload is the content of a data object, NAME=value, as stored in the file.
 type payload struct {
 	file       *file
 	at, size   uint64
 	compressed byte
 }
 
-// payload finds that of the datum at an offset.
+// payload returns the payload of the data object at an offset.
 func (f *file) payload(at uint64) (payload, error) {
 	before := uint64(dataHead)
 	if f.header.compact {
@@ -24,7 +24,7 @@ func (f *file) payload(at uint64) (payload, error) {
 	}
 	o := parseObject(head)
 	if o.size > 1<<40 {
-		return payload{}, broken("a datum has an impossible size", at)
+		return payload{}, broken("a data object has an invalid size", at)
 	}
 	return payload{
 		file:       f,
@@ -34,8 +34,8 @@ func (f *file) payload(at uint64) (payload, error) {
 	}, nil
 }
 
-// first appends the first bytes of the payload to b, limit of them if there are so
-// many. It is cut if there are more.
+// first appends up to limit bytes of the payload to b. cut says that the payload is
+// longer.
 func (p payload) first(b []byte, limit int) (text []byte, cut bool, err error) {
 	if p.compressed != 0 {
 		return p.unpack(b, limit)
@@ -56,18 +56,17 @@ func (p payload) first(b []byte, limit int) (text []byte, cut bool, err error) {
 	return b, p.size > uint64(n), nil
 }
 
-// stream reads the payload as it stands in the file.
+// stream returns a reader of the stored payload.
 func (p payload) stream() io.Reader {
 	return io.NewSectionReader(p.file.window.disk, int64(p.at), int64(p.size))
 }
 
-// prefix returns the beginning of the payload, if it is not compressed. It is the
-// window's.
+// prefix returns the start of an uncompressed payload. The slice belongs to the window.
 func (p payload) prefix(limit int) ([]byte, error) {
 	return p.file.window.bytes(p.at, int(min(p.size, uint64(limit))))
 }
 
-// kind is what a datum is to us.
+// kind is the meaning of a data object for the reader.
 type kind uint8
 
 const (
@@ -78,18 +77,18 @@ const (
 	kernelTransport
 )
 
-// fact is what is known of the datum at an offset.
+// fact is the cached kind of the data object at an offset.
 type fact struct {
 	at    uint64
 	kind  kind
-	value int16 // of a priority or a facility
+	value int16 // the value of a priority or facility
 }
 
-// kindsKept is of how many data it is remembered what they are: most entries share most
-// of theirs. One that falls into the place of another is looked at again.
+// kindsKept is the size of the cache of kinds. Most entries share most of their data
+// objects. A newer object replaces an older one in the same slot.
 const kindsKept = 1024
 
-// The beginnings of the data that are of interest.
+// Prefixes of the relevant data.
 const (
 	messageIs    = "MESSAGE="
 	priorityIs   = "PRIORITY="
@@ -98,7 +97,7 @@ const (
 	prefixLength = 24
 )
 
-// judge says what the datum at an offset is.
+// classify returns the kind of the data object at an offset.
 func (f *file) judge(at uint64) (fact, error) {
 	if f.kinds == nil {
 		f.kinds = make([]fact, kindsKept)
@@ -145,7 +144,7 @@ func interpret(text []byte) (kind, int16) {
 	return other, 0
 }
 
-// small reads a number of at most three digits.
+// parseSmall parses a number of at most three digits.
 func small(text []byte) (int16, bool) {
 	if len(text) == 0 || len(text) > 3 {
 		return 0, false
@@ -160,21 +159,21 @@ func small(text []byte) (int16, bool) {
 	return n, true
 }
 
-// said is what the fields of an entry tell.
+// fieldValues are the relevant fields of an entry.
 type said struct {
-	message  uint64 // where it stands; 0 if it has none
+	message  uint64 // offset of its data object; 0 if there is none
 	priority int16
 	facility int16
-	kernel   bool // it came to journald from the kernel
+	kernel   bool // journald received it from the kernel
 }
 
-// fields looks at the data of an entry.
+// fields reads the relevant fields of an entry.
 func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
 	size := uint64(16)
 	if f.header.compact {
 		size = 4
 	}
-	// The window moves while data are looked at, so the offsets are taken out of it first.
+	// Reading data moves the window, so copy the offsets first.
 	offsets = offsets[:0]
 	b, err := f.window.bytes(e.at, int(e.size))
 	if err != nil {
@@ -188,7 +187,7 @@ func (f *file) fields(e *entry, offsets []uint64) (said, []uint64, error) {
 		}
 	}
 	s := said{priority: unsaid, facility: unsaid}
-	var unread error // of no matter if it was not the message
+	var unread error // irrelevant if the message could be read
 	for _, at := range offsets {
 		known, err := f.judge(at)
 		if err != nil {

@@ -7,25 +7,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// position is where a reader goes on.
+// position is the stored position of a reader.
 type position struct {
-	// Files that may still grow, or are not read to their end.
+	// Files lists files that may still grow or were not read to their end.
 	Files []place `json:"files,omitempty"`
-	// Done is, by sequence, the last number of the files that are read to their end.
+	// Done is the last number, by sequence, in files that were read to their end.
 	Done map[id]uint64 `json:"done,omitempty"`
 	// Flushed is the last entry that was read in /run.
 	Flushed *moment `json:"flushed,omitempty"`
 }
 
-// place is how far a file is read.
+// place is how far a file was read.
 type place struct {
 	File     id     `json:"file"`
 	Sequence id     `json:"sequence"`
-	Taken    uint64 `json:"taken"` // number of the last entry that was taken
-	Tail     uint64 `json:"tail"`  // and of the last that was there, whosoever's
+	Taken    uint64 `json:"taken"` // number of the last entry that was returned or skipped
+	Tail     uint64 `json:"tail"`  // number of the last entry in the file
 }
 
-// seen is the last sequence number that is known to whoever was at the position.
+// seen returns the last sequence number that the position covers.
 func (p *position) seen() uint64 {
 	last := uint64(0)
 	for _, place := range p.Files {
@@ -37,11 +37,11 @@ func (p *position) seen() uint64 {
 	return last
 }
 
-// gap returns how many entries went with files that are gone: as many as are missing
-// between the last that was seen and the first that is left. Journald numbers the entries
-// of all its files in one row, older ones even across sequences, so those of any file
-// fill the gap. That the numbers have gone on where a file is gone, another of its
-// sequence must show.
+// gap returns the number of entries in files that were deleted before they were read to
+// their end. These are the numbers between the last seen entry and the first remaining
+// one. Journald numbers the entries of all its files consecutively, older versions even
+// across sequences, so entries of any file fill the gap. Only a remaining file of the same
+// sequence proves that the numbering has continued after a deleted file.
 func gap(seen uint64, gone map[id]place, left []header) uint64 {
 	sequences := map[id]bool{}
 	for _, place := range gone {
@@ -60,13 +60,13 @@ func gap(seen uint64, gone map[id]place, left []header) uint64 {
 	return first - seen - 1
 }
 
-// moment is a point of time in one boot.
+// moment is a point in time within a boot.
 type moment struct {
 	Boot      id     `json:"boot"`
 	Monotonic uint64 `json:"monotonic"`
 }
 
-// parsePosition reads a position; none if it is empty.
+// parsePosition parses a position. It returns nil if text is empty.
 func parsePosition(text logs.Position) (*position, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -78,13 +78,13 @@ func parsePosition(text logs.Position) (*position, error) {
 	return p, nil
 }
 
-// position of the reader, after all that it has handed out.
+// position returns the position after everything that was returned.
 func (r *Reader) position() (logs.Position, error) {
 	p := position{Flushed: r.flushed, Done: r.done}
 	for _, s := range r.sources {
 		p.Files = append(p.Files, place{File: s.header.file, Sequence: s.header.sequence, Taken: s.taken, Tail: s.header.tail})
 	}
-	for _, place := range r.resume { // not found yet
+	for _, place := range r.resume { // files that were not found yet
 		p.Files = append(p.Files, place)
 	}
 	return json.Marshal(p)

@@ -18,48 +18,49 @@ import (
 )
 
 const (
-	// chunkSize is about how much text is handed out at once.
+	// chunkSize is the approximate size of a chunk.
 	chunkSize = 64 << 10
-	// maxMessage bounds the message of an entry. What is longer is cut.
+	// maxMessage limits the length of a message. Longer messages are truncated.
 	maxMessage = 64 << 10
-	// lookEvery is how often one looks without having heard anything: files may come where
-	// nobody could listen, and some systems ring no bell. To look more often than journald
-	// tells of what it has written, up to half a second later, costs more than it gives.
+	// pollInterval is how often the reader looks without an event. Files may appear in
+	// unwatched directories, and some systems have no inotify. Journald signals its writes up
+	// to half a second late, so polling more often would cost more than it gains.
 	lookEvery = 2 * time.Second
 
 	unsaid = logs.NoPriority
 )
 
-// Config says what is read, and from where on.
+// Config configures a reader.
 type Config struct {
-	// Path of a folder of journald, of a machine's folder below it, or of one file. Empty
-	// means those in /run and in /var.
+	// Path is a directory of journald, a machine's subdirectory, or a file. If it is empty,
+	// the reader uses /run/log/journal and /var/log/journal.
 	Path string
-	// Identifier that entries must have (SYSLOG_IDENTIFIER). Empty means all.
+	// Identifier selects entries by SYSLOG_IDENTIFIER. Empty selects all.
 	Identifier string
-	// Unit of systemd whose processes must have written them (_SYSTEMD_UNIT), such as
-	// kubelet.service. Empty means all. There is one of both at most.
+	// Unit selects entries by _SYSTEMD_UNIT, for example kubelet.service. Empty selects all.
+	// Only one of Identifier and Unit may be set.
 	Unit string
-	// From is where somebody has stopped reading. Empty, or of no use, means nowhere.
+	// From is the position of an earlier reader. The reader ignores it if it is empty or
+	// invalid.
 	From logs.Position
-	// Since is the earliest time that counts, by the clock on the wall.
+	// Since is the earliest time, on the wall clock, of entries to return.
 	Since time.Time
-	// Log is told of files that cannot be read. Nil means nobody is.
+	// Log receives files that cannot be read. It may be nil.
 	Log *slog.Logger
 }
 
-// Validate says what is wrong.
+// Validate returns an error if the configuration is invalid.
 func (c Config) Validate() error {
 	if c.Path != "" && !filepath.IsAbs(c.Path) {
-		return fmt.Errorf("the path of the journal is %q: name a folder from the root on, such as %s", c.Path, persistentFolder)
+		return fmt.Errorf("the path of the journal is %q: use an absolute path, for example %s", c.Path, persistentFolder)
 	}
 	if c.Identifier != "" && c.Unit != "" {
-		return fmt.Errorf("of the journal both the identifier %s and the unit %s are wanted: name one of them", c.Identifier, c.Unit)
+		return fmt.Errorf("both the identifier %s and the unit %s are set for the journal: set only one of them", c.Identifier, c.Unit)
 	}
 	return nil
 }
 
-// wanted is the datum that entries must have.
+// wanted returns the data that entries must contain.
 func (c Config) wanted() string {
 	switch {
 	case c.Identifier != "":
@@ -81,39 +82,39 @@ type Reader struct {
 	unpacker  unpacker
 
 	sources []*source
-	done    map[id]uint64    // by sequence: the last number of files that are read to their end
-	ended   map[string]ended // those files, by their paths
-	faults  map[string]bool  // paths that cannot be read, and whether that was told
-	resume  map[id]place     // of the files at which somebody has stopped reading
-	seen    uint64           // the last sequence number that was known then
-	flushed *moment          // of the last entry that was read in /run
-	last    entry            // that was handed out
-	lastOf  id               // the file that it was in
+	done    map[id]uint64    // by sequence: the last number in files that were read to their end
+	ended   map[string]ended // these files, by path
+	faults  map[string]bool  // unreadable paths, and whether they were logged
+	resume  map[id]place     // files that an earlier reader has not read to their end
+	seen    uint64           // the last sequence number of that reader
+	flushed *moment          // the last entry that was read in /run
+	last    entry            // the last entry that was returned
+	lastOf  id               // its file
 
 	text    []byte
 	records []logs.Record
 	offsets []uint64
 	lost    uint64
-	full    bool // the chunk, so that there may be more
+	full    bool // the chunk is full, so there may be more
 	cut     uint64
-	moved   bool   // files may have come, gone or changed their names
-	unmet   bool   // a file is there that could not be opened, such as one that is just made
-	stale   bool   // the position that was handed out last is not worth keeping
-	hidden  error  // why there was nothing to read when the folders were last listed
-	told    string // the trouble that was told last
+	moved   bool   // files may have been created, deleted or renamed
+	unmet   bool   // a file could not be opened, for example because it has no header yet
+	stale   bool   // the last returned position is outdated
+	hidden  error  // why the last scan found nothing to read
+	told    string // the last returned error
 }
 
 var _ logs.Reader = (*Reader)(nil)
 
-// source is a file that may hold more.
+// source is a file that may have more entries.
 type source struct {
 	*file
 	found
 	open *os.File
-	told bool // that a part of it cannot be read
-	// unseen is why one could not see what was added to it, when it was last looked at.
+	told bool // whether a read error was logged
+	// unseen is the error of the last refresh.
 	unseen error
-	// final says that nothing was added any more when the folders were last listed.
+	// final says that the file did not grow any more at the last scan.
 	final bool
 }
 
@@ -123,11 +124,11 @@ type ended struct {
 	header header
 }
 
-// Open begins to read the journal, which need not be there yet.
+// Open starts to read the journal. The journal need not exist yet.
 //
-// A position that cannot be read counts as none. Entries that have gone with a file
-// between two readers are counted as lost, by their sequence numbers: nobody knows any
-// more whose they were.
+// Open ignores an invalid position. If a file was deleted between two readers, its unread
+// entries are counted as lost by their sequence numbers. This includes entries that the
+// filter would not select.
 func Open(config Config) (*Reader, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func Open(config Config) (*Reader, error) {
 	}
 	from, err := parsePosition(config.From)
 	if err != nil {
-		r.log.Warn("position in the journal is of no use, beginning anew", "err", err)
+		r.log.Warn("ignoring an invalid position in the journal: reading from the start", "err", err)
 	}
 	if from != nil {
 		r.stale = false
@@ -162,7 +163,7 @@ func Open(config Config) (*Reader, error) {
 		}
 	}
 	if r.bell, err = newBell(); err != nil {
-		r.log.Warn("changes of the journal are not told, looking for them", "err", err)
+		r.log.Warn("inotify is not available for the journal: polling for changes", "err", err)
 	}
 	return r, nil
 }
@@ -174,7 +175,7 @@ func micros(t time.Time) uint64 {
 	return uint64(t.UnixMicro())
 }
 
-// Close ends the reading.
+// Close closes the reader.
 func (r *Reader) Close() error {
 	for _, s := range r.sources {
 		_ = s.open.Close()
@@ -183,14 +184,14 @@ func (r *Reader) Close() error {
 	return r.bell.close()
 }
 
-// Cut is how many messages were longer than what is handed out of one.
+// Cut returns the number of truncated messages.
 func (r *Reader) Cut() uint64 { return r.cut }
 
-// Next waits for more entries. A chunk may be empty but for its position: the first, when
-// what is older has been passed over, and one after a file that was read to its end.
+// Next waits for more entries. A chunk may contain only a position: the first one, after
+// old entries were skipped, and one after a file that was read to its end.
 //
-// It fails when nothing of the journal can be read, and says each reason once. While a
-// part can be read, it goes on with that, and the log is told of the rest.
+// Next returns an error when no part of the journal can be read, and returns each error
+// once. While a part is readable, it continues with that part and logs the rest.
 func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -215,11 +216,11 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	}
 }
 
-// trouble says why nothing of the journal can be read. Nil means that something can.
+// unreadable returns why no part of the journal can be read, nil if a part can.
 func (r *Reader) trouble() error {
 	trouble := r.hidden
 	for _, s := range r.sources {
-		if s.unseen == nil || s.isFinal() { // one that brings no more has a successor
+		if s.unseen == nil || s.isFinal() { // a file that does not grow has a successor
 			return nil
 		}
 		trouble = fmt.Errorf("reading the journal: %s: %w", s.path, s.unseen)
@@ -227,7 +228,7 @@ func (r *Reader) trouble() error {
 	return trouble
 }
 
-// isNews says whether a trouble is another than the one before.
+// isNews says whether an error differs from the last one.
 func (r *Reader) isNews(trouble error) bool {
 	before := r.told
 	r.told = ""
@@ -240,17 +241,17 @@ func (r *Reader) isNews(trouble error) bool {
 func (r *Reader) chunk() (logs.Chunk, error) {
 	next, err := r.position()
 	if err != nil {
-		return logs.Chunk{}, fmt.Errorf("writing the position in the journal: %w", err)
+		return logs.Chunk{}, fmt.Errorf("encoding the position in the journal: %w", err)
 	}
 	c := logs.Chunk{Text: r.text, Records: r.records, Next: next, Lost: r.lost, More: r.full || r.moved}
 	r.stale, r.lost = false, 0
 	return c, nil
 }
 
-// survey finds out which files there are.
+// scan lists the files of the journal.
 //
-// A file is final only if it was so before the others were listed: then there is none
-// that is older than its end and not known.
+// A file is final only if it was final before the files were listed. Then no unknown file
+// contains entries from before its end.
 func (r *Reader) survey() {
 	for _, s := range r.sources {
 		s.final = s.isFinal() || s.isGone()
@@ -270,7 +271,7 @@ func (r *Reader) survey() {
 	r.unmet = r.unmet || len(faults) > 0
 }
 
-// fault is a folder or a file that cannot be read.
+// fault is a directory or file that cannot be read.
 type fault struct {
 	found
 	isFolder bool
@@ -286,8 +287,8 @@ func (f fault) Error() string {
 
 func (f fault) Unwrap() error { return f.err }
 
-// hides says why there is nothing to read, after all files were met. A file to which
-// nothing is added any more is missed only if there is no other.
+// hides returns why there is nothing to read after all files were opened. An unreadable
+// file that does not grow any more only matters if there is no other file.
 func (r *Reader) hides(files []found, faults []fault) error {
 	if len(r.sources) > 0 {
 		return nil
@@ -304,29 +305,28 @@ func (r *Reader) hides(files []found, faults []fault) error {
 	return nil
 }
 
-// blame remembers what cannot be read, and tells of it once, unless whoever asks is told
-// that nothing can.
+// logFaults logs each unreadable path once, unless Next returns an error because nothing
+// is readable.
 func (r *Reader) blame(faults []fault) {
 	were := r.faults
 	r.faults = make(map[string]bool, len(faults))
 	for _, f := range faults {
 		told := were[f.path]
 		if r.hidden == nil && !told {
-			r.log.Warn("a part of the journal cannot be read", "path", f.path, "err", f.err)
+			r.log.Warn("cannot read a part of the journal", "path", f.path, "err", f.err)
 			told = true
 		}
 		r.faults[f.path] = told
 	}
 }
 
-// list returns the files that there are, and the folders that cannot be listed.
+// list returns the existing files, and the directories that cannot be listed.
 func (r *Reader) list() (files []found, unlisted []fault) {
 	for _, root := range r.roots {
 		list, folders, err := root.list()
 		files = append(files, list...)
 		for _, folder := range folders {
-			// A folder that goes meanwhile is not missed, and what cannot be listened to is
-			// looked at by the clock.
+			// A directory may be deleted meanwhile, and an unwatched directory is polled.
 			_ = r.bell.listen(folder)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -344,8 +344,8 @@ func (r *Reader) where() string {
 	return strings.Join(paths, " and ")
 }
 
-// meet opens the files that are not known yet. It returns those of them that are too
-// old to be read, and those that cannot be.
+// openNew opens new files. It returns those that are too old to be read, and those that
+// cannot be opened.
 func (r *Reader) meet(files []found) (old []*source, unread []fault) {
 	r.unmet = false
 	for _, f := range files {
@@ -367,11 +367,11 @@ func (r *Reader) meet(files []found) (old []*source, unread []fault) {
 	return old, unread
 }
 
-// follows says whether a file is being read under that name.
+// follows says whether a file is already being read, and updates its path.
 func (r *Reader) follows(f found) bool {
 	for _, s := range r.sources {
 		if s.inode == f.inode {
-			s.path = f.path // it may have been renamed; it is held open, so it is no other
+			s.path = f.path // it may have been renamed; it is open, so its inode was not reused
 			return true
 		}
 	}
@@ -387,7 +387,7 @@ func (r *Reader) open(f found) (*source, error) {
 	s := &source{found: f, open: disk}
 	info, err := disk.Stat()
 	if err == nil {
-		s.inode = inodeOf(info) // the name may be another's since it was listed
+		s.inode = inodeOf(info) // the file may have been replaced since it was listed
 		s.file, err = openFile(disk, r.wanted, &r.unpacker)
 	}
 	if err != nil {
@@ -397,16 +397,16 @@ func (r *Reader) open(f found) (*source, error) {
 	return s, nil
 }
 
-// isDone says whether a file was read to its end before. Sequence numbers only grow, so
-// a file that begins before the end of one that is done is none that came later; and
-// those that were not done then are known by name.
+// isDone says whether a file was read to its end before. Sequence numbers only grow, so a
+// file that begins before the end of a done file is not newer. Files that were not done
+// are listed in resume.
 func (r *Reader) isDone(s *source) bool {
 	_, isResumed := r.resume[s.header.file]
 	last, isThere := r.done[s.header.sequence]
 	return !isResumed && isThere && s.header.entries > 0 && s.header.head <= last
 }
 
-// begin begins to read a file, where somebody has stopped reading it.
+// begin starts to read a file, after the last entry that an earlier reader has returned.
 func (r *Reader) begin(s *source) {
 	if err := s.look(); err != nil {
 		s.miss(0, err)
@@ -416,18 +416,18 @@ func (r *Reader) begin(s *source) {
 	r.sources = append(r.sources, s)
 }
 
-// isFinal says whether nothing is added to the file any more.
+// isFinal says whether the file does not grow any more.
 func (s *source) isFinal() bool { return s.header.archived || isPutAside(s.path) }
 
-// isGone says whether the file has no name any more.
+// isGone says whether the file was deleted.
 func (s *source) isGone() bool {
 	info, err := s.open.Stat()
 	return err == nil && hasNoName(info)
 }
 
-// end closes a file that is read to its end.
+// end closes a file that was read to its end.
 func (r *Reader) end(s *source) {
-	// Once a file without a name is closed, its inode may be that of the next one.
+	// After a deleted file is closed, a new file may get its inode.
 	if !s.isGone() {
 		r.ended[s.path] = ended{inode: s.inode, header: s.header}
 	}
@@ -436,14 +436,14 @@ func (r *Reader) end(s *source) {
 	r.done[s.header.sequence] = max(r.done[s.header.sequence], s.header.tail)
 }
 
-// forget drops what is known of files that are gone.
+// forget removes the state of deleted files.
 func (r *Reader) forget(files []found) {
 	there := make(map[string]bool, len(files))
 	for _, f := range files {
 		there[f.path] = true
 	}
 	maps.DeleteFunc(r.ended, func(path string, _ ended) bool { return !there[path] })
-	if len(r.faults) > 0 { // a file that cannot be opened now may be one of those that seem gone
+	if len(r.faults) > 0 { // a file that cannot be opened now may only seem to be deleted
 		return
 	}
 	r.mourn()
@@ -454,7 +454,7 @@ func (r *Reader) forget(files []found) {
 	maps.DeleteFunc(r.done, func(sequence id, _ uint64) bool { return !sequences[sequence] })
 }
 
-// headers returns those of all files that are there.
+// headers returns the headers of all existing files.
 func (r *Reader) headers() []header {
 	list := make([]header, 0, len(r.sources)+len(r.ended))
 	for _, s := range r.sources {
@@ -466,18 +466,18 @@ func (r *Reader) headers() []header {
 	return list
 }
 
-// mourn counts what has gone with the files at which somebody has stopped reading.
+// countDeleted counts the unread entries of files that were deleted between two readers.
 func (r *Reader) mourn() {
 	if len(r.resume) == 0 {
 		return
 	}
 	lost := gap(r.seen, r.resume, r.headers())
 	r.lost += lost
-	r.log.Info("journal files are gone that were being read", "files", len(r.resume), "lost", lost)
+	r.log.Info("journal files were deleted before they were read to their end", "files", len(r.resume), "lost", lost)
 	clear(r.resume)
 }
 
-// look finds out what has been added to the files.
+// refresh reads what was added to the files.
 func (r *Reader) look() {
 	for _, s := range r.sources {
 		if s.unseen = s.look(); s.unseen != nil {
@@ -486,7 +486,7 @@ func (r *Reader) look() {
 	}
 }
 
-// take makes a chunk of what there is.
+// take builds a chunk of the available entries.
 func (r *Reader) take() {
 	r.text, r.records, r.full = r.text[:0], r.records[:0], true
 	for len(r.text) < chunkSize {
@@ -521,8 +521,8 @@ func (r *Reader) earliest() *source {
 	return first
 }
 
-// isKnown says whether the next entry has been handed out from another file: journald
-// copies what is in /run to /var when that is there.
+// isKnown says whether the next entry was already returned from another file. Journald
+// copies entries from /run to /var when /var becomes available.
 func (r *Reader) isKnown(s *source) bool {
 	if r.lastOf != s.header.file && r.last.isCopyOf(&s.next) {
 		return true
@@ -530,7 +530,7 @@ func (r *Reader) isKnown(s *source) bool {
 	return !s.volatile && r.flushed != nil && r.flushed.Boot == s.next.boot && s.next.monotonic <= r.flushed.Monotonic
 }
 
-// tell adds the next entry of a file to the chunk.
+// addEntry adds the next entry of a file to the chunk.
 func (r *Reader) tell(s *source) error {
 	var said said
 	var err error
@@ -554,7 +554,7 @@ func (r *Reader) tell(s *source) error {
 	r.text = text[:begin+copy(text[begin:], message)]
 	r.text = append(r.text, '\n')
 	if said.facility == logs.Kernel && !said.kernel {
-		said.facility = unsaid // anybody can say so, but only journald says who it was
+		said.facility = unsaid // any process can set SYSLOG_FACILITY; only journald sets _TRANSPORT
 	}
 	r.records = append(r.records, logs.Record{
 		End:      len(r.text),
@@ -566,16 +566,16 @@ func (r *Reader) tell(s *source) error {
 	return nil
 }
 
-// settle counts what could not be read, and closes files that will bring no more.
+// settle counts unreadable entries, and closes files that have no more entries.
 func (r *Reader) settle() {
-	blind := r.trouble() != nil // which whoever asks is told
+	blind := r.trouble() != nil // then Next returns the error
 	left := r.sources[:0]
 	for _, s := range r.sources {
 		if s.fault != nil {
 			r.lost += s.lost
 			if !s.told && !blind {
 				s.told = true
-				r.log.Warn("journal file cannot be read in part", "path", s.path, "lost", s.lost, "err", s.fault)
+				r.log.Warn("cannot read a part of a journal file", "path", s.path, "lost", s.lost, "err", s.fault)
 			}
 			s.lost, s.fault = 0, nil
 		}

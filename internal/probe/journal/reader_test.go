@@ -19,20 +19,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// line is a record that was handed out.
+// line is a returned record with its text.
 type line struct {
 	text string
 	logs.Record
 }
 
-// follower reads the journal and keeps what it gets.
+// follower reads the journal and keeps what it reads.
 type follower struct {
 	t      *testing.T
 	reader *journal.Reader
 	lines  []line
 	lost   uint64
 	next   logs.Position
-	more   bool // what the last chunk said
+	more   bool // More of the last chunk
 }
 
 func follow(t *testing.T, config journal.Config) *follower {
@@ -45,7 +45,7 @@ func follow(t *testing.T, config journal.Config) *follower {
 	return &follower{t: t, reader: reader, next: config.From}
 }
 
-// one asks for one chunk.
+// one reads one chunk.
 func (f *follower) one(wait time.Duration) error {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), wait)
@@ -71,7 +71,7 @@ func (f *follower) one(wait time.Duration) error {
 	return nil
 }
 
-// until reads until there are so many lines.
+// until reads until there are n lines.
 func (f *follower) until(n int) {
 	f.t.Helper()
 	for len(f.lines) < n {
@@ -81,7 +81,7 @@ func (f *follower) until(n int) {
 	}
 }
 
-// quiet fails if anything more comes.
+// quiet fails the test if more lines follow.
 func (f *follower) quiet() {
 	f.t.Helper()
 	before := len(f.lines)
@@ -107,7 +107,7 @@ func (f *follower) texts() []string {
 	return list
 }
 
-// stop ends the reading, and returns where to go on.
+// stop closes the reader, and returns the position.
 func (f *follower) stop() logs.Position {
 	f.t.Helper()
 	if err := f.reader.Close(); err != nil {
@@ -120,11 +120,11 @@ func (f *follower) expect(want []string) {
 	f.t.Helper()
 	f.until(len(want))
 	if diff := cmp.Diff(want, f.texts(), cmpopts.EquateEmpty()); diff != "" {
-		f.t.Errorf("read otherwise than written (-want +got):\n%s", diff)
+		f.t.Errorf("the lines differ (-want +got):\n%s", diff)
 	}
 }
 
-// mixture writes entries of every shape, of two identifiers.
+// mixture writes entries of every shape with two identifiers.
 func mixture(j *journald, rounds int) {
 	long := strings.Repeat("all work and no play ", 200)
 	for i := range rounds {
@@ -145,12 +145,12 @@ func mixture(j *journald, rounds int) {
 		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"NOTE", "an entry without a message"})
 		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"MESSAGE", "without a priority"})
 		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"MESSAGE", "odd values"}, field{"PRIORITY", "high"}, field{"SYSLOG_FACILITY", "99999"})
-		j.send(field{"MESSAGE", "of nobody"}, field{"PRIORITY", "7"}, field{"LONG", long})
+		j.send(field{"MESSAGE", "without an identifier"}, field{"PRIORITY", "7"}, field{"LONG", long})
 		j.send(field{"SYSLOG_IDENTIFIER", "kubelet"}, field{"COMMENT", long}, field{"MESSAGE", "beside a long field"})
 	}
 }
 
-// asTold is what journalctl would say of a record.
+// asTold converts a record to the form of journalctl.
 func asTold(l line) told {
 	number := func(n int) string {
 		if n == logs.NoPriority {
@@ -211,11 +211,11 @@ func TestTheJournalIsReadAsJournalctlReadsIt(t *testing.T) {
 						got = append(got, asTold(l))
 					}
 					if diff := cmp.Diff(want, got, cmp.AllowUnexported(told{})); diff != "" {
-						t.Errorf("not as journalctl tells it (-journalctl +here):\n%.5000s", diff)
+						t.Errorf("differs from journalctl (-journalctl +reader):\n%.5000s", diff)
 					}
 					f.quiet()
 					if f.lost > 0 {
-						t.Errorf("%d entries are said to be lost", f.lost)
+						t.Errorf("%d entries are counted as lost", f.lost)
 					}
 					t.Logf("%d entries in %d files are the same", len(want), j.files())
 					if len(want) < rounds*9 {
@@ -237,7 +237,7 @@ func TestAMessageThatIsTooLongIsCutAndCounted(t *testing.T) {
 		f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kubelet"})
 		f.expect([]string{whole, long})
 		if cut := f.reader.Cut(); cut != 1 {
-			t.Errorf("compressed %s: %d messages are said to be cut, want 1", compress, cut)
+			t.Errorf("compressed %s: %d messages are counted as truncated, want 1", compress, cut)
 		}
 	}
 }
@@ -262,10 +262,10 @@ func TestRotationLosesAndRepeatsNothing(t *testing.T) {
 	f.expect(want)
 	f.quiet()
 	if f.lost > 0 {
-		t.Errorf("%d entries are said to be lost", f.lost)
+		t.Errorf("%d entries are counted as lost", f.lost)
 	}
 	if f.more {
-		t.Error("at the end it is said that there is more")
+		t.Error("More is true at the end")
 	}
 }
 
@@ -284,7 +284,7 @@ func TestARestartNeitherReplaysNorForgets(t *testing.T) {
 		f.expect(want)
 		f.quiet()
 		if f.lost > 0 {
-			t.Errorf("%d entries are said to be lost", f.lost)
+			t.Errorf("%d entries are counted as lost", f.lost)
 		}
 		config.From = f.stop()
 	}
@@ -332,19 +332,19 @@ func TestARestartAfterEachChunkNeitherReplaysNorForgets(t *testing.T) {
 		}
 		got = append(got, f.texts()...)
 		if len(got) < len(want) && !f.more {
-			t.Errorf("after %d lines of %d it is said that all was read", len(got), len(want))
+			t.Errorf("after %d lines of %d More is false", len(got), len(want))
 		}
 		config.From = f.stop()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("read otherwise than written (-want +got):\n%.3000s", diff)
+		t.Errorf("the lines differ (-want +got):\n%.3000s", diff)
 	}
 	if readers < 5 {
-		t.Errorf("%d readers have read all: this test looks at nothing", readers)
+		t.Errorf("only %d readers were needed: the test is ineffective", readers)
 	}
 }
 
-// heldOpen returns the files below a folder that this process holds open.
+// heldOpen returns the files below a directory that this process has open.
 func heldOpen(t *testing.T, folder string) (paths []string) {
 	t.Helper()
 	handles, err := filepath.Glob("/proc/self/fd/*")
@@ -373,7 +373,7 @@ func TestFilesAreClosedWhenNothingMoreWillCome(t *testing.T) {
 		_ = f.one(10 * time.Millisecond)
 		return len(heldOpen(t, j.volatile())) == 1
 	})
-	// Nobody does this to a file in use but a person, and journald begins another then.
+	// Only a person deletes a file in use. Journald then creates another.
 	j.sync()
 	j.remove("system.journal")
 	eventually(t, "the deleted file is closed", func() bool {
@@ -441,9 +441,9 @@ func TestEntriesThatWentWithTheirFileAreCounted(t *testing.T) {
 	if texts := f.texts(); !slices.Contains(texts, "second") || slices.Contains(texts, "lost 49") {
 		t.Errorf("read %q", texts)
 	}
-	// Those, and the mark that journald has written them.
+	// These entries, and the marker that journald writes.
 	if f.lost != 51 {
-		t.Errorf("%d entries are said to be lost, want 51", f.lost)
+		t.Errorf("%d entries are counted as lost, want 51", f.lost)
 	}
 }
 
@@ -463,7 +463,7 @@ func TestAFileThatIsDeletedWhileItIsReadIsReadToItsEnd(t *testing.T) {
 	}
 	f.expect(want)
 	if f.lost > 0 {
-		t.Errorf("%d entries are said to be lost", f.lost)
+		t.Errorf("%d entries are counted as lost", f.lost)
 	}
 }
 
@@ -493,7 +493,7 @@ func TestFilesPutAsideAreReadToo(t *testing.T) {
 	from := f.stop()
 	j.say("kubelet", "unread")
 	j.kill()
-	// Of another machine, as after a cloned disk: journald puts such a file aside.
+	// The file is of another machine, as after cloning a disk. Journald renames it.
 	j.patch("system.journal", 40, []byte("another machine!"))
 	j.start()
 	j.say("kubelet", "after")
@@ -501,10 +501,10 @@ func TestFilesPutAsideAreReadToo(t *testing.T) {
 	f.expect([]string{"unread", "after"})
 	f.quiet()
 	if aside := j.glob("*.journal~"); len(aside) == 0 {
-		t.Error("journald has put no file aside: this test looks at nothing")
+		t.Error("journald has renamed no file: the test is ineffective")
 	}
 
-	// And while it is being read.
+	// Also while it is being read.
 	j.kill()
 	j.patch("system.journal", 40, []byte("another machine!"))
 	j.start()
@@ -525,7 +525,7 @@ func TestAJournalThatComesLaterIsWaitedFor(t *testing.T) {
 		t.Errorf("without a journal: %v, want %v", err, logs.ErrNotExist)
 	}
 	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("asked once more: %v, want to wait", err)
+		t.Errorf("the next call returned %v, want it to wait", err)
 	}
 	j.start()
 	j.say("kubelet", "hello")
@@ -572,7 +572,7 @@ func TestAFlushToTheDiskRepeatsNothing(t *testing.T) {
 				t.Error(err)
 			}
 			if copied := len(j.journalctl(j.persistent(), "kubelet")); copied != len(want) {
-				t.Errorf("journald has copied to %d of %d entries: this test looks at something else", copied, len(want))
+				t.Errorf("journald has copied up to entry %d of %d: the test is ineffective", copied, len(want))
 			}
 		})
 	}
@@ -629,9 +629,10 @@ func TestTheJournalsOfUsersAreReadInOrder(t *testing.T) {
 	}
 	f.until(len(want))
 	if users := j.glob("user-*.journal"); len(users) != 2 {
-		t.Errorf("the users have %d files, want 2: this test looks at something else", len(users))
+		t.Errorf("the users have %d files, want 2: the test is ineffective", len(users))
 	}
-	// Live, a later file may be looked at a moment earlier; afterwards the order is fixed.
+	// While following, a later file may be read a moment earlier. Afterwards the order is
+	// fixed.
 	got := f.texts()
 	slices.Sort(got)
 	slices.Sort(want)
@@ -649,16 +650,16 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 	f := follow(t, journal.Config{Path: j.volatile(), Identifier: "kernel"})
 	f.expect([]string{"a lie"})
 	if got := f.lines[0]; got.Facility != logs.NoPriority || got.Priority != 2 {
-		t.Errorf("facility %d and priority %d of somebody who says he is the kernel: want %d, 2", got.Facility, got.Priority, logs.NoPriority)
+		t.Errorf("facility %d and priority %d of a process that claims to be the kernel: want %d, 2", got.Facility, got.Priority, logs.NoPriority)
 	}
 
 	j = startJournald(t, "Storage=volatile\nReadKMsg=yes")
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
-		t.Fatalf("%v: the tests of the journal need to write the kernel's log as root", err)
+		t.Fatalf("%v: run this test as root, because it writes to the kernel log", err)
 	}
 	mark := fmt.Sprintf("autohealer test %d", time.Now().UnixNano())
-	// Without a newline the kernel would wait for more of it, and show it to nobody until then.
+	// Without a newline the kernel holds the record back.
 	_, err = kmsg.WriteString("<4>marker: " + mark + "\n")
 	if err := errors.Join(err, kmsg.Close()); err != nil {
 		t.Fatal(err)
@@ -667,7 +668,7 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 	for !slices.ContainsFunc(f.lines, func(l line) bool { return strings.Contains(l.text, mark) }) {
 		f.until(len(f.lines) + 1)
 	}
-	// The kernel may say something between the two looks: then both look again.
+	// The kernel may write between the two reads. Then the test reads both again.
 	kernel, own := 0, []told(nil)
 	for range 10 {
 		own = j.journalctl(j.volatile(), "kernel")
@@ -680,7 +681,7 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 	}
 	t.Logf("%d lines of the kernel", kernel)
 	if kernel = f.kernel(); kernel != len(own) {
-		t.Errorf("%d lines are of the kernel, journalctl knows %d", kernel, len(own))
+		t.Errorf("%d lines are of the kernel, journalctl has %d", kernel, len(own))
 	}
 	for _, l := range f.lines {
 		if strings.Contains(l.text, mark) && l.Facility == logs.Kernel {
@@ -689,7 +690,7 @@ func TestOnlyTheKernelIsTheKernel(t *testing.T) {
 	}
 }
 
-// kernel counts the lines that are said to be the kernel's.
+// kernel counts the lines of the kernel.
 func (f *follower) kernel() (n int) {
 	for _, l := range f.lines {
 		if l.Facility == logs.Kernel {

@@ -13,9 +13,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/journal"
 )
 
-// TestWhateverHappensEveryEntryIsReadOnce lets writers, rotations, restarts of journald
-// and of the reader, kill -9, a flush and vacuuming follow each other at random. Longer,
-// or another story: JOURNAL_SOAK=steps, JOURNAL_SEED=seed.
+// TestRandomSoakReadsEveryEntryOnce runs writes, rotations, restarts of journald and of
+// the reader, kills, flushes and vacuuming in random order. JOURNAL_SOAK=steps makes it
+// longer; JOURNAL_SEED=seed changes the order.
 func TestWhateverHappensEveryEntryIsReadOnce(t *testing.T) {
 	t.Parallel()
 	steps, seed := fromEnvironment(t, "JOURNAL_SOAK", 60), fromEnvironment(t, "JOURNAL_SEED", 1)
@@ -69,7 +69,7 @@ func TestWhateverHappensEveryEntryIsReadOnce(t *testing.T) {
 		case dice == 18 && len(j.glob("*@*")) > 0:
 			what = "vacuum"
 			f.until(len(want))
-			// What has gone before a position says that it was read might have been lost.
+			// Entries deleted before a stored position covers them could have been lost.
 			eventually(t, "all that is archived is read", func() bool {
 				_ = f.one(10 * time.Millisecond)
 				return !slices.ContainsFunc(append(heldOpen(t, j.volatile()), heldOpen(t, j.persistent())...),
@@ -95,10 +95,10 @@ func TestWhateverHappensEveryEntryIsReadOnce(t *testing.T) {
 		}
 	}
 	if f.lost > 0 {
-		t.Errorf("seed %d: %d entries are said to be lost", seed, f.lost)
+		t.Errorf("seed %d: %d entries are counted as lost", seed, f.lost)
 	}
 	if len(want) == 0 || restarts == 0 {
-		t.Errorf("seed %d: %d messages and %d restarts show nothing", seed, len(want), restarts)
+		t.Errorf("seed %d: %d messages and %d restarts are too few", seed, len(want), restarts)
 	}
 	t.Logf("seed %d: %d messages read once each, %v", seed, len(want), happened)
 }

@@ -11,31 +11,32 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxFrame bounds the memory for a compressed datum. One that needs more is not read.
+// maxFrame limits the memory for compressed data. The reader does not decompress data that
+// need more.
 const maxFrame = 8 << 20
 
-// errNotRead says that a datum is written in a way that is not read here.
-var errNotRead = errors.New("it is not read here")
+// errNotRead says that a compression is not supported.
+var errNotRead = errors.New("this compression is not supported")
 
-// unpack appends the first bytes of a compressed payload to b, as first does.
+// unpack appends up to limit bytes of a compressed payload to b, like first.
 func (p payload) unpack(b []byte, limit int) (text []byte, cut bool, err error) {
 	begin := len(b)
-	// One byte more than may be taken tells whether there are more.
+	// An additional byte shows whether there is more.
 	switch p.compressed {
 	case compressedZSTD:
 		b, err = p.unpackZSTD(b, limit+1)
 	case compressedLZ4:
 		b, err = p.unpackLZ4(b, limit+1)
 	case compressedXZ:
-		err = fmt.Errorf("a datum compressed by xz: %w", errNotRead)
+		err = fmt.Errorf("data compressed with xz: %w", errNotRead)
 	default:
-		err = broken("a datum is compressed in two ways", p.at)
+		err = broken("a data object has two compression flags", p.at)
 	}
 	switch {
 	case err != nil:
 		return b[:begin], false, err
 	case len(b) == begin:
-		return b, false, broken("a compressed datum is empty", p.at)
+		return b, false, broken("a compressed data object is empty", p.at)
 	case len(b)-begin > limit:
 		return b[:begin+limit], true, nil
 	}
@@ -50,27 +51,27 @@ func (p payload) unpackZSTD(b []byte, limit int) ([]byte, error) {
 	return appendFrom(b, decoder, limit)
 }
 
-// unpacker keeps what it takes to unpack data: to make it costs more than to use it.
+// unpacker keeps the decoder, because creating it costs more than using it.
 type unpacker struct {
 	stream  *bufio.Reader
 	decoder *zstd.Decoder
 }
 
-// zstd returns what unpacks a stream.
+// zstd returns a decoder of a stream.
 func (u *unpacker) zstd(stream io.Reader) (*zstd.Decoder, error) {
 	if u.decoder != nil {
 		u.stream.Reset(stream)
 		return u.decoder, u.decoder.Reset(u.stream)
 	}
 	u.stream = bufio.NewReader(stream)
-	// With a concurrency of one it works for whoever reads, and nobody has to end it.
+	// With a concurrency of 1 the decoder has no goroutines and need not be closed.
 	decoder, err := zstd.NewReader(u.stream,
 		zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxFrame))
 	u.decoder = decoder
 	return decoder, err
 }
 
-// appendFrom appends what there is to read, but no more than limit bytes.
+// appendFrom appends up to limit bytes of a reader.
 func appendFrom(b []byte, from io.Reader, limit int) ([]byte, error) {
 	end := len(b) + limit
 	for b = slices.Grow(b, limit); len(b) < end; {
@@ -86,14 +87,14 @@ func appendFrom(b []byte, from io.Reader, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// unpackLZ4 unpacks one block of LZ4, before which stands how long it is unpacked.
+// unpackLZ4 decompresses an LZ4 block. The decompressed length precedes the block.
 func (p payload) unpackLZ4(b []byte, limit int) ([]byte, error) {
 	const length = 8
 	if p.size < length {
-		return b, broken("a compressed datum is too short", p.at)
+		return b, broken("a compressed data object is too short", p.at)
 	}
-	// Bytes as they are and repetitions take less than twice the room of what they stand
-	// for, so the rest of the block is of no interest.
+	// Compressed data are less than twice as long as the original, so the rest of the block
+	// is not needed.
 	packed := make([]byte, min(p.size, length+2*uint64(limit)+16))
 	if err := p.file.read(packed, p.at); err != nil {
 		return b, err

@@ -38,13 +38,13 @@ func decode(tb testing.TB, text string) string {
 	return string(b)
 }
 
-// withLength puts the length before a block, as journald does.
+// withLength puts the length before a block, like journald does.
 func withLength(n int, block string) string {
 	return string(binary.LittleEndian.AppendUint64(nil, uint64(n))) + block
 }
 
-// Journald of today compresses by zstd; that of some years ago by LZ4. These blocks of
-// LZ4, of MESSAGE= and the text, are made by liblz4 1.9.
+// Current versions of journald compress with zstd, older ones with LZ4. These LZ4 blocks
+// of MESSAGE= and the text were made with liblz4 1.9.
 var lz4Blocks = []struct{ name, text, block string }{
 	{"short", "abc", "sE1FU1NBR0U9YWJj"},
 	{"repeated", strings.Repeat("all work and no play ", 40), "/w5NRVNTQUdFPWFsbCB3b3JrIGFuZCBubyBwbGF5IBUA////HlBwbGF5IA=="},
@@ -53,7 +53,7 @@ var lz4Blocks = []struct{ name, text, block string }{
 	{"numbers", squares(60), "8GlNRVNTQUdFPTAgMSA0IDkgMTYgMjUgMzYgNDkgNjQgODEgMTAwIDEyMSAxNDQgMTY5IDE5NiAyMjUgMjU2IDI4OSAzMjQgMzYxIDQwMCA0NDEgNDg0IDUyOSA1NzYgNjI1IDY3NiA3MjkgNzg0IDg0MSA5MDAgOTZYAOAyNCAxMDg5IDExNTYgMVQAcDEyOTYgMTNmABA0bwAQNXgAEDaBABA2igBwNzY0IDE4NIQAUDM2IDIwhgAQMbIA8AYyMDkgMjMwNCAyNDAxIDI1MDAgMjYKABA3FAAQOB4AUDkxNiAzMgBAMzEzNrUAwDkgMzM2NCAzNDgxIA=="},
 }
 
-// Of MESSAGE= and forty times "all work and no play ".
+// MESSAGE= and forty times "all work and no play ".
 const (
 	xzBlock   = "/Td6WFoAAAD/EtlBAgAhARYAAAB0L+Wj4ANPACddACaRRsDRlFfkkuvYm2a+SkyompW/KwQs2FEYdFuvKtAZFehI9A1uwAAAAAE70AYAAAA2A3YBqAAK/AIAAAAAAFla"
 	zstdBlock = "KLUv/WBQAi0BAOhNRVNTQUdFPWFsbCB3b3JrIGFuZCBubyBwbGF5IAEAwcRqOgE="
@@ -115,10 +115,10 @@ func TestWhatIsCompressedAndBrokenIsCounted(t *testing.T) {
 	}
 }
 
-// A block of LZ4 is made here of random steps, and what it holds is known from them.
+// The test builds an LZ4 block from random steps, so its content is known.
 func TestEveryBlockOfLZ4IsUnpacked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		length := func(n int) []byte { // what four bits cannot hold
+		length := func(n int) []byte { // a length that does not fit in four bits
 			if n < 15 {
 				return nil
 			}
@@ -129,7 +129,7 @@ func TestEveryBlockOfLZ4IsUnpacked(t *testing.T) {
 			return append(b, byte((n-15)%255))
 		}
 		text, block := []byte("MESSAGE="), []byte("\x80MESSAGE=")
-		token := 0 // where the last step begins
+		token := 0 // start of the last step
 		steps := rapid.IntRange(0, 20).Draw(t, "steps")
 		for range steps {
 			back := rapid.IntRange(1, len(text)).Draw(t, "back")

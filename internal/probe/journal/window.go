@@ -5,12 +5,12 @@ import (
 	"io"
 )
 
-// windowSize is how much of a file is read at a time. An entry and the data that are
-// its own take about one KiB, and stand together.
+// windowSize is the number of bytes that are read at once. An entry and its own data take
+// about 1 KiB and are stored next to each other.
 const windowSize = 8 << 10
 
-// window shows parts of a file, and remembers the last one: what has been linked into
-// a list does not change any more. Before a list is read anew, the window must forget.
+// window reads parts of a file and caches the last part. Data that are linked into a list
+// do not change any more. Before a list is read again, the window must forget.
 type window struct {
 	disk  io.ReaderAt
 	begin uint64
@@ -20,8 +20,8 @@ type window struct {
 
 func (w *window) forget() { w.shown = w.shown[:0] }
 
-// bytes returns n bytes of the file, which are the window's again at the next call.
-// How many there may be is for the caller to bound.
+// bytes returns n bytes of the file. The slice is valid until the next call. The caller
+// limits n.
 func (w *window) bytes(at uint64, n int) ([]byte, error) {
 	if at > 1<<62 {
 		return nil, broken("an object lies beyond the end", at)
@@ -34,8 +34,8 @@ func (w *window) bytes(at uint64, n int) ([]byte, error) {
 	return w.shown[at-w.begin:][:n], nil
 }
 
-// move shows at least n bytes from there on, and a little of what stands before: the
-// data of an entry stand before it.
+// move reads at least n bytes from an offset, and some bytes before it, because the data
+// of an entry precede it.
 func (w *window) move(at uint64, n int) error {
 	w.forget()
 	w.begin = at - min(at, windowSize/4)

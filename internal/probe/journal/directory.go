@@ -10,21 +10,21 @@ import (
 	"syscall"
 )
 
-// The folders of journald: what is lost at the next boot, and what stays.
+// The directories of journald. The first is lost at a reboot.
 const (
 	volatileFolder   = "/run/log/journal"
 	persistentFolder = "/var/log/journal"
 )
 
-// found is a file of the journal in a folder.
+// found is a journal file in a directory.
 type found struct {
 	path     string
 	volatile bool
 	inode    inode
 }
 
-// inode is by which the system knows a file, whatever its name. It may be given again
-// when the file is gone.
+// inode identifies a file independently of its name. The system may reuse it after the
+// file is deleted.
 type inode struct{ device, number uint64 }
 
 func inodeOf(info fs.FileInfo) inode {
@@ -34,13 +34,13 @@ func inodeOf(info fs.FileInfo) inode {
 	return inode{}
 }
 
-// hasNoName says whether a file has been deleted, though somebody holds it open.
+// hasNoName says whether an open file was deleted.
 func hasNoName(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	return ok && s.Nlink == 0
 }
 
-// root is where files of the journal are looked for.
+// root is a directory or a file in which to look for the journal.
 type root struct {
 	path     string
 	volatile bool
@@ -53,9 +53,9 @@ func rootsOf(path string) []root {
 	return []root{{path, false}}
 }
 
-// list returns the files below the root and the folders in which they are or may come:
-// itself, and those that are named by the id of a machine. A root that is a file is all
-// there is. What can be listed is returned beside an error, too.
+// list returns the journal files of the root, and the directories that contain or may
+// contain them: the root and its subdirectories named by a machine ID. If the root is a
+// file, it returns that file. With an error it returns what it could list.
 func (r root) list() (files []found, folders []string, err error) {
 	info, err := os.Stat(r.path)
 	if err != nil {
@@ -88,14 +88,14 @@ func (r root) list() (files []found, folders []string, err error) {
 	return files, folders, err
 }
 
-// choose adds the files of a folder that are of the journal.
+// choose adds the journal files of a directory.
 func (r root) choose(files []found, folder string, names []fs.DirEntry) []found {
 	for _, name := range names {
 		if !isJournal(name.Name()) || name.IsDir() {
 			continue
 		}
 		info, err := name.Info()
-		if err != nil { // it has gone meanwhile
+		if err != nil { // deleted meanwhile
 			continue
 		}
 		files = append(files, found{path: filepath.Join(folder, name.Name()), volatile: r.volatile, inode: inodeOf(info)})
@@ -103,20 +103,21 @@ func (r root) choose(files []found, folder string, names []fs.DirEntry) []found 
 	return files
 }
 
-// isMachine says whether a folder has the name of a machine. Those of namespaces have a
-// suffix, and are not what is asked for.
+// isMachine says whether a directory has the name of a machine ID. Directories of journal
+// namespaces have a suffix and are ignored.
 func isMachine(name string) bool {
 	_, err := hex.DecodeString(name)
 	return err == nil && len(name) == hex.EncodedLen(len(id{}))
 }
 
-// isJournal says whether a file is one of the journal: in use, archived, or put aside
-// by journald because it was not closed well.
+// isJournal says whether a name is that of a journal file: in use, archived, or renamed by
+// journald because it was not closed properly.
 func isJournal(name string) bool {
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".journal~")
 }
 
-// isPutAside says by its name that nothing is written to a file any more.
+// isPutAside says whether journald has renamed the file, so that it does not grow any
+// more.
 func isPutAside(path string) bool {
 	name := filepath.Base(path)
 	return strings.Contains(name, "@") || strings.HasSuffix(name, "~")

@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// folder is one of the journal, whose files are made by hand.
+// folder is a journal directory with constructed files.
 type folder struct {
 	t    *testing.T
 	path string
@@ -38,13 +38,13 @@ func (f folder) place(name string) string {
 
 func (f folder) write(name string, m *image, id byte) {
 	f.t.Helper()
-	m.b[24], m.b[72] = id, id // the file's and the sequence's
+	m.b[24], m.b[72] = id, id // the IDs of the file and of the sequence
 	if err := os.WriteFile(f.place(name), m.b, 0o644); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// lock makes a path that nobody can open, not even root: a link to itself.
+// lock makes a path unreadable, even for root: it becomes a link to itself.
 func (f folder) lock(name string) {
 	f.t.Helper()
 	path := f.place(name)
@@ -53,20 +53,20 @@ func (f folder) lock(name string) {
 	}
 }
 
-// waits fails if anything but nothing comes.
+// waits fails the test if Next returns anything.
 func (f *follower) waits() {
 	f.t.Helper()
 	if err := f.one(100 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
-		f.t.Errorf("asked once more: %v, want to wait", err)
+		f.t.Errorf("the next call returned %v, want it to wait", err)
 	}
 }
 
-// blind fails if anything is said but that the journal cannot be read.
+// blind fails the test if Next does not return that a path is unreadable.
 func (f *follower) blind(path string) {
 	f.t.Helper()
 	err := f.one(10 * time.Second)
 	if err == nil || errors.Is(err, logs.ErrNotExist) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path) {
-		f.t.Errorf("got %v, want that %s cannot be read", err, path)
+		f.t.Errorf("got %v, want an error that %s is unreadable", err, path)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 	const live, archived = "system.journal", "system@1.journal"
 	for name, test := range map[string]struct {
 		spoil func(f folder)
-		read  int // entries, before that is found out
+		read  int // entries that are read before the error
 		path  string
 	}{
 		"its folder cannot be listed": {func(f folder) { f.lock("") }, 0, "journal"},
@@ -101,16 +101,16 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 			var said bytes.Buffer
 			f := follow(t, journal.Config{Path: folder.path, Identifier: "a", Log: slog.New(slog.NewTextHandler(&said, nil))})
 			f.until(test.read)
-			for err := error(nil); test.read > 0 && err == nil; { // the position after them
+			for err := error(nil); test.read > 0 && err == nil; { // skip the position after them
 				err = f.one(50 * time.Millisecond)
 			}
 			f.blind(test.path)
 			f.waits()
 			if test.read == 0 && said.Len() > 0 {
-				t.Errorf("what Next says is said to the log as well: %s", said.String())
+				t.Errorf("the error of Next was logged as well: %s", said.String())
 			}
 
-			// Whoever opens the journal anew, as one does who cannot read it, hears it at once.
+			// A new reader returns the error at once.
 			g := follow(t, journal.Config{Path: folder.path, Identifier: "a", From: f.next})
 			g.blind(test.path)
 			g.stop()
@@ -119,11 +119,11 @@ func TestAJournalOfWhichNothingCanBeReadIsSaidOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			for err == nil { // there may be a position behind the last file
+			for err == nil { // there may be a position after the last file
 				err = f.one(10 * time.Second)
 			}
 			if !errors.Is(err, logs.ErrNotExist) {
-				t.Errorf("after it was taken away: %v, want %v", err, logs.ErrNotExist)
+				t.Errorf("after it was deleted: %v, want %v", err, logs.ErrNotExist)
 			}
 			folder.write(live, sample(true, 2), 'c')
 			f.until(test.read + 2)
@@ -149,7 +149,7 @@ func TestAPartOfTheJournalThatCannotBeReadIsLeftOut(t *testing.T) {
 			f := follow(t, journal.Config{Path: folder.path, Identifier: "a", Log: slog.New(slog.NewTextHandler(&said, nil))})
 			f.expect(messages(2, "message %d of a"))
 			f.quiet()
-			folder.write("system@2.journal", newImage(true), 'd') // so that the folder is listed again
+			folder.write("system@2.journal", newImage(true), 'd') // makes the reader list the directory again
 			f.quiet()
 			if n := strings.Count(said.String(), "level=WARN"); n != 1 {
 				t.Errorf("%d warnings, want 1: %s", n, said.String())
@@ -199,8 +199,7 @@ func TestBlanksAroundAMessageAreNoPartOfIt(t *testing.T) {
 	}
 }
 
-// In a busy journal there is always something that is written, and never a moment of
-// silence after which one would look for new files.
+// A busy journal never has a quiet moment in which the reader could look for new files.
 func TestAFileThatIsNotYetOneIsOpenedWhenItIs(t *testing.T) {
 	t.Parallel()
 	folder := newFolder(t)
