@@ -14,21 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sighting is a file as it was seen.
+// fileInfo describes a file as it was found.
 type sighting struct {
 	path          string
 	device, inode uint64
 	size          int64
 	written       int64
-	rotated       bool // it has a name that the file at the path is rotated to
+	rotated       bool // its name is that of a rotated file of the path
 }
 
 func (s sighting) is(p place) bool { return s.device == p.Device && s.inode == p.Inode }
 
-// errOther says that another file than the one that was seen has its name now.
-var errOther = errors.New("another file has come")
+// errOther says that the name now belongs to another file than the one that was found.
+var errOther = errors.New("the file was replaced")
 
-// open opens the file that was seen, and no other.
+// open opens the file that was found, and no other.
 func (s sighting) open() (*os.File, error) {
 	file, err := openRegular(s.path)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s sighting) open() (*os.File, error) {
 	return file, nil
 }
 
-// lookAt sees the file at a path, if it is one with lines.
+// statFile returns the info of a regular file.
 func lookAt(path string) (sighting, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
@@ -58,24 +58,24 @@ func lookAt(path string) (sighting, error) {
 	return sighting{path: path, device: stat.Dev, inode: stat.Ino, size: stat.Size, written: stat.Mtim.Nano()}, nil
 }
 
-// otherThanFile says what a file is that has no lines to follow.
+// otherThanFile returns what a file is if it is not a regular file, and what to do.
 func otherThanFile(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return ""
 	case unix.S_IFDIR:
-		return "a folder; name a file in it (where a file is mounted that is not there, a folder appears: mount its folder instead)"
+		return "a directory; use a file in it (if a missing file is mounted into a container, a directory appears: mount its directory instead)"
 	case unix.S_IFIFO:
-		return "a pipe; name a regular file, whoever else reads the pipe would miss what is read here"
+		return "a pipe; use a regular file, because other readers of the pipe would lose lines"
 	case unix.S_IFSOCK:
-		return "a socket; name a regular file"
+		return "a socket; use a regular file"
 	default:
-		return "a device; name a regular file (for /dev/kmsg there is the plugin kmsg)"
+		return "a device; use a regular file (for /dev/kmsg use the plugin kmsg)"
 	}
 }
 
-// openRegular opens a regular file. It is looked at first: to open some devices is an
-// act.
+// openRegular opens a regular file. It checks the type first, because opening some devices
+// has effects.
 func openRegular(path string) (*os.File, error) {
 	if _, err := lookAt(path); err != nil {
 		return nil, err
@@ -96,11 +96,12 @@ func openRegular(path string) (*os.File, error) {
 	return file, nil
 }
 
-// mostLooks is how often a folder is looked at while it changes: rotations are short.
+// maxScans is how often a directory is read while it changes. Rotations are short.
 const mostLooks = 20
 
-// find opens the file that a place is in: at the path, else that with its inode in the
-// same folder, else a copy among those that the file was rotated to. None is no error.
+// find opens the file of a position: the file at the path, else a file with its inode in
+// the same directory, else a copy among the rotated files. It returns nil if there is
+// none.
 func find(path string, p place) (*os.File, error) {
 	_, path, err := trail(path)
 	if err != nil {
@@ -109,7 +110,7 @@ func find(path string, p place) (*os.File, error) {
 	return findAmong(neighbours, path, p)
 }
 
-// findAmong does so among what is seen, as long as that changes.
+// findAmong searches the files that see returns, until they do not change.
 func findAmong(see func(path string) ([]sighting, error), path string, p place) (*os.File, error) {
 	var before []sighting
 	for look := range mostLooks {
@@ -121,7 +122,7 @@ func findAmong(see func(path string) ([]sighting, error), path string, p place) 
 		if file != nil || err != nil {
 			return file, err
 		}
-		// The file may have been copied and truncated after the copy was looked for.
+		// The file may have been copied and truncated after the search for a copy.
 		if look > 0 && slices.EqualFunc(before, candidates, sameName) {
 			break
 		}
@@ -130,7 +131,7 @@ func findAmong(see func(path string) ([]sighting, error), path string, p place) 
 	return nil, nil
 }
 
-// search opens the likeliest of some files that the place is in.
+// search opens the most likely file of a position.
 func search(candidates []sighting, path string, p place) (*os.File, error) {
 	for _, likely := range []likelihood{sameFile, copied} {
 		for _, c := range candidates {
@@ -139,7 +140,7 @@ func search(candidates []sighting, path string, p place) (*os.File, error) {
 			}
 			file, err := p.openIn(c)
 			if err != nil && likely == sameFile && !errors.Is(err, errOther) && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err // it must not be taken for another because it cannot be read now
+				return nil, err // an unreadable file must not be mistaken for another file
 			}
 			if file != nil {
 				return file, nil
@@ -149,12 +150,12 @@ func search(candidates []sighting, path string, p place) (*os.File, error) {
 	return nil, nil
 }
 
-// sameName says whether two sightings are of one file under one name.
+// sameName says whether two infos are of the same file with the same name.
 func sameName(a, b sighting) bool {
 	return a.path == b.path && a.device == b.device && a.inode == b.inode
 }
 
-// openIn opens a file if the place is in it.
+// openIn opens a file if it is the file of the position.
 func (p place) openIn(s sighting) (*os.File, error) {
 	file, err := s.open()
 	if err != nil {
@@ -168,7 +169,7 @@ func (p place) openIn(s sighting) (*os.File, error) {
 	return file, nil
 }
 
-// likelihood of a file to be the one that a place is in.
+// likelihood says how likely a file is the file of a position.
 type likelihood int
 
 const (
@@ -181,18 +182,18 @@ func rank(s sighting, path string, p place) likelihood {
 	switch {
 	case s.is(p):
 		return sameFile
-	case (s.path == path || s.rotated) && p.Offset > 0: // before that, all are alike
+	case (s.path == path || s.rotated) && p.Offset > 0: // at offset 0 all files look alike
 		return copied
 	default:
 		return strange
 	}
 }
 
-// successors sees the files that were begun after the one that a place is in, from the
-// oldest on: those that have lines, and the one at the path. There is at least one if
-// there is no error. It also says whether the file of the place has a name there. Of some
-// names the kernel has told that their files are later: two rotations may fall into one
-// tick of the disk's clock.
+// successors returns the files that follow the file of a position, from the oldest: files
+// with lines, and the file at the path. Without an error it returns at least one. It also
+// says whether the file of the position still has a name. later contains names whose files
+// are known to be newer from inotify events, because two rotations may have the same
+// modification time.
 func successors(path string, p place, later map[string]bool) (next []sighting, there bool, err error) {
 	_, path, err = trail(path)
 	if err != nil {
@@ -235,7 +236,8 @@ func successors(path string, p place, later map[string]bool) (next []sighting, t
 	case current.path != "":
 		next = append(next, current)
 	case len(next) == 0:
-		// Whatever has come since is told of; and if it is no file, that is said.
+		// An event will announce a new file. If the path is not a regular file, return that
+		// error.
 		if _, err = lookAt(path); err == nil {
 			err = fs.ErrNotExist
 		}
@@ -243,8 +245,8 @@ func successors(path string, p place, later map[string]bool) (next []sighting, t
 	return next, there, err
 }
 
-// settled is what is seen when nobody renames: a file that is renamed while its folder
-// is read may not be seen at all.
+// settled returns what see finds while no file is renamed. A file that is renamed while
+// its directory is read may not be listed at all.
 func settled(see func(path string) ([]sighting, error), path string) ([]sighting, error) {
 	before, err := see(path)
 	for range mostLooks {
@@ -261,8 +263,8 @@ func settled(see func(path string) ([]sighting, error), path string) ([]sighting
 	return before, err
 }
 
-// has says whether the file that was seen is the one that a place is in, and not
-// another that got its inode.
+// has says whether a file is the file of a position, and not another file with a reused
+// inode.
 func has(s sighting, p place) bool {
 	file, err := p.openIn(s)
 	if file != nil {
@@ -271,8 +273,8 @@ func has(s sighting, p place) bool {
 	return err == nil && file != nil
 }
 
-// partOf says whether a file is a copy of what another still holds: it is being made, and
-// the other will be truncated when it is finished.
+// partOf says whether a file is a copy of what another file still contains. Then the copy
+// is being made, and the other file will be truncated afterwards.
 func partOf(s, other sighting) bool {
 	if other.size < s.size {
 		return false
@@ -300,8 +302,8 @@ func partOf(s, other sighting) bool {
 	return true
 }
 
-// wasRead says whether the file that was seen is a copy of what was read up to the place,
-// or of less. A file of zeros begins like every other of them, so that is not enough.
+// wasRead says whether a file is a copy of what was read up to the position, or of a part
+// of it. At offset 0 every file looks alike, so that does not count.
 func wasRead(s sighting, p place) bool {
 	file, err := s.open()
 	if err != nil {
@@ -317,8 +319,8 @@ func wasRead(s sighting, p place) bool {
 	return err == nil && same
 }
 
-// isCopyOfEarlier says whether the file that was seen is a copy of one that was read
-// before the file of the place.
+// isCopyOfEarlier says whether a file is a copy of a file that was read before the file of
+// the position.
 func (p place) isCopyOfEarlier(s sighting) bool {
 	same := func(e fingerprint) bool {
 		earlier := place{Offset: e.Size, Head: e.Head, Tail: e.Tail}
@@ -327,8 +329,8 @@ func (p place) isCopyOfEarlier(s sighting) bool {
 	return slices.ContainsFunc(p.Earlier, same)
 }
 
-// neighbours sees all regular files in the folder of a path without links. A folder
-// that is not there has none.
+// listFiles returns all regular files in the directory of a path without links. It returns
+// none if the directory does not exist.
 func neighbours(path string) ([]sighting, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -350,9 +352,9 @@ func neighbours(path string) ([]sighting, error) {
 	return all, nil
 }
 
-// isGeneration says whether a name is one that a file is rotated to: messages.1,
-// messages-20260131, 0.log.20260131-093000, app-2026-01-31.log, messages.old. Packed
-// ones have no lines to read.
+// isGeneration says whether a name is that of a rotated file: messages.1,
+// messages-20260131, 0.log.20260131-093000, app-2026-01-31.log, messages.old. Compressed
+// files do not count.
 func isGeneration(base, name string) bool {
 	if rest, ok := strings.CutPrefix(name, base); ok {
 		return rest == ".old" || dated(rest, 1)
@@ -364,10 +366,11 @@ func isGeneration(base, name string) bool {
 		return false
 	}
 	rest, ok = strings.CutSuffix(rest, extension)
-	return ok && dated(rest, len("20060102")) // app-2.log may be a log of its own
+	return ok && dated(rest, len("20060102")) // app-2.log may be an independent log
 }
 
-// dated says whether a part of a name is a number or a date, with so many digits.
+// dated says whether a part of a name is a number or a date with at least this many
+// digits.
 func dated(part string, digits int) bool {
 	if part == "" || !strings.ContainsRune(".-_", rune(part[0])) {
 		return false
@@ -383,8 +386,8 @@ func dated(part string, digits int) bool {
 	return digits <= 0
 }
 
-// inOrder sorts generations from the oldest on: by their numbers, if all have one, as
-// several rotations may fall into one tick of the disk's clock.
+// sortGenerations sorts rotated files from the oldest. If all have a number, it uses the
+// numbers, because several rotations may have the same modification time.
 func inOrder(path string, generations []sighting) {
 	number := func(s sighting) (int, bool) {
 		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Ext(s.path), "."))

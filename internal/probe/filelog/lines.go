@@ -2,16 +2,16 @@ package filelog
 
 import "bytes"
 
-// portion is what becomes of some bytes that were read.
+// portion says how to handle bytes that were read.
 type portion struct {
-	drop   int  // so many at the beginning are of no line
-	take   int  // so many after them are whole lines
-	cut    bool // what is taken is the beginning of one line that is too long
-	inLine bool // the bytes end in a line whose beginning was handed on
+	drop   int  // number of leading bytes that belong to no line
+	take   int  // number of following bytes that are whole lines
+	cut    bool // the taken bytes are the start of a line that is too long
+	inLine bool // the bytes end within a line whose start was returned
 }
 
-// split says what becomes of pending bytes. They begin a line, or go on with one
-// that was cut; those that are longer than longest are.
+// split decides how to handle pending bytes. They start with a new line, or continue a
+// truncated line. Lines longer than longest are truncated.
 func split(pending []byte, inLine bool, longest int) portion {
 	var p portion
 	if inLine {
@@ -21,8 +21,8 @@ func split(pending []byte, inLine bool, longest int) portion {
 		}
 		p.drop = end + 1
 	}
-	// Zeros before a line are no part of it: the file was truncated under a writer that
-	// went on where it was.
+	// Zeros before a line do not belong to it: the file was truncated while its writer kept
+	// its offset.
 	for p.drop < len(pending) && pending[p.drop] == 0 {
 		p.drop++
 	}

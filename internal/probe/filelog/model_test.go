@@ -16,60 +16,60 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// The model's lines are cut early and its chunks are small, so that a few lines do
-// what megabytes do outside.
+// The model truncates lines early and has small chunks, so that a few lines exercise what
+// otherwise takes megabytes.
 const (
 	modelLongest = 300
 	modelChunk   = 700
 )
 
-// home is where lines lie. What lay in one that is gone may be lost.
+// storedFile is a file that contains lines. Lines in a deleted file may be lost.
 type home struct{ gone bool }
 
-// written is a line that was written, as a reader should tell it.
+// written is a line that was written, as the reader should return it.
 type written struct {
 	text string
 	home *home
-	// uncounted says that it may be lost without a gap: its file was gone when it was
-	// written, or the reader has read it, forgotten it by a crash, and found the file that
-	// came before. Packers take the oldest file first; the model does not.
+	// uncounted says that the line may be lost without a gap. Its file was deleted when it
+	// was written; or the reader has read it, lost that in a crash, and found an earlier
+	// file. Compression tools take the oldest file first; the model does not.
 	uncounted bool
 }
 
-// is says whether a line that was told is this one. Half of it may have been read
-// before its file was gone.
+// is says whether a returned line is this line. A part of it may have been read before its
+// file was deleted.
 func (l written) is(told string) bool {
 	return l.text == told || l.home.gone && len(told) >= len("00000000") && strings.HasPrefix(l.text, told)
 }
 
-// world is a log, its writer, whoever rotates it, and its reader; and it knows what the
-// reader should have told.
+// model is a log with its writer, its rotation and its reader. It knows which lines the
+// reader should return.
 type world struct {
 	t      *rapid.T
 	steps  map[string]int
 	path   string
-	dated  bool // rotated files get a date, not a number
-	keeps  bool // nothing is removed or packed, so nothing may be lost
+	dated  bool // rotated files get a date instead of a number
+	keeps  bool // no file is deleted or compressed, so no line may be lost
 	clock  time.Time
 	number int
 
 	writer  *os.File
-	current *home // of what the writer writes
+	current *home // the file that the writer writes to
 	named   bool  // the writer's file is at the path
 	half    string
-	copying string   // where a copy is being made, that will be followed by a truncation
-	rotated []string // from the newest on
+	copying string   // name of an unfinished copy, which a truncation will follow
+	rotated []string // from the newest
 	homes   map[string]*home
 	lines   []written
 
 	reader   *Reader
 	told     []string
 	position logs.Position
-	earlier  []point // where the reader was, from the last chunk back
-	gaps     uint64  // that readers have counted which are closed
+	earlier  []point // positions of the reader, from the last chunk back
+	gaps     uint64  // counted by closed readers
 }
 
-// point is a position, and how much had been told there.
+// point is a position, and the number of lines returned before it.
 type point struct {
 	position logs.Position
 	told     int
@@ -82,14 +82,14 @@ func (w *world) must(err error) {
 	}
 }
 
-// tick sets the time at which a file was last written to. The order of files is told by
-// it where nothing else tells, and the disk's clock is coarser than the model is fast.
+// tick sets the modification time of a file. It may decide the order of files, and the
+// clock of the disk is too coarse for the model.
 func (w *world) tick(file *os.File) {
 	w.clock = w.clock.Add(time.Second)
 	w.must(os.Chtimes(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), w.clock, w.clock))
 }
 
-// reopen is what a writer does that was told of a rotation.
+// reopen is what a writer does after a rotation.
 func (w *world) reopen() {
 	if w.writer != nil {
 		if w.named {
@@ -111,7 +111,7 @@ func (w *world) reopen() {
 	w.steps["reopen"]++
 }
 
-// finish makes a line of half a line that will not be ended.
+// finish makes a line of an incomplete line that will not be completed.
 func (w *world) finish() {
 	if w.half != "" {
 		w.line(w.half)
@@ -145,7 +145,7 @@ func (w *world) write() {
 	}
 }
 
-// fresh makes a line that no other is like, and sometimes too long.
+// fresh returns a unique line, which is sometimes too long.
 func (w *world) fresh() string {
 	w.number++
 	text := fmt.Sprintf("%08d", w.number)
@@ -166,7 +166,7 @@ func (w *world) writeHalf() {
 	w.steps["half line"]++
 }
 
-// away makes room for a newly rotated file, and returns its name.
+// away renames older rotated files, and returns the name for a new one.
 func (w *world) away() string {
 	for len(w.rotated) > 3 && !w.keeps {
 		oldest := w.rotated[len(w.rotated)-1]
@@ -205,7 +205,7 @@ func (w *world) rename() {
 	w.steps["rename"]++
 }
 
-// beginCopy copies some of the file, as is seen of a copy that is not finished.
+// beginCopy copies a part of the file, like an unfinished copy.
 func (w *world) beginCopy() {
 	if !w.named || w.copying != "" {
 		w.t.Skip("nothing to copy")
@@ -214,11 +214,11 @@ func (w *world) beginCopy() {
 	text, err := os.ReadFile(w.path)
 	w.must(err)
 	w.copy(text[:rapid.IntRange(0, len(text)).Draw(w.t, "copied")])
-	w.homes[w.copying] = &home{} // nothing is there yet that is not elsewhere
+	w.homes[w.copying] = &home{} // everything in it also exists elsewhere
 	w.steps["begin of a copy"]++
 }
 
-// copy writes more of the copy.
+// copy extends the copy.
 func (w *world) copy(text []byte) {
 	to, err := os.OpenFile(w.copying, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	w.must(err)
@@ -270,8 +270,8 @@ func (w *world) pack() {
 	w.steps["pack"]++
 }
 
-// duplicate copies a rotated file under a name that another rotation could give, as an
-// archiver does, and perhaps removes the original. The writer has left it.
+// duplicate copies a rotated file to a name of another rotation, like an archiver, and may
+// delete the original. The writer no longer uses it.
 func (w *world) duplicate() {
 	if len(w.rotated) == 0 || !w.named || w.copying != "" || !w.dated {
 		w.t.Skip("nothing to copy")
@@ -279,7 +279,7 @@ func (w *world) duplicate() {
 	original := w.rotated[0]
 	removed := rapid.Bool().Draw(w.t, "original removed")
 	if removed {
-		w.tell(1 << 20) // that a file is copied and gone before it was read looks like a loss
+		w.tell(1 << 20) // a file that is copied and deleted before it was read counts as lost
 	}
 	text, err := os.ReadFile(original)
 	w.must(err)
@@ -304,13 +304,13 @@ func (w *world) duplicate() {
 	}
 }
 
-// read lets the reader tell some chunks.
+// read makes the reader return some chunks.
 func (w *world) read() {
 	w.tell(rapid.IntRange(1, 6).Draw(w.t, "chunks"))
 	w.steps["read"]++
 }
 
-// tell takes at most so many chunks.
+// tell reads a limited number of chunks.
 func (w *world) tell(most int) {
 	for range most {
 		w.reader.watch.follow(w.reader.file)
@@ -325,7 +325,7 @@ func (w *world) tell(most int) {
 		}
 		text, ended := bytes.CutSuffix(chunk.Text, []byte("\n"))
 		if !ended {
-			w.t.Fatalf("a chunk ends in the middle of a line: %q", chunk.Text)
+			w.t.Fatalf("a chunk ends within a line: %q", chunk.Text)
 		}
 		w.told = append(w.told, strings.Split(string(text), "\n")...)
 		w.position = chunk.Next
@@ -338,7 +338,7 @@ func (w *world) restart() {
 	w.steps["restart"]++
 }
 
-// crash restarts the reader where it was some chunks ago.
+// crash restarts the reader at an earlier position.
 func (w *world) crash() {
 	back := rapid.IntRange(0, min(5, len(w.earlier)-1)).Draw(w.t, "back")
 	w.earlier = w.earlier[:len(w.earlier)-back]
@@ -352,7 +352,7 @@ func (w *world) crash() {
 	w.steps["crash"]++
 }
 
-// reopenReader opens another reader, which has looked before anything happens.
+// reopenReader opens a new reader, which looks at the files before anything else happens.
 func (w *world) reopenReader() {
 	w.gaps += w.reader.Counts().Gaps
 	w.must(w.reader.Close())
@@ -369,8 +369,8 @@ func (w *world) open() {
 	w.reader = r
 }
 
-// check compares what was told with what was written. Lines that are lost are in a gap
-// that was counted, and there is none where nothing can be lost.
+// check compares the returned lines with the written ones. Lost lines must be in a counted
+// gap, and there must be no gap if no line can be lost.
 func (w *world) check() {
 	next, lost := 0, 0
 	skip := func() {
@@ -385,22 +385,22 @@ func (w *world) check() {
 			skip()
 		}
 		if next == len(w.lines) || !w.lines[next].is(text) {
-			w.t.Fatalf("line %d that was told is %q\nwritten were %s", i, text, w.around(next))
+			w.t.Fatalf("returned line %d is %q\nwritten were %s", i, text, w.around(next))
 		}
 		next++
 	}
 	for next < len(w.lines) {
 		if !w.lines[next].home.gone {
-			w.t.Fatalf("was not told at the end: %q", w.lines[next].text)
+			w.t.Fatalf("not returned at the end: %q", w.lines[next].text)
 		}
 		skip()
 	}
 	gaps := w.gaps + w.reader.Counts().Gaps
 	if lost > 0 && gaps == 0 {
-		w.t.Fatalf("%d lines are lost, and no gap was counted", lost)
+		w.t.Fatalf("%d lines are lost, but no gap was counted", lost)
 	}
 	if w.keeps && gaps > 0 {
-		w.t.Fatalf("%d gaps were counted, and nothing can be lost", gaps)
+		w.t.Fatalf("%d gaps were counted, but no line can be lost", gaps)
 	}
 	if lost > 0 {
 		w.steps["lost and counted"]++
@@ -467,6 +467,6 @@ func TestEveryLineIsToldOnceAndInOrder(t *testing.T) {
 		}
 	}
 	if kept < 200 {
-		t.Errorf("only %d lines were told where all must be: this test looks at little", kept)
+		t.Errorf("only %d lines were returned in runs without losses: the test is ineffective", kept)
 	}
 }

@@ -19,46 +19,47 @@ import (
 )
 
 const (
-	chunkSize   = 256 << 10 // read at once, at most
-	longestLine = 64 << 10  // what is longer is cut there
+	chunkSize   = 256 << 10 // largest read
+	longestLine = 64 << 10  // longer lines are truncated
 )
 
-// Config of a reader.
+// Config configures a reader.
 type Config struct {
-	// Path of the file, absolute. It need not be there yet, nor its folder.
+	// Path is the absolute path of the file. The file and its directory need not exist yet.
 	Path string
-	// From is where to go on. Without it the file is read from its beginning.
+	// From is the position to continue at. If it is empty, the reader starts at the
+	// beginning.
 	From logs.Position
-	// Log is told of rotations and gaps. Nobody is, if it is nil.
+	// Log receives rotations and gaps. It may be nil.
 	Log *slog.Logger
 }
 
-// Validate says what is wrong with the configuration.
+// Validate returns an error if the configuration is invalid.
 func (c Config) Validate() error {
 	if !filepath.IsAbs(c.Path) {
-		return fmt.Errorf("log file %q: its path is not absolute; write it from / on", c.Path)
+		return fmt.Errorf("log file %q: the path is not absolute; use an absolute path", c.Path)
 	}
 	return nil
 }
 
-// Counts are what happened to a reader since it was opened.
+// Counts are the totals of a reader.
 type Counts struct {
-	// LongLines were cut, since they were longer than 64 KiB.
+	// LongLines counts lines that were truncated to 64 KiB.
 	LongLines uint64
-	// Gaps are the times when the reader could not go on where it had been, and the
-	// rotated files that disappeared before they were read. Each has lost an unknown
-	// number of lines.
+	// Gaps counts how often the reader could not continue at its position, and rotated files
+	// that were deleted before they were read. Each gap has lost an unknown number of lines.
 	Gaps uint64
 }
 
-// pace is how long a reader waits for what.
+// delays are the waiting times of a reader.
 type pace struct {
-	// quiet is how long a file that was rotated away must not have grown until its
-	// successor is read: its writer may not have heard of the rotation yet.
+	// quiet is how long a rotated file must not have grown before the reader continues with
+	// its successor. The writer may still use the rotated file.
 	quiet time.Duration
-	// linger is how long a file is away until that is said, and a removed file held.
+	// linger is how long the reader waits before it reports a missing file, and how long it
+	// keeps a deleted file open.
 	linger time.Duration
-	// settle is the shortest time between two looks at a file that grows line by line.
+	// settle is the shortest time between two reads of a file that grows line by line.
 	settle time.Duration
 }
 
@@ -68,36 +69,35 @@ type Reader struct {
 	log   *slog.Logger
 	watch *watch
 	pace  pace
-	// longest is where lines are cut.
+	// longest is the length at which lines are truncated.
 	longest int
 
-	file *os.File    // that is read; nil while there is none
-	stat unix.Stat_t // of file, when last looked at
-	grew time.Time   // when something was last read from file, or it was opened
+	file *os.File    // the open file; nil if there is none
+	stat unix.Stat_t // last stat of file
+	grew time.Time   // when data were last read from file, or it was opened
 
-	// buf[start:end] was read and not handed on, and lies at offset in the file. Before
-	// start there are always the last bytes that lie before it in the file, as many as
-	// a fingerprint takes.
+	// buf[start:end] was read and not returned yet, and starts at offset in the file. The
+	// span bytes before start are the bytes before offset in the file.
 	buf        []byte
 	start, end int
 	offset     int64
-	inLine     bool       // offset is in a line that was cut, and whose rest is passed over
-	head       [span]byte // the file's first bytes, as far as they were read
-	line       []byte     // one that gets a newline which the file does not have
+	inLine     bool       // offset is within a truncated line whose rest is skipped
+	head       [span]byte // the first bytes of the file, as far as they were read
+	line       []byte     // buffer for a line without a newline in the file
 
-	from  *place // where to go on when there is no file
-	after *place // on which the beginning of file follows, until something of it was read
-	done  bool   // all that there was at from was read
-	// earlier are the files that were read to their ends before the one that is read.
+	from  *place // position to continue at if no file is open
+	after *place // position that file follows, until something was read from file
+	done  bool   // everything at from was read
+	// earlier identifies the files that were read before the open file.
 	earlier []fingerprint
-	absent  time.Time // since when there is nothing at the path
-	said    string    // the last trouble that was told
-	handed  time.Time // when the last chunk was
+	absent  time.Time // since when no file exists at the path
+	said    string    // the last returned error
+	handed  time.Time // when the last chunk was returned
 
 	longLines, gaps atomic.Uint64
 }
 
-// Open returns a reader of a file. Whatever is wrong with the file is said by Next.
+// Open returns a reader of a file. Errors of the file are returned by Next.
 func Open(cfg Config) (*Reader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func Open(cfg Config) (*Reader, error) {
 	if len(cfg.From) > 0 {
 		from, err := parsePlace(cfg.From)
 		if err != nil {
-			r.log.Warn("the place in the file is not understood, reading from its beginning", "err", err)
+			r.log.Warn("ignoring an invalid position: reading the file from its start", "err", err)
 			r.gaps.Add(1)
 		} else {
 			r.from = &from
@@ -127,18 +127,18 @@ func Open(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// Close ends the reading.
+// Close closes the reader.
 func (r *Reader) Close() error {
 	return errors.Join(r.release(), r.watch.close())
 }
 
-// Counts may be asked for at any time, by anybody.
+// Counts returns the totals. It is safe for concurrent use.
 func (r *Reader) Counts() Counts {
 	return Counts{LongLines: r.longLines.Load(), Gaps: r.gaps.Load()}
 }
 
-// Next waits for more lines. What is wrong with the file is said once, until it has
-// changed.
+// Next waits for more lines. It returns each error of the file once, until the error
+// changes.
 func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -151,14 +151,14 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 			return logs.Chunk{}, err
 		}
 		if err != nil && !errors.Is(err, logs.ErrNotExist) {
-			wait = slowLook // nobody may tell when it is over
+			wait = slowLook // no event may announce that the error is gone
 		}
 		if len(chunk.Text) > 0 {
 			r.handed = time.Now()
 			return chunk, nil
 		}
 		if r.watch.stale || r.watch.held != r.file {
-			continue // something may have happened to what was not watched yet
+			continue // the change may have happened before the watch was added
 		}
 		if err := r.watch.wait(ctx, wait); err != nil {
 			return logs.Chunk{}, err
@@ -169,7 +169,7 @@ func (r *Reader) Next(ctx context.Context) (logs.Chunk, error) {
 	}
 }
 
-// rest does nothing for a while.
+// sleep waits for a duration or the end of ctx.
 func rest(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -184,8 +184,8 @@ func rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// look returns the next lines that are there. If there are none it says for how long
-// to wait for a sign; zero is for ever.
+// look returns the next available lines. If there are none, it returns how long to wait
+// for an event; zero means without limit.
 func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
 	r.watch.drain()
 	r.watch.noticed = false
@@ -210,17 +210,17 @@ func (r *Reader) look(now time.Time) (logs.Chunk, time.Duration, error) {
 	}
 }
 
-// countLost counts the files that disappeared before they were read.
+// countLost counts files that were deleted before they were read.
 func (r *Reader) countLost() {
 	if lost := r.watch.unread.take(); lost > 0 {
-		r.log.Warn("rotated files disappeared before they were read, their lines are lost; rotate less often, or keep more files", "files", lost)
+		r.log.Warn("rotated files were deleted before they were read, their lines are lost; rotate less often, or keep more files", "files", lost)
 		r.gaps.Add(uint64(lost))
 	}
 }
 
-// next sees the files that follow on a place, and whether the file of the place has a
-// name. It looks until nothing has happened meanwhile, so that what it has seen and what
-// the kernel has told are of one moment.
+// next returns the files that follow a position, and whether the file of the position has
+// a name. It repeats until no event arrives meanwhile, so that the directory and the
+// events describe the same moment.
 func (r *Reader) next(p place) ([]sighting, bool, error) {
 	for look := 0; ; look++ {
 		next, there, err := successors(r.path, p, r.watch.unread.files)
@@ -231,21 +231,21 @@ func (r *Reader) next(p place) ([]sighting, bool, error) {
 	}
 }
 
-// countUnknown counts a gap if the file that was read last has no name and nothing tells
-// whether others came and went since.
+// countUnknown counts a gap if the last file has no name any more and missing events may
+// have hidden further rotations.
 func (r *Reader) countUnknown(there bool) {
 	if !there && r.watch.isBlind() {
-		r.log.Warn("the file that was read last is gone, and others may have come and gone since: lines may be lost")
+		r.log.Warn("the last file was deleted, and other files may have been created and deleted since: lines may be lost")
 		r.gaps.Add(1)
 	}
 	r.watch.missed = false
 }
 
-// again, as a time to wait, says to look once more at once.
+// again, as a waiting time, means to look again at once.
 const again = -1
 
-// read returns the next lines of the file that is open, if there are any. It leaves
-// the file if that holds something else by now and there is no copy to go on in.
+// read returns the next lines of the open file, if any. It closes the file if the file was
+// overwritten and there is no copy to continue in.
 func (r *Reader) read(now time.Time) (logs.Chunk, error) {
 	for {
 		if chunk := r.take(); len(chunk.Text) > 0 {
@@ -255,7 +255,7 @@ func (r *Reader) read(now time.Time) (logs.Chunk, error) {
 		switch {
 		case err != nil:
 			err = fmt.Errorf("reading %s: %w", r.file.Name(), err)
-			r.leave(false) // a file of a server that is gone must be opened anew
+			r.leave(false) // a file of an unreachable file server must be opened again
 			return logs.Chunk{}, err
 		case !intact:
 			if chunk, err := r.truncated(now); err != nil || len(chunk.Text) > 0 || r.file == nil {
@@ -274,21 +274,21 @@ func (r *Reader) read(now time.Time) (logs.Chunk, error) {
 	}
 }
 
-// follows says whether the file, from which something was read for the first time, holds
-// what comes next. Before the reading it could have been copied and truncated, and there
-// was nothing yet to tell by; but then there is a copy to be read before.
+// follows says whether the file, from which something was read for the first time, is the
+// right successor. It may have been copied and truncated before this read; then the copy
+// must be read first.
 func (r *Reader) follows() (bool, error) {
 	if r.after == nil {
 		return true, nil
 	}
 	next, _, err := r.next(*r.after)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil // it has lost its name since
+		return true, nil // it was deleted meanwhile
 	}
 	return err == nil && (!next[0].rotated || next[0].is(r.place())), err
 }
 
-// take returns those of the pending bytes that are whole lines.
+// take returns the whole lines of the pending bytes.
 func (r *Reader) take() logs.Chunk {
 	p := split(r.buf[r.start:r.end], r.inLine, r.longest)
 	r.start += p.drop
@@ -308,20 +308,19 @@ func (r *Reader) take() logs.Chunk {
 	return chunk
 }
 
-// isLast says whether no other file follows on the one that is open: it is the one at the
-// path.
+// isLast says whether the open file is the file at the path, so that no file follows it.
 func (r *Reader) isLast() bool {
 	var stat unix.Stat_t
 	return unix.Stat(r.path, &stat) == nil && stat.Dev == r.stat.Dev && stat.Ino == r.stat.Ino
 }
 
-// ended returns a copy of half a line, with a newline.
+// terminated returns a copy of an incomplete line with a newline.
 func (r *Reader) ended(half []byte) []byte {
 	r.line = append(append(r.line[:0], half...), '\n')
 	return r.line
 }
 
-// handOn makes a chunk of a text that takes so many of the pending bytes.
+// newChunk returns a chunk of a text that uses this many pending bytes.
 func (r *Reader) handOn(text []byte, taken int) logs.Chunk {
 	first := r.offset
 	r.start += taken
@@ -329,7 +328,7 @@ func (r *Reader) handOn(text []byte, taken int) logs.Chunk {
 	return logs.Chunk{Text: text, First: uint64(first), Next: r.place().position()}
 }
 
-// flush hands on half a line that will not be ended any more, as there is another file.
+// flush returns an incomplete line. It will not be completed, because a next file exists.
 func (r *Reader) flush() logs.Chunk {
 	half := r.buf[r.start:r.end]
 	if len(half) == 0 {
@@ -340,7 +339,8 @@ func (r *Reader) flush() logs.Chunk {
 	return chunk
 }
 
-// fill reads on, and says whether the file still holds what it held before.
+// fill reads more bytes. It also says whether the file still has the same text before
+// them.
 func (r *Reader) fill() (n int, intact bool, err error) {
 	keep := min(span, r.start)
 	copy(r.buf, r.buf[r.start-keep:r.end])
@@ -351,8 +351,8 @@ func (r *Reader) fill() (n int, intact bool, err error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return 0, false, err
 	}
-	// Only now it is looked whether the file was truncated meanwhile: what was read
-	// before a truncation that is seen later is right anyway, since the copy has it.
+	// Check for a truncation only after the read. If the file is truncated later, the bytes
+	// are still valid, because the copy contains them.
 	intact, err = r.intact(point)
 	if err != nil || !intact {
 		return 0, false, err
@@ -367,7 +367,7 @@ func (r *Reader) fill() (n int, intact bool, err error) {
 	return n, true, err
 }
 
-// intact says whether the file holds before the point what was read from there.
+// intact says whether the file still has the text before point that was read from there.
 func (r *Reader) intact(point int64) (bool, error) {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(r.file.Fd()), &stat); err != nil {
@@ -386,18 +386,18 @@ func (r *Reader) intact(point int64) (bool, error) {
 	return true, nil
 }
 
-// skipHole passes over the part of a file that was never written, without reading it:
-// a writer that does not append leaves as much of it as there was before a truncation.
+// skipHole skips a hole in a sparse file without reading it. A writer that does not append
+// leaves a hole up to its old offset after a truncation.
 func (r *Reader) skipHole() error {
 	point := r.offset + int64(r.end-r.start)
 	data, err := unix.Seek(int(r.file.Fd()), point, unix.SEEK_DATA)
 	if err != nil || data <= point {
-		return nil //nolint:nilerr // nothing but hole, or nobody knows: then it is read
+		return nil //nolint:nilerr // only a hole follows, or holes are unsupported: read on
 	}
 	return r.goTo(data)
 }
 
-// goTo makes the reader go on at an offset of the file that is open.
+// goTo moves the reader to an offset of the open file.
 func (r *Reader) goTo(offset int64) error {
 	known := min(span, offset)
 	if _, err := io.ReadFull(io.NewSectionReader(r.file, 0, known), r.head[:known]); err != nil {
@@ -410,8 +410,8 @@ func (r *Reader) goTo(offset int64) error {
 	return nil
 }
 
-// goOn makes a file the one that is read, from a place in it. If it does not hold what
-// the place says any more, no file is left open, and the place is looked for again.
+// goOn opens a file at a position. If the file does not match the position any more, goOn
+// closes it, and the reader searches for the position again.
 func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
 	if err := r.adopt(file, at.Offset, now); err != nil {
 		return err
@@ -423,7 +423,7 @@ func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
 		return r.release()
 	}
 	if !r.isLast() {
-		_, _, err := r.next(r.place()) // to know of them when they disappear
+		_, _, err := r.next(r.place()) // registers the following files, so that their deletion is noticed
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -431,8 +431,8 @@ func (r *Reader) goOn(file *os.File, at place, now time.Time) error {
 	return nil
 }
 
-// begin makes a file the one that is read, from its beginning. It follows on a place, if
-// there is one, in another file, and is followed by others.
+// begin opens a file at its start. The file follows the position after, if given, and
+// others follow it.
 func (r *Reader) begin(file *os.File, after *place, others []sighting, now time.Time) error {
 	err := r.adopt(file, 0, now)
 	if err != nil {
@@ -445,7 +445,8 @@ func (r *Reader) begin(file *os.File, after *place, others []sighting, now time.
 	return nil
 }
 
-// adopt goes to an offset of another file. If it cannot, the reader stays where it was.
+// adopt moves the reader to an offset of another file. If that fails, the reader keeps its
+// position.
 func (r *Reader) adopt(file *os.File, offset int64, now time.Time) error {
 	if r.file != nil {
 		r.leave(r.done)
@@ -463,7 +464,7 @@ func (r *Reader) adopt(file *os.File, offset int64, now time.Time) error {
 	return nil
 }
 
-// release closes the file that is open.
+// release closes the open file.
 func (r *Reader) release() error {
 	if r.file == nil {
 		return nil
@@ -473,33 +474,33 @@ func (r *Reader) release() error {
 	return err
 }
 
-// leave gives the open file up at the place that was reached.
+// leave closes the open file and keeps its position.
 func (r *Reader) leave(done bool) {
 	here := r.place()
 	r.from, r.done = &here, done
-	if r.after != nil { // nothing was read here
+	if r.after != nil { // nothing was read from the file
 		r.from, r.done = r.after, true
 	}
 	if err := r.release(); err != nil {
-		r.log.Warn("closing what was read", "err", err)
+		r.log.Warn("cannot close the file", "err", err)
 	}
 }
 
-// truncated goes on in the copy that was made of the file, or gives the file up.
+// truncated continues in a copy of the truncated file. If there is none, it counts a gap.
 func (r *Reader) truncated(now time.Time) (logs.Chunk, error) {
 	file, err := find(r.path, r.placeAt(r.end))
 	if err != nil {
 		return logs.Chunk{}, err
 	}
 	if file != nil {
-		r.log.Info("the file was truncated, going on in its copy", "copy", file.Name(), "offset", r.offset)
+		r.log.Info("the file was truncated: continuing in its copy", "copy", file.Name(), "offset", r.offset)
 		if _, there, _ := r.next(r.place()); !there && r.hasLines() {
-			r.log.Warn("the truncated file is gone, its lines are lost")
+			r.log.Warn("the truncated file was deleted, its lines are lost")
 			r.gaps.Add(1)
 		}
 		return logs.Chunk{}, r.goOn(file, r.place(), now)
 	}
-	r.log.Warn("the file was truncated and there is no copy of it, going on at its beginning", "offset", r.offset)
+	r.log.Warn("the file was truncated and has no copy: continuing at its start, lines may be lost", "offset", r.offset)
 	r.gaps.Add(1)
 	chunk := r.flush()
 	r.leave(true)
@@ -512,8 +513,8 @@ func (r *Reader) hasLines() bool {
 	return err == nil && info.Size() > 0
 }
 
-// resume opens the file that is to be read next, at the place where to go on. There is
-// none yet if no file is left open and there is no error.
+// resume opens the next file to read, at its position. If no file is available yet, it
+// returns nil and leaves no file open.
 func (r *Reader) resume(now time.Time) error {
 	if r.from == nil {
 		file, err := openRegular(r.path)
@@ -538,11 +539,11 @@ func (r *Reader) resume(now time.Time) error {
 	next := followers[0]
 	r.absent, r.said = time.Time{}, ""
 	if next.size == 0 {
-		return nil // until it has lines, what was read last is the better place to know
+		return nil // while it is empty, the position in the last file identifies more
 	}
 	file, err := next.open()
 	if errors.Is(err, errOther) {
-		return nil // that it has come is told
+		return nil // an event announces the new file
 	}
 	if err != nil {
 		return r.away(now, err)
@@ -550,13 +551,13 @@ func (r *Reader) resume(now time.Time) error {
 	if r.done {
 		r.countUnknown(there)
 	} else {
-		r.log.Warn("what was read last is gone, lines may be lost", "next", next.path)
+		r.log.Warn("the last file was deleted or overwritten, lines may be lost", "next", next.path)
 		r.gaps.Add(1)
 	}
 	return r.begin(file, r.from, followers[1:], now)
 }
 
-// away turns the absence of the file into what is said of it.
+// away turns a missing file into the error of Next.
 func (r *Reader) away(now time.Time, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -567,7 +568,7 @@ func (r *Reader) away(now time.Time, err error) error {
 	return fmt.Errorf("reading %s: %w", r.path, logs.ErrNotExist)
 }
 
-// moveOn decides what to do at the end of the file: wait, or go on with the next.
+// moveOn decides at the end of a file whether to wait or to continue with the next file.
 func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	none := logs.Chunk{}
 	current, err := lookAt(r.path)
@@ -600,7 +601,7 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	if still := r.quietFor(now); still < r.pace.quiet {
 		return none, r.pace.quiet - still, nil
 	}
-	// The next one has lines; whatever came into this one before them is there now.
+	// The next file has lines, so all earlier lines are in this file now.
 	last := r.file
 	if chunk, err := r.read(now); err != nil || len(chunk.Text) > 0 {
 		return chunk, 0, err
@@ -613,19 +614,19 @@ func (r *Reader) moveOn(now time.Time) (logs.Chunk, time.Duration, error) {
 	}
 	file, err := followers[0].open()
 	if errors.Is(err, errOther) || errors.Is(err, fs.ErrNotExist) {
-		return none, again, nil // rotated once more just now
+		return none, again, nil // rotated again just now
 	}
 	if err != nil {
 		return none, 0, err
 	}
 	r.countUnknown(there)
-	r.log.Info("the file was rotated, going on with the next", "next", file.Name())
+	r.log.Info("the file was rotated: continuing with the next file", "next", file.Name())
 	return none, again, r.begin(file, &here, followers[1:], now)
 }
 
-// hold waits for the next file to have lines, and holds the last one meanwhile, for
-// its writer may still have it open; but not for ever if that keeps a removed file on
-// its disk.
+// hold waits until the next file has lines. Meanwhile it keeps the last file open, because
+// its writer may still use it. It closes a deleted file after a while to free the disk
+// space.
 func (r *Reader) hold(now time.Time, missing bool) (logs.Chunk, time.Duration, error) {
 	none := logs.Chunk{}
 	var err error
@@ -650,7 +651,7 @@ func (r *Reader) hold(now time.Time, missing bool) (logs.Chunk, time.Duration, e
 	return none, again, nil
 }
 
-// quietFor says for how long the file has not grown, as far as is known.
+// quietFor returns how long the file has not grown, as far as is known.
 func (r *Reader) quietFor(now time.Time) time.Duration {
 	return max(now.Sub(r.grew), now.Sub(time.Unix(r.stat.Mtim.Unix())))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// rig is a log file, its writer and its reader.
+// fixture is a log file with its writer and its reader.
 type rig struct {
 	t      *testing.T
 	path   string
@@ -35,7 +35,7 @@ func newRig(t *testing.T) *rig {
 	return g
 }
 
-// open starts a reader where the last one was.
+// open starts a reader at the position of the last one.
 func (g *rig) open() {
 	g.t.Helper()
 	if g.reader != nil {
@@ -70,7 +70,7 @@ func appendTo(t *testing.T, path, text string) {
 	}
 }
 
-// read returns all that can be read now, however long that takes.
+// read returns everything that can be read now.
 func (g *rig) read() string {
 	g.t.Helper()
 	var all strings.Builder
@@ -90,7 +90,7 @@ func (g *rig) read() string {
 	}
 }
 
-// now asks for what is there, without waiting for more.
+// now returns the available chunk without waiting for more.
 func (g *rig) now() (logs.Chunk, error) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -141,7 +141,7 @@ func TestLinesAreHandedOnOnce(t *testing.T) {
 	g.wants("eight\nnine\n")
 }
 
-// A reader that is behind must not be taken for one that has seen all.
+// A reader with a backlog must not report that it has read everything.
 func TestItIsSaidWhetherThereIsMore(t *testing.T) {
 	g := newRig(t)
 	chunks := 0
@@ -152,7 +152,7 @@ func TestItIsSaidWhetherThereIsMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		if chunks++; chunk.More != want {
-			t.Errorf("chunk %d, of %d bytes: more is %v", chunks, len(chunk.Text), chunk.More)
+			t.Errorf("chunk %d, of %d bytes: More is %v", chunks, len(chunk.Text), chunk.More)
 		}
 	}
 	g.append(strings.Repeat("a line\n", chunkSize/7+100))
@@ -163,8 +163,8 @@ func TestItIsSaidWhetherThereIsMore(t *testing.T) {
 	g.append(" a line\nlast\nhalf")
 	g.rename()
 	g.append("next\n")
-	step(true) // the lines, to which there is another file
-	step(true) // the half
+	step(true) // the complete lines; another file follows
+	step(true) // the incomplete line
 	step(false)
 	g.append("before\n")
 	g.copyAndTruncate(g.path + ".1")
@@ -205,7 +205,7 @@ func TestACopyIsReadToItsEndBeforeTheTruncatedFile(t *testing.T) {
 			g.wants("one\n")
 			g.append("two\nthree\n")
 			g.copyAndTruncate(g.path + ".1")
-			// It is longer than it was when it was last read.
+			// The file is longer than when it was last read.
 			g.append("four, which is long enough\n")
 			if restart {
 				g.open()
@@ -218,8 +218,7 @@ func TestACopyIsReadToItsEndBeforeTheTruncatedFile(t *testing.T) {
 	}
 }
 
-// The new beginning is that of the old file, so that only what lies before the place
-// tells them apart.
+// The new file starts like the old one, so only the text before the position differs.
 func TestATruncationIsNoticedBehindTheSameBanner(t *testing.T) {
 	g := newRig(t)
 	banner := strings.Repeat("this log begins alike every time\n", 20)
@@ -231,7 +230,7 @@ func TestATruncationIsNoticedBehindTheSameBanner(t *testing.T) {
 	g.wants("two\n" + banner + "three\nfour\nfive\n")
 }
 
-// Nor do the last lines tell the files apart here, but the first.
+// The last lines are the same as well, but the first lines differ.
 func TestATruncationIsNoticedBehindTheSameEnd(t *testing.T) {
 	g := newRig(t)
 	ticks := strings.Repeat("tick\n", 200)
@@ -249,7 +248,7 @@ func TestAFileThatIsTruncatedBeforeAnythingWasReadIsReadInItsCopy(t *testing.T) 
 	g.rename()
 	g.append("two\n")
 	if _, wait, err := g.reader.moveOn(time.Now()); wait != again || err != nil || g.reader.file.Name() != g.path {
-		t.Fatalf("did not begin the new file: %v %v", wait, err)
+		t.Fatalf("the reader has not opened the new file: %v %v", wait, err)
 	}
 	if err := os.Rename(g.path+".1", g.path+".2"); err != nil {
 		t.Fatal(err)
@@ -259,7 +258,8 @@ func TestAFileThatIsTruncatedBeforeAnythingWasReadIsReadInItsCopy(t *testing.T) 
 	g.wants("two\nthree\n")
 }
 
-// The folder was read before the copy was made, and the file after it was truncated.
+// The directory was listed before the copy was made, and the file was read after it was
+// truncated.
 func TestACopyThatWasMadeAfterTheFolderWasReadIsFound(t *testing.T) {
 	g := newRig(t)
 	g.append("one\n")
@@ -296,7 +296,7 @@ func TestAFileThatIsRenamedWhileTheFolderIsReadIsSeen(t *testing.T) {
 		return there, nil
 	}, "messages")
 	if err != nil || len(seen) != 2 || looks != 3 {
-		t.Errorf("saw %v in %d looks (%v)", seen, looks, err)
+		t.Errorf("found %v in %d scans (%v)", seen, looks, err)
 	}
 }
 
@@ -314,7 +314,7 @@ func TestATruncationWithoutACopyIsAGap(t *testing.T) {
 	}
 }
 
-// A copy that was made before the last lines were read must not be read anew.
+// A copy that was made before the last lines were read must not be read again.
 func TestACopyOfLessThanWasReadIsPassedOver(t *testing.T) {
 	g := newRig(t)
 	one := strings.Repeat("one\n", span)
@@ -400,19 +400,19 @@ func TestAnInodeThatIsUsedAgainIsAnotherFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The same inode with something else in it, whether this disk gives it again or not.
+	// The same inode with another content, even if this disk does not reuse inodes.
 	if err := os.WriteFile(g.path, []byte("another file\nof more than that\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	after, err := lookAt(g.path)
 	if err != nil || after.inode != before.inode {
-		t.Fatalf("the inode was to stay: %v", err)
+		t.Fatalf("the inode has changed: %v", err)
 	}
 	g.open()
 	g.wants("another file\nof more than that\n")
 }
 
-// step asks for one chunk, and waits for it as long as it takes.
+// step reads one chunk, and waits for it.
 func (g *rig) step() (logs.Chunk, error) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 	defer cancel()
@@ -423,13 +423,13 @@ func (g *rig) step() (logs.Chunk, error) {
 	return chunk, err
 }
 
-// soon wants one chunk, after something was done while the reader waited. What it
-// waits for cannot be seen, so it is given the time to begin, by asking for nothing.
+// soon expects a chunk after do runs while the reader waits. The test cannot observe that
+// the reader waits, so it first lets Next time out.
 func (g *rig) soon(want string, do func()) {
 	g.t.Helper()
 	g.reader.pace.settle = 0
 	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		g.t.Fatalf("there was something already: %q %v", chunk.Text, err)
+		g.t.Fatalf("there was a chunk already: %q %v", chunk.Text, err)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -438,7 +438,7 @@ func (g *rig) soon(want string, do func()) {
 	}()
 	chunk, err := g.step()
 	for errors.Is(err, logs.ErrNotExist) {
-		chunk, err = g.step() // it was between two things that were done
+		chunk, err = g.step() // the reader was between two changes
 	}
 	<-done
 	if err != nil || string(chunk.Text) != want {
@@ -449,7 +449,7 @@ func (g *rig) soon(want string, do func()) {
 func (g *rig) isAway() {
 	g.t.Helper()
 	if _, err := g.step(); !errors.Is(err, logs.ErrNotExist) {
-		g.t.Fatalf("says %v, want that it is away", err)
+		g.t.Fatalf("got %v, want ErrNotExist", err)
 	}
 }
 
@@ -459,8 +459,8 @@ func TestTheKernelTells(t *testing.T) {
 	g.path = filepath.Join(folder, "messages")
 	g.open()
 	g.isAway()
-	// The way is made step by step, and each is noticed: nothing else would wake the
-	// reader within the time of the test.
+	// The path is created step by step, and the reader notices each step: nothing else would
+	// wake it within the time of the test.
 	g.soon("one\n", func() {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			g.t.Error(err)
@@ -483,7 +483,7 @@ func TestTheKernelTells(t *testing.T) {
 		g.append("five\n")
 	})
 	if g.reader.watch.told {
-		t.Error("the kernel did not tell")
+		t.Error("the reader had to poll")
 	}
 }
 
@@ -491,14 +491,14 @@ func TestThatAFileIsAwayIsSaidOnce(t *testing.T) {
 	g := newRig(t)
 	g.isAway()
 	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("says %v, want it to wait", err)
+		t.Fatalf("got %v, want it to wait", err)
 	}
 	g.append("one\n")
 	g.wants("one\n")
 	g.remove()
 	g.isAway()
 	if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("says %v, want it to wait", err)
+		t.Fatalf("got %v, want it to wait", err)
 	}
 }
 
@@ -525,7 +525,7 @@ func TestALinkIsFollowedWhereverItLeads(t *testing.T) {
 	g.open()
 	g.wants("one\n")
 	g.soon("two\n", func() {
-		// Rotated where it really is.
+		// Rotate the file that the link points to.
 		if err := os.Rename(first, first+".20260131-093000"); err != nil {
 			t.Error(err)
 		}
@@ -547,7 +547,7 @@ func TestALinkIsFollowedWhereverItLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendTo(t, filepath.Join(folder, "c", "0.log"), "six\n")
-	g.soon("six\n", func() { point(pod, "c") }) // a folder on the way
+	g.soon("six\n", func() { point(pod, "c") }) // a directory on the way
 }
 
 func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
@@ -558,7 +558,7 @@ func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
 	g.rename()
 	g.append("four\n")
 	if chunk, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("did not wait for the old file: %q %v", chunk.Text, err)
+		t.Fatalf("the reader did not wait for the old file: %q %v", chunk.Text, err)
 	}
 	g.soon("two\n", func() { appendTo(t, g.path+".1", "two\n") })
 	g.soon("three\n", func() { appendTo(t, g.path+".1", "three\n") })
@@ -568,7 +568,7 @@ func TestARotatedFileIsReadWhileItsWriterHasNotHeard(t *testing.T) {
 	}
 }
 
-// Its writer may go on, but a file without a name takes room that nobody can free.
+// Its writer may continue, but an open deleted file uses disk space.
 func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
 	g := newRig(t)
 	writer, err := os.Create(g.path)
@@ -588,7 +588,7 @@ func TestARemovedFileIsReadToItsEndAndLetGo(t *testing.T) {
 	g.soon("two\n", func() { put("two\n") })
 	g.isAway()
 	if g.reader.file != nil {
-		t.Error("is still held")
+		t.Error("the file is still open")
 	}
 	g.append("three\n")
 	g.wants("three\n")
@@ -602,7 +602,7 @@ func TestLongLinesAreCutAndCounted(t *testing.T) {
 	just, over := strings.Repeat("j", longestLine), strings.Repeat("o", 10*chunkSize)
 	g.append("one\n" + just + "\n" + over)
 	g.wants("one\n" + just + "\n" + over[:longestLine] + "\n")
-	g.open() // in the middle of it
+	g.open() // within the line
 	g.append(over + "\ntwo\n" + just + "x\nthree\n")
 	g.wants("two\n" + just + "\nthree\n")
 	if n := g.reader.Counts().LongLines; n != 1 {
@@ -612,7 +612,7 @@ func TestLongLinesAreCutAndCounted(t *testing.T) {
 
 func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
 	g := newRig(t)
-	writer, err := os.Create(g.path) // which does not append
+	writer, err := os.Create(g.path) // does not append
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -625,7 +625,7 @@ func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
 	}
 	put("one\n")
 	g.wants("one\n")
-	if _, err := writer.Seek(1<<40, 0); err != nil { // reading that would take minutes
+	if _, err := writer.Seek(1<<40, 0); err != nil { // reading this hole would take minutes
 		t.Fatal(err)
 	}
 	g.copyAndTruncate(g.path + ".1")
@@ -640,7 +640,7 @@ func TestZerosOfATruncatedFileArePassedOver(t *testing.T) {
 	g.wants("five\n")
 }
 
-// Both begin with zeros, and the first is gone when the second is found.
+// Both files begin with zeros, and the first is deleted when the second is found.
 func TestAFileOfZerosIsNotTakenForAnother(t *testing.T) {
 	g := newRig(t)
 	zeros := strings.Repeat("\x00", span)
@@ -676,7 +676,7 @@ func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
 		name, want string
 		make       func(path string) error
 	}{
-		{"a folder", "it is a folder; name a file", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"a folder", "it is a directory; use a file", func(path string) error { return os.Mkdir(path, 0o700) }},
 		{"a pipe", "it is a pipe", func(path string) error { return unix.Mkfifo(path, 0o600) }},
 		{"a device", "it is a device", func(path string) error { return os.Symlink("/dev/null", path) }},
 		{"a circle of links", "too many levels of symbolic links", func(path string) error { return os.Symlink(path, path) }},
@@ -697,10 +697,10 @@ func TestWhatIsNoFileIsRefusedInWords(t *testing.T) {
 			}
 			_, err := g.step()
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), "reading "+g.path) != 1 {
-				t.Fatalf("says %v, want %q and the path, once", err, c.want)
+				t.Fatalf("got %v, want %q and the path, once", err, c.want)
 			}
 			if _, err := g.now(); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("says %v, want it to wait", err)
+				t.Fatalf("got %v, want it to wait", err)
 			}
 			g.soon("one\n", func() {
 				if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
@@ -723,7 +723,7 @@ func TestAFileThatMayNotBeReadIsWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Root reads everything; this thread is somebody else for the filesystem.
+	// Root can read everything, so this thread uses another user for file access.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Setfsuid(65534); err != nil {
@@ -732,7 +732,7 @@ func TestAFileThatMayNotBeReadIsWaitedFor(t *testing.T) {
 	defer func() { _ = unix.Setfsuid(0) }()
 	_, err := g.step()
 	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), g.path) {
-		t.Fatalf("says %v, want that it may not", err)
+		t.Fatalf("got %v, want a permission error", err)
 	}
 	g.soon("one\n", func() {
 		if err := os.Chmod(g.path, 0o644); err != nil {
@@ -756,13 +756,13 @@ func TestWithoutInotifyTheFileIsLookedAtNowAndThen(t *testing.T) {
 	w.lookSlowly("asking for inotify", unix.EMFILE)
 	g.soon("two\n", func() { g.append("two\n") })
 	if n := strings.Count(said.String(), "\n"); n != 1 {
-		t.Errorf("said %d times: %s", n, said.String())
+		t.Errorf("logged %d times: %s", n, said.String())
 	}
 }
 
 func TestOpenRefuses(t *testing.T) {
 	if _, err := Open(Config{Path: "messages"}); err == nil || !strings.Contains(err.Error(), "not absolute") {
-		t.Errorf("says %v", err)
+		t.Errorf("the error is %v", err)
 	}
 }
 

@@ -19,17 +19,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// mill writes numbered lines into a file and rotates it, as fast as a reader follows.
+// writer writes numbered lines to a file and rotates it, as fast as the reader follows.
 type mill struct {
 	path      string
 	lines     int
 	rotations int
-	kept      int // rotated files at a time
+	kept      int // number of rotated files that are kept
 	read      *atomic.Int64
 }
 
-// run renames the file and copies and truncates it by turns. After a renaming it goes
-// on with the old file for a while, as a writer does that has not been told yet.
+// run alternates between renaming the file and copying and truncating it. After a rename
+// it continues with the old file for a while, like a writer that does not know of the
+// rotation yet.
 func (m mill) run(ctx context.Context) error {
 	file, err := os.OpenFile(m.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -43,8 +44,8 @@ func (m mill) run(ctx context.Context) error {
 	for number := 1; number <= m.lines; number++ {
 		if number%each == 0 && len(begun) < m.rotations {
 			begun = append(begun, number)
-			// What is unread must not be thrown away; and who has read nothing yet would
-			// begin with what is there.
+			// Unread files must not be deleted. A reader that has read nothing would start with the
+			// oldest existing file.
 			due := 1
 			if len(begun) >= m.kept {
 				due = begun[len(begun)-m.kept]
@@ -99,8 +100,8 @@ func (m mill) copyAndTruncate() error {
 	return errors.Join(os.WriteFile(m.path+".1", text, 0o600), os.Truncate(m.path, 0))
 }
 
-// soakSize is small, but for its rotations, unless FILELOG_SOAK asks for more: lines,
-// rotations and restarts, such as "10000000 200 50".
+// soakSize returns a small size with many rotations. FILELOG_SOAK overrides it with lines,
+// rotations and restarts, for example "10000000 200 50".
 func soakSize(t *testing.T) (lines, rotations, restarts int) {
 	t.Helper()
 	size := os.Getenv("FILELOG_SOAK")
@@ -159,7 +160,8 @@ func TestASoakedReaderTellsEveryLineOnceInConstantMemory(t *testing.T) {
 		if n := r.Counts(); n != (Counts{}) {
 			t.Fatalf("after line %d: %+v", last, n)
 		}
-		// Every restart loses the reader; every other one also what was kept last.
+		// Every restart replaces the reader. Every second restart also loses the last stored
+		// position.
 		if due := int64(done+1) * int64(lines) / int64(restarts+1); done < restarts && last > due {
 			done++
 			if len(before) > 0 && random.IntN(2) == 0 {
@@ -185,7 +187,7 @@ func TestASoakedReaderTellsEveryLineOnceInConstantMemory(t *testing.T) {
 	t.Logf("%d lines, %d rotations, %d restarts of which %d fell back; heap %d KiB after a tenth, %d KiB at the end",
 		lines, rotations, done, crashes, early>>10, late>>10)
 	if done != restarts || crashes == 0 {
-		t.Errorf("%d restarts of which %d fell back, want %d and some", done, crashes, restarts)
+		t.Errorf("%d restarts, %d of them to an older position; want %d and some", done, crashes, restarts)
 	}
 	if late > early+1<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", early, late)
@@ -199,9 +201,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// BenchmarkRead reads 1,000,000 lines of 107 bytes from the page cache, in one op:
-// opening, reading, splitting and checking that nothing was truncated, and nothing of
-// what is done with the lines.
+// BenchmarkRead reads 1,000,000 lines of 107 bytes from the page cache per op: opening,
+// reading, splitting and checking for truncation, without processing the lines.
 func BenchmarkRead(b *testing.B) {
 	const lines = 1_000_000
 	path := filepath.Join(b.TempDir(), "messages")

@@ -6,7 +6,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format/golden"
 )
 
-// The place in the log is kept in the state file of the agent, of which this is version 1.
+// The agent's state file contains the position. This is version 1 of its format.
 func TestTheStoredFormatIsWhatItWas(t *testing.T) {
 	golden.Check(t, "testdata/position-v1.json", &place{})
 }

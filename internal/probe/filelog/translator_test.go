@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The translators of the monitors that are shipped, and of common formats.
+// Translators of the default monitors and of common formats.
 var (
 	syslogConfig = map[string]string{
 		"timestamp": "^.{15}", "message": `(?i)kernel: \[.*\] (.*)`, "timestampFormat": "Jan _2 15:04:05",
@@ -50,7 +50,7 @@ func TestTranslate(t *testing.T) {
 		config  map[string]string
 		now     time.Time
 		line    string
-		at      time.Time // zero if the line does not fit
+		at      time.Time // zero if the line does not match
 		message string
 	}{
 		{name: "a kernel's line in syslog", config: syslogConfig, now: now,
@@ -59,7 +59,7 @@ func TestTranslate(t *testing.T) {
 		{name: "a carriage return is no part of the message", config: syslogConfig, now: now,
 			line: "Mar  2 10:11:12 node kernel: [ 123.4] oops\r",
 			at:   time.Date(2026, time.March, 2, 10, 11, 12, 0, zone), message: "oops"},
-		{name: "a line of somebody else", config: syslogConfig, now: now, line: "Mar  2 10:11:12 node sshd: hello"},
+		{name: "a line of another process", config: syslogConfig, now: now, line: "Mar  2 10:11:12 node sshd: hello"},
 		{name: "no stamp", config: syslogConfig, now: now, line: "hello kernel: [1] what is it?"},
 		{name: "an empty line", config: syslogConfig, now: now, line: ""},
 		{name: "December is last year's in January", config: syslogConfig, now: time.Date(2026, time.January, 1, 0, 0, 5, 0, zone),
@@ -121,7 +121,7 @@ func TestTranslate(t *testing.T) {
 				return
 			}
 			if !at.Equal(c.at) || string(message) != c.message {
-				t.Fatalf("is %s %q, want %s %q", at, message, c.at, c.message)
+				t.Fatalf("got %s %q, want %s %q", at, message, c.at, c.message)
 			}
 		})
 	}
@@ -135,17 +135,17 @@ func TestTranslatorsThatCannotWorkAreRefused(t *testing.T) {
 		{"no message", "message", "", "pluginConfig.message: is missing"},
 		{"no layout", "timestampFormat", "", "pluginConfig.timestampFormat: is missing"},
 		{"half an expression", "message", "(", "pluginConfig.message: error parsing regexp"},
-		{"only the time of day", "timestampFormat", "15:04:05", "names no day"},
-		{"no month", "timestampFormat", "2006 _2 15:04:05", "names no day"},
-		{"no day", "timestampFormat", "2006-01 15:04:05", "names no day"},
-		{"a day of the week only", "timestampFormat", "Mon 15:04:05", "names no day"},
-		{"a layout of another language", "timestampFormat", "%Y-%m-%d", "names no day"},
+		{"only the time of day", "timestampFormat", "15:04:05", "has no month and day"},
+		{"no month", "timestampFormat", "2006 _2 15:04:05", "has no month and day"},
+		{"no day", "timestampFormat", "2006-01 15:04:05", "has no month and day"},
+		{"a day of the week only", "timestampFormat", "Mon 15:04:05", "has no month and day"},
+		{"a layout of another language", "timestampFormat", "%Y-%m-%d", "has no month and day"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config := map[string]string{"timestamp": "^.{15}", "message": "(.*)", "timestampFormat": "Jan _2 15:04:05"}
 			config[c.key] = c.value
 			if _, err := NewTranslator(config, time.Now); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("says %v, want %q", err, c.want)
+				t.Fatalf("got %v, want %q", err, c.want)
 			}
 		})
 	}
@@ -165,12 +165,12 @@ func TestStampsWithoutAYearComeBackWithIt(t *testing.T) {
 		if rapid.Bool().Draw(t, "New Year") {
 			now = time.Date(now.Year(), time.January, 1, 0, 0, 0, 0, zone).Add(time.Duration(rapid.Int64Range(-90000, 90000).Draw(t, "seconds")) * time.Second)
 		}
-		// A leap day may be meant wherever it is the nearest; any other, up to a year back.
+		// A leap day may be several years back. Any other day is at most a year back.
 		at := now.Add(-time.Duration(rapid.Int64Range(-86399, 363*86400).Draw(t, "age")) * time.Second)
 		if at.Year() != now.Year() {
 			around["other year"]++
 		}
-		// An hour that the clock shows twice has no one meaning.
+		// An hour that occurs twice because of daylight saving time is ambiguous.
 		if !time.Date(at.Year(), at.Month(), at.Day(), at.Hour(), at.Minute(), at.Second(), 0, zone).Equal(at) {
 			t.Skip("an hour that comes twice")
 		}
@@ -181,7 +181,7 @@ func TestStampsWithoutAYearComeBackWithIt(t *testing.T) {
 		}
 	})
 	if around["other year"] == 0 {
-		t.Error("no stamp was of another year than now")
+		t.Error("no timestamp was of another year than now")
 	}
 	t.Logf("%d stamps of another year than now", around["other year"])
 }

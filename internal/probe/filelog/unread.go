@@ -2,30 +2,30 @@ package filelog
 
 import "path/filepath"
 
-// unread knows the names of the files in a folder that come after the one that is read
-// and of which nothing was read yet. A look at the folder fills it; the kernel's events
-// keep it between two looks, so that a file which came and went meanwhile is counted.
+// unread tracks the names of files that follow the open file and were not read yet. A scan
+// of the directory sets it, and inotify events update it between two scans. So files that
+// are created and deleted between two scans are counted.
 type unread struct {
-	base   string            // the name of the file at the path
-	files  map[string]bool   // by name; whether the file was empty when it was last seen
-	moving map[uint32]moving // renamed away, until the other half of the event comes
-	// lost is how many files have disappeared since it was last taken. It may be too high
-	// if a file that was read is copied and the copy is removed at once.
+	base   string            // name of the file at the path
+	files  map[string]bool   // by name; true if the file was empty when last seen
+	moving map[uint32]moving // renamed files, until the second event arrives
+	// lost is the number of files that were deleted since take was called. It may be too high
+	// if a file that was read is copied and the copy is deleted at once.
 	lost int
 }
 
-// moving is a file that has lost its name.
+// moving is a file between the two events of a rename.
 type moving struct {
 	unread, empty bool
-	other         bool // its name was none of the log's
-	old           bool // the events of a later reading of the queue do not name it either
+	other         bool // its old name does not belong to the log
+	old           bool // the second event was not in the next read of the queue either
 }
 
-// expect takes over what a look at the folder has found.
+// expect replaces the names by the result of a scan.
 func (u *unread) expect(files []sighting) {
 	clear(u.files)
 	for _, s := range files {
-		// An empty file that was rotated has nothing to lose. One at the path may get lines.
+		// A rotated empty file has no lines to lose. The file at the path may still get lines.
 		if name := filepath.Base(s.path); name == u.base || s.size > 0 {
 			u.put(name, s.size == 0)
 		}
@@ -39,27 +39,28 @@ func (u *unread) put(name string, empty bool) {
 	u.files[name] = empty
 }
 
-// created takes in that a file was made.
+// created handles the creation of a file.
 func (u *unread) created(name string) {
 	if !u.isOurs(name) {
 		return
 	}
 	if _, follows := u.files[u.base]; name != u.base && !follows {
-		// It is a copy of the file that is read, which will be truncated: what follows in
-		// that is unread. If it is not, the next look says so.
+		// The new file is a copy of the open file, which will be truncated. So the future
+		// content of the file at the path is unread. If this is wrong, the next scan corrects
+		// it.
 		name = u.base
 	}
-	u.put(name, false) // nothing is known of its size
+	u.put(name, false) // its size is unknown
 }
 
-// written takes in that a file has grown.
+// written handles the growth of a file.
 func (u *unread) written() {
 	for name := range u.files {
 		u.files[name] = false
 	}
 }
 
-// deleted takes in that a name is gone.
+// deleted handles the deletion of a name.
 func (u *unread) deleted(name string) {
 	if empty, ok := u.files[name]; ok && !empty {
 		u.lost++
@@ -67,7 +68,7 @@ func (u *unread) deleted(name string) {
 	delete(u.files, name)
 }
 
-// movedFrom takes in the first half of a renaming.
+// movedFrom handles the first event of a rename.
 func (u *unread) movedFrom(name string, cookie uint32) {
 	empty, ok := u.files[name]
 	delete(u.files, name)
@@ -77,7 +78,8 @@ func (u *unread) movedFrom(name string, cookie uint32) {
 	u.moving[cookie] = moving{unread: ok, empty: empty, other: !u.isOurs(name)}
 }
 
-// movedTo takes in the second half. A file of that name is gone by it.
+// movedTo handles the second event of a rename. The rename has replaced any file of that
+// name.
 func (u *unread) movedTo(name string, cookie uint32) {
 	u.deleted(name)
 	m, known := u.moving[cookie]
@@ -92,18 +94,18 @@ func (u *unread) movedTo(name string, cookie uint32) {
 	}
 }
 
-// isOurs says whether a name is that of the log or of one of its generations.
+// isOurs says whether a name is that of the log or of a rotated file.
 func (u *unread) isOurs(name string) bool { return name == u.base || isGeneration(u.base, name) }
 
-// left counts a file that has gone where it is not looked for.
+// left counts a file that was moved to a name that does not belong to the log.
 func (u *unread) left(m moving) {
 	if m.unread && !m.empty {
 		u.lost++
 	}
 }
 
-// settle counts what was renamed to another folder: nothing tells where it is now. The
-// kernel may tell the two halves of a renaming one after the other.
+// settle counts files that were moved to another directory: no second event arrives. The
+// kernel may deliver the two events of a rename in two reads.
 func (u *unread) settle() {
 	for cookie, m := range u.moving {
 		if !m.old {
@@ -116,7 +118,7 @@ func (u *unread) settle() {
 	}
 }
 
-// take returns how many files have disappeared, and forgets it.
+// take returns the number of deleted files and resets it.
 func (u *unread) take() int {
 	lost := u.lost
 	u.lost = 0

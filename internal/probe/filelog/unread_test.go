@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// rotate renames the file as often as given, has a line in each new one, and keeps two.
+// rotate renames the file this many times, writes a line to each new file, and keeps two
+// rotated files.
 func (g *rig) rotate(times int) {
 	g.t.Helper()
 	for i := range times {
@@ -36,7 +37,7 @@ func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
 		gaps           uint64
 	}{
 		{times: 2, read: "line 0\nline 1\n"},
-		{times: 3, read: "line 0\nline 1\nline 2\n"}, // the file that was read has been removed
+		{times: 3, read: "line 0\nline 1\nline 2\n"}, // the file that was read is deleted
 		{times: 4, read: "line 1\nline 2\nline 3\n", gaps: 1},
 		{times: 12, read: "line 9\nline 10\nline 11\n", gaps: 9},
 		{times: 2, withoutInotify: true, read: "line 0\nline 1\n"},
@@ -48,7 +49,7 @@ func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
 			if c.withoutInotify {
 				g.reader.watch.close()
 				g.reader.watch.inotify = nil
-				old := time.Now().Add(-time.Hour) // rotated files are told apart by when they were written
+				old := time.Now().Add(-time.Hour) // rotated files are ordered by their modification time
 				if err := os.Chtimes(g.path, old, old); err != nil {
 					t.Fatal(err)
 				}
@@ -61,7 +62,7 @@ func TestGenerationsThatDisappearUnreadAreGaps(t *testing.T) {
 	}
 }
 
-// The kernel keeps a number of events, and then says only that there were more.
+// The kernel's event queue is limited. When it overflows, the kernel only reports that.
 func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
 	g := newRig(t)
 	g.append("begin\n")
@@ -72,7 +73,7 @@ func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
 	}
 	var most int
 	if _, err := fmt.Sscan(string(text), &most); err != nil || most > 1<<20 {
-		t.Fatalf("the kernel keeps %q events: this test needs a number that it can exceed", text)
+		t.Fatalf("the kernel queues %q events: the test needs a limit that it can exceed", text)
 	}
 	other := g.path + ".new"
 	for range most/2 + 1 {
@@ -83,7 +84,7 @@ func TestMoreRotationsThanTheKernelTellsOfAreAGap(t *testing.T) {
 	g.rotate(4)
 	g.wants("line 1\nline 2\nline 3\n")
 	g.wantsGaps(1)
-	// And the next rotation is seen again.
+	// The reader notices the next rotation again.
 	g.rotate(1)
 	g.wants("line 0\n")
 	g.wantsGaps(1)
@@ -121,14 +122,14 @@ func TestATruncatedFileThatIsRemovedIsAGap(t *testing.T) {
 	}
 }
 
-// Archivers copy what was rotated, under a name of their own and with a new inode.
+// Archivers copy a rotated file to another name with a new inode.
 func TestACopyOfARotatedFileIsNotReadAgain(t *testing.T) {
 	lines := strings.Repeat("a line of the first file\n", 100)
 	for _, c := range []struct {
 		name    string
-		copied  int  // so many bytes of it, if it is being made still
-		between bool // the next file was begun before
-		removed bool // the original is
+		copied  int  // number of copied bytes, if the copy is unfinished
+		between bool // the next file was created before the copy
+		removed bool // the original is deleted
 		restart bool
 	}{
 		{name: "at once"},
@@ -222,7 +223,7 @@ func TestWhatTheKernelTellsOfUnreadFiles(t *testing.T) {
 	}
 }
 
-// A writer that comes to a file after it was seen empty has put lines into it.
+// A file that was seen empty may have got lines since.
 func TestAFileThatWasSeenEmptyIsAGapIfItHasGrown(t *testing.T) {
 	g := newRig(t)
 	g.append("begin\n")

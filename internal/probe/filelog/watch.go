@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slowLook is how often a file is looked at where the kernel does not tell of changes.
+// pollInterval is how often the reader checks a file without inotify.
 const slowLook = 2 * time.Second
 
 const (
@@ -23,34 +23,33 @@ const (
 	ofFiles = unix.IN_MODIFY | unix.IN_ATTRIB
 )
 
-// remote are filesystems whose files others write to without this kernel's knowledge.
+// remote lists file systems that other machines write to without inotify events.
 var remote = []int64{
 	unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
 	unix.FUSE_SUPER_MAGIC, unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.OCFS2_SUPER_MAGIC,
 }
 
-// watch waits until something happens to the file at a path: to what it holds, to its
-// name, or to a link or a folder on the way to it.
+// watch waits until something happens to the file at a path: to its content, to its name,
+// or to a link or directory on the way to it.
 //
-// It speaks to inotify itself. What is to be watched is an inode which has lost its
-// name perhaps (/proc/self/fd), and single names in folders where a lot happens; a
-// library that watches paths can do neither, and wants a goroutine and a channel for
-// each file on top.
+// It uses inotify directly. It watches inodes that may have lost their names
+// (/proc/self/fd), and single names in busy directories. Libraries that watch paths
+// support neither, and need a goroutine and a channel per file.
 type watch struct {
 	path    string
 	log     *slog.Logger
-	inotify *os.File           // nil if there is none to be had
-	fd      int                // of inotify; File.Fd would undo its deadlines
-	names   map[int32][]string // of steps, by the watch of their folder
+	inotify *os.File           // nil if inotify is not available
+	fd      int                // descriptor of inotify; File.Fd would disable deadlines
+	names   map[int32][]string // names of steps, by the watch of their directory
 	files   map[int32]struct{} // watches of files
-	held    *os.File           // the file that is read
-	stale   bool               // the way may lead elsewhere now
-	slow    bool               // changes are not told of
-	told    bool               // that it is slow
-	folder  int32              // the watch of the folder in which the path ends
-	unread  unread             // what comes after the file that is read
-	missed  bool               // there were more events than the kernel keeps
-	noticed bool               // something has happened that wait has not told of
+	held    *os.File           // the open file of the reader
+	stale   bool               // the path may lead elsewhere now
+	slow    bool               // inotify does not report all changes
+	told    bool               // slow was logged
+	folder  int32              // watch of the directory in which the path ends
+	unread  unread             // files that follow the open file
+	missed  bool               // the event queue has overflowed
+	noticed bool               // an event arrived that wait has not returned for
 	events  [16 << 10]byte
 }
 
@@ -58,7 +57,7 @@ func newWatch(path string, log *slog.Logger) *watch {
 	w := &watch{path: path, log: log, stale: true}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
-		w.lookSlowly("asking for inotify", err)
+		w.lookSlowly("creating an inotify instance", err)
 		w.stale = false
 		return w
 	}
@@ -75,17 +74,17 @@ func (w *watch) close() error {
 	return w.inotify.Close()
 }
 
-// lookSlowly is said once; what it is about does not get better by saying.
+// poll switches to polling, and logs that once.
 func (w *watch) lookSlowly(action string, err error) {
 	w.slow = true
 	if !w.told {
 		w.told = true
-		w.log.Warn("changes of the file are not told of, looking at it every few seconds", "action", action, "err", err)
+		w.log.Warn("inotify does not report changes of the file: polling every few seconds", "action", action, "err", err)
 	}
 }
 
-// follow watches the way to the file, and the one that is held besides, which may have
-// lost its name. It does nothing if nothing has changed.
+// follow watches all steps to the file, and the open file, which may have lost its name.
+// It does nothing if nothing has changed.
 func (w *watch) follow(held *os.File) {
 	if !w.stale && held == w.held {
 		return
@@ -94,10 +93,10 @@ func (w *watch) follow(held *os.File) {
 	if w.inotify == nil {
 		return
 	}
-	w.drain() // while it is known which file an event is about
+	w.drain() // while the watches still identify their files
 	w.stale, w.slow = false, false
-	// Between a look at the way and the watching of it, it may have changed.
-	steps, end, _ := trail(w.path) // what is wrong with the way, who reads the file says
+	// The path may change between resolving and watching it.
+	steps, end, _ := trail(w.path) // the reader reports errors of the path
 	for range 5 {
 		w.arm(steps, end)
 		now, nowEnd, _ := trail(w.path)
@@ -109,7 +108,7 @@ func (w *watch) follow(held *os.File) {
 	w.stale = true
 }
 
-// arm puts watches on all steps and files, and removes all others.
+// arm watches all steps and files, and removes all other watches.
 func (w *watch) arm(steps []step, end string) {
 	old := w.names
 	oldFiles := w.files
@@ -144,7 +143,8 @@ func (w *watch) arm(steps []step, end string) {
 	}
 }
 
-// drop removes a watch that is not wanted any more. The kernel may have done so.
+// drop removes a watch that is not needed any more. The kernel may have removed it
+// already.
 func (w *watch) drop(id int32) {
 	_, name := w.names[id]
 	_, file := w.files[id]
@@ -165,16 +165,16 @@ func (w *watch) add(path string, mask uint32) (int32, bool) {
 	}
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err == nil && slices.Contains(remote, stat.Type) {
-		w.lookSlowly("watching "+path, errors.New("others write to this filesystem"))
+		w.lookSlowly("watching "+path, errors.New("other machines may write to this file system"))
 	}
 	return int32(id), true
 }
 
-// isBlind says that nothing tells of files which come and go between two looks.
+// isBlind says that files may be created and deleted between two scans without an event.
 func (w *watch) isBlind() bool { return w.inotify == nil || w.slow || w.missed }
 
-// drain takes in what has happened so far, without waiting. It says whether any of it
-// was about the file or the way to it.
+// drain handles pending events without waiting. It says whether one of them was about the
+// file or the way to it.
 func (w *watch) drain() bool {
 	if w.inotify == nil {
 		return false
@@ -186,7 +186,7 @@ func (w *watch) drain() bool {
 			continue
 		}
 		if err != nil || n <= 0 {
-			break // there is no more, or wait will tell what is wrong
+			break // no more events; wait returns errors
 		}
 		concerned = w.concerned(w.events[:n]) || concerned
 	}
@@ -195,8 +195,8 @@ func (w *watch) drain() bool {
 	return concerned
 }
 
-// wait returns when something has happened since the last look began, or the time is up;
-// zero is for ever.
+// wait returns when an event has arrived since the last look began, or after the limit.
+// Zero means no limit.
 func (w *watch) wait(ctx context.Context, limit time.Duration) error {
 	if w.noticed {
 		return ctx.Err()
@@ -231,7 +231,7 @@ func (w *watch) wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// concerned says whether one of the events is about the file or the way to it.
+// handle handles events. It says whether one of them was about the file or the way to it.
 func (w *watch) concerned(events []byte) bool {
 	concerned := false
 	for len(events) >= unix.SizeofInotifyEvent {
@@ -265,7 +265,7 @@ func (w *watch) concerned(events []byte) bool {
 	return concerned
 }
 
-// tell takes in what has happened to a name in the folder of the file.
+// handleName handles an event of a name in the directory of the file.
 func (w *watch) tell(name string, mask, cookie uint32) {
 	switch {
 	case mask&unix.IN_CREATE != 0:

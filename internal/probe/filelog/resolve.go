@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostLinks is how many links a path may lead through, as for the kernel.
+// maxLinks limits the number of links in a path, as in the kernel.
 const mostLinks = 40
 
-// step is a name in a folder that the way to a file leads through. Whatever happens to
-// it may change where the path leads.
+// step is a name in a directory on the way to a file. A change of it may change where the
+// path leads.
 type step struct {
 	folder, name string
 }
 
-// trail walks to a file as the kernel does. It returns all steps, up to the first that
-// leads nowhere, and where the path ends, which need not be there.
+// resolve follows a path like the kernel does. It returns all steps, up to the first name
+// that does not exist, and the resolved path, which need not exist.
 func trail(path string) (steps []step, end string, err error) {
 	names := strings.Split(path, "/")
 	here := "/"

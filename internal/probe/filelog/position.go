@@ -13,41 +13,40 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/logs"
 )
 
-// span is how many bytes a fingerprint takes, at the beginning of a file and before a
-// place in it.
+// span is the number of bytes in a fingerprint, at the start of a file and before a
+// position.
 const span = 256
 
-// place is where a reader is. Inodes are used again and files truncated, so it tells
-// what lies before it, too.
+// place is the position of a reader. Inodes are reused and files are truncated, so it also
+// identifies the text before it.
 type place struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Offset int64  `json:"offset"`
-	// InLine says that the place is in a line which was cut, and whose rest is passed
-	// over.
+	// InLine says that the position is within a truncated line whose rest is skipped.
 	InLine bool `json:"inLine,omitempty"`
-	// Head and Tail are hashes of the first bytes of the file and of the last before
-	// the place: span each, or what there is.
+	// Head and Tail are hashes of the first bytes of the file and of the last bytes before
+	// the position: span bytes each, or fewer if there are fewer.
 	Head uint64 `json:"head"`
 	Tail uint64 `json:"tail"`
-	// Written is when the file was last written to as far as was seen, in nanoseconds.
+	// Written is the last known modification time of the file in nanoseconds.
 	Written int64 `json:"written"`
-	// Earlier are the files that were read to their ends before, up to the last of them:
-	// a copy that was made of one must not be read again.
+	// Earlier identifies the files that were read before, so that copies of them are not read
+	// again. The newest is last.
 	Earlier []fingerprint `json:"earlier,omitempty"`
 }
 
-// mostEarlier is how many files are known that were read before. Copies are made soon.
+// maxEarlier limits the number of earlier files. Copies are made soon after a rotation.
 const mostEarlier = 8
 
-// fingerprint tells a file that was read from others.
+// fingerprint identifies a file that was read.
 type fingerprint struct {
 	Size int64  `json:"size"`
 	Head uint64 `json:"head"`
 	Tail uint64 `json:"tail"`
 }
 
-// followed are the files that were read when the one of the place was read to its end.
+// followed returns the earlier files for a successor of this file.
 func (p place) followed() []fingerprint {
 	all := append(slices.Clone(p.Earlier), fingerprint{p.Offset, p.Head, p.Tail})
 	return all[max(0, len(all)-mostEarlier):]
@@ -67,15 +66,15 @@ func parsePlace(position logs.Position) (place, error) {
 func (p place) position() logs.Position {
 	text, err := json.Marshal(p)
 	if err != nil {
-		return nil // numbers always marshal
+		return nil // numbers can always be encoded
 	}
 	return text
 }
 
-// place is where the reader is, in the file that is open.
+// place returns the current position in the open file.
 func (r *Reader) place() place { return r.placeAt(r.start) }
 
-// placeAt is where a byte of the buffer lies.
+// placeAt returns the position of a byte in the buffer.
 func (r *Reader) placeAt(at int) place {
 	offset := r.offset + int64(at-r.start)
 	known := int(min(span, offset))
@@ -92,8 +91,8 @@ func hash(text []byte) uint64 {
 	return h.Sum64()
 }
 
-// in says whether a file, whichever it is, holds before the place what the place's
-// file held.
+// in says whether a file has the same text before the position as the file of the
+// position.
 func (p place) in(file *os.File) (bool, error) {
 	begins, err := p.begins(file)
 	if err != nil || !begins {
@@ -108,7 +107,7 @@ func (p place) in(file *os.File) (bool, error) {
 	return err == nil && hash(tail[:known]) == p.Tail, err
 }
 
-// begins says whether a file begins like that of the place.
+// begins says whether a file begins like the file of the position.
 func (p place) begins(file *os.File) (bool, error) {
 	var head [span]byte
 	known := min(span, p.Offset)
@@ -119,7 +118,7 @@ func (p place) begins(file *os.File) (bool, error) {
 	return err == nil && hash(head[:known]) == p.Head, err
 }
 
-// holds says whether a text is in a file at an offset.
+// holds says whether a file contains a text at an offset.
 func holds(file *os.File, offset int64, text []byte) (bool, error) {
 	var there [span]byte
 	_, err := file.ReadAt(there[:len(text)], offset)
