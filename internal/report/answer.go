@@ -9,438 +9,444 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// What can come of a request.
+// Results of a request. They are labels of a metric.
 const (
-	fine        = "ok"
-	unreachable = "unreachable"  // no answer
-	stranger    = "unauthorized" // the server does not know who asks
-	busy        = "busy"         // the server asks for patience
-	forbidden   = "forbidden"
-	absent      = "not found"
-	conflict    = "conflict"
-	invalid     = "invalid"
-	ailing      = "error"      // of the server
-	unreadable  = "unreadable" // and so no answer
+	resultOK           = "ok"
+	resultUnreachable  = "unreachable"  // no response
+	resultUnauthorized = "unauthorized" // the API server does not accept the agent's credentials
+	resultBusy         = "busy"         // the API server asks the agent to wait
+	resultForbidden    = "forbidden"
+	resultNotFound     = "not found"
+	resultConflict     = "conflict"
+	resultInvalid      = "invalid"
+	resultServerError  = "error"
+	resultUnreadable   = "unreadable" // the response cannot be parsed
 )
 
 const (
-	forbiddenWait = 5 * time.Minute
-	noLeaseWait   = time.Hour
-	invalidWait   = time.Minute
-	// lookSoon is within which time a look follows what gives reason to doubt.
-	lookSoon = 30 * time.Second
-	// clocksAgree is how far apart clocks are that agree: the server tells seconds.
-	clocksAgree = 2 * time.Second
+	forbiddenWait      = 5 * time.Minute
+	leaseForbiddenWait = time.Hour
+	invalidWait        = time.Minute
+	// earlyCheckWithin is the time within which the agent checks the Node after an outage or
+	// another cause for doubt.
+	earlyCheckWithin = 30 * time.Second
+	// maxClockError is the difference up to which two clocks count as equal: the Date header
+	// has a resolution of one second.
+	maxClockError = 2 * time.Second
 )
 
 func resultOf(err error) string {
 	var refused *kubeapi.StatusError
 	switch {
 	case err == nil:
-		return fine
+		return resultOK
 	case !errors.As(err, &refused):
-		return unreachable
+		return resultUnreachable
 	case refused.Code == http.StatusUnauthorized:
-		return stranger
+		return resultUnauthorized
 	case refused.Code == http.StatusTooManyRequests, refused.Code == http.StatusServiceUnavailable && refused.RetryAfter > 0:
-		return busy
+		return resultBusy
 	case refused.Code == http.StatusForbidden:
-		return forbidden
+		return resultForbidden
 	case refused.Code == http.StatusNotFound:
-		return absent
+		return resultNotFound
 	case refused.Code == http.StatusConflict:
-		return conflict
+		return resultConflict
 	case refused.Code >= 400 && refused.Code < 500 && refused.Code != http.StatusRequestTimeout:
-		return invalid
+		return resultInvalid
 	default:
-		return ailing
+		return resultServerError
 	}
 }
 
-// answer takes in what came of a request.
-func (c *core) answer(now time.Time, asked *request, got kubeapi.Answer, err error) {
+// answer handles the result of a request.
+func (c *core) answer(now time.Time, req *request, got kubeapi.Answer, err error) {
 	result := resultOf(err)
 	var refused *kubeapi.StatusError
-	if result == conflict && asked.kind == forEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
-		result, err = fine, nil // it has been sent before
+	if result == resultConflict && req.kind == requestEvent && errors.As(err, &refused) && refused.Reason == "AlreadyExists" {
+		result, err = resultOK, nil // an earlier attempt created the Event
 	}
-	var seen view
-	if result == fine && asked.reads {
+	var seen nodeView
+	if result == resultOK && req.readsNode {
 		if seen, err = parseNode(got.Body); err != nil {
-			result = unreadable
+			result = resultUnreadable
 		}
 	}
-	c.counts.Requests[Outcome{asked.kind, result}]++
-	if result == unreachable || result == stranger || result == busy {
-		c.cutOff(now, result, err)
-		c.unsent(asked)
+	c.counts.Requests[Outcome{req.kind, result}]++
+	if result == resultUnreachable || result == resultUnauthorized || result == resultBusy {
+		c.startOutage(now, result, err)
+		c.requeue(req)
 		return
 	}
-	c.heard(now, got)
-	own := c.paces[asked.kind]
+	c.serverAnswered(now, got)
+	own := c.backoffs[req.kind]
 	switch result {
-	case fine:
-		if own.told {
-			c.log.Info("what was refused is granted again", "request", asked.kind)
+	case resultOK:
+		if own.logged {
+			c.log.Info("request accepted again", "request", req.kind)
 		}
-		*own = pace{}
-		if asked.reads {
-			c.read(now, asked, &seen)
+		*own = backoff{}
+		if req.readsNode {
+			c.nodeRead(now, req, &seen)
 			return
 		}
-		c.granted(now, asked, got)
+		c.requestSucceeded(now, req, got)
 		return
-	case conflict:
-		c.contradicted(now, asked, err)
-		c.unsent(asked)
+	case resultConflict:
+		c.conflictFound(now, req, err)
+		c.requeue(req)
 		return
-	case invalid:
-		if asked.kind == forEvent { // the next one may be better
-			c.rejected(asked, err)
+	case resultInvalid:
+		if req.kind == requestEvent { // other Events may be valid
+			c.eventRejected(req, err)
 			return
 		}
 		own.pause(now, jitter(invalidWait, c.random))
-	case forbidden:
-		own.turnedAway(now, patience(asked.kind), c.random)
-	case absent:
-		if asked.kind == forLease || asked.kind == forEvent { // a namespace
-			own.turnedAway(now, patience(asked.kind), c.random)
+	case resultForbidden:
+		own.failForbidden(now, maxBackoff(req.kind), c.random)
+	case resultNotFound:
+		if req.kind == requestLease || req.kind == requestEvent { // the namespace does not exist
+			own.failForbidden(now, maxBackoff(req.kind), c.random)
 			break
 		}
-		own.fail(now, longestWait, c.random) // a node that is about to join
+		own.fail(now, maxBackoffWait, c.random) // the node has not joined yet
 	default:
-		own.fail(now, longestWait, c.random)
+		own.fail(now, maxBackoffWait, c.random)
 	}
-	c.balked(now, asked, result)
-	if own.firstTime() {
-		c.log.Warn("a request is refused, and is made again from time to time", "request", asked.kind, "result", result, "err", err)
+	c.requestRefused(now, req, result)
+	if own.firstLog() {
+		c.log.Warn("a request is refused, retrying", "request", req.kind, "result", result, "err", err)
 	}
-	c.unsent(asked)
+	c.requeue(req)
 }
 
-// patience is how long one waits in the end who is turned away.
-func patience(kind string) time.Duration {
-	if kind == forLease {
-		return noLeaseWait
+// maxBackoff returns the longest wait after the API server forbids a request of this kind.
+func maxBackoff(kind string) time.Duration {
+	if kind == requestLease {
+		return leaseForbiddenWait
 	}
 	return forbiddenWait
 }
 
-// cutOff notes that nothing at all can be sent for a while.
-func (c *core) cutOff(now time.Time, result string, err error) {
-	c.outage.fail(now, longestWait, c.random)
+// startOutage delays all requests, because the API server cannot be reached or asks the agent
+// to wait.
+func (c *core) startOutage(now time.Time, result string, err error) {
+	c.outage.fail(now, maxBackoffWait, c.random)
 	var refused *kubeapi.StatusError
 	if errors.As(err, &refused) && refused.RetryAfter > 0 {
-		// All are asked to come back at the same time: none comes sooner, and not all do then.
-		// Who says hours means somebody else than one whose Lease would lapse.
-		asked := min(refused.RetryAfter, longestWait)
-		c.outage.until = latest(c.outage.until, now.Add(asked+time.Duration(c.random()*float64(asked)/2)))
+		// Every agent gets the same Retry-After. No agent returns earlier, and a random extra
+		// delay spreads them. Long values are capped, because the Lease would expire.
+		delay := min(refused.RetryAfter, maxBackoffWait)
+		c.outage.until = latest(c.outage.until, now.Add(delay+time.Duration(c.random()*float64(delay)/2)))
 	}
-	if c.outage.firstTime() {
+	if c.outage.firstLog() {
 		c.log.Warn("the api server cannot be told anything", "result", result, "err", err)
 	}
 }
 
-// heard notes that the API server has answered.
-func (c *core) heard(now time.Time, got kubeapi.Answer) {
+// serverAnswered records that the API server has answered, and ends an outage.
+func (c *core) serverAnswered(now time.Time, got kubeapi.Answer) {
 	c.counts.LastAnswer = now
 	if !got.Date.IsZero() {
 		c.skew = got.Date.Sub(now)
-		if c.skew.Abs() <= clocksAgree {
+		if c.skew.Abs() <= maxClockError {
 			c.skew = 0
 		}
 	}
 	if c.outage.failures > 0 {
-		c.log.Info("the api server answers again", "away", now.Sub(c.outage.began).Round(time.Millisecond))
-		c.outage = pace{}
-		c.lookSoonAt(now)
+		c.log.Info("api server reachable again", "outage", now.Sub(c.outage.began).Round(time.Millisecond))
+		c.outage = backoff{}
+		c.checkSoon(now)
 	}
 }
 
-func (c *core) lookSoonAt(now time.Time) {
-	c.lookAt = earlier(c.lookAt, now.Add(time.Duration(c.random()*float64(lookSoon))))
+func (c *core) checkSoon(now time.Time) {
+	c.checkAt = earlier(c.checkAt, now.Add(time.Duration(c.random()*float64(earlyCheckWithin))))
 }
 
-// granted takes in that a request was carried out.
-func (c *core) granted(now time.Time, asked *request, got kubeapi.Answer) {
-	switch asked.kind {
-	case forRows:
-		c.told(now, asked)
-		c.rows.erase = c.rows.erase || asked.placeholder
-		c.wrote(now, got)
-	case forErase:
-		c.rows.erase = false
-		c.wrote(now, got)
-	case forHand:
-		c.rows.handing, c.rows.bequest, c.rows.erase = false, nil, c.rows.erase || asked.placeholder
-		if c.wrote(now, got); c.rows.parting != nil { // nothing but this was written since
-			c.rows.parting.version, c.rows.parting.safe = c.rows.version, c.rows.version != ""
+// requestSucceeded updates the state after a successful request.
+func (c *core) requestSucceeded(now time.Time, req *request, got kubeapi.Answer) {
+	switch req.kind {
+	case requestConditions:
+		c.conditionsApplied(now, req)
+		c.conditions.hasPlaceholder = c.conditions.hasPlaceholder || req.placeholder
+		c.nodeWritten(now, got)
+	case requestErase:
+		c.conditions.hasPlaceholder = false
+		c.nodeWritten(now, got)
+	case requestHandover:
+		c.conditions.needsHandover, c.conditions.handover, c.conditions.hasPlaceholder = false, nil, c.conditions.hasPlaceholder || req.placeholder
+		if c.nodeWritten(now, got); c.conditions.removal != nil { // the only write since the Node was read
+			c.conditions.removal.version, c.conditions.removal.safe = c.conditions.version, c.conditions.version != ""
 		}
-	case forSweep:
-		c.rows.isSwept(asked.litter)
-		c.log.Info("conditions that nobody keeps any more are deleted", "conditions", asked.litter.kinds)
-		c.wrote(now, got)
-	case forLease:
-		c.leased = now.Add(jitter(renewEvery, c.random))
+	case requestSweep:
+		c.conditions.markDeleted(req.orphans)
+		c.log.Info("orphaned conditions deleted", "conditions", req.orphans.kinds)
+		c.nodeWritten(now, got)
+	case requestLease:
+		c.leaseDueAt = now.Add(jitter(renewEvery, c.random))
 		c.counts.LeaseRenewed = now
-		c.renewed(now, got)
-	case forEvent:
-		c.lanes.delivered(asked.lane, asked.event)
+		c.leaseRenewed(now, got)
+	case requestEvent:
+		c.events.delivered(req.queue, req.event)
 	}
 }
 
-// read takes in a look at the Node.
-func (c *core) read(now time.Time, asked *request, seen *view) {
-	c.learn(now, seen.uid)
-	c.rows.forgive(seen)
-	c.rows.erase = c.rows.erase || asked.fresh && seen.rows[placeholder] != nil // of one who was stopped in between
-	switch asked.kind {
-	case forLook:
-		c.looked(now, asked, seen)
-	case forHand:
-		c.weigh(now, seen)
-	case forSweep:
-		c.sort(seen)
+// nodeRead handles a Node that was read.
+func (c *core) nodeRead(now time.Time, req *request, seen *nodeView) {
+	c.setUID(now, seen.uid)
+	c.conditions.forgetDeleted(seen)
+	c.conditions.hasPlaceholder = c.conditions.hasPlaceholder || req.fresh && seen.conditions[placeholder] != nil // an agent stopped before it deleted it
+	switch req.kind {
+	case requestCheck:
+		c.compareNode(now, req, seen)
+	case requestHandover:
+		c.planHandover(now, seen)
+	case requestSweep:
+		c.findOrphans(seen)
 	}
 }
 
-// told notes that our rows are as they shall be, and those that others had changed right.
-func (c *core) told(now time.Time, asked *request) {
-	r := &c.rows
-	for _, kind := range r.broken {
-		if _, said := asked.rows[kind]; said {
+// conditionsApplied records that the API server has the conditions of the agent, and counts
+// those that other managers had changed.
+func (c *core) conditionsApplied(now time.Time, req *request) {
+	r := &c.conditions
+	for _, kind := range r.changedByOthers {
+		if _, written := req.conditions[kind]; written {
 			c.counts.Mended++
 		}
 	}
-	if asked.parts {
-		r.spared.times = 0
+	if req.removes {
+		r.unremovable.times = 0
 	}
-	r.spared.proved(now)
-	r.said, r.mend, r.force, r.broken, r.parting = asked.rows, false, false, nil, nil
-	r.held = map[string]bool{}
-	for kind := range r.said {
-		r.held[kind] = true
+	r.unremovable.othersAccepted(now)
+	r.applied, r.needsRewrite, r.force, r.changedByOthers, r.removal = req.conditions, false, false, nil, nil
+	r.owned = map[string]bool{}
+	for kind := range r.applied {
+		r.owned[kind] = true
 	}
-	for _, stays := range []map[string]wireRow{r.spared.rows, r.kept} {
-		for kind := range stays {
-			r.held[kind] = true
+	for _, preserved := range []map[string]apiCondition{r.unremovable.conditions, r.awaitedValues} {
+		for kind := range preserved {
+			r.owned[kind] = true
 		}
 	}
 }
 
-// balked notes that a request is refused as it is. What cannot be handed over, or left,
-// must not hold up the rest.
-func (c *core) balked(now time.Time, asked *request, result string) {
-	r := &c.rows
+// requestRefused handles a request that the API server refuses. Conditions that cannot be
+// handed over or removed must not block the other conditions.
+func (c *core) requestRefused(now time.Time, req *request, result string) {
+	r := &c.conditions
 	switch {
-	case asked.kind == forHand && asked.reads && result == forbidden:
-		r.blind = true
-	case (asked.kind == forHand && !asked.reads || asked.kind == forRows && asked.parts) && (result == forbidden || result == invalid):
-		r.bequest = nil
-		if kinds := r.spare(now); len(kinds) > 0 {
-			c.log.Warn("conditions cannot be removed or left to others, and stay as they are, so that the rest can be told", "conditions", kinds)
+	case req.kind == requestHandover && req.readsNode && result == resultForbidden:
+		r.readForbidden = true
+	case (req.kind == requestHandover && !req.readsNode || req.kind == requestConditions && req.removes) && (result == resultForbidden || result == resultInvalid):
+		r.handover = nil
+		if kinds := r.keepUnremovable(now); len(kinds) > 0 {
+			c.log.Warn("cannot remove or hand over conditions: they stay unchanged so that the other conditions can be written", "conditions", kinds)
 		}
-	case asked.kind == forHand && !asked.reads:
-		r.bequest = nil // look again
-	case asked.kind == forRows:
-		r.parting = nil
+	case req.kind == requestHandover && !req.readsNode:
+		r.handover = nil // look again
+	case req.kind == requestConditions:
+		r.removal = nil
 	}
 }
 
-// unsent puts back what a request has not brought to its goal. Perhaps it has, and only
-// the answer was lost: what the API server knows of our rows is not known then.
-func (c *core) unsent(asked *request) {
-	switch asked.kind {
-	case forEvent:
-		c.lanes.failed(asked.lane, asked.event)
-	case forRows:
-		c.rows.mend = true
+// requeue restores the state after a failed request. The request may have succeeded although
+// its response was lost, so the agent does not know which conditions the API server has.
+func (c *core) requeue(req *request) {
+	switch req.kind {
+	case requestEvent:
+		c.events.requeue(req.queue, req.event)
+	case requestConditions:
+		c.conditions.needsRewrite = true
 	}
 }
 
-// rejected drops an Event that the API server will never take.
-func (c *core) rejected(asked *request, err error) {
-	c.lanes.refused(asked.lane, asked.event)
-	if !c.toldRejected {
-		c.toldRejected = true
-		c.log.Error("an event is dropped, because the api server does not take it", "reason", asked.event.Reason, "err", err)
+// eventRejected drops an Event that the API server will never accept.
+func (c *core) eventRejected(req *request, err error) {
+	c.events.rejected(req.queue, req.event)
+	if !c.loggedRejected {
+		c.loggedRejected = true
+		c.log.Error("event dropped: the api server rejects it", "reason", req.event.Reason, "err", err)
 	}
 }
 
-// renewed notes the version that the Lease has now.
-func (c *core) renewed(now time.Time, got kubeapi.Answer) {
+// leaseRenewed records the new resourceVersion of the Lease.
+func (c *core) leaseRenewed(now time.Time, got kubeapi.Answer) {
 	var lease struct {
 		Metadata struct {
 			ResourceVersion string `json:"resourceVersion"`
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(got.Body, &lease); err != nil || lease.Metadata.ResourceVersion == "" {
-		return // that it was renewed is certain
+		return // the renewal succeeded anyway
 	}
 	c.checkVersion(now, "leases", lease.Metadata.ResourceVersion, c.leaseVersion)
 	c.leaseVersion = lease.Metadata.ResourceVersion
 }
 
-// checkVersion compares the version that a write was given with that of the write before
-// to the same resource: another one may be in another store (--etcd-servers-overrides).
-// Versions grow, unless the store was restored from a backup. Then our rows may be as they
-// were long ago, and the Node is looked at soon, and past the cache.
+// checkVersion compares the resourceVersion of a write with that of the previous write to the
+// same resource. Different resources may be in different stores (--etcd-servers-overrides).
+// Versions grow unless the store was restored from a backup. In that case conditions may be
+// lost, so the agent soon reads the Node, bypassing the cache.
 func (c *core) checkVersion(now time.Time, resource, version, before string) {
 	if older(version, before) {
-		c.log.Warn("the api server gives older versions than before: its store was restored from a backup; looking whether conditions are lost", "resource", resource, "version", version, "before", before)
-		c.doubt = true
-		c.lookSoonAt(now)
+		c.log.Warn("resourceVersion went backwards, the store was probably restored from a backup: checking conditions", "resource", resource, "version", version, "before", before)
+		c.bypassCache = true
+		c.checkSoon(now)
 	}
 }
 
-// wrote notes the version of the Node that we have made.
-func (c *core) wrote(now time.Time, got kubeapi.Answer) {
-	before := c.rows.version
+// nodeWritten records the version of the Node after a write by the agent.
+func (c *core) nodeWritten(now time.Time, got kubeapi.Answer) {
+	before := c.conditions.version
 	v, err := parseNode(got.Body)
-	if c.rows.version = v.version; err != nil {
-		return // that it was written is certain, of which version is not
+	if c.conditions.version = v.version; err != nil {
+		return // the write succeeded, only its version is unknown
 	}
 	c.checkVersion(now, "nodes", v.version, before)
-	c.rows.forgive(&v)
-	c.rows.stray = c.rows.stray || len(c.rows.keeperless(&v)) > 0
-	c.learn(now, v.uid)
+	c.conditions.forgetDeleted(&v)
+	c.conditions.mayHaveOrphans = c.conditions.mayHaveOrphans || len(c.conditions.withoutWriter(&v)) > 0
+	c.setUID(now, v.uid)
 }
 
-// learn notes who the Node is. One that was made anew has nothing of ours.
-func (c *core) learn(now time.Time, uid string) {
+// setUID records the UID of the Node. A recreated Node needs a new Lease owner at once.
+func (c *core) setUID(now time.Time, uid string) {
 	if uid == "" || uid == c.uid {
 		return
 	}
 	if c.uid != "" {
-		c.log.Info("the node was made anew", "uid", uid)
-		c.leased = now
+		c.log.Info("node was recreated", "uid", uid)
+		c.leaseDueAt = now
 	}
 	c.uid = uid
 }
 
-// looked compares the Node with what was said of it.
-func (c *core) looked(now time.Time, asked *request, v *view) {
-	c.lookAt = now.Add(c.lookEvery())
-	c.rows.stray = c.rows.stray || len(c.rows.strays(v)) > 0
-	if c.rows.said == nil {
+// compareNode compares the Node with the conditions that the agent wrote.
+func (c *core) compareNode(now time.Time, req *request, v *nodeView) {
+	c.checkAt = now.Add(c.checkInterval())
+	c.conditions.mayHaveOrphans = c.conditions.mayHaveOrphans || len(c.conditions.orphaned(v)) > 0
+	if c.conditions.applied == nil {
 		return
 	}
-	if older(v.version, c.rows.version) {
-		if !asked.fresh {
-			c.doubt = true
-			c.lookSoonAt(now) // the server's cache is behind what we wrote
+	if older(v.version, c.conditions.version) {
+		if !req.fresh {
+			c.bypassCache = true
+			c.checkSoon(now) // the cache is behind the agent's last write
 			return
 		}
-		c.log.Warn("the api server has forgotten what was written: its store was set back", "version", v.version, "written", c.rows.version)
-		c.rows.version = v.version
+		c.log.Warn("api server lost the agent's writes: its store was reset to an earlier state", "version", v.version, "written", c.conditions.version)
+		c.conditions.version = v.version
 	} else {
-		c.meet(v)
+		c.detectSecondAgent(v)
 	}
-	c.doubt = false
-	if found := c.rows.changed(v); len(found) > 0 && !c.rows.dirty() {
-		c.log.Info("conditions were changed by others", "conditions", found)
-		c.rows.mend, c.rows.broken = true, found
+	c.bypassCache = false
+	if found := c.conditions.changed(v); len(found) > 0 && !c.conditions.dirty() {
+		c.log.Info("conditions were changed by other managers, writing them again", "conditions", found)
+		c.conditions.needsRewrite, c.conditions.changedByOthers = true, found
 	}
-	_, differs := c.rows.inherit(v)
-	if differs || len(c.rows.released(v)) > 0 || len(c.rows.abandoned(v, now)) > 0 {
-		c.rows.handing, c.rows.bequest = true, nil
+	_, differs := c.conditions.fieldsToHandOver(v)
+	if differs || len(c.conditions.released(v)) > 0 || len(c.conditions.abandoned(v, now)) > 0 {
+		c.conditions.needsHandover, c.conditions.handover = true, nil
 	}
 }
 
-// meet says once that another agent reports on this node: what we did not say, and is
-// under our name.
-func (c *core) meet(v *view) {
-	if c.met || c.rows.dirty() {
+// detectSecondAgent logs once that another agent reports on this node: it finds conditions
+// under the agent's field manager that this agent did not write.
+func (c *core) detectSecondAgent(v *nodeView) {
+	if c.loggedSecondAgent || c.conditions.dirty() {
 		return
 	}
-	if found := c.rows.forged(v); len(found) > 0 {
-		c.met = true
-		c.log.Warn("another agent writes conditions of this node under the same name, and each removes what the other says: let one alone run on the node",
+	if found := c.conditions.writtenByOtherAgent(v); len(found) > 0 {
+		c.loggedSecondAgent = true
+		c.log.Warn("a second agent writes conditions of this node as the same field manager, and each removes the other's conditions: run only one agent on the node",
 			"manager", FieldManager, "conditions", found)
 	}
 }
 
-// weigh works out what has to be handed over, by what is certain.
-func (c *core) weigh(now time.Time, v *view) {
-	r := &c.rows
-	r.held, r.blind, r.bequest, r.parting = v.rowsOf(FieldManager), false, nil, nil
-	r.keep(v)
-	if r.said == nil && len(r.held) == 0 && len(r.shall()) == 0 {
-		r.said, r.mend = map[string]row{}, false // there is nothing to say, and nothing was said
+// planHandover computes which fields must be handed over, from a Node that was read past the
+// cache.
+func (c *core) planHandover(now time.Time, v *nodeView) {
+	r := &c.conditions
+	r.owned, r.readForbidden, r.handover, r.removal = v.conditionsOwnedBy(FieldManager), false, nil, nil
+	r.saveAwaited(v)
+	if r.applied == nil && len(r.owned) == 0 && len(r.toApply()) == 0 {
+		r.applied, r.needsRewrite = map[string]condition{}, false // there is nothing to write, and nothing was written
 	}
 	freed, abandoned := r.released(v), r.abandoned(v, now)
 	if len(freed)+len(abandoned) > 0 {
 		for _, kind := range freed {
-			c.reclaim(kind, "he keeps it no longer")
+			c.reclaim(kind, "the manager no longer owns it")
 		}
 		for _, kind := range abandoned {
-			c.reclaim(kind, "he has not written it for a while")
-			delete(r.state.Taken, kind) // what he owns of it may be taken from him once more
+			c.reclaim(kind, "the manager has stopped writing it")
+			delete(r.state.Taken, kind) // the agent may take its fields over once more
 		}
-		// What was handed over stays until the rows are said: they would be gone in between.
-		r.handing = false
-		c.lookSoonAt(now)
+		// Keep the fields that were handed over until the agent has written the conditions
+		// again. Otherwise they would vanish in between.
+		r.needsHandover = false
+		c.checkSoon(now)
 		return
 	}
-	r.part(v)
-	left, differs := r.inherit(v)
-	if r.handing = differs; !differs {
-		r.parting.safe = true
+	r.planRemoval(v)
+	left, differs := r.fieldsToHandOver(v)
+	if r.needsHandover = differs; !differs {
+		r.removal.safe = true
 		return
 	}
-	r.bequest = &bequest{rows: left, version: v.version}
+	r.handover = &handover{conditions: left, version: v.version}
 }
 
 func (c *core) reclaim(kind, because string) {
-	if manager, yielded := c.rows.state.Yielded[kind]; yielded {
-		c.log.Info("a condition that was left to another manager is ours again", "condition", kind, "manager", manager, "because", because)
-		c.rows.reclaim(kind)
+	if manager, yielded := c.conditions.state.Yielded[kind]; yielded {
+		c.log.Info("taking back a yielded condition", "condition", kind, "manager", manager, "because", because)
+		c.conditions.reclaim(kind)
 		c.stateChanged = true
 	}
 }
 
-// sort works out which rows nobody keeps, by what is certain.
-func (c *core) sort(v *view) {
-	found := c.rows.strays(v)
+// findOrphans records the orphaned conditions of a Node that was read past the cache.
+func (c *core) findOrphans(v *nodeView) {
+	found := c.conditions.orphaned(v)
 	if len(found) == 0 {
-		c.rows.stray, c.rows.litter = false, nil
+		c.conditions.mayHaveOrphans, c.conditions.orphans = false, nil
 		return
 	}
-	c.rows.litter = &litter{kinds: found, version: v.version}
+	c.conditions.orphans = &orphanConditions{kinds: found, version: v.version}
 }
 
-// contradicted is told that somebody else has written what was to be written.
-func (c *core) contradicted(now time.Time, asked *request, err error) {
+// conflictFound handles a write that conflicts with another manager's write.
+func (c *core) conflictFound(now time.Time, req *request, err error) {
 	var refused *kubeapi.StatusError
 	errors.As(err, &refused)
-	switch asked.kind {
-	case forHand:
-		c.rows.bequest = nil // look again
-		c.paces[forHand].fail(now, longestWait, c.random)
+	switch req.kind {
+	case requestHandover:
+		c.conditions.handover = nil // read the Node again
+		c.backoffs[requestHandover].fail(now, maxBackoffWait, c.random)
 		return
-	case forSweep:
-		c.rows.litter = nil // look again
-	case forRows:
-		found := contests(refused)
-		taken, again, yielded := c.rows.settle(found)
+	case requestSweep:
+		c.conditions.orphans = nil // read the Node again
+	case requestConditions:
+		found := parseConflicts(refused)
+		taken, again, yielded := c.conditions.resolveConflicts(found)
 		c.counts.TakenOver += uint64(len(taken) + len(again))
-		for _, one := range taken {
-			c.log.Info("a condition is taken over from another manager", "condition", one.kind, "manager", one.manager)
+		for _, conflict := range taken {
+			c.log.Info("condition taken over from another manager", "condition", conflict.kind, "manager", conflict.manager)
 		}
-		for _, one := range yielded {
-			c.log.Warn("a condition is left to another manager, who writes it again and again: stop him, or give --take-over",
-				"condition", one.kind, "manager", one.manager)
+		for _, conflict := range yielded {
+			c.log.Warn("condition yielded to another manager that keeps writing it: stop that manager, or set --take-over",
+				"condition", conflict.kind, "manager", conflict.manager)
 		}
 		c.stateChanged = c.stateChanged || len(taken)+len(yielded) > 0
 		if len(found) > 0 {
-			c.rows.last = time.Time{} // it is decided, and can be told at once
+			c.conditions.lastApply = time.Time{} // the conflict is resolved, so apply at once
 			return
 		}
 	}
-	c.paces[asked.kind].fail(now, longestWait, c.random)
+	c.backoffs[req.kind].fail(now, maxBackoffWait, c.random)
 }
 
-// latest is the last of some times.
+// latest returns the latest of the given times.
 func latest(first time.Time, others ...time.Time) time.Time {
 	for _, t := range others {
 		if t.After(first) {

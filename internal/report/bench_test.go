@@ -17,10 +17,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// One op hands over an event of a flood of one reason, of which all but a few are summed
-// up: what a storm of matching lines costs when nothing can be sent.
+// BenchmarkTake measures adding an Event of a flood of one reason while nothing can be sent.
+// All Events but a few are merged.
 func BenchmarkTake(b *testing.B) {
-	r, err := report.New(report.Config{API: nobody{}, Node: "n"})
+	r, err := report.New(report.Config{API: noAPI{}, Node: "n"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -30,15 +30,16 @@ func BenchmarkTake(b *testing.B) {
 		r.Take(found)
 	}
 	if r.Counts().EventsTaken == 0 {
-		b.Error("nothing was taken")
+		b.Error("no Event was added")
 	}
 }
 
-type nobody struct{ report.API }
+// noAPI is an API that the benchmark never calls.
+type noAPI struct{ report.API }
 
-// One op is a condition that changes and is seen by a watcher: the write of five rows to a
-// node of 15 KB on the real API server, and the watch of another client. Changes are 1.1 s
-// apart, so that the bucket of a flapping node is not what is measured.
+// BenchmarkConditionSeenByAWatcher measures the time from a changed condition to the watch
+// event of another client: the agent writes five conditions to a Node of 15 KB on a real API
+// server. Changes are 1.1 s apart, so the write limit has no effect.
 func BenchmarkConditionSeenByAWatcher(b *testing.B) {
 	cluster := testbed.New(b, testbed.Config{})
 	made, err := cluster.CreateNodes(b.Context(), testbed.RealNodes(1))
@@ -49,7 +50,7 @@ func BenchmarkConditionSeenByAWatcher(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	w := &world{TB: b, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()}
+	w := &fixture{TB: b, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()}
 	a := w.agent(func(c *report.Config) { c.LeaseNamespace, c.LookEvery = "", 0 },
 		is("Mine", catalog.False, "Fine"), is("B", catalog.False, "Fine"), is("C", catalog.False, "Fine"), is("D", catalog.False, "Fine"), is("E", catalog.False, "Fine"))
 	watch, err := admin.CoreV1().Nodes().Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + w.node})

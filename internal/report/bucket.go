@@ -2,47 +2,47 @@ package report
 
 import "time"
 
-// bucket allows so many at once, and then one every so often.
-type bucket struct {
-	most  int
-	every time.Duration
-	left  int
-	since time.Time // when the last one was filled in
+// tokenBucket is a rate limiter: it allows a burst of size, and then one token per interval.
+type tokenBucket struct {
+	size     int
+	every    time.Duration
+	tokens   int
+	filledAt time.Time // when the last token was added
 }
 
-func newBucket(most int, every time.Duration) bucket {
-	return bucket{most: most, every: every, left: most}
+func newTokenBucket(most int, every time.Duration) tokenBucket {
+	return tokenBucket{size: most, every: every, tokens: most}
 }
 
-// fill puts in what has come due.
-func (b *bucket) fill(now time.Time) {
-	if b.left < b.most && now.After(b.since) {
-		passed := now.Sub(b.since)
-		b.left = int(min(int64(b.most), int64(b.left)+int64(passed/b.every)))
-		b.since = now.Add(-(passed % b.every))
+// fill adds the tokens that have become available.
+func (b *tokenBucket) fill(now time.Time) {
+	if b.tokens < b.size && now.After(b.filledAt) {
+		passed := now.Sub(b.filledAt)
+		b.tokens = int(min(int64(b.size), int64(b.tokens)+int64(passed/b.every)))
+		b.filledAt = now.Add(-(passed % b.every))
 	}
-	if b.left == b.most {
-		b.since = now
+	if b.tokens == b.size {
+		b.filledAt = now
 	}
 }
 
-func (b *bucket) full(now time.Time) bool {
+func (b *tokenBucket) full(now time.Time) bool {
 	b.fill(now)
-	return b.left == b.most
+	return b.tokens == b.size
 }
 
-// when is the time at which one may be taken.
-func (b *bucket) when(now time.Time) time.Time {
-	if b.fill(now); b.left > 0 {
+// availableAt returns when a token can be taken.
+func (b *tokenBucket) availableAt(now time.Time) time.Time {
+	if b.fill(now); b.tokens > 0 {
 		return now
 	}
-	return b.since.Add(b.every)
+	return b.filledAt.Add(b.every)
 }
 
-func (b *bucket) take(now time.Time) {
+func (b *tokenBucket) take(now time.Time) {
 	b.fill(now)
-	b.left--
+	b.tokens--
 }
 
-// giveBack undoes a take that came to nothing.
-func (b *bucket) giveBack() { b.left = min(b.left+1, b.most) }
+// giveBack returns the token of an attempt that failed.
+func (b *tokenBucket) giveBack() { b.tokens = min(b.tokens+1, b.size) }

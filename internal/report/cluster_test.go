@@ -29,8 +29,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// world is a real API server with a node of a test's own in it.
-type world struct {
+// fixture is a real API server with a Node for one test.
+type fixture struct {
 	testing.TB
 	cluster *testbed.Cluster
 	admin   *kubernetes.Clientset
@@ -38,19 +38,19 @@ type world struct {
 	config  *rest.Config
 }
 
-// journal is a log that can be read while it is written.
-type journal struct {
+// logBuffer is a log that a test can read while the agent writes it.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
@@ -59,17 +59,17 @@ func (j *journal) String() string {
 // agent is a reporter that runs against the real API server.
 type agent struct {
 	*report.Reporter
-	log  *journal
+	log  *logBuffer
 	stop func()
 }
 
-func (w *world) agent(shape func(*report.Config), first ...finding.Condition) *agent {
+func (w *fixture) agent(shape func(*report.Config), first ...finding.Condition) *agent {
 	w.Helper()
 	client, err := kubeapi.New(kubeapi.Access{Server: w.config.Host, CA: w.config.CAData, Token: w.config.BearerToken}, "autohealer-agent/test")
 	if err != nil {
 		w.Fatal(err)
 	}
-	a := &agent{log: &journal{}}
+	a := &agent{log: &logBuffer{}}
 	cfg := report.Config{
 		API: client, Node: w.node, Holder: "pod-1", LeaseNamespace: "autohealer-system", LookEvery: 500 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(a.log, nil)),
@@ -91,20 +91,20 @@ func (w *world) agent(shape func(*report.Config), first ...finding.Condition) *a
 	return a
 }
 
-func (w *world) until(what string, ok func() bool) {
+func (w *fixture) until(what string, ok func() bool) {
 	w.Helper()
 	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-deadline:
-			w.Fatalf("waited in vain for %s; the node has %v", what, w.get().Status.Conditions)
+			w.Fatalf("timed out waiting for %s; the node has %v", what, w.get().Status.Conditions)
 		case <-tick.C:
 		}
 	}
 }
 
-func (w *world) get() *corev1.Node {
+func (w *fixture) get() *corev1.Node {
 	w.Helper()
 	node, err := w.admin.CoreV1().Nodes().Get(w.Context(), w.node, metav1.GetOptions{})
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *world) get() *corev1.Node {
 	return node
 }
 
-func (w *world) row(kind string) *corev1.NodeCondition {
+func (w *fixture) condition(kind string) *corev1.NodeCondition {
 	w.Helper()
 	for _, c := range w.get().Status.Conditions {
 		if string(c.Type) == kind {
@@ -123,8 +123,8 @@ func (w *world) row(kind string) *corev1.NodeCondition {
 	return nil
 }
 
-// merge patches the status as a kubelet or a node-problem-detector does.
-func (w *world) merge(manager string, conditions ...corev1.NodeCondition) {
+// merge patches the status as a kubelet or node-problem-detector does.
+func (w *fixture) merge(manager string, conditions ...corev1.NodeCondition) {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
 	if err != nil {
@@ -136,8 +136,8 @@ func (w *world) merge(manager string, conditions ...corev1.NodeCondition) {
 	}
 }
 
-// apply applies rows, with force.
-func (w *world) apply(manager string, rows ...map[string]string) {
+// apply applies conditions with force.
+func (w *fixture) apply(manager string, rows ...map[string]string) {
 	w.Helper()
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]string{"name": w.node}, "status": map[string]any{"conditions": rows}})
 	if err != nil {
@@ -150,8 +150,8 @@ func (w *world) apply(manager string, rows ...map[string]string) {
 	}
 }
 
-// owned are the rows of which a manager owns something.
-func (w *world) owned(manager string) string {
+// owned returns the conditions in which a manager owns a field.
+func (w *fixture) owned(manager string) string {
 	w.Helper()
 	var found []string
 	for _, entry := range w.get().ManagedFields {
@@ -183,7 +183,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 	}
 	nodes := 0
-	scene := func(name string, play func(w *world)) {
+	run := func(name string, play func(w *fixture)) {
 		t.Helper()
 		t.Run(name, func(t *testing.T) {
 			nodes++
@@ -191,22 +191,22 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			play(&world{TB: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
+			play(&fixture{TB: t, cluster: cluster, admin: admin, node: made[0].Name, config: cluster.AdminConfig()})
 		})
 	}
 
-	scene("a row that was another's goes as a whole", func(w *world) {
+	run("removes a condition taken over from another manager as a whole", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
 		a := w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine"))
-		w.until("the takeover", func() bool { r := w.row("KernelDeadlock"); return r != nil && r.Reason == "Sick" })
+		w.until("the takeover", func() bool { r := w.condition("KernelDeadlock"); return r != nil && r.Reason == "Sick" })
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
-		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
-		if w.row("Other") == nil || w.row("Ready") == nil {
+		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
+		if w.condition("Other") == nil || w.condition("Ready") == nil {
 			w.Errorf("the node has %v", w.get().Status.Conditions)
 		}
 	})
 
-	scene("so does one of which the other had said the same, and nothing since", func(w *world) {
+	run("removes a taken over condition if the other manager wrote the same values and nothing since", func(w *fixture) {
 		old := npd(corev1.ConditionFalse, "Fine")
 		old.LastHeartbeatTime = metav1.NewTime(time.Now().Add(-5 * time.Minute))
 		w.merge("node-problem-detector", old)
@@ -216,56 +216,58 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("%+v", c)
 		}
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock", "Shared"}})
-		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
-		// From one who has never lost anything to us nothing was taken.
-		if shared := w.row("Shared"); shared == nil || shared.Status != corev1.ConditionFalse || w.row("Other") == nil {
+		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
+		// The agent takes nothing from a manager that wrote the same values.
+		if shared := w.condition("Shared"); shared == nil || shared.Status != corev1.ConditionFalse || w.condition("Other") == nil {
 			w.Errorf("the node has %v", w.get().Status.Conditions)
 		}
 	})
-	scene("so does one that was taken in an earlier life of which nothing is remembered", func(w *world) {
+	run("removes a condition that an earlier run took over without saved state", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Old"))
 		w.agent(nil, is("KernelDeadlock", catalog.True, "Sick"), is("Other", catalog.False, "Fine")).stop()
 		w.agent(nil, is("Other", catalog.False, "Fine"))
-		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil })
+		w.until("it to go", func() bool { return w.condition("KernelDeadlock") == nil })
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Back"))
 		w.agent(nil, is("Other", catalog.True, "Sick"))
-		if row := w.row("KernelDeadlock"); row == nil || row.Reason != "Back" {
-			w.Errorf("of one who writes it the row is %v", row)
+		if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "Back" {
+			w.Errorf("the condition of a manager that writes it is %v", got)
 		}
 	})
-	scene("a yielded row is ours again, or gone, when the other lets it go", func(w *world) {
+	run("takes back or removes a yielded condition when the other manager stops applying it", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		yield := func() {
 			for i := range 2 {
 				w.apply("gitops", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": fmt.Sprint("Theirs", i)})
-				w.until("a look at it", func() bool { return len(a.Counts().Yielded) == 1 || w.row("KernelDeadlock").Reason == "Fine" })
+				w.until("a look at it", func() bool { return len(a.Counts().Yielded) == 1 || w.condition("KernelDeadlock").Reason == "Fine" })
 			}
 			w.until("the yield", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
 		}
 		yield()
 		w.apply("gitops", map[string]string{"type": "Else", "status": "True"})
 		w.until("it to be ours", func() bool {
-			row := w.row("KernelDeadlock")
-			return row != nil && row.Reason == "Fine" && len(a.Counts().Yielded) == 0
+			got := w.condition("KernelDeadlock")
+			return got != nil && got.Reason == "Fine" && len(a.Counts().Yielded) == 0
 		})
 		yield()
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.apply("gitops", map[string]string{"type": "Else", "status": "True"})
-		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil && w.row("AutohealerPlaceholder") == nil })
-		if w.row("Other") == nil || w.row("Else") == nil || w.row("Ready") == nil {
+		w.until("it to go", func() bool {
+			return w.condition("KernelDeadlock") == nil && w.condition("AutohealerPlaceholder") == nil
+		})
+		if w.condition("Other") == nil || w.condition("Else") == nil || w.condition("Ready") == nil {
 			w.Errorf("the node has %v", w.get().Status.Conditions)
 		}
 	})
-	scene("own rows stand beside those of the kubelet", func(w *world) {
+	run("keeps its conditions beside those of the kubelet", func(w *fixture) {
 		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "up"})
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("ReadonlyFilesystem", catalog.False, "Fine"))
 		w.merge("kubelet", corev1.NodeCondition{Type: "Ready", Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "still up"})
 		a.Take(finding.Report{Conditions: []finding.Condition{is("KernelDeadlock", catalog.True, "DockerHung")}})
-		w.until("the change", func() bool { return w.row("KernelDeadlock").Status == corev1.ConditionTrue })
-		if ready, other := w.row("Ready"), w.row("ReadonlyFilesystem"); ready.Message != "still up" || other == nil || other.Status != corev1.ConditionFalse {
+		w.until("the change", func() bool { return w.condition("KernelDeadlock").Status == corev1.ConditionTrue })
+		if ready, other := w.condition("Ready"), w.condition("ReadonlyFilesystem"); ready.Message != "still up" || other == nil || other.Status != corev1.ConditionFalse {
 			w.Errorf("Ready is %v, ReadonlyFilesystem %v", ready, other)
 		}
-		deadlock := w.row("KernelDeadlock")
+		deadlock := w.condition("KernelDeadlock")
 		if ago := time.Since(deadlock.LastTransitionTime.Time); ago < time.Hour || ago > time.Hour+time.Minute || time.Since(deadlock.LastHeartbeatTime.Time) > time.Minute {
 			w.Errorf("its times are %v", deadlock)
 		}
@@ -276,7 +278,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("%+v", c)
 		}
 	})
-	scene("nothing is written while nothing changes, however often one looks", func(w *world) {
+	run("writes nothing while nothing changes", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, ""), finding.Condition{Type: "Empty", Status: catalog.True, Since: time.Now(), Message: "\xff%d\x00"})
 		version := w.get().ResourceVersion
 		look := report.Outcome{Kind: "look", Result: "ok"}
@@ -286,7 +288,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("the node was written: %v\n%s", a.Counts(), a.log)
 		}
 	})
-	scene("two managers on one row: it is taken over once and then left whole to the other", func(w *world) {
+	run("takes a condition over once and then yields it as a whole", func(w *fixture) {
 		w.merge("node-problem-detector", npd(corev1.ConditionFalse, "Fine"))
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		if c := a.Counts(); c.TakenOver != 1 {
@@ -297,44 +299,44 @@ func TestOnTheRealAPIServer(t *testing.T) {
 		}
 		w.until("the yield", func() bool { c := a.Counts(); return len(c.Yielded) == 1 && !c.Pending })
 		w.until("that it is no longer ours", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
-		if row := w.row("KernelDeadlock"); row.Status != corev1.ConditionFalse || row.Reason != "Fine" || row.Message != "100% Fine" {
-			w.Errorf("the row is no longer whole: %v", row)
+		if got := w.condition("KernelDeadlock"); got.Status != corev1.ConditionFalse || got.Reason != "Fine" || got.Message != "100% Fine" {
+			w.Errorf("the condition lost fields: %v", got)
 		}
 		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
 		a.Take(finding.Report{Conditions: []finding.Condition{is("KernelDeadlock", catalog.False, "Ours"), is("Other", catalog.True, "Ours")}})
-		w.until("our own row", func() bool { return w.row("Other").Reason == "Ours" })
-		if row := w.row("KernelDeadlock"); row.Reason != "Theirs" || a.Counts().Yielded["KernelDeadlock"] != "node-problem-detector" {
-			w.Errorf("the row is %v", row)
+		w.until("the other condition of the agent", func() bool { return w.condition("Other").Reason == "Ours" })
+		if got := w.condition("KernelDeadlock"); got.Reason != "Theirs" || a.Counts().Yielded["KernelDeadlock"] != "node-problem-detector" {
+			w.Errorf("the condition is %v", got)
 		}
-		if n := strings.Count(a.log.String(), "left to another manager"); n != 1 {
-			w.Errorf("said %d times:\n%s", n, a.log)
+		if n := strings.Count(a.log.String(), "yielded to another manager"); n != 1 {
+			w.Errorf("logged %d times:\n%s", n, a.log)
 		}
 		a.stop()
-		// With take-over it is ours again, and nothing stays behind when its monitor goes.
+		// With TakeOver the agent takes it back, and removes it when its monitor goes.
 		b := w.agent(func(c *report.Config) { c.TakeOver = true }, is("KernelDeadlock", catalog.False, "Mine"))
-		w.until("the row", func() bool { return w.row("KernelDeadlock").Reason == "Mine" })
+		w.until("the condition", func() bool { return w.condition("KernelDeadlock").Reason == "Mine" })
 		w.merge("node-problem-detector", npd(corev1.ConditionTrue, "Theirs"))
-		w.until("the row again", func() bool { return w.row("KernelDeadlock").Reason == "Mine" })
-		if w.row("Other") != nil {
-			w.Error("the row of a monitor that is gone is there still")
+		w.until("the condition again", func() bool { return w.condition("KernelDeadlock").Reason == "Mine" })
+		if w.condition("Other") != nil {
+			w.Error("the condition of a removed monitor is still there")
 		}
 		w.until("what was handed over to be let go", func() bool { return !strings.Contains(w.owned(report.HandManager), "KernelDeadlock") })
 		_ = b
 	})
-	// whole is a row of which he changes everything who writes it over one of ours.
+	// whole returns a condition in which every field differs from the agent's.
 	whole := func(reason string) corev1.NodeCondition {
-		row := npd(corev1.ConditionTrue, reason)
-		row.LastHeartbeatTime = metav1.NewTime(time.Now().Add(-time.Minute))
-		return row
+		got := npd(corev1.ConditionTrue, reason)
+		got.LastHeartbeatTime = metav1.NewTime(time.Now().Add(-time.Minute))
+		return got
 	}
-	scene("a row that we made and another patches is left to him whole", func(w *world) {
+	run("yields a condition that another manager patches with all its fields", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		w.merge("node-problem-detector", whole("Theirs"))
-		w.until("the takeover", func() bool { return w.row("KernelDeadlock").Reason == "Fine" })
+		w.until("the takeover", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" })
 		w.merge("node-problem-detector", whole("TheirsAgain"))
 		w.until("the yield", func() bool {
-			if row := w.row("KernelDeadlock"); row == nil || row.Reason != "TheirsAgain" || row.Status != corev1.ConditionTrue {
-				w.Fatalf("the row that is another's is %v\n%s", row, a.log)
+			if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "TheirsAgain" || got.Status != corev1.ConditionTrue {
+				w.Fatalf("the yielded condition is %v\n%s", got, a.log)
 			}
 			return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock")
 		})
@@ -345,92 +347,94 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("%+v", c)
 		}
 	})
-	scene("a row that another has patched stays when its monitor goes", func(w *world) {
+	run("keeps a condition that another manager patched when its monitor goes", func(w *fixture) {
 		a := w.agent(func(c *report.Config) { c.LookEvery = time.Hour }, is("KernelDeadlock", catalog.False, "Fine"), is("Other", catalog.False, "Fine"))
 		w.merge("node-problem-detector", whole("Theirs"))
 		a.Take(finding.Report{Gone: []string{"KernelDeadlock"}})
 		w.until("it to be his", func() bool { return !strings.Contains(w.owned(report.FieldManager), "KernelDeadlock") })
-		if row := w.row("KernelDeadlock"); row == nil || row.Reason != "Theirs" || w.row("Other") == nil {
-			w.Errorf("the row is %v", row)
+		if got := w.condition("KernelDeadlock"); got == nil || got.Reason != "Theirs" || w.condition("Other") == nil {
+			w.Errorf("the condition is %v", got)
 		}
 	})
-	scene("two agents on one node say so", func(w *world) {
+	run("logs a second agent on the same node", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 		b := w.agent(nil, is("ReadonlyFilesystem", catalog.False, "Fine"))
-		const words = "another agent writes conditions of this node"
+		const words = "a second agent writes conditions of this node"
 		w.until("both to say so", func() bool { return strings.Contains(a.log.String(), words) && strings.Contains(b.log.String(), words) })
 		b.stop()
-		w.until("peace", func() bool { return w.row("KernelDeadlock") != nil && w.row("ReadonlyFilesystem") == nil })
+		w.until("peace", func() bool { return w.condition("KernelDeadlock") != nil && w.condition("ReadonlyFilesystem") == nil })
 		if n := strings.Count(a.log.String(), words); n != 1 {
-			w.Errorf("said %d times:\n%s", n, a.log)
+			w.Errorf("logged %d times:\n%s", n, a.log)
 		}
 	})
-	scene("who is to report no conditions removes those of an earlier life", func(w *world) {
+	run("removes the conditions of an earlier run if conditions are disabled", func(w *fixture) {
 		before := w.get().Status
 		w.agent(nil, is("KernelDeadlock", catalog.False, "Fine")).stop()
 		w.agent(func(c *report.Config) { c.WithoutConditions = true }, is("KernelDeadlock", catalog.True, "Sick"))
-		w.until("it to go", func() bool { return w.row("KernelDeadlock") == nil && w.row("AutohealerPlaceholder") == nil })
+		w.until("it to go", func() bool {
+			return w.condition("KernelDeadlock") == nil && w.condition("AutohealerPlaceholder") == nil
+		})
 		if diff := cmp.Diff(before, w.get().Status); diff != "" {
 			w.Error(diff)
 		}
 	})
-	scene("a forced foreign apply is mended, and a second one is not fought", func(w *world) {
+	run("rewrites a condition after a forced apply of another manager, and yields after the second", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.False, "Fine"))
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "Theirs"})
-		w.until("the mending", func() bool { return w.row("KernelDeadlock").Reason == "Fine" && a.Counts().Mended > 0 })
+		w.until("the mending", func() bool { return w.condition("KernelDeadlock").Reason == "Fine" && a.Counts().Mended > 0 })
 		if c := a.Counts(); c.TakenOver != 1 {
 			w.Errorf("%+v", c)
 		}
 		w.apply("intruder", map[string]string{"type": "KernelDeadlock", "status": "True", "reason": "TheirsAgain"})
 		w.until("the yield", func() bool { return a.Counts().Yielded["KernelDeadlock"] == "intruder" && !a.Counts().Pending })
-		if row := w.row("KernelDeadlock"); row.Reason != "TheirsAgain" || row.Message != "100% Fine" {
-			w.Errorf("the row is %v", row)
+		if got := w.condition("KernelDeadlock"); got.Reason != "TheirsAgain" || got.Message != "100% Fine" {
+			w.Errorf("the condition is %v", got)
 		}
 	})
-	scene("an empty reason wipes out what another has written", func(w *world) {
+	run("replaces another manager's reason with an empty reason", func(w *fixture) {
 		w.merge("somebody", npd(corev1.ConditionTrue, "Theirs"))
 		w.agent(nil, finding.Condition{Type: "KernelDeadlock", Status: catalog.False, Since: time.Now()})
-		if row := w.row("KernelDeadlock"); row.Reason != "" || row.Message != "" || row.Status != corev1.ConditionFalse {
-			w.Errorf("the row is %v", row)
+		if got := w.condition("KernelDeadlock"); got.Reason != "" || got.Message != "" || got.Status != corev1.ConditionFalse {
+			w.Errorf("the condition is %v", got)
 		}
 	})
-	scene("rows of removed monitors are removed, also those of an earlier life, and nothing else is", func(w *world) {
+	run("removes only the conditions of removed monitors, including those of an earlier run", func(w *fixture) {
 		before := w.get().Status
 		a := w.agent(nil, is("A", catalog.True, "X"), is("B", catalog.False, "X"), is("C", catalog.False, "X"))
 		a.Take(finding.Report{Gone: []string{"B"}})
-		w.until("B to go", func() bool { return w.row("B") == nil })
-		if diff := cmp.Diff(before.Addresses, w.get().Status.Addresses); diff != "" || w.row("Ready") == nil {
+		w.until("B to go", func() bool { return w.condition("B") == nil })
+		if diff := cmp.Diff(before.Addresses, w.get().Status.Addresses); diff != "" || w.condition("Ready") == nil {
 			w.Error(diff)
 		}
 		a.stop()
 		b := w.agent(nil, is("A", catalog.True, "X"))
-		if w.row("C") != nil || w.row("A") == nil {
+		if w.condition("C") != nil || w.condition("A") == nil {
 			w.Errorf("the node has %v", w.get().Status.Conditions)
 		}
 		b.stop()
 		c := w.agent(nil)
-		w.until("A to go", func() bool { return w.row("A") == nil && w.row("AutohealerPlaceholder") == nil })
-		// What nobody owns, as what a kubelet makes with its node, is none of ours.
+		w.until("A to go", func() bool { return w.condition("A") == nil && w.condition("AutohealerPlaceholder") == nil })
+		// The agent leaves status fields without an owner alone, such as those that a kubelet creates.
 		if diff := cmp.Diff(before, w.get().Status); diff != "" || len(before.Conditions) == 0 {
 			w.Error(diff)
 		}
 		c.Take(finding.Report{Conditions: []finding.Condition{is("D", catalog.True, "X")}})
-		w.until("D", func() bool { return w.row("D") != nil })
+		w.until("D", func() bool { return w.condition("D") != nil })
 		c.Take(finding.Report{Gone: []string{"D"}})
-		w.until("D to go", func() bool { return w.row("D") == nil && w.row("AutohealerPlaceholder") == nil })
+		w.until("D to go", func() bool { return w.condition("D") == nil && w.condition("AutohealerPlaceholder") == nil })
 		if diff := cmp.Diff(before, w.get().Status); diff != "" {
 			w.Error(diff)
 		}
 	})
-	scene("a row that was turned Unknown under our name is ours still", func(w *world) {
+	run("still owns a condition that the controller set to Unknown", func(w *fixture) {
 		a := w.agent(nil, is("KernelDeadlock", catalog.True, "DockerHung"))
 		w.apply(report.FieldManager, map[string]string{"type": "KernelDeadlock", "status": "Unknown", "reason": "AgentSilent"})
-		w.until("the agent's own word", func() bool { return w.row("KernelDeadlock").Reason == "DockerHung" })
+		w.until("the agent's own word", func() bool { return w.condition("KernelDeadlock").Reason == "DockerHung" })
 		if c := a.Counts(); c.TakenOver != 0 || len(c.Yielded) != 0 {
 			w.Errorf("%+v", c)
 		}
 	})
-	scene("events are stored once, as they are", func(w *world) {
+	run("stores each event once and unchanged", func(w *fixture) {
 		event := finding.Event{ID: "0123456789abcdef0123", Severity: finding.Warn, Time: time.Now(), Reason: "OOMKilling", Message: "100%!s(MISSING) ü"}
 		a := w.agent(nil)
 		for range 3 {
@@ -447,7 +451,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("the event is %+v", e)
 		}
 	})
-	scene("events go to the namespace that is asked for", func(w *world) {
+	run("writes events to the configured namespace", func(w *fixture) {
 		a := w.agent(func(c *report.Config) { c.EventNamespace = "elsewhere" })
 		a.Take(finding.Report{Source: "x", Events: []finding.Event{{ID: "1", Reason: "R", Message: strings.Repeat("ü", 1000)}}})
 		w.until("the delivery", func() bool { return a.Counts().EventsSent == 1 })
@@ -456,7 +460,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("%v %v", list, err)
 		}
 	})
-	scene("the Lease is there and goes with the node", func(w *world) {
+	run("creates a Lease that is deleted with the node", func(w *fixture) {
 		a := w.agent(nil)
 		w.until("the Lease", func() bool { return !a.Counts().LeaseRenewed.IsZero() })
 		lease, err := admin.CoordinationV1().Leases("autohealer-system").Get(w.Context(), report.LeaseName(w.node), metav1.GetOptions{})
@@ -469,7 +473,7 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			w.Errorf("the Lease is %+v", lease)
 		}
 	})
-	scene("without rights to Leases, or their namespace, the agent runs and says so", func(w *world) {
+	run("runs and logs a warning without permission for Leases or without their namespace", func(w *fixture) {
 		if _, err := admin.RbacV1().ClusterRoles().Create(w.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}},
@@ -492,20 +496,23 @@ func TestOnTheRealAPIServer(t *testing.T) {
 			a := w.agent(func(c *report.Config) { c.LeaseNamespace = namespace })
 			w.until("the refusal", func() bool { return a.Counts().Requests[report.Outcome{Kind: "lease", Result: result}] > 0 })
 			a.Take(finding.Report{Source: "x", Conditions: []finding.Condition{is("A", catalog.True, namespace)}, Events: []finding.Event{{ID: namespace, Reason: "R"}}})
-			w.until("the rest", func() bool { r := w.row("A"); return r != nil && r.Reason == namespace && a.Counts().EventsSent == 1 })
+			w.until("the rest", func() bool {
+				r := w.condition("A")
+				return r != nil && r.Reason == namespace && a.Counts().EventsSent == 1
+			})
 			if n := strings.Count(a.log.String(), "level=WARN"); n != 1 {
-				w.Errorf("said %d times:\n%s", n, a.log)
+				w.Errorf("logged %d times:\n%s", n, a.log)
 			}
 			a.stop()
 		}
 	})
-	scene("outages of random length under a flood", func(w *world) { weather(w) })
+	run("survives outages of random length during a flood of events", func(w *fixture) { randomOutages(w) })
 }
 
-// weather has the API server go away again and again while a hundred thousand lines match:
-// in the end the newest state is there, and every event is sent or counted as dropped.
-// REPORT_OUTAGES says how often, 8 times if it does not.
-func weather(w *world) {
+// randomOutages stops the API server again and again while a hundred thousand log lines match.
+// In the end the newest state is written, and every event is sent or counted as dropped.
+// REPORT_OUTAGES sets how often; the default is 8.
+func randomOutages(w *fixture) {
 	outages, lines := 8, 100_000
 	if asked, err := strconv.Atoi(os.Getenv("REPORT_OUTAGES")); err == nil {
 		outages = asked
@@ -532,7 +539,7 @@ func weather(w *world) {
 		case <-w.Context().Done():
 		}
 		proxy.Heal()
-		w.until("the newest state", func() bool { return w.row("KernelDeadlock").Reason == fmt.Sprint("Hung", i) })
+		w.until("the newest state", func() bool { return w.condition("KernelDeadlock").Reason == fmt.Sprint("Hung", i) })
 	}
 	w.until("the events of all changes", func() bool {
 		list, err := w.admin.CoreV1().Events("default").List(w.Context(), metav1.ListOptions{FieldSelector: "reason=DockerHung,involvedObject.name=" + w.node})
@@ -549,7 +556,7 @@ func weather(w *world) {
 	if c.EventsTaken != uint64(line+outages) || c.EventsTaken != c.EventsSent+c.EventsSummed+dropped || c.EventsQueued != 0 {
 		w.Errorf("not every event is accounted for: %+v", c)
 	}
-	var lost uint64 // of whatever kind: who has failed once waits, and the rest with him
+	var lost uint64 // of all kinds: a failed request delays the others
 	for outcome, n := range c.Requests {
 		if outcome.Result == "unreachable" {
 			lost += n

@@ -9,84 +9,85 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// The kinds of requests.
+// The kinds of requests. They are labels of a metric.
 const (
-	forRows  = "conditions"
-	forErase = "erasure"
-	forHand  = "handover"
-	forSweep = "sweep"
-	forLook  = "look"
-	forLease = "lease"
-	forEvent = "event"
+	requestConditions = "conditions"
+	requestErase      = "erasure"
+	requestHandover   = "handover"
+	requestSweep      = "sweep"
+	requestCheck      = "look"
+	requestLease      = "lease"
+	requestEvent      = "event"
 )
 
-// request is what is to be sent, and what it was made of.
+// request is a request to the API server, with the data that it was built from.
 type request struct {
 	kubeapi.Request
 	kind        string
-	rows        map[string]row
-	placeholder bool // stands for rows of which there are none
-	parts       bool // leaves rows that were said
-	reads       bool // the answer is to be a Node
-	fresh       bool // and not from a cache
-	litter      *litter
-	lane        *lane
-	event       *waiting
+	conditions  map[string]condition
+	placeholder bool // the request writes the placeholder, because there is no condition to write
+	removes     bool // the request no longer contains conditions that the agent wrote before
+	readsNode   bool // the response must be a Node
+	fresh       bool // the read must bypass the API server's watch cache
+	orphans     *orphanConditions
+	queue       *reasonQueue
+	event       *queuedEvent
 }
 
-// core decides what to say next. Its caller hands over what was found (take), sends what
-// it asks for (next) and tells it what came of that (answer), one request at a time.
+// core decides which request to send next. The Reporter passes findings to take, sends the
+// request that next returns, and passes the result to answer, one request at a time.
 type core struct {
 	cfg    Config
 	log    *slog.Logger
 	random func() float64 // from 0 to 1
 
-	began    time.Time
-	complete bool // everybody has said what his conditions are
-	rows     rows
-	lanes    lanes
-	counts   Counts
-	refused  map[string]bool // conditions of which the log says that they are not written
+	began         time.Time
+	complete      bool // every source has reported its conditions once
+	conditions    conditions
+	events        eventQueues
+	counts        Counts
+	loggedDropped map[string]bool // conditions for which the log already says that they are not written
 
-	toldRejected bool // that an Event is not taken
-	met          bool // another agent under our name
-	doubt        bool // whether the server's cache follows
-	stateChanged bool // since somebody asked
+	loggedRejected    bool // the log already says that the API server rejects an Event
+	loggedSecondAgent bool // the log already says that a second agent uses this field manager
+	bypassCache       bool // the API server's watch cache may be stale
+	stateChanged      bool // since Reporter last passed the state to Remember
 
-	outage       pace             // of all requests
-	paces        map[string]*pace // of one kind
-	lookAt       time.Time
-	leased       time.Time // when the Lease is due
-	leaseVersion string    // that our last renewal was given
-	uid          string    // of the Node
+	outage       backoff             // for all requests
+	backoffs     map[string]*backoff // by kind of request
+	checkAt      time.Time
+	leaseDueAt   time.Time
+	leaseVersion string // the resourceVersion after the last renewal
+	uid          string // of the Node
 	skew         time.Duration
 }
 
 func newCore(cfg Config, random func() float64, now time.Time) *core {
 	c := &core{
-		cfg: cfg, log: cfg.Logger, random: random, began: now, rows: newRows(cfg.TakeOver, cfg.Remembered),
-		refused: map[string]bool{}, paces: map[string]*pace{}, leased: now,
+		cfg: cfg, log: cfg.Logger, random: random, began: now, conditions: newConditions(cfg.TakeOver, cfg.Remembered),
+		loggedDropped: map[string]bool{}, backoffs: map[string]*backoff{}, leaseDueAt: now,
 		counts: Counts{Requests: map[Outcome]uint64{}, Dropped: map[Drop]uint64{}},
 	}
-	c.lanes = newLanes(&c.counts)
-	for _, kind := range []string{forRows, forErase, forHand, forSweep, forLook, forLease, forEvent} {
-		c.paces[kind] = &pace{}
+	c.events = newEventQueues(&c.counts)
+	for _, kind := range []string{requestConditions, requestErase, requestHandover, requestSweep, requestCheck, requestLease, requestEvent} {
+		c.backoffs[kind] = &backoff{}
 	}
-	c.lookAt = now.Add(c.lookEvery())
-	c.stateChanged = len(cfg.Remembered.Yielded) != len(c.rows.state.Yielded) // what is taken anyway is left to nobody
+	c.checkAt = now.Add(c.checkInterval())
+	c.stateChanged = len(cfg.Remembered.Yielded) != len(c.conditions.state.Yielded) // TakeOver cleared the yielded conditions
 	return c
 }
 
-// lookEvery spreads the looks of a cluster's agents.
-func (c *core) lookEvery() time.Duration {
+// checkInterval returns a random time until the next check of the Node, so that the agents of
+// a cluster do not read their Nodes at the same moment.
+func (c *core) checkInterval() time.Duration {
 	return c.cfg.LookEvery/2 + time.Duration(c.random()*float64(c.cfg.LookEvery)/2)
 }
 
-// take notes what was found.
+// take adds the findings of one source.
 func (c *core) take(now time.Time, r finding.Report) {
 	if !c.cfg.WithoutConditions {
 		for _, kind := range r.Gone {
-			delete(c.rows.want, kind)
+			delete(c.conditions.wanted, kind)
 		}
 		for _, condition := range r.Conditions {
 			if err := Writable(condition.Type); err != nil {
@@ -94,197 +95,201 @@ func (c *core) take(now time.Time, r finding.Report) {
 				if len(condition.Type) > LongestType {
 					why = "too long"
 				}
-				c.refuse(condition.Type, why, err)
+				c.dropCondition(condition.Type, why, err)
 				continue
 			}
-			if _, known := c.rows.want[condition.Type]; !known && len(c.rows.want) >= MostConditions {
-				c.refuse(condition.Type, "too many", fmt.Errorf("this agent writes %d conditions already, and no more: remove some from its configuration", MostConditions))
+			if _, known := c.conditions.wanted[condition.Type]; !known && len(c.conditions.wanted) >= MostConditions {
+				c.dropCondition(condition.Type, "too many", fmt.Errorf("the agent already writes %d conditions, the maximum: remove some from its configuration", MostConditions))
 				continue
 			}
-			c.rows.want[condition.Type] = rowFor(condition, now)
-			delete(c.rows.kept, condition.Type)
+			c.conditions.wanted[condition.Type] = toCondition(condition, now)
+			delete(c.conditions.awaitedValues, condition.Type)
 		}
 	}
 	if !c.cfg.WithoutEvents {
 		for _, event := range r.Events {
-			c.lanes.post(now, r.Source, event)
+			c.events.add(now, r.Source, event)
 		}
 	}
 }
 
-func (c *core) refuse(kind, why string, err error) {
+func (c *core) dropCondition(kind, why string, err error) {
 	c.counts.Dropped[Drop{Kind: "condition", Why: why}]++
-	if !c.refused[kind] && len(c.refused) < mostLanes {
-		c.refused[kind] = true
-		c.log.Error("a condition is not written", "condition", kind, "err", err)
+	if !c.loggedDropped[kind] && len(c.loggedDropped) < maxReasons {
+		c.loggedDropped[kind] = true
+		c.log.Error("condition not written", "condition", kind, "err", err)
 	}
 }
 
-// next returns what to send now, or when to ask again; never if that is zero.
+// next returns the request to send now. If there is none, it returns when to call next again;
+// the zero time means not before new findings.
 func (c *core) next(now time.Time) (*request, time.Time) {
 	if c.outage.until.After(now) {
 		return nil, c.outage.until
 	}
 	var soonest time.Time
-	for _, ask := range []func(time.Time) (*request, time.Time){c.nextRows, c.nextLease, c.nextLook, c.nextEvent} {
-		asked, at := ask(now)
-		if asked != nil {
-			return asked, now
+	for _, ask := range []func(time.Time) (*request, time.Time){c.nextConditions, c.nextLease, c.nextCheck, c.nextEvent} {
+		req, at := ask(now)
+		if req != nil {
+			return req, now
 		}
 		soonest = earlier(soonest, at)
 	}
 	return nil, soonest
 }
 
-func (c *core) nextRows(now time.Time) (*request, time.Time) {
-	r := &c.rows
-	// A row that is not said is removed: nothing is, before everybody has had his say. Who is
-	// to say no conditions removes those of an earlier life.
-	if due := c.began.Add(settleAfter); !c.complete && !c.cfg.WithoutConditions && due.After(now) {
+func (c *core) nextConditions(now time.Time) (*request, time.Time) {
+	r := &c.conditions
+	// An apply removes the conditions that it leaves out, so the first apply waits until every
+	// source has reported. With WithoutConditions there is nothing to wait for: the apply
+	// removes the conditions of an earlier run.
+	if due := c.began.Add(maxStartupWait); !c.complete && !c.cfg.WithoutConditions && due.After(now) {
 		return nil, due
 	}
-	if r.spared.rows != nil && !r.spared.until.After(now) {
-		r.spared.rows = nil
+	if r.unremovable.conditions != nil && !r.unremovable.until.After(now) {
+		r.unremovable.conditions = nil
 	}
 	switch {
-	case r.erase && (!r.dirty() || !c.paces[forErase].until.After(now)): // which must not hold up news
-		due := latest(c.paces[forErase].until, r.budget.when(now))
+	case r.hasPlaceholder && (!r.dirty() || !c.backoffs[requestErase].until.After(now)): // a failing deletion must not delay new conditions
+		due := latest(c.backoffs[requestErase].until, r.budget.availableAt(now))
 		if due.After(now) {
 			return nil, due
 		}
 		r.budget.take(now)
-		return &request{Request: c.erase("", placeholder), kind: forErase}, now
+		return &request{Request: c.deleteConditions("", placeholder), kind: requestErase}, now
 	case r.dirty():
 		return c.nextApply(now)
 	}
-	asked, due := c.nextSweep(now)
-	if r.spared.rows != nil {
-		due = earlier(due, r.spared.until)
+	req, due := c.nextSweep(now)
+	if r.unremovable.conditions != nil {
+		due = earlier(due, r.unremovable.until)
 	}
-	if asked == nil && r.handing {
+	if req == nil && r.needsHandover {
 		var at time.Time
-		asked, at = c.nextHand(now)
+		req, at = c.nextHandover(now)
 		due = earlier(due, at)
 	}
-	return asked, due
+	return req, due
 }
 
-// nextApply says our rows, once what leaves with it may.
+// nextApply applies the conditions of the agent, as soon as the conditions that it leaves out
+// may be removed.
 func (c *core) nextApply(now time.Time) (*request, time.Time) {
-	r := &c.rows
-	due := latest(c.paces[forRows].until, r.last.Add(coalesce), r.budget.when(now))
+	r := &c.conditions
+	due := latest(c.backoffs[requestConditions].until, r.lastApply.Add(coalesce), r.budget.availableAt(now))
 	switch {
 	case due.After(now):
 		return nil, due
-	case !r.mayPart():
-		return c.nextHand(now)
+	case !r.mayRemove():
+		return c.nextHandover(now)
 	}
 	r.budget.take(now)
-	r.last = now
-	said, version, parts := r.shall(), "", len(r.leaving()) > 0
-	if parts && r.parting != nil {
-		version = r.parting.version
+	r.lastApply = now
+	toApply, version, removes := r.toApply(), "", len(r.obsolete()) > 0
+	if removes && r.removal != nil {
+		version = r.removal.version
 	}
-	for _, kind := range r.crowdedOut(said) {
-		c.refuse(kind, "too many", fmt.Errorf("with the conditions of an earlier configuration that still stand, this agent writes %d, and no more: it waits until some of them go", MostConditions))
+	for _, kind := range r.newlyOverLimit(toApply) {
+		c.dropCondition(kind, "too many", fmt.Errorf("the agent already writes %d conditions, the maximum, including conditions of an earlier configuration: it writes this one when some of them are removed", MostConditions))
 	}
-	wire := append(wireRows(said, now), r.asTheyWere(said)...)
-	if r.held != nil {
-		for kind := range said {
-			r.held[kind] = true
+	list := append(toAPIConditions(toApply, now), r.preserved(toApply)...)
+	if r.owned != nil {
+		for kind := range toApply {
+			r.owned[kind] = true
 		}
 	}
-	asked := c.applyRows(FieldManager, r.force, version, wire)
-	return &request{Request: asked, kind: forRows, rows: said, parts: parts, placeholder: len(wire) == 0}, now
+	req := c.applyConditions(FieldManager, r.force, version, list)
+	return &request{Request: req, kind: requestConditions, conditions: toApply, removes: removes, placeholder: len(list) == 0}, now
 }
 
-// nextHand looks at what others have of our rows and hands over what must be, before rows
-// are no longer said.
-func (c *core) nextHand(now time.Time) (*request, time.Time) {
-	r := &c.rows
-	due := c.paces[forHand].until
-	if r.bequest != nil {
-		due = latest(due, r.budget.when(now))
+// nextHandover reads which fields of the agent's conditions other managers own, and hands over
+// the fields that must not vanish when the agent removes its conditions.
+func (c *core) nextHandover(now time.Time) (*request, time.Time) {
+	r := &c.conditions
+	due := c.backoffs[requestHandover].until
+	if r.handover != nil {
+		due = latest(due, r.budget.availableAt(now))
 	}
 	switch {
 	case due.After(now):
 		return nil, due
-	case r.bequest == nil:
-		return &request{Request: c.getNode(true), kind: forHand, reads: true, fresh: true}, now
+	case r.handover == nil:
+		return &request{Request: c.getNode(true), kind: requestHandover, readsNode: true, fresh: true}, now
 	}
 	r.budget.take(now)
-	asked := c.applyRows(HandManager, false, r.bequest.version, r.bequest.rows)
-	return &request{Request: asked, kind: forHand, placeholder: len(r.bequest.rows) == 0}, now
+	req := c.applyConditions(HandManager, false, r.handover.version, r.handover.conditions)
+	return &request{Request: req, kind: requestHandover, placeholder: len(r.handover.conditions) == 0}, now
 }
 
-// nextSweep deletes rows that nobody keeps, once that is certain.
+// nextSweep deletes orphaned conditions, after a read that bypasses the cache has confirmed
+// them.
 func (c *core) nextSweep(now time.Time) (*request, time.Time) {
-	r := &c.rows
-	if !r.stray {
+	r := &c.conditions
+	if !r.mayHaveOrphans {
 		return nil, time.Time{}
 	}
-	due := c.paces[forSweep].until
-	if r.litter != nil {
-		due = latest(due, r.budget.when(now))
+	due := c.backoffs[requestSweep].until
+	if r.orphans != nil {
+		due = latest(due, r.budget.availableAt(now))
 	}
 	switch {
 	case due.After(now):
 		return nil, due
-	case r.litter == nil:
-		return &request{Request: c.getNode(true), kind: forSweep, reads: true, fresh: true}, now
+	case r.orphans == nil:
+		return &request{Request: c.getNode(true), kind: requestSweep, readsNode: true, fresh: true}, now
 	}
 	r.budget.take(now)
-	return &request{Request: c.erase(r.litter.version, r.litter.kinds...), kind: forSweep, litter: r.litter}, now
+	return &request{Request: c.deleteConditions(r.orphans.version, r.orphans.kinds...), kind: requestSweep, orphans: r.orphans}, now
 }
 
 func (c *core) nextLease(now time.Time) (*request, time.Time) {
 	if c.cfg.LeaseNamespace == "" {
 		return nil, time.Time{}
 	}
-	due := latest(c.leased, c.paces[forLease].until)
+	due := latest(c.leaseDueAt, c.backoffs[requestLease].until)
 	switch {
 	case due.After(now):
 		return nil, due
 	case c.uid == "":
-		return c.askLook(now) // without an owner it would outlive its node
+		return c.requestNode(now) // a Lease without an owner reference would outlive its Node
 	}
-	return &request{Request: c.applyLease(now), kind: forLease}, now
+	return &request{Request: c.applyLease(now), kind: requestLease}, now
 }
 
-// askLook looks at the Node, if that is not to be left alone for a while.
-func (c *core) askLook(now time.Time) (*request, time.Time) {
-	if wait := c.paces[forLook].until; wait.After(now) {
+// requestNode reads the Node, unless earlier reads failed and the backoff has not ended.
+func (c *core) requestNode(now time.Time) (*request, time.Time) {
+	if wait := c.backoffs[requestCheck].until; wait.After(now) {
 		return nil, wait
 	}
-	return &request{Request: c.getNode(c.doubt), kind: forLook, reads: true, fresh: c.doubt}, now
+	return &request{Request: c.getNode(c.bypassCache), kind: requestCheck, readsNode: true, fresh: c.bypassCache}, now
 }
 
-func (c *core) nextLook(now time.Time) (*request, time.Time) {
-	if c.cfg.WithoutConditions || c.rows.said == nil {
-		return nil, time.Time{} // there is nothing of ours to look at
+func (c *core) nextCheck(now time.Time) (*request, time.Time) {
+	if c.cfg.WithoutConditions || c.conditions.applied == nil {
+		return nil, time.Time{} // the agent has written no condition that could be checked
 	}
-	if c.lookAt.After(now) {
-		return nil, c.lookAt
+	if c.checkAt.After(now) {
+		return nil, c.checkAt
 	}
-	return c.askLook(now)
+	return c.requestNode(now)
 }
 
 func (c *core) nextEvent(now time.Time) (*request, time.Time) {
-	if wait := c.paces[forEvent].until; wait.After(now) {
+	if wait := c.backoffs[requestEvent].until; wait.After(now) {
 		return nil, wait
 	}
-	lane, event, at := c.lanes.next(now)
+	queue, event, at := c.events.next(now)
 	if event == nil {
 		return nil, at
 	}
-	return &request{Request: c.createEvent(event), kind: forEvent, lane: lane, event: event}, now
+	return &request{Request: c.createEvent(event), kind: requestEvent, queue: queue, event: event}, now
 }
 
-// figures are the counts, with what is so now.
-func (c *core) figures() Counts {
+// snapshot returns a copy of the counts, with the values that are computed on demand.
+func (c *core) snapshot() Counts {
 	copied := c.counts.clone()
-	copied.EventsQueued = c.lanes.queued
-	copied.Yielded = c.rows.state.clone().Yielded
-	copied.Pending = !c.cfg.WithoutConditions && c.rows.dirty()
+	copied.EventsQueued = c.events.queued
+	copied.Yielded = c.conditions.state.clone().Yielded
+	copied.Pending = !c.cfg.WithoutConditions && c.conditions.dirty()
 	return copied
 }

@@ -22,37 +22,37 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// story drives a core and a fake API server with a clock of its own.
+// story drives a core and a fake API server with its own clock.
 type story struct {
 	*rapid.T
-	core   *core
-	api    *fake
-	now    time.Time
-	writes []time.Time // of conditions
-	asked  int
+	core     *core
+	api      *fake
+	now      time.Time
+	writes   []time.Time // of conditions
+	requests int
 }
 
-// work does all that is due now.
+// work sends all requests that are due now.
 func (s *story) work() {
 	for range 10_000 {
-		asked, at := s.core.next(s.now)
-		if asked == nil {
+		req, at := s.core.next(s.now)
+		if req == nil {
 			if !at.IsZero() && !at.After(s.now) {
-				s.Fatalf("there is nothing to do at %s, and the core asks to be woken at %s", s.now, at)
+				s.Fatalf("nothing is due at %s, but the next time is %s", s.now, at)
 			}
 			return
 		}
-		if strings.Contains(asked.Path, "/status?") {
+		if strings.Contains(req.Path, "/status?") {
 			s.writes = append(s.writes, s.now)
 		}
-		s.asked++
-		got, err := s.api.Do(s.Context(), asked.Request)
-		s.core.answer(s.now, asked, got, err)
+		s.requests++
+		got, err := s.api.Do(s.Context(), req.Request)
+		s.core.answer(s.now, req, got, err)
 	}
-	s.Fatalf("the core does not come to rest")
+	s.Fatalf("the core never stops sending requests")
 }
 
-// pass lets time go by, and wakes the core whenever it asks for it.
+// pass advances the clock, and calls the core whenever it asks for it.
 func (s *story) pass(d time.Duration) {
 	end := s.now.Add(d)
 	for {
@@ -74,9 +74,9 @@ var refusals = map[string]error{
 	"429": &kubeapi.StatusError{Code: 429, RetryAfter: 20 * time.Second},
 }
 
-// Whatever is found, whoever else writes and however the API server behaves: in the end
-// the newest state is there, and every event is sent or counted.
-func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T) {
+// Whatever the findings, the other writers and the failures of the API server: in the end the
+// newest state is written, and every event is sent or counted.
+func TestCoreWritesNewestStateAndAccountsForEveryEvent(t *testing.T) {
 	var saw Counts
 	yields, swept, awaited, outages := 0, 0, 0, uint64(0)
 	note := func(c Counts) {
@@ -84,7 +84,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		saw.EventsSummed += c.EventsSummed
 		saw.TakenOver += c.TakenOver
 		saw.Mended += c.Mended
-		outages += c.Requests[Outcome{forRows, unreachable}]
+		outages += c.Requests[Outcome{requestConditions, resultUnreachable}]
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Date(2026, 11, 15, 0, 0, 0, 0, time.UTC)
@@ -103,26 +103,26 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		statuses := rapid.SampledFrom([]catalog.Status{catalog.True, catalog.False, catalog.Unknown})
 		want := map[string]finding.Condition{}
 		events, occurrences := 0, 0
-		emptied := map[string]bool{} // by others alone, who may go on doing so
-		var ended time.Time          // the agent before this one
-		var earlier uint64           // told, by agents before this one
-		var late []string            // conditions that are not told again since a restart
+		emptied := map[string]bool{} // conditions that another manager wrote without a status, and may again
+		var ended time.Time          // when the previous agent ended
+		var earlier uint64           // Events sent by previous agents
+		var late []string            // conditions not reported again since a restart
 		tellLate := func() {
-			awaited += len(s.core.rows.kept)
+			awaited += len(s.core.conditions.awaitedValues)
 			for _, kind := range late {
 				if c, still := want[kind]; still {
-					s.core.take(s.now, conditions(c))
+					s.core.take(s.now, reportOf(c))
 				}
 			}
 			late = nil
-			s.core.rows.await(nil)
+			s.core.conditions.await(nil)
 			s.core.complete = true
 		}
 		actions := map[string]func(*rapid.T){
 			"condition": func(t *rapid.T) {
 				c := finding.Condition{Type: kinds.Draw(t, "type"), Status: statuses.Draw(t, "status"), Since: s.now,
 					Reason: rapid.StringN(0, 5, 10).Draw(t, "reason"), Message: rapid.StringN(0, 3, 9).Draw(t, "message")}
-				s.core.take(s.now, conditions(c))
+				s.core.take(s.now, reportOf(c))
 				want[c.Type] = c
 			},
 			"gone": func(t *rapid.T) {
@@ -151,7 +151,7 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 						*hook = func(r kubeapi.Request) error {
 							var refused *kubeapi.StatusError
 							if r.Method == http.MethodGet && errors.As(err, &refused) && refused.Code == 403 {
-								return nil // who may not look cannot see what others have written
+								return nil // without reads the agent cannot see what other managers wrote
 							}
 							return err
 						}
@@ -161,13 +161,13 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 			"foreign": func(t *rapid.T) {
 				row := map[string]string{"type": kinds.Draw(t, "type"), "lastHeartbeatTime": s.now.Format(time.RFC3339)}
 				for _, field := range []string{"status", "reason", "message"} {
-					if rapid.Bool().Draw(t, field) || field == "status" && s.api.rows[row["type"]] == nil {
+					if rapid.Bool().Draw(t, field) || field == "status" && s.api.conditions[row["type"]] == nil {
 						row[field] = rapid.SampledFrom([]string{"True", "other"}).Draw(t, "value")
 					}
 				}
 				s.api.update(rapid.SampledFrom([]string{"npd", "kubectl-edit"}).Draw(t, "manager"), row)
 			},
-			"patch": func(t *rapid.T) { // of a whole row, as of node-problem-detector, in another second than ours
+			"patch": func(t *rapid.T) { // of a whole condition, as node-problem-detector does, in a different second
 				stamp := s.now.Add(time.Second).Format(time.RFC3339)
 				s.api.update("npd", map[string]string{"type": kinds.Draw(t, "type"), "status": "True", "reason": stamp, "message": stamp,
 					"lastHeartbeatTime": stamp, "lastTransitionTime": stamp})
@@ -178,29 +178,29 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 					s.api.update("npd", map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Fight", i), "lastHeartbeatTime": s.now.Format(time.RFC3339)})
 					s.pass(6 * time.Minute)
 				}
-				yields += len(s.core.figures().Yielded)
+				yields += len(s.core.snapshot().Yielded)
 			},
 			"outage": func(t *rapid.T) {
 				away := func(kubeapi.Request) error { return errNoRoute }
 				s.api.fail, s.api.lose = away, nil
-				c := condition(rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type"), statuses.Draw(t, "status"), "Away", s.now)
-				s.core.take(s.now, conditions(c))
+				c := newCondition(rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type"), statuses.Draw(t, "status"), "Away", s.now)
+				s.core.take(s.now, reportOf(c))
 				want[c.Type] = c
 				s.pass(time.Duration(rapid.IntRange(1, 300).Draw(t, "s")) * time.Second)
 				s.api.fail = nil
 			},
-			"removed": func(t *rapid.T) { // a monitor, whose row was another's who is there no more
+			"removed": func(t *rapid.T) { // a monitor whose condition was taken from a manager that is gone
 				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
 				s.api.update("old", map[string]string{"type": kind, "status": "True", "reason": "Old", "lastHeartbeatTime": s.now.Format(time.RFC3339)})
-				c := condition(kind, catalog.False, rapid.SampledFrom([]string{"Old", "New"}).Draw(t, "reason"), s.now)
-				s.core.take(s.now, conditions(c))
+				c := newCondition(kind, catalog.False, rapid.SampledFrom([]string{"Old", "New"}).Draw(t, "reason"), s.now)
+				s.core.take(s.now, reportOf(c))
 				if rapid.Bool().Draw(t, "told") {
 					s.pass(time.Duration(rapid.IntRange(0, 400).Draw(t, "s")) * time.Second)
 				}
 				s.core.take(s.now, finding.Report{Gone: []string{kind}})
 				delete(want, kind)
 			},
-			"let go": func(t *rapid.T) { // one who applies says a row, and then no more
+			"let go": func(t *rapid.T) { // another manager applies a condition and then stops
 				kind := rapid.SampledFrom([]string{"A", "B", "C"}).Draw(t, "type")
 				for i := range 3 {
 					row := map[string]string{"type": kind, "status": "True", "reason": fmt.Sprint("Applied", i)}
@@ -214,21 +214,21 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 				if err := s.api.apply("gitops", true, nil); err != nil {
 					t.Fatal(err)
 				}
-				s.api.wiped = wiped // that was not we
+				s.api.wiped = wiped // not by the agent
 			},
 			"made anew": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
-					s.api.uid, s.api.rows, s.api.owners = fmt.Sprint("uid-", s.api.version), map[string]map[string]string{}, map[string]map[string]map[string]bool{}
+					s.api.uid, s.api.conditions, s.api.owners = fmt.Sprint("uid-", s.api.version), map[string]map[string]string{}, map[string]map[string]map[string]bool{}
 				}
 			},
 			"restart": func(t *rapid.T) {
-				s.core.lanes.abandon("stopped")
-				balanced(t, s.core.figures())
-				note(s.core.figures())
+				s.core.events.dropAll("stopped")
+				balanced(t, s.core.snapshot())
+				note(s.core.snapshot())
 				earlier += s.core.counts.EventsSent + s.core.counts.EventsSummed
 				remembered := State{}
 				if rapid.Bool().Draw(t, "remembers") {
-					remembered = s.core.rows.state
+					remembered = s.core.conditions.state
 				}
 				s.core, events, ended = begin(remembered), 0, s.now
 				late = nil
@@ -236,12 +236,12 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 					if rapid.Bool().Draw(t, "late") {
 						late = append(late, kind)
 					} else {
-						s.core.take(s.now, conditions(want[kind]))
+						s.core.take(s.now, reportOf(want[kind]))
 					}
 				}
-				s.core.rows.await(late)
+				s.core.conditions.await(late)
 				if s.core.complete = len(late) == 0; !s.core.complete {
-					s.pass(2 * settleAfter)
+					s.pass(2 * maxStartupWait)
 				}
 			},
 			"late":  func(*rapid.T) { tellLate() },
@@ -258,32 +258,32 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		s.api.freeze(false)
 		s.pass(40 * time.Minute)
 		yieldedStill := func() bool {
-			for kind := range s.core.rows.state.Yielded {
+			for kind := range s.core.conditions.state.Yielded {
 				if _, still := want[kind]; still {
 					return true
 				}
 			}
 			return false
 		}
-		for waited := time.Duration(0); yieldedStill() && waited < 2*longestUnkept; waited += time.Hour {
-			s.pass(time.Hour) // nobody else writes any more
+		for waited := time.Duration(0); yieldedStill() && waited < 2*maxAbandonedAfter; waited += time.Hour {
+			s.pass(time.Hour) // the other managers have stopped writing
 		}
-		counts := s.core.figures()
+		counts := s.core.snapshot()
 		for kind, manager := range counts.Yielded {
 			if _, still := want[kind]; still {
-				t.Fatalf("%s is left to %s, who is gone", kind, manager)
+				t.Fatalf("%s is yielded to %s, which has stopped", kind, manager)
 			}
 		}
 		balanced(t, counts)
 		if counts.EventsQueued != 0 || counts.Pending || counts.EventsTaken != uint64(events) {
 			t.Fatalf("at rest: %+v", counts)
 		}
-		// What is called told is told: more may be, of which the answer was lost.
-		if told := s.api.told(); told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
-			t.Fatalf("of %d occurrences %d are told, and %d are called so by earlier agents: %+v", occurrences, told, earlier, counts)
+		// Every counted Event is stored. More may be, if their responses were lost.
+		if told := s.api.eventTotal(); told < earlier+counts.EventsSent+counts.EventsSummed || told > uint64(occurrences) {
+			t.Fatalf("of %d occurrences %d are stored, and earlier agents counted %d: %+v", occurrences, told, earlier, counts)
 		}
 		for kind, c := range want {
-			row := s.api.rows[kind]
+			row := s.api.conditions[kind]
 			if _, yielded := counts.Yielded[kind]; yielded || kind == "Ready" {
 				continue
 			}
@@ -296,27 +296,27 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		}
 		for kind := range s.api.owners[FieldManager] {
 			if _, still := want[kind]; !still || counts.Yielded[kind] != "" || kind == "Ready" {
-				t.Fatalf("%s is ours, though it is not to be", kind)
+				t.Fatalf("%s belongs to the agent, but should not", kind)
 			}
 		}
-		for kind, row := range s.api.rows {
-			if row["status"] == "" && (!emptied[kind] || !s.core.rows.swept[kind]) {
+		for kind, row := range s.api.conditions {
+			if row["status"] == "" && (!emptied[kind] || !s.core.conditions.deletedOrphans[kind]) {
 				t.Fatalf("%s has no status: %v, of %v", kind, row, s.api.owners)
 			}
 		}
-		if len(s.api.robbed) > 0 {
-			t.Fatalf("deleted though somebody kept them: %v", s.api.robbed)
+		if len(s.api.deletedWithWriter) > 0 {
+			t.Fatalf("deleted conditions that have a writer: %v", s.api.deletedWithWriter)
 		}
-		swept += len(s.api.swept)
-		if s.api.wiped || s.api.rows[placeholder] != nil {
-			t.Fatalf("more is gone than was ours, or less: %v", s.api.rows)
+		swept += len(s.api.deleted)
+		if s.api.wiped || s.api.conditions[placeholder] != nil {
+			t.Fatalf("the agent removed fields of others, or left the placeholder: %v", s.api.conditions)
 		}
 		for i, at := range s.writes {
-			if i >= mostWrites && at.Sub(s.writes[i-mostWrites]) < writeEvery && s.writes[i-mostWrites].After(ended) {
-				t.Fatalf("%d writes between %s and %s", mostWrites+1, s.writes[i-mostWrites], at)
+			if i >= writeBurst && at.Sub(s.writes[i-writeBurst]) < writeEvery && s.writes[i-writeBurst].After(ended) {
+				t.Fatalf("%d writes between %s and %s", writeBurst+1, s.writes[i-writeBurst], at)
 			}
 		}
-		// And now nothing changes any more.
+		// From here on nothing changes.
 		writes := len(s.writes)
 		s.pass(15 * time.Minute)
 		if len(s.writes) != writes {
@@ -324,32 +324,32 @@ func TestInTheEndTheNewestStateIsThereAndEveryEventIsSentOrCounted(t *testing.T)
 		}
 		note(counts)
 	})
-	t.Logf("saw %d events sent, %d summed up, %d rows taken over, %d yielded, %d mended, %d swept away, %d awaited, %d writes lost in outages",
+	t.Logf("saw %d events sent, %d merged, %d conditions taken over, %d yielded, %d rewritten, %d orphans deleted, %d awaited, %d writes lost in outages",
 		saw.EventsSent, saw.EventsSummed, saw.TakenOver, yields, saw.Mended, swept, awaited, outages)
 	if swept == 0 || saw.EventsSent == 0 || saw.EventsSummed == 0 || saw.TakenOver == 0 || yields == 0 || saw.Mended == 0 || outages == 0 {
-		t.Error("these stories prove nothing")
+		t.Error("the random cases did not cover all behaviours")
 	}
 }
 
-func TestBucketNeverAllowsMoreThanItHolds(t *testing.T) {
+func TestTokenBucketNeverExceedsItsRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := newBucket(rapid.IntRange(1, 5).Draw(t, "most"), time.Second)
+		b := newTokenBucket(rapid.IntRange(1, 5).Draw(t, "most"), time.Second)
 		now := time.Unix(0, 0)
 		var taken []time.Time
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
-			if at := b.when(now); at.After(now) {
+			if at := b.availableAt(now); at.After(now) {
 				if at.Sub(now) > time.Second {
-					t.Fatalf("the next one is to come in %s", at.Sub(now))
+					t.Fatalf("the next token is available in %s", at.Sub(now))
 				}
 				continue
 			}
 			b.take(now)
 			taken = append(taken, now)
 		}
-		for i := b.most; i < len(taken); i++ {
-			for j := 0; j+b.most < i; j++ {
-				if allowed := b.most + int(taken[i].Sub(taken[j])/time.Second) + 1; i-j+1 > allowed {
+		for i := b.size; i < len(taken); i++ {
+			for j := 0; j+b.size < i; j++ {
+				if allowed := b.size + int(taken[i].Sub(taken[j])/time.Second) + 1; i-j+1 > allowed {
 					t.Fatalf("%d were taken in %s", i-j+1, taken[i].Sub(taken[j]))
 				}
 			}
@@ -357,14 +357,14 @@ func TestBucketNeverAllowsMoreThanItHolds(t *testing.T) {
 	})
 }
 
-func TestPaceGrowsToItsCapAndIsNeverNothing(t *testing.T) {
+func TestBackoffGrowsToItsMaximumAndIsNeverZero(t *testing.T) {
 	for _, random := range []float64{0, 0.5, 0.999} {
-		var p pace
+		var p backoff
 		now := time.Unix(0, 0)
 		for i := range 40 {
-			p.fail(now, longestWait, func() float64 { return random })
+			p.fail(now, maxBackoffWait, func() float64 { return random })
 			wait := p.until.Sub(now)
-			most := min(firstWait<<min(i, 16), longestWait)
+			most := min(minBackoffWait<<min(i, 16), maxBackoffWait)
 			if wait > most || wait < most/10 {
 				t.Errorf("waits %s after %d failures", wait, i+1)
 			}
@@ -389,7 +389,7 @@ func TestCutKeepsRunesWhole(t *testing.T) {
 func TestNames(t *testing.T) {
 	long := strings.Repeat("n", 253)
 	for _, name := range []string{LeaseName(long), LeaseName(long[1:] + "m"), eventName(long, "Not a name!"), eventName(long, strings.Repeat("a", 40))} {
-		if len(name) > longestName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
+		if len(name) > maxNameLength || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
 			t.Errorf("%q has %d characters", name, len(name))
 		}
 	}
@@ -404,7 +404,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestSourceNameIsNoOtherComponents(t *testing.T) {
+func TestSourceNameNeverNamesAnotherComponent(t *testing.T) {
 	for monitor, want := range map[string]string{
 		"kernel-monitor": "kernel-monitor", "kubelet": "autohealer-agent/kubelet", "autohealer-controller": "autohealer-agent/autohealer-controller", "": "autohealer-agent",
 	} {
@@ -412,21 +412,21 @@ func TestSourceNameIsNoOtherComponents(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", monitor, got, want)
 		}
 	}
-	if got := sourceName(strings.Repeat("x", 1000)); len(got) != longestName {
-		t.Errorf("a long one has %d bytes", len(got))
+	if got := sourceName(strings.Repeat("x", 1000)); len(got) != maxNameLength {
+		t.Errorf("a long name has %d bytes", len(got))
 	}
 }
 
-func TestWordsOfAnEventFitWithTheirSum(t *testing.T) {
-	w := waiting{Event: finding.Event{Message: strings.Repeat("ü", 2000)}, more: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
-	got := w.words()
+func TestEventMessageWithMergedCountFits(t *testing.T) {
+	w := queuedEvent{Event: finding.Event{Message: strings.Repeat("ü", 2000)}, merged: 1234, since: time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)}
+	got := w.message()
 	if len(got) > LongestMessage || !strings.HasSuffix(got, "… (and 1234 more since 12:00:05Z)") || !utf8.ValidString(got) {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }
 
-func TestContests(t *testing.T) {
-	got := contests(&kubeapi.StatusError{Code: 409, Causes: []kubeapi.Cause{
+func TestParseConflicts(t *testing.T) {
+	got := parseConflicts(&kubeapi.StatusError{Code: 409, Causes: []kubeapi.Cause{
 		{Reason: "FieldManagerConflict", Field: `.status.conditions[type="A"].status`, Message: `conflict with "node-problem-detector" with subresource "status" using v1 at 2026-11-15T00:00:00Z`},
 		{Reason: "FieldManagerConflict", Field: `.status.conditions[type="A"].reason`, Message: `conflict with "node-problem-detector" with subresource "status" using v1`},
 		{Reason: "FieldManagerConflict", Field: `.status.conditions[type="B"].status`, Message: `conflict with "kubectl"`},
@@ -434,17 +434,17 @@ func TestContests(t *testing.T) {
 		{Reason: "FieldManagerConflict", Field: `.metadata.labels`, Message: `conflict with "kubectl"`},
 		{Reason: "Other", Field: `.status.conditions[type="C"].status`, Message: `conflict with "kubectl"`},
 	}})
-	want := []contest{{"A", "node-problem-detector"}, {"B", "kubectl"}, {"B", "autohealer-agent (update)"}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(contest{})); diff != "" {
+	want := []fieldConflict{{"A", "node-problem-detector"}, {"B", "kubectl"}, {"B", "autohealer-agent (update)"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(fieldConflict{})); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func FuzzContests(f *testing.F) {
+func FuzzParseConflicts(f *testing.F) {
 	f.Add(`.status.conditions[type="A"].status`, `conflict with "node-problem-detector" with subresource "status" using v1`)
 	f.Add(`.status.conditions[type="\u00e4"].status`, "conflict with `x` using")
 	f.Fuzz(func(t *testing.T, field, message string) {
-		for _, c := range contests(&kubeapi.StatusError{Causes: []kubeapi.Cause{{Reason: "FieldManagerConflict", Field: field, Message: message}}}) {
+		for _, c := range parseConflicts(&kubeapi.StatusError{Causes: []kubeapi.Cause{{Reason: "FieldManagerConflict", Field: field, Message: message}}}) {
 			if c.kind == "" || c.manager == "" {
 				t.Errorf("%+v", c)
 			}
@@ -462,27 +462,27 @@ func FuzzParseNode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := newRows(false, State{Yielded: map[string]string{"A": "npd"}})
-		r.said = map[string]row{"B": {status: catalog.True}}
+		r := newConditions(false, State{Yielded: map[string]string{"A": "npd"}})
+		r.applied = map[string]condition{"B": {status: catalog.True}}
 		r.changed(&v)
-		r.inherit(&v)
+		r.fieldsToHandOver(&v)
 		r.released(&v)
-		r.strays(&v)
-		r.forged(&v)
-		r.held = v.rowsOf(FieldManager)
-		r.part(&v)
+		r.orphaned(&v)
+		r.writtenByOtherAgent(&v)
+		r.owned = v.conditionsOwnedBy(FieldManager)
+		r.planRemoval(&v)
 		r.abandoned(&v, time.Time{})
 	})
 }
 
-func TestConfigSaysAllThatIsMissing(t *testing.T) {
+func TestConfigReportsAllErrors(t *testing.T) {
 	_, err := New(Config{LeaseNamespace: "l", LookEvery: -1})
-	for _, words := range []string{"API server", "name of its node", "needs a holder", "less than nothing"} {
+	for _, words := range []string{"API is missing", "Node is missing", "Holder is missing", "LookEvery is negative"} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%q is not in %v", words, err)
 		}
 	}
-	if resultOf(errors.New("x")) != unreachable || resultOf(nil) != fine {
+	if resultOf(errors.New("x")) != resultUnreachable || resultOf(nil) != resultOK {
 		t.Error("no answer is taken for one")
 	}
 }

@@ -5,32 +5,33 @@ import (
 	"time"
 )
 
-// Counts are the figures of the reporter.
+// Counts are the metrics of the reporter.
 type Counts struct {
-	// Requests by what they were for and what came of them.
+	// Requests counts requests by kind and result.
 	Requests map[Outcome]uint64
-	// EventsTaken were handed over. Each of them is sent, summed up in one that was sent,
-	// dropped or still queued.
+	// EventsTaken is the number of Events passed to the reporter. Each of them is sent, merged
+	// into an Event that was sent, dropped, or still queued.
 	EventsTaken, EventsSent, EventsSummed, EventsQueued uint64
-	// Dropped is what nobody will see.
+	// Dropped counts conditions and Events that are never written.
 	Dropped map[Drop]uint64
-	// TakenOver are rows that were another manager's, and Mended rows that somebody had
-	// changed.
+	// TakenOver counts conditions that the agent took over from another manager. Mended counts
+	// conditions that the agent wrote again after another manager changed them.
 	TakenOver, Mended uint64
-	// Yielded are the rows that are left to another manager, by type, with his name.
+	// Yielded maps the type of each condition that the agent has yielded to the name of the
+	// manager that writes it.
 	Yielded map[string]string
-	// Pending says that the API server does not have the newest conditions yet.
+	// Pending is true while the API server does not have the newest conditions.
 	Pending bool
-	// LastAnswer is when the API server answered last.
+	// LastAnswer is when the API server last answered.
 	LastAnswer time.Time
-	// LeaseRenewed is when the Lease was renewed last; zero if it never was.
+	// LeaseRenewed is when the Lease was last renewed, or zero.
 	LeaseRenewed time.Time
 }
 
-// Outcome is a kind of request, and what came of it.
+// Outcome is a kind of request and its result.
 type Outcome struct{ Kind, Result string }
 
-// Drop is a kind of things that were dropped, and why.
+// Drop is a kind of dropped object and the cause.
 type Drop struct{ Kind, Why string }
 
 func (c *Counts) clone() Counts {

@@ -1,12 +1,14 @@
-// Package report is the agent's voice: what was found on a node becomes conditions
-// and Events in the API server, and a Lease says that somebody looks.
+// Package report writes what the agent finds on its node to the API server: conditions of
+// the Node, Events, and a Lease that shows that the agent is alive.
 //
-// It promises that the newest state of every condition gets there in the end, whatever
-// happens on the way, that every Event is delivered or counted, and that nothing is
-// written while nothing changes. It writes its own rows and no others: it takes a row
-// over from another writer once, and yields if the other writes it again. It refuses to
-// write the conditions of Kubernetes itself, and to fight.
+// The newest state of every condition reaches the API server eventually, whatever fails on
+// the way. Every Event is either delivered or counted as dropped. The package writes nothing
+// while nothing changes, apart from the Lease.
 //
-// What to say next is decided by a core without a clock or a connection (core.go and
-// what it is made of); Reporter carries it out, one request at a time.
+// The agent writes only its own conditions, with server-side apply. It takes a condition over
+// from another field manager once, and yields it if that manager writes it again. It never
+// writes the conditions that Kubernetes itself reports.
+//
+// The type core decides which request to send next. It has no clock and no connection.
+// Reporter sends the requests, one at a time.
 package report

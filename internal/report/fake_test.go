@@ -17,42 +17,42 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// fake plays the API server for one node: who owns which field of a row, as server-side
-// apply has it. The tests with a real one (cluster_test.go) tell whether it plays well.
+// fake is an API server for one Node that tracks field ownership as server-side apply does.
+// cluster_test.go runs the same cases against a real API server.
 type fake struct {
-	mu      sync.Mutex
-	version int
-	leases  int // version of the store of Leases, if they have one of their own
-	uid     string
-	rows    map[string]map[string]string
-	owners  map[string]map[string]map[string]bool // by manager, type and field
-	events  map[string]map[string]any
-	order   []string // of events
-	lease   map[string]any
-	renewed int
-	swept   []string // the rows that were deleted, and of them those that somebody kept
-	robbed  []string
-	guarded bool                       // as deploy/agent/3-guard.yaml does: no row of others may go
-	losers  map[string]map[string]bool // those who have lost something of a row, by its type
-	wiped   bool                       // by an apply that says no more rows, which takes with it what nobody owns
-	cache   []byte                     // what those see who ask for what is cached, if it is behind
-	asked   []string
-	times   []time.Time
-	bodies  []string
-	// fail is asked before every request is carried out, lose after it.
+	mu                sync.Mutex
+	version           int
+	leases            int // version of the store of Leases, if it is a separate store
+	uid               string
+	conditions        map[string]map[string]string
+	owners            map[string]map[string]map[string]bool // by manager, type and field
+	events            map[string]map[string]any
+	order             []string // of events
+	lease             map[string]any
+	renewed           int
+	deleted           []string // deleted conditions, and among them those with a writer
+	deletedWithWriter []string
+	guarded           bool                       // enforce deploy/agent/3-guard.yaml: the agent may not remove conditions of others
+	losers            map[string]map[string]bool // managers that lost a field of a condition, by type
+	wiped             bool                       // an apply without conditions removed fields that have no owner
+	cache             []byte                     // response to cached reads while the cache is stale
+	requests          []string
+	times             []time.Time
+	bodies            []string
+	// fail is called before every request is executed, lose after it.
 	fail, lose func(kubeapi.Request) error
 }
 
 func newFake() *fake {
 	return &fake{
-		uid: "uid-1", version: 1, rows: map[string]map[string]string{}, events: map[string]map[string]any{},
+		uid: "uid-1", version: 1, conditions: map[string]map[string]string{}, events: map[string]map[string]any{},
 		owners: map[string]map[string]map[string]bool{}, losers: map[string]map[string]bool{},
 	}
 }
 
-// kept says whether a row is more than what is left of one that was taken from another.
+// kept reports whether a condition has more than the fields that remain after a take-over.
 func (f *fake) kept(kind string) bool {
-	row := f.rows[kind]
+	row := f.conditions[kind]
 	for manager, owned := range f.owners {
 		if owned[kind]["status"] && !f.losers[kind][manager] {
 			return true
@@ -71,7 +71,7 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 	if err != nil {
 		return kubeapi.Answer{}, err
 	}
-	f.asked = append(f.asked, r.Method+" "+r.Path)
+	f.requests = append(f.requests, r.Method+" "+r.Path)
 	f.times = append(f.times, time.Now())
 	f.bodies = append(f.bodies, string(r.Body))
 	if f.fail != nil {
@@ -100,7 +100,7 @@ func (f *fake) Do(ctx context.Context, r kubeapi.Request) (kubeapi.Answer, error
 	case r.Method == http.MethodPost:
 		err = f.post(r.Body)
 	default:
-		err = fmt.Errorf("nobody knows %s %s", r.Method, r.Path)
+		err = fmt.Errorf("unknown request %s %s", r.Method, r.Path)
 	}
 	if err == nil && f.lose != nil {
 		err = f.lose(r)
@@ -142,10 +142,10 @@ func (f *fake) patch(r kubeapi.Request, query url.Values) error {
 			if row["$patch"] != "delete" {
 				return errors.New("nobody merges here")
 			}
-			if kind := row["type"]; f.rows[kind] != nil && kind != placeholder {
-				f.swept = append(f.swept, kind)
+			if kind := row["type"]; f.conditions[kind] != nil && kind != placeholder {
+				f.deleted = append(f.deleted, kind)
 				if f.kept(kind) {
-					f.robbed = append(f.robbed, kind)
+					f.deletedWithWriter = append(f.deletedWithWriter, kind)
 				}
 			}
 			f.drop(row["type"])
@@ -165,7 +165,7 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 		for field, value := range row {
 			next[kind][field] = true
 			for other, owned := range f.owners {
-				if other != manager && owned[kind][field] && f.rows[kind][field] != value {
+				if other != manager && owned[kind][field] && f.conditions[kind][field] != value {
 					how := ` with subresource "status"`
 					name, updates := strings.CutPrefix(other, "update:")
 					if updates {
@@ -192,16 +192,16 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 	for kind, fields := range before {
 		for field := range fields {
 			if !f.owned(kind, field) {
-				delete(f.rows[kind], field)
+				delete(f.conditions[kind], field)
 			}
 		}
 		if f.owned(kind, "type") {
-			f.rows[kind]["type"] = kind
+			f.conditions[kind]["type"] = kind
 			continue
 		}
-		// A row has owners of its own. Who owns but something in it has nothing without them.
+		// The list entry has its own owners. Without them the entry goes, with all its fields.
 		if f.written(manager, kind, fields) {
-			f.robbed = append(f.robbed, kind)
+			f.deletedWithWriter = append(f.deletedWithWriter, kind)
 		}
 		f.drop(kind)
 	}
@@ -209,8 +209,8 @@ func (f *fake) apply(manager string, force bool, rows []map[string]string) error
 	return nil
 }
 
-// written says whether another than an agent has written a row that an agent says no
-// longer.
+// written reports whether a manager other than an agent has written a condition that an agent
+// no longer applies.
 func (f *fake) written(manager, kind string, had map[string]bool) bool {
 	for other, owned := range f.owners {
 		if !isOurs(manager) || isOurs(other) {
@@ -223,15 +223,15 @@ func (f *fake) written(manager, kind string, had map[string]bool) bool {
 	return false
 }
 
-// drop deletes a row, whoever owned something of it.
+// drop deletes a condition, whichever managers own its fields.
 func (f *fake) drop(kind string) {
-	delete(f.rows, kind)
+	delete(f.conditions, kind)
 	for _, owned := range f.owners {
 		delete(owned, kind)
 	}
 }
 
-// guard refuses that an agent takes with it rows of others, and that it says too many.
+// guard refuses an agent that removes conditions of others, or writes too many.
 func (f *fake) guard(manager string, next map[string]map[string]bool) error {
 	if isOurs(manager) && len(next) > MostConditions {
 		return &kubeapi.StatusError{Code: 403, Message: "an agent may write at most 100 conditions"}
@@ -241,7 +241,7 @@ func (f *fake) guard(manager string, next map[string]map[string]bool) error {
 		for other, owned := range f.owners {
 			kept = kept || other != manager && owned[kind]["type"]
 		}
-		if f.guarded && isOurs(manager) && !kept && !fields["status"] && f.rows[kind]["status"] != "" && f.rows[kind][heartbeatTime] != "" {
+		if f.guarded && isOurs(manager) && !kept && !fields["status"] && f.conditions[kind]["status"] != "" && f.conditions[kind][heartbeatTime] != "" {
 			return &kubeapi.StatusError{Code: 403, Message: "an agent may not remove " + kind}
 		}
 	}
@@ -257,16 +257,16 @@ func (f *fake) owned(kind, field string) bool {
 	return false
 }
 
-// set changes a row. What is changed is nobody else's any more.
+// set changes a condition. The manager becomes the only owner of the changed fields.
 func (f *fake) set(manager, kind string, row map[string]string) (changed []string) {
-	if f.rows[kind] == nil {
-		f.rows[kind] = map[string]string{}
+	if f.conditions[kind] == nil {
+		f.conditions[kind] = map[string]string{}
 	}
 	for field, value := range row {
-		if f.rows[kind][field] == value {
+		if f.conditions[kind][field] == value {
 			continue
 		}
-		f.rows[kind][field] = value
+		f.conditions[kind][field] = value
 		changed = append(changed, field)
 		for other, owned := range f.owners {
 			if other != manager && owned[kind][field] {
@@ -281,7 +281,7 @@ func (f *fake) set(manager, kind string, row map[string]string) (changed []strin
 	return changed
 }
 
-// update is a write that is no apply, as of node-problem-detector.
+// update is a write without server-side apply, as by node-problem-detector.
 func (f *fake) update(manager string, row map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -301,8 +301,8 @@ func (f *fake) update(manager string, row map[string]string) {
 
 func (f *fake) node() []byte {
 	var conditions []map[string]string
-	for _, kind := range slices.Sorted(maps.Keys(f.rows)) {
-		conditions = append(conditions, f.rows[kind])
+	for _, kind := range slices.Sorted(maps.Keys(f.conditions)) {
+		conditions = append(conditions, f.conditions[kind])
 	}
 	var managed []object
 	for manager, owned := range f.owners {
@@ -331,7 +331,7 @@ func (f *fake) node() []byte {
 	})
 }
 
-// freeze has the cache stay as it is now, or follow again.
+// freeze makes the cache stale, or up to date again.
 func (f *fake) freeze(behind bool) {
 	f.cache = nil
 	if behind {
@@ -339,18 +339,18 @@ func (f *fake) freeze(behind bool) {
 	}
 }
 
-func (f *fake) row(kind string) map[string]string {
+func (f *fake) condition(kind string) map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.rows[kind])
+	return maps.Clone(f.conditions[kind])
 }
 
 func (f *fake) count(prefix string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
-	for _, asked := range f.asked {
-		if strings.HasPrefix(asked, prefix) {
+	for _, req := range f.requests {
+		if strings.HasPrefix(req, prefix) {
 			n++
 		}
 	}
@@ -400,7 +400,7 @@ var errNoRoute = errors.New("no route to host")
 
 func away(kubeapi.Request) error { return errNoRoute }
 
-// answers refuses requests whose method and path begin so.
+// answers fails requests whose method and path start with prefix.
 func answers(prefix string, code int) func(kubeapi.Request) error {
 	return func(r kubeapi.Request) error {
 		if strings.HasPrefix(r.Method+" "+r.Path, prefix) {
@@ -410,8 +410,8 @@ func answers(prefix string, code int) func(kubeapi.Request) error {
 	}
 }
 
-// told is how many occurrences the Events stand for.
-func (f *fake) told() (sum uint64) {
+// eventTotal returns how many occurrences the stored Events stand for.
+func (f *fake) eventTotal() (sum uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, event := range f.events {

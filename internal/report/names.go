@@ -14,75 +14,77 @@ import (
 )
 
 const (
-	// FieldManager owns the rows of the agent. The controller writes under the same name
-	// when the agent is silent, so that the agent owns them still when it returns.
+	// FieldManager owns the conditions of the agent. The controller uses the same name when it
+	// marks the conditions of a silent agent as Unknown, so the agent still owns them when it
+	// returns.
 	FieldManager = "autohealer-agent"
-	// HandManager owns what would vanish from a row that the agent yields and that its
-	// other writer has not written in full yet.
+	// HandManager owns the fields of a yielded condition that its other writer has not written
+	// yet. Without this owner the API server would remove them.
 	HandManager = "autohealer-agent-yielded"
-	// LeaseLabel is on the Leases of all agents, with LeaseLabelValue.
+	// LeaseLabel is the label of the Leases of all agents. Its value is LeaseLabelValue.
 	LeaseLabel = "app.kubernetes.io/name"
-	// LeaseLabelValue tells them from other Leases.
+	// LeaseLabelValue distinguishes the Leases of agents from other Leases.
 	LeaseLabelValue = "autohealer-agent"
 
-	// LeaseDuration is after how long without a renewal an agent is silent: three misses.
+	// LeaseDuration is the time without a renewal after which an agent is silent: three missed
+	// renewals.
 	LeaseDuration = 3 * renewEvery
 	renewEvery    = 2 * time.Minute
 
-	longestName = 253
+	maxNameLength = 253
 
-	// These limits are also those of deploy/agent/3-guard.yaml, which refuses what is
-	// larger: names_test.go there compares them.
+	// deploy/agent/3-guard.yaml enforces the same limits. names_test.go in deploy compares them.
 
-	// MostConditions is how many conditions an agent writes.
+	// MostConditions is the maximum number of conditions of one agent.
 	MostConditions = 100
-	// LongestType is how long the type of a condition may be: a domain, a slash and a name.
+	// LongestType is the maximum length of a condition type: a domain, a slash and a name.
 	LongestType = 253 + 1 + 63
-	// LongestMessage is how long the message of a condition or an Event may be, in bytes.
+	// LongestMessage is the maximum length of the message of a condition or an Event, in
+	// bytes.
 	LongestMessage = 1024
-	// LongestReason is how long the reason of either may be, in bytes.
+	// LongestReason is the maximum length of the reason of a condition or an Event, in bytes.
 	LongestReason = 128
 )
 
-// otherComponents tell of nodes too. Their names are not for monitors: an Event would
-// seem to be theirs.
+// otherComponents are other components that write Events about nodes. A monitor must not use
+// these names, because its Events would appear to come from that component.
 var otherComponents = []string{
 	"autohealer-controller", "cloud-controller-manager", "cloud-node-controller", "cloud-node-lifecycle-controller",
 	"cluster-autoscaler", "controllermanager", "default-scheduler", "karpenter", "kube-controller-manager", "kube-proxy",
 	"kube-scheduler", "kubelet", "node-controller", "taint-eviction-controller",
 }
 
-// OtherComponents are the names that no Event of an agent has as its source.
+// OtherComponents returns the names that the agent never uses as the source of an Event.
 func OtherComponents() []string { return slices.Clone(otherComponents) }
 
-// sourceName is how Events name a monitor: as it is, unless that is the name of another
-// component, or none at all.
+// sourceName returns the source that Events of a monitor have: its name, prefixed if it is
+// empty or the name of another component.
 func sourceName(monitor string) string {
 	if monitor == "" || slices.Contains(otherComponents, monitor) {
 		monitor = strings.TrimSuffix(FieldManager+"/"+monitor, "/")
 	}
-	return cut(monitor, longestName)
+	return cut(monitor, maxNameLength)
 }
 
-// LeaseName returns the name of the Lease of a node's agent.
+// LeaseName returns the name of the Lease of the agent on a node.
 func LeaseName(node string) string { return shorten("autohealer-agent-" + node) }
 
-// Writable says why a condition is none that the agent may write; nil if it may.
+// Writable returns why the agent must not write a condition of this type, or nil if it may.
 func Writable(conditionType string) error {
 	if conditionType == "" {
-		return errors.New("a condition without a type cannot be written")
+		return errors.New("the condition has no type")
 	}
 	if len(conditionType) > LongestType {
-		return fmt.Errorf("a condition whose type has %d characters cannot be written: give it a name of at most %d", len(conditionType), LongestType)
+		return fmt.Errorf("the condition type has %d characters: use at most %d", len(conditionType), LongestType)
 	}
 	if known, ok := catalog.Lookup(conditionType); ok && known.Source == catalog.Kubernetes {
-		return fmt.Errorf("the condition %s is kept by Kubernetes itself and never written by the agent: give yours a name of its own", conditionType)
+		return fmt.Errorf("the condition %s is reported by Kubernetes itself, so the agent never writes it: use another type", conditionType)
 	}
 	return nil
 }
 
-// eventName is the same for an occurrence however often it is found, so that what is
-// sent twice is stored once.
+// eventName returns the same name for the same occurrence, so that an Event that is sent twice
+// is stored once.
 func eventName(node, id string) string {
 	if len(id) < 16 || strings.Trim(id[:16], "0123456789abcdefghijklmnopqrstuvwxyz") != "" {
 		id = digest(id)
@@ -91,11 +93,11 @@ func eventName(node, id string) string {
 }
 
 func shorten(name string) string {
-	if len(name) <= longestName {
+	if len(name) <= maxNameLength {
 		return name
 	}
 	tail := digest(name)[:16]
-	return strings.TrimRight(name[:longestName-len(tail)-1], ".-") + "-" + tail
+	return strings.TrimRight(name[:maxNameLength-len(tail)-1], ".-") + "-" + tail
 }
 
 func digest(text string) string {
@@ -103,9 +105,9 @@ func digest(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// cut shortens a text to at most so many bytes, at the border of a rune. What is no
-// UTF-8 is replaced first: the API server would do so too, and what it has would never
-// be what it was told.
+// cut shortens a text to at most the given number of bytes, without splitting a rune. It first
+// replaces invalid UTF-8, as the API server would. Otherwise the stored text would always
+// differ from the text that the agent wrote.
 func cut(text string, most int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= most {
@@ -119,11 +121,11 @@ func cut(text string, most int) string {
 	return text[:end] + more
 }
 
-// stamp is a time that can be written, and otherwise the one that is given instead: a
-// log may hold any year.
-func stamp(t, otherwise time.Time) time.Time {
+// validTime returns t in UTC, or the fallback if t cannot be written as RFC 3339. A log line
+// may contain any year.
+func validTime(t, fallback time.Time) time.Time {
 	if t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
-		t = otherwise
+		t = fallback
 	}
 	return t.UTC()
 }

@@ -11,45 +11,46 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-// itself stands for the row as a whole, which has owners of its own: when the last of them
-// says it no longer it goes, whatever others own in it. One who changes fields of a row
-// that is there owns these fields, and not the row.
-const itself = "type"
+// entryKey stands for the ownership of the list entry as a whole, which managedFields records
+// apart from its fields. When its last owner stops applying the condition, the API server
+// removes the entry, including the fields of other managers. A manager that only changes
+// fields of an existing condition owns these fields, and not the entry.
+const entryKey = "type"
 
-// wireRow is a condition as the API has it: each of its fields can have an owner of its
-// own.
-type wireRow map[string]string
+// apiCondition is a condition as the API has it. Each field can have its own owner.
+type apiCondition map[string]string
 
-// view is what is read of a Node.
-type view struct {
+// nodeView is the part of a Node that the agent reads.
+type nodeView struct {
 	uid, version string
-	rows         map[string]wireRow
-	owners       map[string]map[string][]string // of the fields of rows, by type and field
+	conditions   map[string]apiCondition
+	owners       map[string]map[string][]string // managers by condition type and field
 }
 
-// owns says whether somebody owns a field of a row.
-func (v *view) owns(manager, kind, field string) bool {
+// owns reports whether a manager owns a field of a condition.
+func (v *nodeView) owns(manager, kind, field string) bool {
 	return slices.Contains(v.owners[kind][field], manager)
 }
 
-// isKept says whether another than we keeps a row: to own no more than its type is what
-// is left to one from whom it was taken.
-func (v *view) isKept(kind string) bool {
+// hasOtherOwner reports whether another manager owns a field of a condition besides its type.
+// A manager from which the agent took the condition over still owns the type.
+func (v *nodeView) hasOtherOwner(kind string) bool {
 	for field := range v.owners[kind] {
-		if field != itself && v.isForeign(kind, field) {
+		if field != entryKey && v.ownedByOther(kind, field) {
 			return true
 		}
 	}
 	return false
 }
 
-// isForeign says whether another than we owns a field of a row.
-func (v *view) isForeign(kind, field string) bool {
-	return slices.ContainsFunc(v.owners[kind][field], isForeign)
+// ownedByOther reports whether another manager owns a field of a condition.
+func (v *nodeView) ownedByOther(kind, field string) bool {
+	return slices.ContainsFunc(v.owners[kind][field], isOther)
 }
 
-// rowsOf are the rows of which a manager owns something.
-func (v *view) rowsOf(manager string) map[string]bool {
+// conditionsOwnedBy returns the types of the conditions in which a manager owns at least one
+// field.
+func (v *nodeView) conditionsOwnedBy(manager string) map[string]bool {
 	found := map[string]bool{}
 	for kind, fields := range v.owners {
 		for field := range fields {
@@ -61,19 +62,19 @@ func (v *view) rowsOf(manager string) map[string]bool {
 	return found
 }
 
-// alone is what of a row nobody else owns.
-func (v *view) alone(kind string) wireRow {
-	left := wireRow{itself: kind}
-	for field, value := range v.rows[kind] {
-		if field != itself && value != "" && !v.isForeign(kind, field) {
+// unsharedFields returns the type of a condition and the fields that no other manager owns.
+func (v *nodeView) unsharedFields(kind string) apiCondition {
+	left := apiCondition{entryKey: kind}
+	for field, value := range v.conditions[kind] {
+		if field != entryKey && value != "" && !v.ownedByOther(kind, field) {
 			left[field] = value
 		}
 	}
 	return left
 }
 
-// parseNode reads a Node, or the metadata of one.
-func parseNode(body []byte) (view, error) {
+// parseNode reads a Node, or only its metadata.
+func parseNode(body []byte) (nodeView, error) {
 	var node struct {
 		Metadata struct {
 			UID             string `json:"uid"`
@@ -89,23 +90,23 @@ func parseNode(body []byte) (view, error) {
 		} `json:"status"`
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
-		return view{}, fmt.Errorf("reading the node: %w", err)
+		return nodeView{}, fmt.Errorf("reading the node: %w", err)
 	}
 	if node.Metadata.UID == "" || node.Metadata.ResourceVersion == "" {
-		return view{}, errors.New("reading the node: the answer is no node, it has no uid or no version")
+		return nodeView{}, errors.New("reading the node: the response has no uid or no resourceVersion")
 	}
-	v := view{
+	v := nodeView{
 		uid: node.Metadata.UID, version: node.Metadata.ResourceVersion,
-		rows: map[string]wireRow{}, owners: map[string]map[string][]string{},
+		conditions: map[string]apiCondition{}, owners: map[string]map[string][]string{},
 	}
 	for _, condition := range node.Status.Conditions {
-		row := wireRow{}
+		fields := apiCondition{}
 		for field, value := range condition {
 			if text, ok := value.(string); ok {
-				row[field] = text
+				fields[field] = text
 			}
 		}
-		v.rows[row["type"]] = row
+		v.conditions[fields["type"]] = fields
 	}
 	for _, entry := range node.Metadata.ManagedFields {
 		var owned struct {
@@ -114,10 +115,10 @@ func parseNode(body []byte) (view, error) {
 			} `json:"f:status"`
 		}
 		if len(entry.Fields) == 0 || json.Unmarshal(entry.Fields, &owned) != nil {
-			continue // not of the form that we know: nothing can be said of whose they are
+			continue // unknown format: the owners of these fields are unknown
 		}
 		for key, fields := range owned.Status.Conditions {
-			kind, ok := rowOf(key)
+			kind, ok := conditionTypeOf(key)
 			if !ok {
 				continue
 			}
@@ -126,9 +127,9 @@ func parseNode(body []byte) (view, error) {
 				name, ok := strings.CutPrefix(field, "f:")
 				switch {
 				case field == ".":
-					v.own(manager, kind, itself)
-				case ok && name != itself:
-					v.own(manager, kind, name)
+					v.addOwner(manager, kind, entryKey)
+				case ok && name != entryKey:
+					v.addOwner(manager, kind, name)
 				}
 			}
 		}
@@ -136,14 +137,14 @@ func parseNode(body []byte) (view, error) {
 	return v, nil
 }
 
-func (v *view) own(manager, kind, field string) {
+func (v *nodeView) addOwner(manager, kind, field string) {
 	if v.owners[kind] == nil {
 		v.owners[kind] = map[string][]string{}
 	}
 	v.owners[kind][field] = append(v.owners[kind][field], manager)
 }
 
-// managerName tells our applies from what else may be written under our name.
+// managerName distinguishes the agent's own applies from updates that use the same name.
 func managerName(manager string, applies bool) string {
 	if !applies && isOurs(manager) {
 		return manager + " (update)"
@@ -153,10 +154,11 @@ func managerName(manager string, applies bool) string {
 
 func isOurs(manager string) bool { return manager == FieldManager || manager == HandManager }
 
-func isForeign(manager string) bool { return !isOurs(manager) }
+func isOther(manager string) bool { return !isOurs(manager) }
 
-// rowOf reads the key of a row in managedFields, k:{"type":"KernelDeadlock"}.
-func rowOf(key string) (kind string, ok bool) {
+// conditionTypeOf reads the key of a condition in managedFields, for example
+// k:{"type":"KernelDeadlock"}.
+func conditionTypeOf(key string) (kind string, ok bool) {
 	text, ok := strings.CutPrefix(key, "k:")
 	if !ok {
 		return "", false
@@ -170,16 +172,16 @@ func rowOf(key string) (kind string, ok bool) {
 	return named.Type, true
 }
 
-// contest is a row that another manager has written too.
-type contest struct{ kind, manager string }
+// fieldConflict is a condition that another manager has written too.
+type fieldConflict struct{ kind, manager string }
 
-// contests reads which rows stand in the way of an apply, and whose they are. The causes
-// have the form
+// parseConflicts reads which conditions caused an apply to fail, and which managers own them.
+// The causes have this form:
 //
 //	field:   .status.conditions[type="KernelDeadlock"].status
 //	message: conflict with "node-problem-detector" with subresource "status" using v1
-func contests(refused *kubeapi.StatusError) []contest {
-	var found []contest
+func parseConflicts(refused *kubeapi.StatusError) []fieldConflict {
+	var found []fieldConflict
 	for _, cause := range refused.Causes {
 		path, ok := strings.CutPrefix(cause.Field, ".status.conditions[type=")
 		if cause.Reason != "FieldManagerConflict" || !ok {
@@ -197,16 +199,16 @@ func contests(refused *kubeapi.StatusError) []contest {
 		if !ok {
 			continue
 		}
-		// Only one who updates is said to use a version.
+		// The API server names a version only for managers that update.
 		applies := !strings.Contains(rest, " using ")
-		if one := (contest{kind, managerName(manager, applies)}); !slices.Contains(found, one) {
-			found = append(found, one)
+		if c := (fieldConflict{kind, managerName(manager, applies)}); !slices.Contains(found, c) {
+			found = append(found, c)
 		}
 	}
 	return found
 }
 
-// quoted reads a text in quotes at the beginning of another.
+// quoted reads a quoted string at the start of a text.
 func quoted(text string) (word, rest string, ok bool) {
 	prefix, err := strconv.QuotedPrefix(text)
 	if err != nil {
@@ -216,8 +218,8 @@ func quoted(text string) (word, rest string, ok bool) {
 	return word, text[len(prefix):], err == nil && word != ""
 }
 
-// older says whether a version of an object came before another. Versions are numbers
-// that grow; of those that are not, nothing can be said.
+// older reports whether resourceVersion a is older than b. It returns false if one of them is
+// not a number.
 func older(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

@@ -15,59 +15,61 @@ import (
 const (
 	defaultEventNamespace = "default"
 	defaultLookEvery      = 5 * time.Minute
-	// farewell is how long one who stops tries to get rid of what is left.
-	farewell = 3 * time.Second
+	// shutdownTimeout is how long a stopping reporter keeps sending.
+	shutdownTimeout = 3 * time.Second
 )
 
-// API asks the API server. A kubeapi.Client does.
+// API sends requests to the API server. kubeapi.Client implements it.
 type API interface {
 	Do(context.Context, kubeapi.Request) (kubeapi.Answer, error)
 }
 
-// Config says who reports, about which node and to whom.
+// Config is the configuration of a Reporter.
 type Config struct {
 	API  API
 	Node string
-	// Holder of the Lease: the name of the pod or of the host.
+	// Holder is the holder of the Lease: the name of the pod or of the host.
 	Holder string
-	// LeaseNamespace is where the Lease is kept. Without one there is none, and the agent
-	// is never called silent.
+	// LeaseNamespace is the namespace of the Lease. If it is empty, the agent has no Lease and
+	// the controller never treats it as silent.
 	LeaseNamespace string
-	// EventNamespace is where Events go. Empty means default, where those of nodes are.
+	// EventNamespace is the namespace of Events. Empty means default, which Kubernetes uses
+	// for nodes.
 	EventNamespace string
-	// TakeOver has the agent take over rows of other managers as often as they write them.
+	// TakeOver makes the agent take over conditions of other managers as often as they write
+	// them.
 	TakeOver bool
-	// WithoutConditions and WithoutEvents have the agent keep them to itself.
+	// WithoutConditions and WithoutEvents disable writing conditions and Events.
 	WithoutConditions, WithoutEvents bool
-	// LookEvery is how often, at most, the Node is looked at for what others have changed.
+	// LookEvery is the maximum time between checks of the Node for changes by other managers.
 	// Zero means 5 minutes.
 	LookEvery time.Duration
-	// Remembered is what the agent before this one knew, and Remember is told what
-	// changes of it. It is called from Run and must not block.
+	// Remembered is the state that the previous run of the agent saved. Run calls Remember
+	// with every change of it. Remember must not block.
 	Remembered State
 	Remember   func(State)
 	Logger     *slog.Logger
 }
 
-// Validate says everything that is wrong with the configuration.
+// Validate returns all errors of the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	if c.API == nil {
-		errs = append(errs, errors.New("a reporter needs an API server to report to"))
+		errs = append(errs, errors.New("API is missing"))
 	}
 	if c.Node == "" {
-		errs = append(errs, errors.New("a reporter needs the name of its node"))
+		errs = append(errs, errors.New("Node is missing: set the name of the node"))
 	}
 	if c.LeaseNamespace != "" && c.Holder == "" {
-		errs = append(errs, errors.New("a Lease needs a holder: the name of the pod or of the host"))
+		errs = append(errs, errors.New("Holder is missing: set the name of the pod or of the host"))
 	}
 	if c.LookEvery < 0 {
-		errs = append(errs, errors.New("the time between looks is less than nothing"))
+		errs = append(errs, errors.New("LookEvery is negative"))
 	}
 	return errors.Join(errs...)
 }
 
-// Reporter tells the API server what was found. It may be used by many at once.
+// Reporter writes findings to the API server. It is safe for concurrent use.
 type Reporter struct {
 	api      API
 	remember func(State)
@@ -77,7 +79,7 @@ type Reporter struct {
 	core *core
 }
 
-// New returns a reporter that says nothing until it is run.
+// New returns a reporter that sends nothing until Run is called.
 func New(cfg Config) (*Reporter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -97,7 +99,7 @@ func New(cfg Config) (*Reporter, error) {
 	}, nil
 }
 
-// Take hands over what was found. It never blocks.
+// Take adds findings. It never blocks.
 func (r *Reporter) Take(found finding.Report) {
 	if found.IsEmpty() {
 		return
@@ -105,50 +107,50 @@ func (r *Reporter) Take(found finding.Report) {
 	r.mu.Lock()
 	r.core.take(time.Now(), found)
 	r.mu.Unlock()
-	r.stir()
+	r.notify()
 }
 
-// Complete says that every source has reported its conditions once. Until then, or for
-// ten seconds, no condition is written: one that is not said is one that is removed, unless
-// it is awaited.
+// Complete states that every source has reported its conditions once. The reporter writes no
+// condition before this call or the end of ten seconds: an apply removes the conditions that
+// it does not contain, unless they are awaited.
 func (r *Reporter) Complete() {
 	r.mu.Lock()
 	r.core.complete = true
 	r.mu.Unlock()
-	r.stir()
+	r.notify()
 }
 
-// Await names all conditions that somebody keeps and has not told yet. What stands of
-// them under our name is not removed meanwhile.
+// Await sets all conditions that a source will report but has not reported yet. The reporter
+// does not remove their current values meanwhile.
 func (r *Reporter) Await(kinds ...string) {
 	r.mu.Lock()
-	r.core.rows.await(kinds)
+	r.core.conditions.await(kinds)
 	r.mu.Unlock()
-	r.stir()
+	r.notify()
 }
 
-func (r *Reporter) stir() {
+func (r *Reporter) notify() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run sends until ctx ends, and then for a moment what is left.
+// Run sends requests until ctx ends, and then tries shortly to send the rest.
 func (r *Reporter) Run(ctx context.Context) {
 	for {
-		asked, at := r.next()
-		if asked != nil {
-			r.send(ctx, asked)
+		req, at := r.next()
+		if req != nil {
+			r.send(ctx, req)
 		}
-		if ctx.Err() != nil || asked == nil && !r.wait(ctx, at) {
+		if ctx.Err() != nil || req == nil && !r.wait(ctx, at) {
 			break
 		}
 	}
 	r.finish(context.WithoutCancel(ctx))
 }
 
-// wait waits until then, for something new or for the end, which it tells.
+// wait waits for a time, new findings, or the end of ctx. It returns false at the end of ctx.
 func (r *Reporter) wait(ctx context.Context, at time.Time) bool {
 	var due <-chan time.Time
 	if !at.IsZero() {
@@ -171,15 +173,15 @@ func (r *Reporter) next() (*request, time.Time) {
 	return r.core.next(time.Now())
 }
 
-func (r *Reporter) send(ctx context.Context, asked *request) {
-	got, err := r.api.Do(ctx, asked.Request)
+func (r *Reporter) send(ctx context.Context, req *request) {
+	got, err := r.api.Do(ctx, req.Request)
 	r.mu.Lock()
 	if err != nil && ctx.Err() != nil {
-		r.core.unsent(asked) // we have hung up, and not the API server
+		r.core.requeue(req) // the agent cancelled the request, so this is no outage
 	} else {
-		r.core.answer(time.Now(), asked, got, err)
+		r.core.answer(time.Now(), req, got, err)
 	}
-	state, remember := r.core.rows.state.clone(), r.core.stateChanged && r.remember != nil
+	state, remember := r.core.conditions.state.clone(), r.core.stateChanged && r.remember != nil
 	r.core.stateChanged = false
 	r.mu.Unlock()
 	if remember {
@@ -187,32 +189,32 @@ func (r *Reporter) send(ctx context.Context, asked *request) {
 	}
 }
 
-// finish sends what is due, until nothing is or it cannot be sent.
+// finish sends what is due until nothing is left or sending fails.
 func (r *Reporter) finish(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	for ctx.Err() == nil {
-		asked, _ := r.next()
-		if asked == nil {
+		req, _ := r.next()
+		if req == nil {
 			break
 		}
-		r.send(ctx, asked)
+		r.send(ctx, req)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.core.lanes.abandon("stopped")
+	r.core.events.dropAll("stopped")
 }
 
-// Counts returns the figures as they are now.
+// Counts returns the current metrics.
 func (r *Reporter) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.figures()
+	return r.core.snapshot()
 }
 
-// State returns what should outlive a restart.
+// State returns the state to save for the next run.
 func (r *Reporter) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.core.rows.state.clone()
+	return r.core.conditions.state.clone()
 }

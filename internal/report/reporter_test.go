@@ -17,17 +17,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-const patchStatus = "PATCH /api/v1/nodes/n/status"
+const patchStatusPath = "PATCH /api/v1/nodes/n/status"
 
-func condition(kind string, status catalog.Status, reason string, since time.Time) finding.Condition {
+func newCondition(kind string, status catalog.Status, reason string, since time.Time) finding.Condition {
 	return finding.Condition{Type: kind, Status: status, Reason: reason, Message: "all of " + reason, Since: since}
 }
 
-func conditions(list ...finding.Condition) finding.Report {
+func reportOf(list ...finding.Condition) finding.Report {
 	return finding.Report{Source: "kernel-monitor", Conditions: list}
 }
 
-// running is a reporter that runs in a bubble.
+// running is a reporter that runs in a synctest bubble.
 type running struct {
 	*testing.T
 	*Reporter
@@ -38,9 +38,8 @@ type running struct {
 
 func (r *running) logged(words string) int { return strings.Count(r.log.String(), words) }
 
-// inBubble runs a story with a clock of its own.
-// inBubble runs the story after the reporter has started and read what the API server
-// has. State that the reporter must find when it starts belongs into shape.
+// inBubble runs a test with its own clock, after the reporter has started and read what the
+// API server has. State that the reporter must find when it starts belongs in shape.
 func inBubble(t *testing.T, name string, shape func(*Config), story func(r *running)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -67,30 +66,30 @@ func inBubble(t *testing.T, name string, shape func(*Config), story func(r *runn
 }
 
 func pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // the clock of a bubble, which has no other way to go on
+	time.Sleep(d) //nolint:forbidigo // advances the clock of the synctest bubble
 	synctest.Wait()
 }
 
 func TestConditions(t *testing.T) {
 	start := func(r *running) time.Time {
 		since := time.Now().Add(-time.Hour)
-		r.Take(conditions(condition("A", catalog.False, "FineA", since), condition("B", catalog.False, "FineB", since)))
+		r.Take(reportOf(newCondition("A", catalog.False, "FineA", since), newCondition("B", catalog.False, "FineB", since)))
 		r.Complete()
 		synctest.Wait()
 		return since
 	}
-	inBubble(t, "nothing is removed before everybody has had his say", nil, func(r *running) {
-		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
-		pass(settleAfter / 2)
-		if n := r.api.count(patchStatus); n != 0 {
-			r.Errorf("%d writes before all was known", n)
+	inBubble(t, "removes nothing before every source has reported", nil, func(r *running) {
+		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
+		pass(maxStartupWait / 2)
+		if n := r.api.count(patchStatusPath); n != 0 {
+			r.Errorf("%d writes before every source reported", n)
 		}
-		pass(settleAfter)
-		if n := r.api.count(patchStatus); n != 1 {
-			r.Errorf("%d writes although the wait is over", n)
+		pass(maxStartupWait)
+		if n := r.api.count(patchStatusPath); n != 1 {
+			r.Errorf("%d writes after the wait", n)
 		}
 	})
-	inBubble(t, "what an agent before us has said of awaited conditions stands until they are told", nil, func(r *running) {
+	inBubble(t, "preserves awaited conditions of an earlier agent until they are reported", nil, func(r *running) {
 		earlier := func(kind, status string) map[string]string {
 			return map[string]string{"type": kind, "status": status, "reason": "Earlier", "message": "", "lastTransitionTime": "2026-11-15T10:00:00Z", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}
 		}
@@ -102,29 +101,29 @@ func TestConditions(t *testing.T) {
 			r.Helper()
 			var found []string
 			for _, kind := range []string{"A", "B", "C", "Old"} {
-				if row := r.api.row(kind); row != nil {
+				if row := r.api.condition(kind); row != nil {
 					found = append(found, kind+" "+row["status"]+" "+row["reason"])
 				}
 			}
 			if diff := cmp.Diff(want, found); diff != "" {
-				r.Errorf("(-want +shows):\n%s", diff)
+				r.Errorf("(-want +got):\n%s", diff)
 			}
 		}
 		r.Await("A", "B", "C", "New")
-		r.Take(conditions(condition("A", catalog.False, "Fine", time.Now())))
-		pass(2 * settleAfter)
+		r.Take(reportOf(newCondition("A", catalog.False, "Fine", time.Now())))
+		pass(2 * maxStartupWait)
 		shows("A False Fine", "B True Earlier", "C True Earlier")
-		r.Take(conditions(condition("B", catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("B", catalog.True, "Sick", time.Now())))
 		pass(2 * time.Second)
 		shows("A False Fine", "B True Sick", "C True Earlier")
 		r.api.update("npd", map[string]string{"type": "C", "status": "False", "reason": "Theirs", "lastHeartbeatTime": "2026-11-15T11:00:00Z"})
-		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
+		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
 		pass(time.Minute)
 		shows("A False Fine", "B False Fine", "C False Theirs")
 		pass(time.Hour)
-		before := r.api.count(patchStatus)
+		before := r.api.count(patchStatusPath)
 		pass(time.Hour)
-		if n := r.api.count(patchStatus) - before; n != 0 {
+		if n := r.api.count(patchStatusPath) - before; n != 0 {
 			r.Errorf("%d writes while nothing changes", n)
 		}
 		r.Await()
@@ -132,43 +131,43 @@ func TestConditions(t *testing.T) {
 		pass(time.Minute)
 		shows("A False Fine", "B False Fine", "C False Theirs")
 	})
-	inBubble(t, "what is awaited no longer goes", nil, func(r *running) {
+	inBubble(t, "removes a condition that is no longer awaited", nil, func(r *running) {
 		synctest.Wait()
 		if err := r.api.apply(FieldManager, true, []map[string]string{{"type": "A", "status": "True", "reason": "Earlier", "lastHeartbeatTime": "2026-11-15T10:00:00Z"}}); err != nil {
 			r.Fatal(err)
 		}
 		r.Await("A")
-		r.Take(conditions(condition("B", catalog.False, "Fine", time.Now())))
-		pass(2 * settleAfter)
-		if r.api.row("A") == nil {
+		r.Take(reportOf(newCondition("B", catalog.False, "Fine", time.Now())))
+		pass(2 * maxStartupWait)
+		if r.api.condition("A") == nil {
 			r.Error("it goes while it is awaited")
 		}
 		r.Await()
 		pass(time.Minute)
-		if row := r.api.row("A"); row != nil {
-			r.Errorf("nobody keeps it, and it stays: %v", row)
+		if row := r.api.condition("A"); row != nil {
+			r.Errorf("the condition has no source, but stays: %v", row)
 		}
 	})
-	inBubble(t, "a change is told at once, all rows with it and their own times", nil, func(r *running) {
+	inBubble(t, "writes a change at once, with all conditions and their times", nil, func(r *running) {
 		since := start(r)
 		pass(time.Hour)
-		before := r.api.count(patchStatus)
+		before := r.api.count(patchStatusPath)
 		sick := time.Now().Add(-2 * time.Second)
-		r.Take(conditions(condition("A", catalog.True, "Sick", sick)))
+		r.Take(reportOf(newCondition("A", catalog.True, "Sick", sick)))
 		synctest.Wait() // no time passes
 		want := map[string]string{"type": "A", "status": "True", "reason": "Sick", "message": "all of Sick",
 			"lastTransitionTime": sick.UTC().Format(time.RFC3339), "lastHeartbeatTime": time.Now().UTC().Format(time.RFC3339)}
-		if diff := cmp.Diff(want, r.api.row("A")); diff != "" {
+		if diff := cmp.Diff(want, r.api.condition("A")); diff != "" {
 			r.Error(diff)
 		}
-		if got := r.api.row("B"); got["lastTransitionTime"] != since.UTC().Format(time.RFC3339) || got["status"] != "False" {
+		if got := r.api.condition("B"); got["lastTransitionTime"] != since.UTC().Format(time.RFC3339) || got["status"] != "False" {
 			r.Errorf("B is %v", got)
 		}
-		if n := r.api.count(patchStatus) - before; n != 1 {
+		if n := r.api.count(patchStatusPath) - before; n != 1 {
 			r.Errorf("%d writes for one change", n)
 		}
 	})
-	inBubble(t, "nothing is written while nothing changes", nil, func(r *running) {
+	inBubble(t, "writes nothing while nothing changes", nil, func(r *running) {
 		start(r)
 		for range 24 * 60 {
 			pass(time.Minute)
@@ -177,90 +176,90 @@ func TestConditions(t *testing.T) {
 			r.Errorf("%d writes in a day, want the first one", n)
 		}
 		if looks := r.api.count("GET /api/v1/nodes/n?resourceVersion=0"); looks < 288 || looks > 600 {
-			r.Errorf("%d looks in a day", looks)
+			r.Errorf("%d checks in a day", looks)
 		}
 		if r.logged("level=WARN")+r.logged("level=ERROR") > 0 {
 			r.Error(r.log.String())
 		}
 	})
-	inBubble(t, "changes within 10 ms go together", nil, func(r *running) {
+	inBubble(t, "writes changes within 10 ms together", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
-		before := r.api.count(patchStatus)
+		before := r.api.count(patchStatusPath)
 		for i := range 100 {
-			r.Take(conditions(condition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
+			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
 			pass(90 * time.Microsecond)
 		}
 		pass(coalesce)
-		if n := r.api.count(patchStatus) - before; n != 2 {
+		if n := r.api.count(patchStatusPath) - before; n != 2 {
 			r.Errorf("%d writes for what came within 9 ms, want the first and the rest", n)
 		}
-		if got := r.api.row("A")["reason"]; got != "Sick99" {
+		if got := r.api.condition("A")["reason"]; got != "Sick99" {
 			r.Errorf("A is %s", got)
 		}
 	})
-	inBubble(t, "a node that flaps has ten writes and then one a second", nil, func(r *running) {
+	inBubble(t, "limits writes of a flapping node to ten and then one a second", nil, func(r *running) {
 		start(r)
 		pass(time.Hour)
-		before := r.api.count(patchStatus)
+		before := r.api.count(patchStatusPath)
 		for i := range 60_000 / 20 {
-			r.Take(conditions(condition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
+			r.Take(reportOf(newCondition("A", catalog.True, fmt.Sprint("Sick", i), time.Now())))
 			pass(20 * time.Millisecond)
 		}
-		if n := r.api.count(patchStatus) - before; n < 60 || n > mostWrites+61 {
+		if n := r.api.count(patchStatusPath) - before; n < 60 || n > writeBurst+61 {
 			r.Errorf("%d writes in a minute of flapping", n)
 		}
 		pass(time.Second)
-		if got := r.api.row("A")["reason"]; got != "Sick2999" {
+		if got := r.api.condition("A")["reason"]; got != "Sick2999" {
 			r.Errorf("in the end A is %s", got)
 		}
 	})
-	inBubble(t, "a condition that nobody keeps any more is removed", nil, func(r *running) {
+	inBubble(t, "removes a condition without a source", nil, func(r *running) {
 		start(r)
 		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(coalesce)
-		if a, b := r.api.row("A"), r.api.row("B"); a != nil || b == nil {
+		if a, b := r.api.condition("A"), r.api.condition("B"); a != nil || b == nil {
 			r.Errorf("A is %v, B is %v", a, b)
 		}
 		r.Take(finding.Report{Gone: []string{"B"}})
 		pass(coalesce)
-		if b := r.api.row("B"); b != nil {
+		if b := r.api.condition("B"); b != nil {
 			r.Errorf("B is %v", b)
 		}
 	})
-	inBubble(t, "conditions of Kubernetes are refused with words", nil, func(r *running) {
+	inBubble(t, "refuses conditions of Kubernetes and logs why", nil, func(r *running) {
 		for _, kind := range []string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"} {
-			r.Take(conditions(condition(kind, catalog.True, "Mine", time.Now())))
+			r.Take(reportOf(newCondition(kind, catalog.True, "Mine", time.Now())))
 		}
 		start(r)
-		if len(r.api.rows) != 2 {
-			r.Errorf("rows: %v", r.api.rows)
+		if len(r.api.conditions) != 2 {
+			r.Errorf("conditions: %v", r.api.conditions)
 		}
 		if got := r.Counts().Dropped[Drop{"condition", "native"}]; got != 6 {
 			r.Errorf("%d were counted", got)
 		}
-		if n := r.logged("kept by Kubernetes itself"); n != 5 {
-			r.Errorf("said %d times:\n%s", n, r.log)
+		if n := r.logged("reported by Kubernetes itself"); n != 5 {
+			r.Errorf("logged %d times:\n%s", n, r.log)
 		}
 	})
-	inBubble(t, "more conditions than it may write are counted, and those that it writes still change", nil, func(r *running) {
+	inBubble(t, "counts conditions over the limit, and still updates the others", nil, func(r *running) {
 		for i := range MostConditions + 5 {
-			r.Take(conditions(condition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
+			r.Take(reportOf(newCondition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
 		}
-		r.Take(conditions(condition("A000", catalog.True, "Sick", time.Now()), condition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("A000", catalog.True, "Sick", time.Now()), newCondition(strings.Repeat("x", LongestType+1), catalog.True, "Sick", time.Now())))
 		r.Complete()
 		synctest.Wait()
-		if len(r.api.rows) != MostConditions || r.api.row("A000")["reason"] != "Sick" {
-			r.Errorf("%d rows are written, and A000 is %v", len(r.api.rows), r.api.row("A000"))
+		if len(r.api.conditions) != MostConditions || r.api.condition("A000")["reason"] != "Sick" {
+			r.Errorf("%d conditions are written, and A000 is %v", len(r.api.conditions), r.api.condition("A000"))
 		}
 		if dropped := r.Counts().Dropped; dropped[Drop{"condition", "too many"}] != 5 || dropped[Drop{"condition", "too long"}] != 1 {
 			r.Errorf("counted: %v", dropped)
 		}
 		if n := r.logged("remove some from its configuration"); n != 5 {
-			r.Errorf("said %d times:\n%s", n, r.log)
+			r.Errorf("logged %d times:\n%s", n, r.log)
 		}
 	})
-	inBubble(t, "rows that are awaited count among those that it may write", nil, func(r *running) {
+	inBubble(t, "counts awaited conditions against the limit", nil, func(r *running) {
 		const awaited = 60
 		var rows []map[string]string
 		var kinds []string
@@ -274,58 +273,58 @@ func TestConditions(t *testing.T) {
 		}
 		r.Await(kinds...)
 		for i := range MostConditions {
-			r.Take(conditions(condition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
+			r.Take(reportOf(newCondition(fmt.Sprintf("A%03d", i), catalog.False, "Well", time.Now())))
 		}
 		r.Complete()
 		pass(time.Minute)
-		if last := fmt.Sprintf("A%03d", MostConditions-awaited-1); len(r.api.rows) != MostConditions || r.api.row("Z059") == nil || r.api.row(last) == nil || r.forbidden() != 0 {
-			r.Errorf("%d rows are written: %+v\n%s", len(r.api.rows), r.Counts(), r.log)
+		if last := fmt.Sprintf("A%03d", MostConditions-awaited-1); len(r.api.conditions) != MostConditions || r.api.condition("Z059") == nil || r.api.condition(last) == nil || r.forbidden() != 0 {
+			r.Errorf("%d conditions are written: %+v\n%s", len(r.api.conditions), r.Counts(), r.log)
 		}
 		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited {
 			r.Errorf("%d are counted", dropped)
 		}
-		r.Take(conditions(condition("A000", catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("A000", catalog.True, "Sick", time.Now())))
 		pass(time.Minute)
-		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.row("A000")["reason"] != "Sick" {
-			r.Errorf("after another write %d are counted, and A000 is %v", dropped, r.api.row("A000"))
+		if dropped := r.Counts().Dropped[Drop{"condition", "too many"}]; dropped != awaited || r.api.condition("A000")["reason"] != "Sick" {
+			r.Errorf("after another write %d are counted, and A000 is %v", dropped, r.api.condition("A000"))
 		}
 		r.Await()
 		pass(time.Minute)
-		if last := fmt.Sprintf("A%03d", MostConditions-1); len(r.api.rows) != MostConditions || r.api.row("Z059") != nil || r.api.row(last) == nil {
-			r.Errorf("when there is room %d rows are written: %v", len(r.api.rows), r.api.rows)
+		if last := fmt.Sprintf("A%03d", MostConditions-1); len(r.api.conditions) != MostConditions || r.api.condition("Z059") != nil || r.api.condition(last) == nil {
+			r.Errorf("when there is room %d conditions are written: %v", len(r.api.conditions), r.api.conditions)
 		}
 	})
-	inBubble(t, "what cannot be written as it is does not stand in the way", nil, func(r *running) {
+	inBubble(t, "writes invalid text in a valid form", nil, func(r *running) {
 		r.Take(finding.Report{Conditions: []finding.Condition{{Type: "A", Status: catalog.True, Reason: "R", Message: "\xff\xfe" + strings.Repeat("ü", 4000), Since: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)}}})
 		r.Complete()
 		synctest.Wait()
 		for range 24 {
 			pass(time.Hour)
 		}
-		if _, err := time.Parse(time.RFC3339, r.api.row("A")["lastTransitionTime"]); err != nil {
+		if _, err := time.Parse(time.RFC3339, r.api.condition("A")["lastTransitionTime"]); err != nil {
 			r.Error(err)
 		}
-		if n := r.api.count(patchStatus); n != 1 || len(r.api.row("A")["message"]) > LongestMessage {
-			r.Errorf("%d writes: %v", n, r.api.row("A"))
+		if n := r.api.count(patchStatusPath); n != 1 || len(r.api.condition("A")["message"]) > LongestMessage {
+			r.Errorf("%d writes: %v", n, r.api.condition("A"))
 		}
 	})
-	inBubble(t, "a foreign change is found and mended", nil, func(r *running) {
+	inBubble(t, "detects and reverts a change by another manager", nil, func(r *running) {
 		start(r)
 		r.api.update("kubectl-edit", map[string]string{"type": "A", "status": "True"})
 		pass(defaultLookEvery)
-		if got := r.api.row("A")["status"]; got != "False" {
+		if got := r.api.condition("A")["status"]; got != "False" {
 			r.Errorf("A is %s", got)
 		}
 		if c := r.Counts(); c.Mended != 1 || c.TakenOver != 1 || len(c.Yielded) != 0 {
 			r.Errorf("%+v", c)
 		}
 	})
-	inBubble(t, "what was written under our own name, as for a silent agent, is put right without a fight", nil, func(r *running) {
+	inBubble(t, "rewrites conditions that the controller marked as silent", nil, func(r *running) {
 		start(r)
 		for range 3 {
 			r.api.mu.Lock()
 			rows := []map[string]string{}
-			for kind := range r.api.rows {
+			for kind := range r.api.conditions {
 				now := time.Now().UTC().Format(time.RFC3339)
 				rows = append(rows, map[string]string{"type": kind, "status": "Unknown", "reason": "AgentSilent", "message": "", "lastTransitionTime": now, "lastHeartbeatTime": now})
 			}
@@ -334,7 +333,7 @@ func TestConditions(t *testing.T) {
 			}
 			r.api.mu.Unlock()
 			pass(defaultLookEvery)
-			if a, b := r.api.row("A"), r.api.row("B"); a["status"] != "False" || b["reason"] != "FineB" {
+			if a, b := r.api.condition("A"), r.api.condition("B"); a["status"] != "False" || b["reason"] != "FineB" {
 				r.Errorf("A is %v, B is %v", a, b)
 			}
 		}
@@ -342,14 +341,14 @@ func TestConditions(t *testing.T) {
 			r.Errorf("%+v", c)
 		}
 	})
-	inBubble(t, "an old look, from before our write, changes nothing", nil, func(r *running) {
+	inBubble(t, "ignores a read that is older than its last write", nil, func(r *running) {
 		start(r)
 		old := r.api.node()
-		r.Take(conditions(condition("A", catalog.True, "Sick", time.Now())))
+		r.Take(reportOf(newCondition("A", catalog.True, "Sick", time.Now())))
 		pass(coalesce)
 		r.mu.Lock()
-		r.core.answer(time.Now(), &request{kind: forLook, reads: true}, kubeapi.Answer{Body: old}, nil)
-		mend := r.core.rows.mend
+		r.core.answer(time.Now(), &request{kind: requestCheck, readsNode: true}, kubeapi.Answer{Body: old}, nil)
+		mend := r.core.conditions.needsRewrite
 		r.mu.Unlock()
 		if mend {
 			r.Error("what the server's cache had not seen yet was taken for a foreign change")
@@ -357,7 +356,7 @@ func TestConditions(t *testing.T) {
 	})
 }
 
-// What an old node-problem-detector writes every five minutes.
+// heartbeat writes what an old node-problem-detector writes every five minutes.
 func heartbeat(r *running) {
 	now := time.Now().UTC().Format(time.RFC3339)
 	r.api.update("node-problem-detector", map[string]string{"type": "A", "status": "False", "reason": "FineA", "message": "all of FineA",
@@ -366,61 +365,61 @@ func heartbeat(r *running) {
 
 func TestTwoWriters(t *testing.T) {
 	since := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	both := conditions(condition("A", catalog.False, "FineA", since), condition("B", catalog.False, "FineB", since))
-	inBubble(t, "a row is taken over once, and yielded when the other writes it again", nil, func(r *running) {
+	both := reportOf(newCondition("A", catalog.False, "FineA", since), newCondition("B", catalog.False, "FineB", since))
+	inBubble(t, "takes a condition over once, and yields it when the other manager writes it again", nil, func(r *running) {
 		heartbeat(r)
 		r.Take(both)
 		r.Complete()
 		synctest.Wait()
-		if got := r.api.row("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-			r.Errorf("the row was not taken over: %s", got)
+		if got := r.api.condition("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
+			r.Errorf("the condition was not taken over: %s", got)
 		}
 		for range 12 * 24 {
 			pass(5 * time.Minute)
 			heartbeat(r)
-			// Though it owns no more than the times, the row must stay whole.
-			if a := r.api.row("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
+			// The other manager owns only the times, but the condition must keep its fields.
+			if a := r.api.condition("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
 				r.Fatalf("A is %v", a)
 			}
 		}
 		if diff := cmp.Diff(map[string]string{"A": "node-problem-detector"}, r.Counts().Yielded); diff != "" {
 			r.Error(diff)
 		}
-		if n := r.logged("left to another manager"); n != 1 {
-			r.Errorf("said %d times:\n%s", n, r.log)
+		if n := r.logged("yielded to another manager"); n != 1 {
+			r.Errorf("logged %d times:\n%s", n, r.log)
 		}
-		writes := r.api.count(patchStatus)
+		writes := r.api.count(patchStatusPath)
 		if writes > 8 {
 			r.Errorf("%d writes in a day of two writers", writes)
 		}
-		// The other goes on as it likes, and so do we with what is ours.
+		// Both managers go on with their own conditions.
 		r.api.update("node-problem-detector", map[string]string{"type": "A", "status": "True", "reason": "Theirs"})
-		r.Take(conditions(condition("A", catalog.False, "Ours", time.Now()), condition("B", catalog.True, "Ours", time.Now())))
+		r.Take(reportOf(newCondition("A", catalog.False, "Ours", time.Now()), newCondition("B", catalog.True, "Ours", time.Now())))
 		pass(10 * time.Minute)
-		if a, b := r.api.row("A"), r.api.row("B"); a["reason"] != "Theirs" || b["reason"] != "Ours" {
+		if a, b := r.api.condition("A"), r.api.condition("B"); a["reason"] != "Theirs" || b["reason"] != "Ours" {
 			r.Errorf("A is %v, B is %v", a, b)
 		}
 		if r.api.owners[FieldManager]["A"] != nil {
-			r.Errorf("A is ours still: %v", r.api.owners)
+			r.Errorf("A still belongs to the agent: %v", r.api.owners)
 		}
 	})
-	inBubble(t, "what of a yielded row was only ours does not vanish with us", nil, func(r *running) {
+	inBubble(t, "keeps the fields of a yielded condition that only the agent owned", nil, func(r *running) {
 		r.Take(both)
 		r.Complete()
 		synctest.Wait()
 		for range 10 {
-			// It says the same, and so it owns no more than the times.
+			// It writes the same values, so it owns only the times.
 			heartbeat(r)
 			pass(5 * time.Minute)
-			if a := r.api.row("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
+			if a := r.api.condition("A"); a["status"] != "False" || a["reason"] != "FineA" || a["message"] == "" {
 				r.Fatalf("A is %v", a)
 			}
 		}
 		if r.Counts().Yielded["A"] == "" || r.api.owners[FieldManager]["A"] != nil {
-			r.Errorf("A is ours still: %v", r.api.owners)
+			r.Errorf("A still belongs to the agent: %v", r.api.owners)
 		}
 	})
-	inBubble(t, "one who agrees in all but the heartbeat is a second writer too", nil, func(r *running) {
+	inBubble(t, "treats a manager that differs only in the heartbeat as a writer", nil, func(r *running) {
 		r.Take(both)
 		r.Complete()
 		synctest.Wait()
@@ -432,25 +431,25 @@ func TestTwoWriters(t *testing.T) {
 			r.Errorf("%+v", r.Counts())
 		}
 	})
-	inBubble(t, "with take-over it is ours each time", func(c *Config) { c.TakeOver = true }, func(r *running) {
+	inBubble(t, "takes a condition over each time with TakeOver", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.Take(both)
 		r.Complete()
 		for range 10 {
 			heartbeat(r)
 			pass(6 * time.Minute)
-			if got := r.api.row("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
-				r.Errorf("the row was not taken over: %s", got)
+			if got := r.api.condition("A")["lastTransitionTime"]; got != since.Format(time.RFC3339) {
+				r.Errorf("the condition was not taken over: %s", got)
 			}
 		}
 		if c := r.Counts(); len(c.Yielded) > 0 || c.TakenOver < 9 {
 			r.Errorf("%+v", c)
 		}
-		if n := r.logged("is taken over"); n != 1 {
-			r.Errorf("said %d times:\n%s", n, r.log)
+		if n := r.logged("taken over from"); n != 1 {
+			r.Errorf("logged %d times:\n%s", n, r.log)
 		}
 	})
 	var takes []State
-	inBubble(t, "what is taken over each time is remembered, and what was yielded no longer", func(c *Config) {
+	inBubble(t, "with TakeOver it saves what it takes over, and forgets what was yielded", func(c *Config) {
 		c.TakeOver = true
 		c.Remember = func(s State) { takes = append(takes, s) }
 		c.Remembered = State{Taken: map[string][]string{"B": {"other"}}, Yielded: map[string]string{"B": "other"}}
@@ -464,14 +463,14 @@ func TestTwoWriters(t *testing.T) {
 		}
 		want := State{Taken: map[string][]string{"A": {"node-problem-detector"}, "B": {"other"}}, Yielded: map[string]string{}, Yields: map[string]int{}}
 		if len(takes) == 0 || len(takes) > 2 {
-			r.Fatalf("told %d times", len(takes))
+			r.Fatalf("saved %d times", len(takes))
 		}
 		if diff := cmp.Diff(want, takes[len(takes)-1]); diff != "" {
 			r.Error(diff)
 		}
 	})
 	var told []State
-	inBubble(t, "what was taken and yielded is told to whoever remembers", func(c *Config) {
+	inBubble(t, "passes taken and yielded conditions to Remember", func(c *Config) {
 		c.Remember = func(s State) { told = append(told, s) }
 	}, func(r *running) {
 		heartbeat(r)
@@ -489,7 +488,7 @@ func TestTwoWriters(t *testing.T) {
 			r.Error(diff)
 		}
 	})
-	inBubble(t, "and what is remembered holds", func(c *Config) {
+	inBubble(t, "applies the saved state", func(c *Config) {
 		c.Remembered = State{Taken: map[string][]string{"A": {"node-problem-detector"}}, Yielded: map[string]string{"A": "node-problem-detector"}}
 	}, func(r *running) {
 		heartbeat(r)
@@ -499,11 +498,11 @@ func TestTwoWriters(t *testing.T) {
 			pass(5 * time.Minute)
 			heartbeat(r)
 		}
-		if a := r.api.row("A"); a["lastTransitionTime"] != "2026-01-01T00:00:00Z" || r.api.row("B") == nil {
+		if a := r.api.condition("A"); a["lastTransitionTime"] != "2026-01-01T00:00:00Z" || r.api.condition("B") == nil {
 			r.Errorf("A is %v", a)
 		}
 	})
-	inBubble(t, "who takes a yielded row back leaves nothing behind", func(c *Config) { c.TakeOver = true }, func(r *running) {
+	inBubble(t, "leaves nothing handed over after taking a yielded condition back", func(c *Config) { c.TakeOver = true }, func(r *running) {
 		r.api.mu.Lock()
 		if err := r.api.apply(HandManager, false, []map[string]string{{"type": "A", "status": "False"}}); err != nil {
 			r.Error(err)
@@ -514,7 +513,7 @@ func TestTwoWriters(t *testing.T) {
 		pass(10 * time.Minute)
 		r.Take(finding.Report{Gone: []string{"A"}})
 		pass(time.Second)
-		if a := r.api.row("A"); a != nil {
+		if a := r.api.condition("A"); a != nil {
 			r.Errorf("A is %v", a)
 		}
 	})

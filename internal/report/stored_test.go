@@ -6,7 +6,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/format/golden"
 )
 
-// The state of the reporter is kept in the state file of the agent, of which this is version 1.
-func TestTheStoredFormatIsWhatItWas(t *testing.T) {
+// The agent's state file contains the state of the reporter. This is version 1 of the format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
 	golden.Check(t, "testdata/state-v1.json", &State{})
 }

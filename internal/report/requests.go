@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	applyPatch = "application/apply-patch+yaml" // of which JSON is a part
+	applyPatch = "application/apply-patch+yaml" // a superset of JSON
 	mergePatch = "application/strategic-merge-patch+json"
 
-	// placeholder is the type of the row of one who has no rows any more. A manager who
-	// says no row takes the whole list with him, and all of the status, as far as nobody is
-	// known to own it: so the API server has it, and much of what a kubelet has made with
-	// its node nobody owns. So he says one that is of no use, and then it is deleted.
+	// placeholder is the type of a condition that the agent applies when it has no other. An
+	// apply without conditions would remove the whole list and all of the status that has no
+	// known owner. Much of the status that a kubelet creates with its Node has none. So the
+	// agent applies this condition, and then deletes it.
 	placeholder = "AutohealerPlaceholder"
 )
 
-// encode makes JSON of what is made of strings and numbers, which cannot fail.
+// encode returns JSON. It cannot fail for maps of strings and numbers.
 func encode(object any) []byte {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -36,9 +36,9 @@ type object map[string]any
 
 func (c *core) nodePath() string { return "/api/v1/nodes/" + url.PathEscape(c.cfg.Node) }
 
-// applyRows says all rows of one manager: those that he said before and does not say now
-// are removed.
-func (c *core) applyRows(manager string, force bool, version string, rows []wireRow) kubeapi.Request {
+// applyConditions applies all conditions of one manager. The API server removes the conditions
+// that this manager applied before and that are not included.
+func (c *core) applyConditions(manager string, force bool, version string, list []apiCondition) kubeapi.Request {
 	metadata := object{"name": c.cfg.Node}
 	if version != "" {
 		metadata["resourceVersion"] = version
@@ -47,35 +47,35 @@ func (c *core) applyRows(manager string, force bool, version string, rows []wire
 	if force {
 		query.Set("force", "true")
 	}
-	if len(rows) == 0 {
-		rows = []wireRow{{"type": placeholder, "status": "Unknown", "reason": "NothingToReport", "message": "The agent has no conditions any more. This row is removed at once."}}
+	if len(list) == 0 {
+		list = []apiCondition{{"type": placeholder, "status": "Unknown", "reason": "NothingToReport", "message": "The agent has no conditions to report. This condition is removed at once."}}
 	}
 	return kubeapi.Request{
 		Method: http.MethodPatch, Path: c.nodePath() + "/status?" + query.Encode(), ContentType: applyPatch, MetadataOnly: true,
 		Body: encode(object{
 			"apiVersion": "v1", "kind": "Node", "metadata": metadata,
-			"status": object{"conditions": rows},
+			"status": object{"conditions": list},
 		}),
 	}
 }
 
-// wireRows are rows as they are written now.
-func wireRows(rows map[string]row, now time.Time) []wireRow {
-	list := make([]wireRow, 0, len(rows))
-	for _, kind := range slices.Sorted(maps.Keys(rows)) {
-		list = append(list, rows[kind].wire(kind, now))
+// toAPIConditions returns conditions in the form of the API, sorted by type.
+func toAPIConditions(conditions map[string]condition, now time.Time) []apiCondition {
+	list := make([]apiCondition, 0, len(conditions))
+	for _, kind := range slices.Sorted(maps.Keys(conditions)) {
+		list = append(list, conditions[kind].toAPI(kind, now))
 	}
 	return list
 }
 
-// erase deletes rows as a whole, whoever owns something of them: with a version, only
-// as they were in that version of the Node.
-func (c *core) erase(version string, kinds ...string) kubeapi.Request {
-	gone := make([]object, 0, len(kinds))
+// deleteConditions deletes conditions as a whole, whichever managers own their fields. With a
+// version, the deletion fails if the Node has changed since.
+func (c *core) deleteConditions(version string, kinds ...string) kubeapi.Request {
+	patches := make([]object, 0, len(kinds))
 	for _, kind := range kinds {
-		gone = append(gone, object{"type": kind, "$patch": "delete"})
+		patches = append(patches, object{"type": kind, "$patch": "delete"})
 	}
-	body := object{"status": object{"conditions": gone}}
+	body := object{"status": object{"conditions": patches}}
 	if version != "" {
 		body["metadata"] = object{"resourceVersion": version}
 	}
@@ -106,7 +106,7 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 			"metadata": object{
 				"name": name, "namespace": c.cfg.LeaseNamespace,
 				"labels": object{LeaseLabel: LeaseLabelValue},
-				// The Lease goes with the node.
+				// Kubernetes deletes the Lease with the Node.
 				"ownerReferences": []object{{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.uid}},
 			},
 			"spec": object{
@@ -119,17 +119,18 @@ func (c *core) applyLease(now time.Time) kubeapi.Request {
 	}
 }
 
-func (c *core) createEvent(w *waiting) kubeapi.Request {
+func (c *core) createEvent(w *queuedEvent) kubeapi.Request {
 	about := object{"apiVersion": "v1", "kind": "Node", "name": c.cfg.Node, "uid": c.cfg.Node}
 	if c.uid != "" {
 		about["uid"] = c.uid
 	}
 	if c.cfg.EventNamespace != defaultEventNamespace {
-		// A node has no namespace, but the API server wants that of the Event to be its own.
+		// A Node has no namespace, but the API server requires the namespace of the Event
+		// here.
 		about["namespace"] = c.cfg.EventNamespace
 	}
 	first, kind, source := w.Time, "Normal", sourceName(w.source)
-	if w.more > 0 && w.since.Before(first) {
+	if w.merged > 0 && w.since.Before(first) {
 		first = w.since
 	}
 	if w.Severity == finding.Warn {
@@ -142,11 +143,11 @@ func (c *core) createEvent(w *waiting) kubeapi.Request {
 			"apiVersion": "v1", "kind": "Event",
 			"metadata":       object{"name": eventName(c.cfg.Node, w.ID), "namespace": c.cfg.EventNamespace},
 			"involvedObject": about,
-			"reason":         w.Reason, "message": w.words(), "type": kind,
+			"reason":         w.Reason, "message": w.message(), "type": kind,
 			"source":             object{"component": source, "host": c.cfg.Node},
 			"reportingComponent": source,
 			"firstTimestamp":     first.UTC().Format(time.RFC3339), "lastTimestamp": w.Time.UTC().Format(time.RFC3339),
-			"count": min(w.stands(), 1<<31-1),
+			"count": min(w.count(), 1<<31-1),
 		}),
 	}
 }

@@ -1,0 +1,221 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/resourcestack/autohealer/internal/finding"
+)
+
+const (
+	maxReasons       = 64 // per source; further reasons share one queue
+	maxQueuedChanges = 64 // per condition
+
+	reasonBurst = 10
+	reasonEvery = 10 * time.Second // per reason
+	changeEvery = time.Second      // per condition
+)
+
+// queuedEvent is an Event that is waiting to be sent.
+type queuedEvent struct {
+	finding.Event
+	source string
+	merged uint64 // how many earlier Events this Event stands for
+	since  time.Time
+}
+
+// message returns the message of the Event, with the number of merged Events.
+func (w *queuedEvent) message() string {
+	var more string
+	if w.merged > 0 {
+		more = fmt.Sprintf(" (and %d more since %s)", w.merged, w.since.UTC().Format("15:04:05Z"))
+	}
+	return cut(w.Message, LongestMessage-len(more)) + more
+}
+
+// count returns how many Events this Event stands for, including itself.
+func (w *queuedEvent) count() uint64 { return w.merged + 1 }
+
+// reasonQueue holds the Events of one reason, or the changes of one condition, of one source.
+// Each has its own rate limit.
+type reasonQueue struct {
+	parent *sourceQueue
+	name   string
+	budget tokenBucket
+	events []*queuedEvent
+	// overflow is the newest Event that exceeded the rate limit. It stands for all Events that
+	// did. Changes of a condition are never merged.
+	overflow   *queuedEvent
+	sending    bool   // one of the Events is being sent
+	lastServed uint64 // the turn in which it last sent an Event
+}
+
+func (l *reasonQueue) idle(now time.Time) bool {
+	return l.empty() && !l.sending && l.budget.full(now)
+}
+
+func (l *reasonQueue) empty() bool { return len(l.events) == 0 && l.overflow == nil }
+
+// eventQueues holds all Events that are waiting. Every queue has a bound.
+type eventQueues struct {
+	sources []*sourceQueue
+	budget  tokenBucket // for all Events except changes of conditions
+	turns   uint64      // number of Events taken so far
+	queued  uint64      // including merged Events
+	counts  *Counts
+}
+
+func newEventQueues(counts *Counts) eventQueues {
+	return eventQueues{budget: newTokenBucket(nodeBurst, nodeEvery), counts: counts}
+}
+
+// add queues an Event.
+func (l *eventQueues) add(now time.Time, source string, found finding.Event) {
+	found.Message, found.Reason = cut(found.Message, LongestMessage), cut(found.Reason, LongestReason)
+	found.Time = validTime(found.Time, now)
+	l.counts.EventsTaken++
+	l.queued++
+	event := &queuedEvent{Event: found, source: source}
+	change := found.Condition != ""
+	name := found.Reason
+	if change {
+		name = found.Condition
+	}
+	queue := l.queueFor(now, source, change).queueFor(now, name)
+	switch {
+	case change:
+		queue.events = append(queue.events, event)
+		l.trim(queue)
+	case queue.overflow == nil && queue.hasRoom(now):
+		queue.events = append(queue.events, event)
+	case queue.overflow == nil:
+		queue.overflow = event
+	default:
+		// Keep the newest Event, and count the others.
+		event.merged, event.since = queue.overflow.merged+1, queue.overflow.since
+		if queue.overflow.merged == 0 {
+			event.since = queue.overflow.Time
+		}
+		queue.overflow = event
+	}
+}
+
+// hasRoom reports whether the rate limits allow one more Event without merging.
+func (l *reasonQueue) hasRoom(now time.Time) bool {
+	l.budget.fill(now)
+	l.parent.budget.fill(now)
+	return len(l.events) < l.budget.tokens && l.parent.eventCount() < l.parent.budget.tokens
+}
+
+// trim drops the oldest Event of a queue that is too long.
+func (l *eventQueues) trim(queue *reasonQueue) {
+	if len(queue.events) > maxQueuedChanges {
+		l.drop(queue, queue.events[0], "queue full")
+		queue.events = slices.Delete(queue.events, 0, 1)
+	}
+}
+
+// drop counts an Event, and all Events merged into it, as dropped.
+func (l *eventQueues) drop(queue *reasonQueue, event *queuedEvent, why string) {
+	l.queued -= event.count()
+	l.counts.Dropped[Drop{Kind: queue.parent.kind(), Why: why}] += event.count()
+}
+
+// next returns an Event that may be sent now, or when the next one may be. Changes of
+// conditions go first; then sources take turns.
+func (l *eventQueues) next(now time.Time) (*reasonQueue, *queuedEvent, time.Time) {
+	var soonest time.Time
+	for _, change := range []bool{true, false} {
+		var chosen *reasonQueue
+		for _, source := range l.sources {
+			if source.change != change {
+				continue
+			}
+			queue, at := source.next(now)
+			if queue != nil && !change {
+				at = l.budget.availableAt(now)
+			}
+			switch {
+			case queue == nil || at.After(now):
+				soonest = earlier(soonest, at)
+			case chosen == nil || source.lastServed < chosen.parent.lastServed:
+				chosen = queue
+			}
+		}
+		if chosen != nil {
+			return chosen, l.take(now, chosen), now
+		}
+	}
+	return nil, nil, soonest
+}
+
+// take removes the next Event from a queue.
+func (l *eventQueues) take(now time.Time, queue *reasonQueue) *queuedEvent {
+	l.turns++
+	queue.lastServed, queue.parent.lastServed = l.turns, l.turns
+	queue.budget.take(now)
+	queue.parent.budget.take(now)
+	if !queue.parent.change {
+		l.budget.take(now)
+	}
+	queue.sending = true
+	event := queue.overflow
+	if len(queue.events) > 0 {
+		event = queue.events[0]
+		queue.events = slices.Delete(queue.events, 0, 1)
+	} else {
+		queue.overflow = nil
+	}
+	return event
+}
+
+// delivered records that the API server has stored an Event.
+func (l *eventQueues) delivered(queue *reasonQueue, event *queuedEvent) {
+	queue.sending = false
+	l.queued -= event.count()
+	l.counts.EventsSent++
+	l.counts.EventsSummed += event.merged // counted only after delivery
+}
+
+// rejected drops an Event that the API server will never accept.
+func (l *eventQueues) rejected(queue *reasonQueue, event *queuedEvent) {
+	queue.sending = false
+	l.drop(queue, event, "refused")
+}
+
+// requeue puts an Event back to the front, to be sent again.
+func (l *eventQueues) requeue(queue *reasonQueue, event *queuedEvent) {
+	queue.sending = false
+	queue.budget.giveBack()
+	queue.parent.budget.giveBack()
+	if !queue.parent.change {
+		l.budget.giveBack()
+	}
+	queue.events = slices.Insert(queue.events, 0, event)
+	l.trim(queue)
+}
+
+// dropAll counts all queued Events as dropped.
+func (l *eventQueues) dropAll(why string) {
+	for _, source := range l.sources {
+		for _, queue := range source.reasons {
+			for _, event := range queue.events {
+				l.drop(queue, event, why)
+			}
+			queue.events = nil
+			if queue.overflow != nil {
+				l.drop(queue, queue.overflow, why)
+				queue.overflow = nil
+			}
+		}
+	}
+}
+
+// earlier returns the earlier of two times. A zero time means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
