@@ -24,8 +24,8 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// typical is a status such as daemons send: two conditions with a sentence each, and an
-// event of the time that is given, about 650 bytes.
+// typical returns a typical status of about 650 bytes: two conditions with a sentence each,
+// and an event with the given time.
 func typical(at time.Time) string {
 	sentence := "3 bad blocks on /dev/disk/by-id/nvme-eui.0025385b21404321, the last at sector 123456789"
 	stamp := at.UTC().Format(time.RFC3339Nano)
@@ -35,7 +35,7 @@ func typical(at time.Time) string {
 		`{"type":"KernelDeadlock","status":false,"transition":%q,"reason":"NoDeadlock","message":%q}]}`, stamp, sentence, since, sentence, since, sentence)
 }
 
-// wireClient speaks as little HTTP as there is, so that the agent is what is measured.
+// wireClient sends minimal HTTP, so that the benchmark measures the agent.
 type wireClient struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -50,7 +50,7 @@ func newWireClient(tb testing.TB, path string) *wireClient {
 	return &wireClient{conn: conn, in: bufio.NewReader(conn)}
 }
 
-// post sends a status, and returns the code of the answer.
+// post sends a status, and returns the HTTP status of the response.
 func (c *wireClient) post(body string) (int, error) {
 	c.out = fmt.Appendf(c.out[:0], "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", problem.Path, len(body), body)
 	if _, err := c.conn.Write(c.out); err != nil {
@@ -64,11 +64,11 @@ func (c *wireClient) post(body string) (int, error) {
 	return response.StatusCode, errors.Join(err, response.Body.Close())
 }
 
-// One op is one status of a daemon that sends 10,000 of them a second over four
-// connections, with 650 bytes, two conditions and one new event each, which is passed on.
-// Meanwhile another daemon sends a heartbeat every 5 ms. Reported is what was reached,
-// and what the other's heartbeats took; asserted is that each is passed on once, and what
-// it costs in allocations. Both ends are in one process.
+// BenchmarkHeartbeatsBesideTenThousandStatusesASecond measures one status of a daemon that
+// sends 10,000 per second over four connections. Each has 650 bytes, two conditions and one
+// new event. Meanwhile another daemon sends a heartbeat every 5 ms. The benchmark reports the
+// achieved rate and the latency of the heartbeats. It asserts that each event is emitted once,
+// and bounds the allocations. Client and server share one process.
 func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	const connections, perSecond = 4, 10_000
 	events := atomic.Int64{}
@@ -77,7 +77,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	flood, calm := own(folder, "flood", disk, "KernelDeadlock"), own(folder, "calm", "NTPProblem")
 	calm.Rate, calm.Burst = 1000, 1000
 	must(b, in.Apply(Setup{Sources: []Source{flood, calm}}))
-	b.Cleanup(func() { in.end(b.Context()) })
+	b.Cleanup(func() { in.shutdown(b.Context()) })
 
 	other := newWireClient(b, filepath.Join(folder, "calm.sock"))
 	heartbeat := strings.ReplaceAll(status("calm", condition("NTPProblem", false, time.Minute)), "\n", "")
@@ -124,7 +124,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	close(stop)
 	beating.Wait()
-	// Of both ends, and the heartbeats with them. Few statuses do not pay for the start.
+	// The numbers include both ends and the heartbeats. With few statuses the start dominates.
 	if each := float64(after.Mallocs-before.Mallocs) / float64(b.N); b.N >= 1000 && each > 120 {
 		b.Errorf("a status costs %.0f allocations, want 120 at most", each)
 	}
@@ -139,7 +139,7 @@ func BenchmarkHeartbeatsBesideTenThousandStatusesASecond(b *testing.B) {
 	b.ReportMetric(float64(b.N)/lasted.Seconds(), "statuses/s")
 }
 
-// processorTime is what the process has used, however many others there are.
+// processorTime returns the CPU time of this process.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -147,8 +147,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// One op is one status of 650 bytes, with a new event each, from its bytes to what is
-// passed on, without the network.
+// BenchmarkStatus measures one status of 650 bytes with a new event, from its bytes to Emit,
+// without the network.
 func BenchmarkStatus(b *testing.B) {
 	in, serve := handler()
 	at := time.Now().Add(-time.Hour)
@@ -164,14 +164,14 @@ func BenchmarkStatus(b *testing.B) {
 	}
 }
 
-// handler returns an intake with one source, and how to post to it.
+// handler returns an intake with one source, and a function that posts to it.
 func handler() (*Intake, func(body string) int) {
 	in := New(Config{Logger: slog.New(slog.DiscardHandler), Emit: func(string, finding.Report) {}})
 	mine := own("/", "flood", disk, "KernelDeadlock")
-	in.desks = []*desk{newDesk(mine, time.Now())}
-	c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}
+	in.sources = []*sourceState{newSourceState(mine, time.Now())}
+	c := &connection{listener: &sourceListener{addr: mine.listenAddr(), limiter: &connLimiter{limit: maxUnauthenticated}}}
 	request := httptest.NewRequest(http.MethodPost, problem.Path, nil)
-	request = request.WithContext(withCaller(request.Context(), c))
+	request = request.WithContext(withConnection(request.Context(), c))
 	var reader bytes.Reader
 	return in, func(body string) int {
 		reader.Reset([]byte(body))
@@ -182,7 +182,7 @@ func handler() (*Intake, func(body string) int) {
 	}
 }
 
-// What a status costs does not depend on the machine, nor on what else it does.
+// Allocations depend neither on the machine nor on its load.
 func TestAStatusCostsFewAllocations(t *testing.T) {
 	_, serve := handler()
 	at := time.Now().Add(-time.Hour)

@@ -2,42 +2,43 @@ package intake
 
 import "time"
 
-// bucket allows so many at once, and then so many a second.
-type bucket struct {
-	rate, most float64
-	left       float64 // negative while something is owed
-	at         time.Time
+// tokenBucket is a rate limiter with a burst and a rate per second.
+type tokenBucket struct {
+	rate, burst float64
+	tokens      float64 // negative after borrow
+	updatedAt   time.Time
 }
 
-func newBucket(rate, burst int, now time.Time) bucket {
-	return bucket{rate: float64(rate), most: float64(burst), left: float64(burst), at: now}
+func newTokenBucket(rate, burst int, now time.Time) tokenBucket {
+	return tokenBucket{rate: float64(rate), burst: float64(burst), tokens: float64(burst), updatedAt: now}
 }
 
-// retune changes what is allowed from now on.
-func (b *bucket) retune(rate, burst int) {
-	b.rate, b.most = float64(rate), float64(burst)
-	b.left = min(b.left, b.most)
+// setRate changes the limits.
+func (b *tokenBucket) setRate(rate, burst int) {
+	b.rate, b.burst = float64(rate), float64(burst)
+	b.tokens = min(b.tokens, b.burst)
 }
 
-// take takes one, and says how long the taker has to wait for it. If that is more than
-// patience nothing is taken.
-func (b *bucket) take(now time.Time, patience time.Duration) (wait time.Duration, ok bool) {
-	if passed := now.Sub(b.at); passed > 0 {
-		b.left = min(b.most, b.left+b.rate*passed.Seconds())
-		b.at = now
+// take takes one token, and returns how long the caller must wait for it. If that is longer
+// than maxWait, it takes none.
+func (b *tokenBucket) take(now time.Time, maxWait time.Duration) (wait time.Duration, ok bool) {
+	if passed := now.Sub(b.updatedAt); passed > 0 {
+		b.tokens = min(b.burst, b.tokens+b.rate*passed.Seconds())
+		b.updatedAt = now
 	}
-	if b.left < 1 {
-		wait = time.Duration((1 - b.left) / b.rate * float64(time.Second))
+	if b.tokens < 1 {
+		wait = time.Duration((1 - b.tokens) / b.rate * float64(time.Second))
 	}
-	if wait > patience {
+	if wait > maxWait {
 		return wait, false
 	}
-	b.left--
+	b.tokens--
 	return wait, true
 }
 
-// owe takes more, which those who come later wait for. It returns for how long.
-func (b *bucket) owe(n int) (wait time.Duration) {
-	b.left -= float64(n)
-	return time.Duration(max(0, 1-b.left) / b.rate * float64(time.Second))
+// borrow takes n tokens that may not be available yet, and returns how long later callers wait
+// for them.
+func (b *tokenBucket) borrow(n int) (wait time.Duration) {
+	b.tokens -= float64(n)
+	return time.Duration(max(0, 1-b.tokens) / b.rate * float64(time.Second))
 }

@@ -1,12 +1,15 @@
-// Package intake is where third-party daemons report problems of the node: it says who
-// may report what, and takes it.
+// Package intake receives problem reports from third-party daemons on the node. A daemon
+// that may report is called a source. It posts its status over HTTP, on a Unix socket or a
+// loopback address.
 //
-// It promises that only configured sources are heard, each only on its own conditions;
-// that a status counts as a whole or not at all, and one that does not is answered with
-// what is wrong and where; that a source which floods is slowed and holds up no other;
-// and that the conditions of a source which falls silent are Unknown until it speaks
-// again. What it keeps of any caller, known or not, is bounded.
+// Only configured sources are accepted, each only for its own conditions. The package
+// identifies a source by its socket, by the user of its process, or by its token. The name in
+// a status must match, but it never identifies a source.
 //
-// It refuses to believe a name: a source is known by its socket, by the user that it
-// runs as, or by its token, and what it calls itself must agree.
+// A status is accepted or rejected as a whole. The response to a rejected status names the
+// field and the problem. A source that sends too much is slowed down and delays no other
+// source. The conditions of a source that stops reporting become Unknown until it reports
+// again. Memory per connection is bounded, whether the client is known or not.
+//
+// The package does not write to the API server. It passes findings to Config.Emit.
 package intake

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Exposed warns of sockets whose folder, which is what a container is given, also holds
-// the socket of somebody else, or one of the agent's private folders: whoever is given it
-// can speak for others, or put something in the place of what is theirs.
+// Exposed returns warnings about sockets whose directory also holds the socket of another
+// source, or a private directory of the agent. A container usually mounts the whole directory
+// of its socket, so it could report for other sources or replace their files.
 func (s Setup) Exposed(private ...string) []string {
 	type place struct{ field, of, folder, path string }
 	var places []place
@@ -20,19 +20,19 @@ func (s Setup) Exposed(private ...string) []string {
 		}
 	}
 	if shared && s.Socket != "" {
-		places = append(places, place{"socket", "the socket of all", "shared", s.Socket})
+		places = append(places, place{"socket", "the shared socket", "shared", s.Socket})
 	}
 	var warnings []string
 	for _, at := range places {
 		folder := filepath.Dir(at.path)
 		var held []string
 		for _, other := range places {
-			if other.path != at.path && holds(folder, other.path) {
+			if other.path != at.path && contains(folder, other.path) {
 				held = append(held, other.of)
 			}
 		}
 		for _, other := range private {
-			if holds(folder, other) {
+			if contains(folder, other) {
 				held = append(held, other)
 			}
 		}
@@ -44,8 +44,8 @@ func (s Setup) Exposed(private ...string) []string {
 	return warnings
 }
 
-// holds says whether a path is in a folder, or the folder itself.
-func holds(folder, path string) bool {
+// contains reports whether a path is in a directory, or is the directory itself.
+func contains(folder, path string) bool {
 	within, err := filepath.Rel(folder, path)
 	return err == nil && within != ".." && !strings.HasPrefix(within, "../")
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAFolderThatGivesAwayTheSocketOfAnotherIsWarnedOf(t *testing.T) {
+func TestExposedWarnsOfSharedDirectories(t *testing.T) {
 	at := func(name, path string) Source { return Source{Name: name, Socket: path} }
 	const repairs = "/run/autohealer/repairs"
 	warning := func(field, folder, held, instead string) string {
@@ -16,16 +16,16 @@ func TestAFolderThatGivesAwayTheSocketOfAnotherIsWarnedOf(t *testing.T) {
 		setup Setup
 		want  []string
 	}{
-		{"each has its folder", Setup{Socket: "/run/autohealer/shared/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("b", "/run/autohealer/ab/p.sock"), at("c", "")}}, nil},
-		{"a folder within another", Setup{Sources: []Source{at("a", "/x/p.sock"), at("b", "/x/b/p.sock")}},
+		{"separate directories", Setup{Socket: "/run/autohealer/shared/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("b", "/run/autohealer/ab/p.sock"), at("c", "")}}, nil},
+		{"a directory within another", Setup{Sources: []Source{at("a", "/x/p.sock"), at("b", "/x/b/p.sock")}},
 			[]string{warning("sources[0].socket", "/x", "the socket of b", "/x/a/p.sock")}},
-		{"the same folder", Setup{Sources: []Source{at("a", "/x/a.sock"), at("b", "/x//y/../b.sock")}},
+		{"the same directory", Setup{Sources: []Source{at("a", "/x/a.sock"), at("b", "/x//y/../b.sock")}},
 			[]string{warning("sources[0].socket", "/x", "the socket of b", "/x/a/a.sock"), warning("sources[1].socket", "/x", "the socket of a", "/x/b/b.sock")}},
-		{"that of all beside folders", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("c", "")}},
+		{"the shared socket beside other directories", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock"), at("c", "")}},
 			[]string{warning("socket", "/run/autohealer", "the socket of a and "+repairs, "/run/autohealer/shared/p.sock")}},
-		{"that of all, which nobody uses", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock")}}, nil},
-		{"one at the root", Setup{Sources: []Source{at("a", "/p.sock")}}, []string{warning("sources[0].socket", "/", repairs, "/a/p.sock")}},
-		{"what is the agent's", Setup{Sources: []Source{at("a", repairs+"/p.sock")}}, []string{warning("sources[0].socket", repairs, repairs, repairs+"/a/p.sock")}},
+		{"a shared socket without sources", Setup{Socket: "/run/autohealer/p.sock", Sources: []Source{at("a", "/run/autohealer/a/p.sock")}}, nil},
+		{"a socket in the root directory", Setup{Sources: []Source{at("a", "/p.sock")}}, []string{warning("sources[0].socket", "/", repairs, "/a/p.sock")}},
+		{"a private directory of the agent", Setup{Sources: []Source{at("a", repairs+"/p.sock")}}, []string{warning("sources[0].socket", repairs, repairs, repairs+"/a/p.sock")}},
 	} {
 		if got := test.setup.Exposed(repairs); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got\n%q\nwant\n%q", test.what, got, test.want)

@@ -17,10 +17,10 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// Whatever is posted, it is either taken as a whole, and then what is passed on is within
-// what the source may say, or refused in JSON, and then nothing is.
+// Whatever a client posts, the intake either accepts all of it and emits only what the source
+// may report, or rejects it with JSON and emits nothing.
 func FuzzServe(f *testing.F) {
-	for _, test := range bad {
+	for _, test := range badReports {
 		f.Add([]byte(test.body()))
 	}
 	f.Add([]byte(status("disk-watch", condition(disk, true, time.Hour), event("A", 2), event("B", 1))))
@@ -33,11 +33,11 @@ func FuzzServe(f *testing.F) {
 		var passed []finding.Report
 		in := New(Config{Emit: func(_ string, r finding.Report) { passed = append(passed, r) }, Logger: slog.New(slog.DiscardHandler)})
 		mine := source("disk-watch", disk)
-		d := newDesk(mine, time.Now())
-		d.show(&finding.Report{}, time.Now())
-		in.desks = []*desk{d}
-		c := &caller{door: &door{at: mine.doorway(), lobby: &lobby{places: places}}}
-		request := httptest.NewRequestWithContext(withCaller(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
+		src := newSourceState(mine, time.Now())
+		src.publish(&finding.Report{}, time.Now())
+		in.sources = []*sourceState{src}
+		c := &connection{listener: &sourceListener{addr: mine.listenAddr(), limiter: &connLimiter{limit: maxUnauthenticated}}}
+		request := httptest.NewRequestWithContext(withConnection(t.Context(), c), http.MethodPost, problem.Path, bytes.NewReader(body))
 		answer := httptest.NewRecorder()
 		in.serve(answer, request)
 		switch answer.Code {
@@ -53,7 +53,7 @@ func FuzzServe(f *testing.F) {
 			if err := json.Unmarshal(answer.Body.Bytes(), &refusal); err != nil || refusal.Problem == "" || refusal.Hint == "" || answer.Body.Len() > 2000 {
 				t.Fatalf("%d %q", answer.Code, answer.Body.Bytes())
 			}
-			if len(passed) > 0 || len(d.told)+len(d.events) > 0 || d.shown[disk].Reason != NotHeardYet || !d.whole.heard.IsZero() {
+			if len(passed) > 0 || len(src.reported)+len(src.recentEvents) > 0 || src.published[disk].Reason != NotHeardYet || !src.timer.lastHeard.IsZero() {
 				t.Fatalf("it is refused with %d, and yet something is kept: %+v", answer.Code, passed)
 			}
 			if answer.Code != 400 && answer.Code != 413 && refusal.Field == "" {
@@ -67,7 +67,7 @@ func FuzzServe(f *testing.F) {
 
 func checkReport(t *testing.T, r finding.Report) {
 	t.Helper()
-	soon := time.Now().Add(ahead)
+	soon := time.Now().Add(maxClockSkew)
 	for _, c := range r.Conditions {
 		if c.Type != disk || c.Status == catalog.Unknown || !problem.IsReason(c.Reason) || len(c.Message) > problem.MaxMessage || !utf8.ValidString(c.Message) || c.Since.After(soon) || c.Since.Unix() <= 0 {
 			t.Fatalf("%+v is passed on", c)

@@ -8,67 +8,66 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// claim is what a caller shows of itself.
-type claim struct {
-	at    doorway // by which it came in
+// credentials are what identifies a client.
+type credentials struct {
+	addr  listenAddr // on which it connected
 	peer  *peer
-	token string // empty if it has none
+	token string // empty if it sends none
 }
 
-// identify finds the source that a caller is. Nothing that it says counts beside what it
-// shows.
-func identify(c claim, desks []*desk) (*desk, *problem.RefusedError) {
-	sum := digest(sha256.Sum256([]byte(c.token)))
-	var found *desk
-	for _, d := range desks {
-		d.mu.Lock()
-		if d.isOf(c, sum) {
-			found = d
+// identify returns the source that a client is. It ignores the name in the status.
+func identify(creds credentials, sources []*sourceState) (*sourceState, *problem.RefusedError) {
+	sum := digest(sha256.Sum256([]byte(creds.token)))
+	var found *sourceState
+	for _, src := range sources {
+		src.mu.Lock()
+		if src.matches(creds, sum) {
+			found = src
 		}
-		d.mu.Unlock()
+		src.mu.Unlock()
 	}
 	if found != nil {
 		return found, nil
 	}
-	refusal := refuse(http.StatusUnauthorized, "", "configure the source in the agent, by its uid or gid, its token or a socket of its own", "the agent does not know you")
+	rejection := reject(http.StatusUnauthorized, "", "configure the source in the agent, by its uid or gid, its token or a socket of its own", "the agent does not know you")
 	switch {
-	case c.token != "":
-		refusal.Problem = "the agent does not know this token"
-		if c.at.own != "" {
-			refusal.Problem = "this is not the token of " + c.at.own
+	case creds.token != "":
+		rejection.Problem = "the agent does not know this token"
+		if creds.addr.owner != "" {
+			rejection.Problem = "this is not the token of " + creds.addr.owner
 		}
-	case c.at.own != "":
-		refusal.Problem = "this is the socket of " + c.at.own + ", and you are not; or it was, and is no longer"
-	case c.peer == nil:
-		refusal.Problem, refusal.Hint = "the agent cannot see who you are", "send a token: Authorization: Bearer ..."
+	case creds.addr.owner != "":
+		rejection.Problem = "this is the socket of " + creds.addr.owner + ", and you are not; or it was, and is no longer"
+	case creds.peer == nil:
+		rejection.Problem, rejection.Hint = "the agent cannot see who you are", "send a token: Authorization: Bearer ..."
 	}
-	return nil, refusal
+	return nil, rejection
 }
 
-// isOf says whether a claim is good for this desk.
-func (d *desk) isOf(c claim, sum digest) bool {
-	s := &d.source
+// matches reports whether credentials identify this source.
+func (src *sourceState) matches(creds credentials, sum digest) bool {
+	s := &src.source
 	switch {
-	case d.closed:
+	case src.removed:
 		return false
-	case s.isShared() != (c.at.own == ""), c.at.own != "" && c.at != s.doorway():
-		// Also if it was his: whoever has come in through a socket that is closed, or that
-		// is given to others by now, has no right to it any more.
+	case s.isShared() != (creds.addr.owner == ""), creds.addr.owner != "" && creds.addr != s.listenAddr():
+		// A connection through a socket that is closed by now, or that belongs to another
+		// source by now, no longer counts.
 		return false
-	case s.TokenFile != "" && !d.token.is(sum):
+	case s.TokenFile != "" && !src.token.is(sum):
 		return false
-	case s.TokenFile == "" && s.isShared() && c.token != "":
-		return false // it wants to be known by its token, and is not
+	case s.TokenFile == "" && s.isShared() && creds.token != "":
+		return false // the client sends a token, so it must be known by it
 	case s.UID == nil && s.GID == nil:
-		return s.TokenFile != "" || c.at.own != ""
-	case c.peer == nil:
+		return s.TokenFile != "" || creds.addr.owner != ""
+	case creds.peer == nil:
 		return false
 	}
-	return (s.UID == nil || *s.UID == c.peer.uid) && (s.GID == nil || *s.GID == c.peer.gid)
+	return (s.UID == nil || *s.UID == creds.peer.uid) && (s.GID == nil || *s.GID == creds.peer.gid)
 }
 
-// bearer returns the token of a request.
-func bearer(r *http.Request) string {
+// bearerToken returns the token of a request, or an empty string.
+func bearerToken(r *http.Request) string {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""

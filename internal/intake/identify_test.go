@@ -23,18 +23,18 @@ const (
 	other  = "another-horse-another-staple"
 )
 
-// TestMain lets the test be a daemon that runs as somebody else.
+// TestMain lets the test binary act as a daemon of another user.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("INTAKE_TEST_REPORT_TO"); path != "" {
 		os.Exit(reportOnce(path, os.Getenv("INTAKE_TEST_BODY"), os.Getenv("INTAKE_TEST_TOKEN"))) //nolint:forbidigo // this is main here
 	}
 	if path := os.Getenv("INTAKE_TEST_CROWD"); path != "" {
-		crowd(path)
+		openConnectionsForever(path)
 	}
 	os.Exit(m.Run()) //nolint:forbidigo // this is main here
 }
 
-// reportOnce posts a body, and returns what was answered less 200, to be an exit code.
+// reportOnce posts a body, and returns the HTTP status minus 200, as an exit code.
 func reportOnce(path, body, token string) int {
 	code, err := report(path, body, token)
 	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
@@ -46,7 +46,7 @@ func reportOnce(path, body, token string) int {
 	return code - 200
 }
 
-// report posts a body over a new connection, and returns what was answered.
+// report posts a body over a new connection, and returns the HTTP status.
 func report(path, body, token string) (code int, err error) {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -58,8 +58,8 @@ func report(path, body, token string) (code int, err error) {
 	return code, err
 }
 
-// crowd connects again and again, and holds what it can, until it is killed.
-func crowd(path string) {
+// openConnectionsForever opens connections and holds them, until it is killed.
+func openConnectionsForever(path string) {
 	held := make([]net.Conn, 100)
 	for i := 0; ; {
 		conn, err := net.Dial("unix", path)
@@ -74,7 +74,7 @@ func crowd(path string) {
 	}
 }
 
-// as posts a body as another user, and returns what was answered.
+// as posts a body as another user, and returns the HTTP status.
 func as(t *testing.T, program string, uid, gid uint32, path, body, token string) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program)
@@ -85,8 +85,7 @@ func as(t *testing.T, program string, uid, gid uint32, path, body, token string)
 	return cmd.ProcessState.ExitCode() + 200
 }
 
-// daemon puts the program for that into a folder: the test's own is where others may not
-// look.
+// daemon copies the test binary into a directory that other users may read.
 func daemon(t *testing.T, folder string) string {
 	t.Helper()
 	text, err := os.ReadFile(os.Args[0])
@@ -96,7 +95,7 @@ func daemon(t *testing.T, folder string) string {
 	return program
 }
 
-// publicFolder is one into which everybody may look.
+// publicFolder returns a directory that all users may read.
 func publicFolder(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "intake-")
@@ -106,7 +105,7 @@ func publicFolder(t *testing.T) string {
 	return folder
 }
 
-func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
+func TestSourcesAreIdentifiedByTheirCredentials(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run this test as root: it reports as several users")
 	}
@@ -138,7 +137,7 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 			by("own-user", func(s *Source) { s.Socket, s.UID, s.GID = groups, id(4004), id(4005) }),
 		}}
 	})
-	const known, stranger, notYou, noEntry = 204, 401, 403, 201
+	const known, unauthorized, notYou, noEntry = 204, 401, 403, 201
 	for _, test := range []struct {
 		what        string
 		uid, gid    uint32
@@ -148,26 +147,26 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 	}{
 		{"its user", 4001, 1, shared, "user", "", known},
 		{"its user, but another name", 4001, 1, shared, "group", "", notYou},
-		{"its user, and a wrong token", 4001, 1, shared, "user", "wrong", stranger},
-		{"another user", 4000, 1, shared, "user", "", stranger},
-		{"root", 0, 0, shared, "user", "", stranger},
+		{"its user, and a wrong token", 4001, 1, shared, "user", "wrong", unauthorized},
+		{"another user", 4000, 1, shared, "user", "", unauthorized},
+		{"root", 0, 0, shared, "user", "", unauthorized},
 		{"its group", 4999, 4002, shared, "group", "", known},
 		{"a token", 4000, 1, shared, "token", secret, known},
 		{"a token of root", 0, 0, shared, "token", secret, known},
-		{"half of a token", 0, 0, shared, "token", secret[:20], stranger},
-		{"more than a token", 0, 0, shared, "token", secret + "x", stranger},
-		{"no token", 0, 0, shared, "token", "", stranger},
+		{"half of a token", 0, 0, shared, "token", secret[:20], unauthorized},
+		{"more than a token", 0, 0, shared, "token", secret + "x", unauthorized},
+		{"no token", 0, 0, shared, "token", "", unauthorized},
 		{"the token of another", 4003, 1, shared, "both", secret, notYou},
 		{"a token and its user", 4003, 1, shared, "both", other, known},
-		{"a token without its user", 4000, 1, shared, "both", other, stranger},
-		{"the sum and not the token", 4003, 1, shared, "both", hex.EncodeToString(digest[:]), stranger},
+		{"a token without its user", 4000, 1, shared, "both", other, unauthorized},
+		{"the sum and not the token", 4003, 1, shared, "both", hex.EncodeToString(digest[:]), unauthorized},
 		{"its socket", 0, 0, ownSocket, "own", "", known},
 		{"its socket as another user", 4000, 1, ownSocket, "own", "", noEntry},
 		{"its socket, but another name", 0, 0, ownSocket, "user", "", notYou},
 		{"its socket and user", 4004, 4005, groups, "own-user", "", known},
-		{"its socket and group, but another user", 4000, 4005, groups, "own-user", "", stranger},
-		{"its socket as root", 0, 0, groups, "own-user", "", stranger},
-		{"the socket of all as one who has his own", 0, 0, shared, "own", "", stranger},
+		{"its socket and group, but another user", 4000, 4005, groups, "own-user", "", unauthorized},
+		{"its socket as root", 0, 0, groups, "own-user", "", unauthorized},
+		{"the shared socket used by a source with its own socket", 0, 0, shared, "own", "", unauthorized},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			if got := as(t, program, test.uid, test.gid, test.path, status(test.says), test.shows); got != test.want {
@@ -175,7 +174,7 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 			}
 		})
 	}
-	t.Run("over TCP there are only tokens", func(t *testing.T) {
+	t.Run("accepts only tokens over TCP", func(t *testing.T) {
 		p := newPoster(t, func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", tcp) })
 		for token, want := range map[string]int{secret: 204, other: 401, "": 401, "wrong": 401} {
 			p.token = token
@@ -184,7 +183,7 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 			}
 		}
 	})
-	t.Run("a token may be replaced, or go", func(t *testing.T) {
+	t.Run("follows a replaced or deleted token", func(t *testing.T) {
 		p := newPoster(t, dialUnix(shared))
 		p.token = "a-new-and-much-better-token"
 		must(t, os.WriteFile(token, []byte(p.token), 0o600))
@@ -209,14 +208,14 @@ func TestSourcesAreKnownByWhatTheyShow(t *testing.T) {
 			t.Errorf("without a file: %d", got)
 		}
 	})
-	if _, strangers := s.in.Counts(); strangers == 0 {
-		t.Error("strangers are not counted")
+	if _, unauthenticated := s.in.Counts(); unauthenticated == 0 {
+		t.Error("unauthenticated requests are not counted")
 	}
 }
 
-// Whatever the sources and whoever calls: who is taken for a source has shown all that it
-// is known by, and nobody is taken for two.
-func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
+// For any sources and clients: a client that is identified as a source has all its
+// credentials, and no client is identified as two.
+func TestNoClientIsMisidentified(t *testing.T) {
 	found, strange := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		maybe := func(label string) *int {
@@ -239,58 +238,58 @@ func TestNobodyIsTakenForWhatHeIsNot(t *testing.T) {
 		if setup.Validate() != nil {
 			t.Skip("this cannot be configured")
 		}
-		var desks []*desk
+		var desks []*sourceState
 		for _, s := range setup.Sources {
-			d := newDesk(s, time.Now())
+			src := newSourceState(s, time.Now())
 			if s.TokenFile != "" {
 				sum := digest(sha256.Sum256([]byte(s.TokenFile)))
-				d.token = &sum
+				src.token = &sum
 			}
-			desks = append(desks, d)
+			desks = append(desks, src)
 		}
-		// Sockets that are there, and one that was given to s0 before.
-		doors := append(setup.doorways(), doorway{network: "unix", address: "/all"}, doorway{"unix", "/run/s0.sock", "s0", 7, -1})
-		c := claim{at: rapid.SampledFrom(doors).Draw(t, "at"), token: rapid.SampledFrom(tokens).Draw(t, "shows")}
+		// The current sockets, and one that belonged to s0 before.
+		doors := append(setup.listenAddrs(), listenAddr{network: "unix", address: "/all"}, listenAddr{"unix", "/run/s0.sock", "s0", 7, -1})
+		creds := credentials{addr: rapid.SampledFrom(doors).Draw(t, "at"), token: rapid.SampledFrom(tokens).Draw(t, "shows")}
 		if rapid.Bool().Draw(t, "seen") {
-			c.peer = &peer{rapid.IntRange(0, 2).Draw(t, "uid"), rapid.IntRange(0, 2).Draw(t, "gid")}
+			creds.peer = &peer{rapid.IntRange(0, 2).Draw(t, "uid"), rapid.IntRange(0, 2).Draw(t, "gid")}
 		}
-		// As it is said in the documentation, and not as it is written in the code.
+		// This follows the documentation, not the code.
 		var want []string
 		for _, s := range setup.Sources {
-			hisSocket := s.Socket != "" && c.at.own == s.Name && c.at.uid != 7
-			place := hisSocket || s.Socket == "" && c.at.own == ""
-			user := (s.UID == nil || c.peer != nil && c.peer.uid == *s.UID) && (s.GID == nil || c.peer != nil && c.peer.gid == *s.GID)
-			token := s.TokenFile == c.token || s.TokenFile == "" && hisSocket
+			hisSocket := s.Socket != "" && creds.addr.owner == s.Name && creds.addr.uid != 7
+			place := hisSocket || s.Socket == "" && creds.addr.owner == ""
+			user := (s.UID == nil || creds.peer != nil && creds.peer.uid == *s.UID) && (s.GID == nil || creds.peer != nil && creds.peer.gid == *s.GID)
+			token := s.TokenFile == creds.token || s.TokenFile == "" && hisSocket
 			if place && user && token {
 				want = append(want, s.Name)
 			}
 		}
 		if len(want) > 1 {
-			t.Fatalf("%+v may be any of %q", c, want)
+			t.Fatalf("%+v may be any of %q", creds, want)
 		}
-		got, refusal := identify(c, desks)
+		got, rejection := identify(creds, desks)
 		switch {
 		case len(want) == 1:
 			found++
 			if got == nil || got.name != want[0] {
-				t.Fatalf("%+v is not taken for %s", c, want[0])
+				t.Fatalf("%+v is not taken for %s", creds, want[0])
 			}
 		default:
 			strange++
-			if got != nil || refusal.Code != 401 {
-				t.Fatalf("%+v is taken for %s", c, got.name)
+			if got != nil || rejection.Code != 401 {
+				t.Fatalf("%+v is taken for %s", creds, got.name)
 			}
 		}
 	})
-	t.Logf("saw %d known and %d strangers", found, strange)
+	t.Logf("saw %d known and %d unknown clients", found, strange)
 	if found == 0 || strange == 0 {
 		t.Error("one kind was never seen")
 	}
 }
 
-// Whoever is connected when a setup changes has what rights the new one gives, and not
-// those of the door by which it once came in.
-func TestWhoCameInByASocketThatWasTakenAwayIsSentAway(t *testing.T) {
+// A connected client has the rights that the new setup gives, and not those of the listener
+// that it once used.
+func TestConnectionOfARemovedSocketIsRejected(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run this test as root: it gives a socket to another user")
 	}

@@ -15,375 +15,379 @@ import (
 )
 
 const (
-	// places are for callers who have not said yet who they are.
-	places = 32
-	// upkeep is how often tokens are read anew, and doors tried that would not open or
-	// that nobody finds any more.
-	upkeep = 10 * time.Second
-	// beats is into how many parts a silence is divided. They are counted, as time in
-	// which the agent itself was stopped is no silence of others.
-	beats = 10
-	// parting is how long statuses on their way may take when the agent ends.
-	parting = time.Second
-	// How long a caller may take, so that none who dawdles keeps a place.
+	// maxUnauthenticated is the maximum number of connections per listener that have not
+	// authenticated yet.
+	maxUnauthenticated = 32
+	// retryInterval is how often the intake reads tokens again, retries listeners that failed
+	// to open, and replaces sockets whose file is gone.
+	retryInterval = 10 * time.Second
+	// ticksPerSilence is how many ticks the shortest silence has. Silence is counted in ticks,
+	// so time during which the agent itself was stopped does not count.
+	ticksPerSilence = 10
+	// shutdownTimeout is how long requests in flight may take when the agent stops.
+	shutdownTimeout = time.Second
+	// These timeouts keep a slow client from holding a connection.
 	headerTimeout, readTimeout, writeTimeout = 5 * time.Second, 10 * time.Second, 15 * time.Second
 	idleTimeout                              = 5 * time.Minute
-	mostHeader                               = 8 << 10
+	maxHeaderBytes                           = 8 << 10
 )
 
-// Config of an intake.
+// Config is the configuration of an Intake.
 type Config struct {
-	// Emit takes what the sources tell, in the order in which it counts. It must not wait,
-	// and must not ask the intake; nor may whoever does hold a lock that Emit takes.
+	// Emit receives the findings of a source, in order. It must not block, and must not call
+	// the intake. A caller of the intake must not hold a lock that Emit takes.
 	Emit func(source string, r finding.Report)
-	// Memory keeps what the sources have told over a restart. May be nil.
+	// Memory saves the reports of the sources across restarts of the agent. May be nil.
 	Memory Memory
-	// Boot is the identity of the present boot: a reboot cures what the catalogue says.
+	// Boot is the ID of the current boot. Conditions that a reboot fixes are dropped after
+	// one.
 	Boot string
-	// Logger is told what becomes of sources.
+	// Logger receives changes in the state of sources.
 	Logger *slog.Logger
 }
 
-// Intake listens to sources. Its methods may be called by several at once.
+// Intake receives reports from sources. It is safe for concurrent use.
 type Intake struct {
 	cfg    Config
 	server *http.Server
-	open   func(doorway) (net.Listener, error)
+	open   func(listenAddr) (net.Listener, error)
 	read   func(path string) (digest, error)
 
-	applying sync.Mutex    // one change at a time
-	changed  chan struct{} // the beat may be another
+	applyMu sync.Mutex    // serializes changes of the sources and listeners
+	changed chan struct{} // the tick interval may have changed
 
-	mu        sync.Mutex // of what follows, taken before that of a desk
-	desks     []*desk
-	wanted    []doorway
-	doors     map[doorway]*door
-	troubles  map[string]error
-	reading   map[*desk]string // the files of tokens that are being read
-	strangers uint64
-	ended     bool
+	mu              sync.Mutex // guards the fields below; locked before that of a sourceState
+	sources         []*sourceState
+	wantedAddrs     []listenAddr
+	listeners       map[listenAddr]*sourceListener
+	failures        map[string]error
+	reading         map[*sourceState]string // token files that are being read
+	unauthenticated uint64
+	stopped         bool
 }
 
-// Counts are what became of the reports of one source.
+// Counts are the results of the reports of one source.
 type Counts struct {
 	Source string
-	// Accepted statuses, heartbeats among them, and refused ones by their HTTP status.
+	// Accepted counts accepted statuses, including heartbeats. Refused counts rejected ones by
+	// HTTP status.
 	Accepted uint64
 	Refused  map[int]uint64
-	// Slowed is how often the source had to wait because it reported too much.
+	// Slowed counts how often the source had to wait because it sent too much.
 	Slowed uint64
-	// Events that were passed on.
+	// Events counts the events passed to Emit.
 	Events uint64
-	// Silent says that it has said nothing for too long.
+	// Silent is true if the source has not reported for too long.
 	Silent bool
 }
 
-// New returns an intake that listens to nobody yet.
+// New returns an intake without sources.
 func New(cfg Config) *Intake {
 	in := &Intake{
-		cfg: cfg, open: doorway.open, read: readToken, changed: make(chan struct{}, 1),
-		doors: map[doorway]*door{}, troubles: map[string]error{}, reading: map[*desk]string{},
+		cfg: cfg, open: listenAddr.open, read: readToken, changed: make(chan struct{}, 1),
+		listeners: map[listenAddr]*sourceListener{}, failures: map[string]error{}, reading: map[*sourceState]string{},
 	}
 	in.server = &http.Server{
 		Handler:           http.HandlerFunc(in.serve),
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: mostHeader,
-		ConnContext:    withCaller,
+		MaxHeaderBytes: maxHeaderBytes,
+		ConnContext:    withConnection,
 		ErrorLog:       slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	return in
 }
 
-// Apply listens to the sources of a setup, and to no others. Sources that stay keep what
-// they have told. A place where it cannot listen, and a token that cannot be read, are
-// told of and tried again; an error is one of the setup, and then nothing is changed.
+// Apply replaces the configured sources. Sources that stay keep their state. The intake logs
+// and retries listeners that cannot be opened and tokens that cannot be read. Apply returns an
+// error only if the setup is invalid; then it changes nothing.
 func (in *Intake) Apply(setup Setup) error {
 	if err := setup.Validate(); err != nil {
 		return err
 	}
-	in.applying.Lock()
-	defer in.applying.Unlock()
-	desks := in.settle(setup.Sources, time.Now())
+	in.applyMu.Lock()
+	defer in.applyMu.Unlock()
+	states := in.updateSources(setup.Sources, time.Now())
 	in.mu.Lock()
-	in.desks, in.wanted = desks, setup.doorways()
-	in.forget()
+	in.sources, in.wantedAddrs = states, setup.listenAddrs()
+	in.forgetFailures()
 	in.mu.Unlock()
 	in.readTokens()
-	in.arrange()
+	in.updateListeners()
 	select {
 	case in.changed <- struct{}{}:
-	default: // it is known already
+	default: // a change is already signalled
 	}
 	return nil
 }
 
-// settle returns the desks of the sources: those that are there already with what they
-// know, and new ones. Nobody else changes which there are meanwhile.
-func (in *Intake) settle(sources []Source, now time.Time) []*desk {
-	stays := func(d *desk) int {
-		return slices.IndexFunc(sources, func(s Source) bool { return s.Name == d.name })
+// updateSources returns the states of the sources. Existing sources keep their state. The
+// caller holds applyMu.
+func (in *Intake) updateSources(sources []Source, now time.Time) []*sourceState {
+	indexOf := func(src *sourceState) int {
+		return slices.IndexFunc(sources, func(s Source) bool { return s.Name == src.name })
 	}
-	before := map[string]*desk{}
-	for _, d := range in.desks { // first those who give something up
-		d.mu.Lock()
-		next := d.source
+	before := map[string]*sourceState{}
+	for _, src := range in.sources { // first release conditions, because another source may take them over
+		src.mu.Lock()
+		next := src.source
 		next.Conditions = nil
-		if i := stays(d); i >= 0 {
-			next, before[d.name] = sources[i], d
+		if i := indexOf(src); i >= 0 {
+			next, before[src.name] = sources[i], src
 		} else {
-			d.closed = true
-			in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", d.name)
+			src.removed = true
+			in.cfg.Logger.Info("a source of problem reports is heard no longer", "source", src.name)
 		}
-		in.emit(d, finding.Report{Source: d.name, Gone: d.resettle(next)})
-		d.mu.Unlock()
+		in.emit(src, finding.Report{Source: src.name, Gone: src.reconfigure(next)})
+		src.mu.Unlock()
 	}
-	desks := make([]*desk, 0, len(sources))
+	states := make([]*sourceState, 0, len(sources))
 	for _, source := range sources {
-		d := before[source.Name]
-		if d == nil {
-			d = newDesk(source, now)
-			in.begin(d, now)
+		src := before[source.Name]
+		if src == nil {
+			src = newSourceState(source, now)
+			in.startSource(src, now)
 		} else {
-			in.greet(d, now)
+			in.publishCurrent(src, now)
 		}
-		desks = append(desks, d)
+		states = append(states, src)
 	}
-	return desks
+	return states
 }
 
-// begin takes up what a source has told in the life before.
-func (in *Intake) begin(d *desk, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// startSource restores the saved state of a new source.
+func (in *Intake) startSource(src *sourceState, now time.Time) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
 	if in.cfg.Memory != nil {
-		if err := d.recall(in.cfg.Memory.Recall(d.name), in.cfg.Boot); err != nil {
-			in.cfg.Logger.Error("what a source had told is forgotten", "source", d.name, "err", err)
+		if err := src.restore(in.cfg.Memory.Recall(src.name), in.cfg.Boot); err != nil {
+			in.cfg.Logger.Error("saved state of a source cannot be read and is dropped", "source", src.name, "err", err)
 		}
 	}
-	d.show(&finding.Report{}, now)
-	in.emit(d, finding.Report{Source: d.name, Conditions: d.all()})
-	in.cfg.Logger.Info("a source of problem reports is listened for", "source", d.name, "conditions", d.source.Conditions, "silence", d.source.Silence)
+	src.publish(&finding.Report{}, now)
+	in.emit(src, finding.Report{Source: src.name, Conditions: src.publishedConditions()})
+	in.cfg.Logger.Info("source of problem reports added", "source", src.name, "conditions", src.source.Conditions, "silence", src.source.Silence)
 }
 
-// greet shows what a source that stays keeps from now on.
-func (in *Intake) greet(d *desk, now time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r := finding.Report{Source: d.name}
-	d.show(&r, now)
-	in.emit(d, r)
+// publishCurrent emits changes of a source whose configuration has changed.
+func (in *Intake) publishCurrent(src *sourceState, now time.Time) {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	r := finding.Report{Source: src.name}
+	src.publish(&r, now)
+	in.emit(src, r)
 }
 
-// emit passes on what is new. The desk is locked, so that the order is that of the desk.
-func (in *Intake) emit(d *desk, r finding.Report) {
+// emit passes new findings on. The caller holds the lock of the source, which keeps the order.
+func (in *Intake) emit(src *sourceState, r finding.Report) {
 	if !r.IsEmpty() {
-		in.cfg.Emit(d.name, r)
+		in.cfg.Emit(src.name, r)
 	}
 }
 
-// keep remembers what a desk knows, after a report of it.
-func (in *Intake) keep(d *desk, r finding.Report) {
+// save passes the state of a source to Memory, after it emitted a report.
+func (in *Intake) save(src *sourceState, r finding.Report) {
 	if in.cfg.Memory == nil {
 		return
 	}
-	text, err := d.keep(in.cfg.Boot)
+	text, err := src.save(in.cfg.Boot)
 	if err != nil {
-		// A year that JSON has no way to write, which no judge lets pass.
-		in.cfg.Logger.Error("what a source has told cannot be kept", "source", d.name, "err", err)
+		// Only a year that JSON cannot encode fails, and validate rejects it.
+		in.cfg.Logger.Error("state of a source cannot be saved", "source", src.name, "err", err)
 		return
 	}
 	urgent := slices.ContainsFunc(r.Events, func(e finding.Event) bool { return e.Condition != "" })
-	in.cfg.Memory.Keep(d.name, text, d.unknown.Len(), urgent)
+	in.cfg.Memory.Keep(src.name, text, src.unknownFields.Len(), urgent)
 }
 
-// arrange has open the doors that are wanted, and no others.
-func (in *Intake) arrange() {
+// updateListeners opens the wanted listeners and closes all others.
+func (in *Intake) updateListeners() {
 	in.mu.Lock()
-	wanted, ended := slices.Clone(in.wanted), in.ended
-	var shut []*door
-	for at, d := range in.doors {
-		lost := d.missed()
+	wanted, ended := slices.Clone(in.wantedAddrs), in.stopped
+	var toClose []*sourceListener
+	for addr, l := range in.listeners {
+		lost := l.checkFile()
 		if lost != nil {
-			in.note(at.String(), lost) // until it is there again
+			in.setFailureLocked(addr.String(), lost) // cleared when the listener is open again
 		}
-		if lost != nil || !slices.Contains(wanted, at) {
-			shut = append(shut, d)
-			delete(in.doors, at)
+		if lost != nil || !slices.Contains(wanted, addr) {
+			toClose = append(toClose, l)
+			delete(in.listeners, addr)
 		}
 	}
-	missing := slices.DeleteFunc(wanted, func(at doorway) bool { return in.doors[at] != nil })
+	missing := slices.DeleteFunc(wanted, func(addr listenAddr) bool { return in.listeners[addr] != nil })
 	in.mu.Unlock()
-	for _, d := range shut {
-		in.close(d)
+	for _, l := range toClose {
+		in.close(l)
 	}
 	if ended {
 		return
 	}
-	for _, at := range missing {
-		listener, err := in.open(at)
-		in.trouble(at.String(), err)
+	for _, addr := range missing {
+		listener, err := in.open(addr)
+		in.setFailure(addr.String(), err)
 		if err != nil {
 			continue
 		}
-		d := &door{Listener: listener, at: at, lobby: &lobby{places: places}}
+		l := &sourceListener{Listener: listener, addr: addr, limiter: &connLimiter{limit: maxUnauthenticated}}
 		in.mu.Lock()
-		in.doors[at] = d
+		in.listeners[addr] = l
 		in.mu.Unlock()
-		in.cfg.Logger.Info("listening for problem reports", "at", at.String(), "of", at.own)
-		go in.attend(d)
+		in.cfg.Logger.Info("listening for problem reports", "at", addr.String(), "of", addr.owner)
+		go in.serveListener(l)
 	}
 }
 
-func (in *Intake) close(d *door) {
-	if err := d.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		in.cfg.Logger.Warn("a place to report to cannot be closed", "at", d.at.String(), "err", err)
+func (in *Intake) close(l *sourceListener) {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		in.cfg.Logger.Warn("listener cannot be closed", "at", l.addr.String(), "err", err)
 	}
 }
 
-// attend serves those who come through a door, until it is closed.
-func (in *Intake) attend(d *door) {
-	err := in.server.Serve(d)
+// serveListener serves the connections of a listener until it is closed.
+func (in *Intake) serveListener(l *sourceListener) {
+	err := in.server.Serve(l)
 	in.mu.Lock()
-	broken := in.doors[d.at] == d && !in.ended
-	if broken { // and not closed: it is opened again
-		delete(in.doors, d.at)
+	broken := in.listeners[l.addr] == l && !in.stopped
+	if broken { // it was not closed on purpose, so open it again
+		delete(in.listeners, l.addr)
 	}
 	in.mu.Unlock()
 	if broken {
-		in.trouble(d.at.String(), err)
+		in.setFailure(l.addr.String(), err)
 	}
 }
 
-// trouble notes that something cannot be used, or can, and says so if that is news.
-func (in *Intake) trouble(what string, err error) {
+// setFailure records that a listener or token cannot be used, or can again. It logs changes.
+func (in *Intake) setFailure(what string, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.note(what, err)
+	in.setFailureLocked(what, err)
 }
 
-// forget forgets what was wrong with that which nobody asks for any more. It is locked.
-func (in *Intake) forget() {
+// forgetFailures drops failures of listeners and tokens that are no longer configured. The
+// caller holds mu.
+func (in *Intake) forgetFailures() {
 	asked := map[string]bool{}
-	for _, at := range in.wanted {
-		asked[at.String()] = true
+	for _, addr := range in.wantedAddrs {
+		asked[addr.String()] = true
 	}
-	for _, d := range in.desks {
-		d.mu.Lock()
-		asked[tokenOf(d.name)] = d.source.TokenFile != ""
-		d.mu.Unlock()
+	for _, src := range in.sources {
+		src.mu.Lock()
+		asked[tokenName(src.name)] = src.source.TokenFile != ""
+		src.mu.Unlock()
 	}
-	maps.DeleteFunc(in.troubles, func(what string, _ error) bool { return !asked[what] })
+	maps.DeleteFunc(in.failures, func(what string, _ error) bool { return !asked[what] })
 }
 
-// note is trouble for those who have locked it.
-func (in *Intake) note(what string, err error) {
-	before := in.troubles[what]
-	if in.troubles[what] = err; err == nil {
-		delete(in.troubles, what)
+// setFailureLocked is setFailure for a caller that holds mu.
+func (in *Intake) setFailureLocked(what string, err error) {
+	before := in.failures[what]
+	if in.failures[what] = err; err == nil {
+		delete(in.failures, what)
 	}
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		in.cfg.Logger.Error("problem reports cannot be taken", "of", what, "err", err)
+		in.cfg.Logger.Error("problem reports cannot be received", "of", what, "err", err)
 	case err == nil && before != nil:
-		in.cfg.Logger.Info("problem reports can be taken again", "of", what)
+		in.cfg.Logger.Info("problem reports can be received again", "of", what)
 	}
 }
 
-// Ailments says what hinders the intake in hearing its sources, nothing if all is well.
+// Ailments returns what keeps the intake from receiving reports, or nothing.
 func (in *Intake) Ailments() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	why := make([]string, 0, len(in.troubles))
-	for _, what := range slices.Sorted(maps.Keys(in.troubles)) {
-		why = append(why, what+" cannot be used: "+in.troubles[what].Error())
+	why := make([]string, 0, len(in.failures))
+	for _, what := range slices.Sorted(maps.Keys(in.failures)) {
+		why = append(why, what+" cannot be used: "+in.failures[what].Error())
 	}
 	return why
 }
 
-// Counts returns what became of the reports of all sources, in the order of the setup,
-// and how many requests came from strangers.
-func (in *Intake) Counts() (sources []Counts, strangers uint64) {
+// Counts returns the results of the reports of all sources, in the order of the setup, and the
+// number of unauthenticated requests.
+func (in *Intake) Counts() (sources []Counts, unauthenticated uint64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, d := range in.desks {
-		d.mu.Lock()
-		counts := d.counts
-		counts.Refused, counts.Silent = maps.Clone(counts.Refused), d.whole.silent
-		d.mu.Unlock()
+	for _, src := range in.sources {
+		src.mu.Lock()
+		counts := src.counts
+		counts.Refused, counts.Silent = maps.Clone(counts.Refused), src.timer.silent
+		src.mu.Unlock()
 		sources = append(sources, counts)
 	}
-	return sources, in.strangers
+	return sources, in.unauthenticated
 }
 
-// Run notices who falls silent, until ctx ends. Then nobody is listened to any more.
+// Run detects silent sources until ctx ends. Then it closes all listeners.
 func (in *Intake) Run(ctx context.Context) {
-	defer in.end(context.WithoutCancel(ctx))
-	beat := in.beat()
-	pulse, slow := time.NewTicker(beat), time.NewTicker(upkeep)
-	defer pulse.Stop()
-	defer slow.Stop()
+	defer in.shutdown(context.WithoutCancel(ctx))
+	beat := in.tickInterval()
+	ticker, retry := time.NewTicker(beat), time.NewTicker(retryInterval)
+	defer ticker.Stop()
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-in.changed:
-			if next := in.beat(); next != beat {
+			if next := in.tickInterval(); next != beat {
 				beat = next
-				pulse.Reset(beat)
+				ticker.Reset(beat)
 			}
-		case now := <-pulse.C:
-			in.lapse(beat, now)
-		case <-slow.C:
-			in.applying.Lock()
+		case now := <-ticker.C:
+			in.tick(beat, now)
+		case <-retry.C:
+			in.applyMu.Lock()
 			in.readTokens()
-			in.arrange()
-			in.applying.Unlock()
+			in.updateListeners()
+			in.applyMu.Unlock()
 		}
 	}
 }
 
-// beat is a part of the shortest silence.
-func (in *Intake) beat() time.Duration {
+// tickInterval returns a fraction of the shortest configured silence.
+func (in *Intake) tickInterval() time.Duration {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	shortest := time.Minute
-	for _, d := range in.desks {
-		d.mu.Lock()
-		shortest = min(shortest, d.source.Silence)
-		d.mu.Unlock()
+	for _, src := range in.sources {
+		src.mu.Lock()
+		shortest = min(shortest, src.source.Silence)
+		src.mu.Unlock()
 	}
-	return shortest / beats
+	return shortest / ticksPerSilence
 }
 
-// lapse notes that time has passed.
-func (in *Intake) lapse(passed time.Duration, now time.Time) {
+// tick advances the silence timers of all sources.
+func (in *Intake) tick(passed time.Duration, now time.Time) {
 	in.mu.Lock()
-	desks := slices.Clone(in.desks)
+	states := slices.Clone(in.sources)
 	in.mu.Unlock()
-	for _, d := range desks {
-		d.mu.Lock()
-		was := d.whole.silent
-		r := d.lapse(passed, now)
-		in.emit(d, r)
-		if len(r.Conditions) > 0 || d.isQuiet() || d.quietKept {
-			in.keep(d, r)
+	for _, src := range states {
+		src.mu.Lock()
+		wasSilent := src.timer.silent
+		r := src.advance(passed, now)
+		in.emit(src, r)
+		if len(r.Conditions) > 0 || src.hasSilenceToSave() || src.savedSilence {
+			in.save(src, r)
 		}
-		if d.whole.silent && !was {
-			in.cfg.Logger.Warn("a source of problem reports is silent", "source", d.name, "for", d.source.Silence)
+		if src.timer.silent && !wasSilent {
+			in.cfg.Logger.Warn("a source of problem reports is silent", "source", src.name, "for", src.source.Silence)
 		}
-		d.mu.Unlock()
+		src.mu.Unlock()
 	}
 }
 
-// end closes all doors.
-func (in *Intake) end(ctx context.Context) {
+// shutdown closes all listeners and waits shortly for requests in flight.
+func (in *Intake) shutdown(ctx context.Context) {
 	in.mu.Lock()
-	in.ended, in.wanted = true, nil
+	in.stopped, in.wantedAddrs = true, nil
 	in.mu.Unlock()
-	in.arrange()
-	ctx, cancel := context.WithTimeout(ctx, parting)
+	in.updateListeners()
+	ctx, cancel := context.WithTimeout(ctx, shutdownTimeout)
 	defer cancel()
 	if err := in.server.Shutdown(ctx); err != nil {
-		_ = in.server.Close() // there is nobody left to tell
+		_ = in.server.Close() // the intake stops anyway
 	}
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// With the limits that a source has if nobody says otherwise, one that floods is slowed,
-// and another does not notice.
-func TestAFloodIsSlowedAndHoldsUpNobodyElse(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// With the default limits, a source that sends too much is slowed down, and another source is
+// not affected.
+func TestFloodIsSlowedAndDelaysNoOtherSource(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		flood, calm := source("flood", disk), source("calm", "NTPProblem")
 		defer s.run(t.Context(), flood, calm)()
@@ -68,7 +68,7 @@ func TestAFloodIsSlowedAndHoldsUpNobodyElse(t *testing.T) {
 		p.client.CloseIdleConnections()
 		counts := s.countsOf("flood")
 		t.Logf("of the flood %d were taken and %d sent away, of the other the slowest took %s", taken.Load(), late.Load(), worst)
-		// Each status has one event, so that it costs two.
+		// Each status has one event, so it costs two tokens.
 		allowed := int64(flood.Burst)/2 + int64(long/time.Second)*int64(flood.Rate)/2
 		if n := taken.Load(); n < allowed*9/10 || n > allowed*11/10 {
 			t.Errorf("%d statuses were taken in %s, want about %d", n, long, allowed)
@@ -82,8 +82,8 @@ func TestAFloodIsSlowedAndHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-func TestManyEventsAtOnceArePaidForLater(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestManyEventsDelayLaterStatuses(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("flood", disk))()
 		p := newPoster(t, s.dial("/run/flood.sock"))
@@ -104,30 +104,30 @@ func TestManyEventsAtOnceArePaidForLater(t *testing.T) {
 	})
 }
 
-func TestTheBucketNeverGivesMoreThanItsRate(t *testing.T) {
+func TestTokenBucketNeverExceedsItsRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1000, 0)
 		began, rate, burst := now, rapid.IntRange(1, 50).Draw(t, "rate"), rapid.IntRange(1, 50).Draw(t, "burst")
-		b := newBucket(rate, burst, now)
+		b := newTokenBucket(rate, burst, now)
 		taken := 0.0
 		for range rapid.IntRange(1, 200).Draw(t, "takes") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "ms")) * time.Millisecond)
-			wait, ok := b.take(now, hold)
+			wait, ok := b.take(now, maxDelay)
 			if ok {
 				taken++
-				// When it has waited, what was taken is no more than what was due by then.
+				// After the wait, no more tokens are taken than were available by then.
 				if due := float64(burst) + now.Add(wait).Sub(began).Seconds()*float64(rate); taken > due+0.01 {
 					t.Fatalf("%v were taken where %v were due", taken, due)
 				}
 			}
-			if wait < 0 || ok != (wait <= hold) {
+			if wait < 0 || ok != (wait <= maxDelay) {
 				t.Fatalf("wait %s, %v", wait, ok)
 			}
 		}
 	})
 }
 
-func TestConnectionsOfASourceAreBounded(t *testing.T) {
+func TestConnectionsOfASourceAreLimited(t *testing.T) {
 	few := func(folder string) Source {
 		s := own(folder, "disk-watch", disk)
 		s.Connections = 3
@@ -161,10 +161,10 @@ func TestConnectionsOfASourceAreBounded(t *testing.T) {
 		p.client.CloseIdleConnections()
 	}
 	waitFor(t, "all places", func() bool {
-		d := s.in.desks[0]
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.callers == 0
+		src := s.in.sources[0]
+		src.mu.Lock()
+		defer src.mu.Unlock()
+		return src.connections == 0
 	})
 }
 
@@ -178,47 +178,47 @@ func waitFor(tb testing.TB, what string, is func() bool) {
 	}
 }
 
-// lobby returns who is in those of all doors.
-func (s *stage) lobby() (all []*caller) {
+// pendingConnections returns the unauthenticated connections of all listeners.
+func (s *fixture) pendingConnections() (all []*connection) {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
-	for _, d := range s.in.doors {
-		d.lobby.mu.Lock()
-		all = append(all, d.lobby.waiting...)
-		d.lobby.mu.Unlock()
+	for _, l := range s.in.listeners {
+		l.limiter.mu.Lock()
+		all = append(all, l.limiter.pending...)
+		l.limiter.mu.Unlock()
 	}
 	return all
 }
 
-func (s *stage) waiting() int { return len(s.lobby()) }
+func (s *fixture) pendingCount() int { return len(s.pendingConnections()) }
 
-// Those who connect and say nothing keep nobody out, and are not kept.
-func TestWhoSaysNothingKeepsNobodyOut(t *testing.T) {
+// Clients that connect and send nothing keep out no other client, and are disconnected.
+func TestIdleClientsKeepNoOtherClientOut(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	dial := dialUnix(filepath.Join(folder, "disk-watch.sock"))
-	for i := range 10 * places {
+	for i := range 10 * maxUnauthenticated {
 		conn, err := dial(t.Context())
 		must(t, err)
 		defer conn.Close()
 		fmt.Fprint(conn, "POST /v1/status HTTP/1.1\r\nX: ")
-		if i%places == 0 {
+		if i%maxUnauthenticated == 0 {
 			p := newPoster(t, dial)
 			if code, refusal, _ := p.post(status("disk-watch")); code != 204 {
 				t.Fatal(code, refusal)
 			}
 		}
 	}
-	// Whoever has an answer has come after all of them.
+	// A client with a response connected after all of them.
 	if code, refusal, _ := newPoster(t, dial).post(status("disk-watch")); code != 204 {
 		t.Fatal(code, refusal)
 	}
-	if n := s.waiting(); n > places || n < places/2 {
-		t.Errorf("%d are waiting, want %d", n, places)
+	if n := s.pendingCount(); n > maxUnauthenticated || n < maxUnauthenticated/2 {
+		t.Errorf("%d are waiting, want %d", n, maxUnauthenticated)
 	}
 }
 
-// Who waits at one door is not sent away on account of those at another.
-func TestACrowdAtOneDoorIsNoneAtAnother(t *testing.T) {
+// Many clients of one listener do not cause disconnects at another.
+func TestEachListenerHasItsOwnLimit(t *testing.T) {
 	_, folder := onSockets(t, func(folder string) Setup {
 		return Setup{Sources: []Source{own(folder, "crowded", disk), own(folder, "calm", "NTPProblem")}}
 	})
@@ -226,7 +226,7 @@ func TestACrowdAtOneDoorIsNoneAtAnother(t *testing.T) {
 	must(t, err)
 	defer calm.Close()
 	fmt.Fprint(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\n")
-	for range 3 * places {
+	for range 3 * maxUnauthenticated {
 		conn, err := dialUnix(filepath.Join(folder, "crowded.sock"))(t.Context())
 		must(t, err)
 		defer conn.Close()
@@ -242,8 +242,8 @@ func TestACrowdAtOneDoorIsNoneAtAnother(t *testing.T) {
 	}
 }
 
-// A daemon whose client does what it is told is not silent because it is told to wait.
-func TestWhoIsHeldBackIsNotSilent(t *testing.T) {
+// A daemon whose client obeys Retry-After does not become silent because of it.
+func TestDelayedSourceIsNotSilent(t *testing.T) {
 	for _, test := range []struct {
 		rate, burst int
 		silence     time.Duration
@@ -251,7 +251,7 @@ func TestWhoIsHeldBackIsNotSilent(t *testing.T) {
 		{20, 200, 5 * time.Second}, {1, 10, 30 * time.Second}, {1, 10, 2 * time.Minute}, {1, 1, 5 * time.Second},
 	} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *stage) {
+			bubble(t, func(t *testing.T, s *fixture) {
 				t.Helper()
 				mine := source("disk-watch", disk, "NTPProblem")
 				mine.Rate, mine.Burst, mine.Silence = test.rate, test.burst, test.silence
@@ -278,8 +278,8 @@ func TestWhoIsHeldBackIsNotSilent(t *testing.T) {
 	}
 }
 
-func TestWhoDawdlesIsSentAway(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestSlowClientIsDisconnected(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		for _, test := range []struct {
@@ -301,27 +301,27 @@ func TestWhoDawdlesIsSentAway(t *testing.T) {
 			must(t, conn.Close())
 		}
 		pass(time.Second)
-		if n := s.in.desks[0].callers + s.waiting(); n > 0 {
+		if n := s.in.sources[0].connections + s.pendingCount(); n > 0 {
 			t.Errorf("%d are still there", n)
 		}
 	})
 }
 
-func TestWhatIsInTheWayOfASocket(t *testing.T) {
+func TestSocketPathIsTaken(t *testing.T) {
 	setup := func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} }
-	t.Run("a socket that somebody has left is replaced", func(t *testing.T) {
+	t.Run("replaces a socket without a listener", func(t *testing.T) {
 		folder := t.TempDir()
 		left, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "disk-watch.sock")})
 		must(t, err)
 		left.SetUnlinkOnClose(false)
 		must(t, left.Close())
-		s := newStage(t)
+		s := newFixture(t)
 		s.begin("", t.Output())
 		must(t, s.in.Apply(setup(folder)))
 		if why := s.in.Ailments(); len(why) > 0 {
 			t.Error(why)
 		}
-		s.in.end(t.Context())
+		s.in.shutdown(t.Context())
 		if _, err := os.Lstat(left.Addr().String()); !os.IsNotExist(err) {
 			t.Errorf("at the end the socket is still there: %v", err)
 		}
@@ -350,19 +350,19 @@ func TestWhatIsInTheWayOfASocket(t *testing.T) {
 			return func() { must(t, os.Remove(filepath.Dir(path))) }
 		},
 	} {
-		t.Run(name+" is left alone, told of, and tried again", func(t *testing.T) {
+		t.Run("keeps "+name+", reports it and retries", func(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "f")
 			must(t, os.Mkdir(folder, 0o700))
 			path := filepath.Join(folder, "disk-watch.sock")
 			remove := obstruct(t, path)
-			s := newStage(t)
+			s := newFixture(t)
 			s.begin("", t.Output())
 			must(t, s.in.Apply(setup(folder)))
 			if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], path) {
 				t.Errorf("%q", why)
 			}
 			remove()
-			s.in.arrange()
+			s.in.updateListeners()
 			if why := s.in.Ailments(); len(why) > 0 {
 				t.Errorf("%q", why)
 			}
@@ -371,13 +371,13 @@ func TestWhatIsInTheWayOfASocket(t *testing.T) {
 				t.Error(code)
 			}
 			p.client.CloseIdleConnections()
-			s.in.end(t.Context())
+			s.in.shutdown(t.Context())
 		})
 	}
 }
 
-// The setup may change at any moment, whatever is on its way.
-func TestTheSetupMayChangeWhileSourcesReport(t *testing.T) {
+// The setup may change at any moment, even while requests are in flight.
+func TestSetupMayChangeWhileSourcesReport(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "a", disk), own(folder, "b")}} })
 	ctx, stop := context.WithCancel(t.Context())
 	var reporting sync.WaitGroup
@@ -405,7 +405,7 @@ func TestTheSetupMayChangeWhileSourcesReport(t *testing.T) {
 		if i%2 == 0 && got != "" {
 			t.Fatalf("the condition of a source that is gone is %q", got)
 		}
-		s.in.lapse(time.Minute, time.Now())
+		s.in.tick(time.Minute, time.Now())
 		s.in.Counts()
 	}
 	waitFor(t, "a to be heard again", func() bool { got, _ := s.is(disk); return strings.HasSuffix(got, " Changes") })
@@ -413,10 +413,10 @@ func TestTheSetupMayChangeWhileSourcesReport(t *testing.T) {
 	reporting.Wait()
 }
 
-// One who takes a new connection for every status, and more than it may have, is slowed as
-// any other who floods; and what waits for its answer has a place, so that there are few.
-func TestAFloodOverNewConnectionsIsSlowed(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// A source that opens a new connection for every status, and exceeds its limit, is slowed as
+// any other flood. Each waiting response holds a connection, so there are few.
+func TestFloodOverNewConnectionsIsSlowed(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		flood := source("flood", disk)
 		defer s.run(t.Context(), flood)()
@@ -444,19 +444,19 @@ func TestAFloodOverNewConnectionsIsSlowed(t *testing.T) {
 				}
 			})
 		}
-		pass(hold / 2)
-		if n := s.waiting(); n != together {
+		pass(maxDelay / 2)
+		if n := s.pendingCount(); n != together {
 			t.Errorf("%d are in the lobby, want the %d who wait for an answer", n, together)
 		}
 		running.Wait()
-		if n := late.Load(); n > together*int64(long/hold) {
+		if n := late.Load(); n > together*int64(long/maxDelay) {
 			t.Errorf("%d were answered within %s", n, long)
 		}
 	})
 }
 
-// One user who connects again and again, as fast as it can, keeps out no other.
-func TestACrowdOfOneUserKeepsOutNoOther(t *testing.T) {
+// A user that connects as fast as it can keeps out no other user.
+func TestConnectionsOfOneUserKeepOutNoOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run this test as root: it crowds as another user")
 	}
@@ -472,17 +472,19 @@ func TestACrowdOfOneUserKeepsOutNoOther(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4001, Gid: 4001}}
 	must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	waitFor(t, "the crowd", func() bool { return s.waiting() == places })
+	waitFor(t, "the crowd", func() bool { return s.pendingCount() == maxUnauthenticated })
 
 	calm := dialCrowded(t, shared)
 	defer calm.Close()
 	fmt.Fprintf(calm, "POST /v1/status HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer %s\r\n", secret)
-	waitFor(t, "its turn", func() bool { return slices.ContainsFunc(s.lobby(), func(c *caller) bool { return c.user() == 0 }) })
+	waitFor(t, "its turn", func() bool {
+		return slices.ContainsFunc(s.pendingConnections(), func(c *connection) bool { return c.user() == 0 })
+	})
 	for range 3 {
-		was := s.lobby()
+		was := s.pendingConnections()
 		waitFor(t, "all of the crowd to be others", func() bool {
-			here := s.lobby()
-			return !slices.ContainsFunc(was, func(c *caller) bool { return c.user() == 4001 && slices.Contains(here, c) })
+			here := s.pendingConnections()
+			return !slices.ContainsFunc(was, func(c *connection) bool { return c.user() == 4001 && slices.Contains(here, c) })
 		})
 	}
 	body := status("disk-watch")
@@ -512,8 +514,8 @@ func TestACrowdOfOneUserKeepsOutNoOther(t *testing.T) {
 	t.Logf("%d statuses were taken, and %d times there was no way in", taken, full)
 }
 
-// dialCrowded connects to a socket for which so many wait in the kernel, which knows no
-// users, that it may take several tries.
+// dialCrowded connects to a socket with a full queue in the kernel, which does not distinguish
+// users. It may take several attempts.
 func dialCrowded(t *testing.T, path string) (conn net.Conn) {
 	t.Helper()
 	waitFor(t, "a way in", func() (in bool) {
@@ -526,18 +528,18 @@ func dialCrowded(t *testing.T, path string) (conn net.Conn) {
 	return conn
 }
 
-func TestOfACrowdedLobbyThoseOfTheCrowdGo(t *testing.T) {
+func TestLimiterEvictsTheUserWithTheMostConnections(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		at := &lobby{places: rapid.IntRange(1, 8).Draw(t, "places")}
+		at := &connLimiter{limit: rapid.IntRange(1, 8).Draw(t, "places")}
 		users := rapid.SliceOfN(rapid.IntRange(-1, 3), 1, 60).Draw(t, "users")
-		var inside []*caller // all who should be
+		var inside []*connection // all who should be
 		for _, user := range users {
-			c := &caller{Conn: nowhere{}, door: &door{lobby: at}, left: make(chan struct{})}
+			c := &connection{Conn: unusedConn{}, listener: &sourceListener{limiter: at}, closed: make(chan struct{})}
 			if user >= 0 {
 				c.peer = &peer{uid: user}
 			}
 			inside = append(inside, c)
-			if at.enter(c); len(inside) <= at.places {
+			if at.add(c); len(inside) <= at.limit {
 				continue
 			}
 			has := map[int]int{}
@@ -545,21 +547,21 @@ func TestOfACrowdedLobbyThoseOfTheCrowdGo(t *testing.T) {
 				has[c.user()]++
 			}
 			most := slices.Max(slices.Collect(maps.Values(has)))
-			gone := slices.IndexFunc(inside, func(c *caller) bool { return c.gone })
+			gone := slices.IndexFunc(inside, func(c *connection) bool { return c.isClosed })
 			if gone < 0 || has[inside[gone].user()] != most {
 				t.Fatalf("number %d has to go, of %v", gone, has)
 			}
-			if first := slices.IndexFunc(inside, func(c *caller) bool { return c.user() == inside[gone].user() }); first != gone {
+			if first := slices.IndexFunc(inside, func(c *connection) bool { return c.user() == inside[gone].user() }); first != gone {
 				t.Fatalf("number %d has to go, and %d has been there longer", gone, first)
 			}
-			if inside = slices.Delete(inside, gone, gone+1); !slices.Equal(inside, at.waiting) {
-				t.Fatalf("%d are there, want %d", len(at.waiting), len(inside))
+			if inside = slices.Delete(inside, gone, gone+1); !slices.Equal(inside, at.pending) {
+				t.Fatalf("%d are there, want %d", len(at.pending), len(inside))
 			}
 		}
 	})
 }
 
-// nowhere is a connection that nobody uses.
-type nowhere struct{ net.Conn }
+// unusedConn is a connection that no test reads or writes.
+type unusedConn struct{ net.Conn }
 
-func (nowhere) Close() error { return nil }
+func (unusedConn) Close() error { return nil }

@@ -12,63 +12,63 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// statement is a status as it is on the wire. Its times are texts, because of one that
-// is none it would not be known which it was.
-type statement struct {
-	Source     string               `json:"source"`
-	Events     []eventStatement     `json:"events"`
-	Conditions []conditionStatement `json:"conditions"`
+// statusRequest is the body of a status request. Times are strings, so that a rejection can
+// name the field of an invalid time.
+type statusRequest struct {
+	Source     string            `json:"source"`
+	Events     []statusEvent     `json:"events"`
+	Conditions []statusCondition `json:"conditions"`
 }
 
-type eventStatement struct {
+type statusEvent struct {
 	Severity  string `json:"severity"`
 	Timestamp string `json:"timestamp"`
 	Reason    string `json:"reason"`
 	Message   string `json:"message"`
 }
 
-type conditionStatement struct {
+type statusCondition struct {
 	Type       string `json:"type"`
-	Status     *bool  `json:"status"` // which may be missing
+	Status     *bool  `json:"status"` // nil if missing
 	Transition string `json:"transition"`
 	Reason     string `json:"reason"`
 	Message    string `json:"message"`
 }
 
-// refuse makes an answer.
-func refuse(code int, field, hint, format string, args ...any) *problem.RefusedError {
+// reject returns a rejection.
+func reject(code int, field, hint, format string, args ...any) *problem.RefusedError {
 	return &problem.RefusedError{Code: code, Field: field, Hint: hint, Problem: fmt.Sprintf(format, args...)}
 }
 
-// parse reads a body as JSON. Fields that nobody knows are passed over: a client may be
-// newer than the agent.
-func parse(body []byte) (statement, *problem.RefusedError) {
-	var s statement
-	err := json.Unmarshal(body, &s)
+// parse decodes a body. It ignores unknown fields, because a client may be newer than the
+// agent.
+func parse(body []byte) (statusRequest, *problem.RefusedError) {
+	var status statusRequest
+	err := json.Unmarshal(body, &status)
 	if err == nil {
-		return s, nil
+		return status, nil
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return statement{}, refuse(http.StatusBadRequest, place(body, wrong.Offset), "docs/problem-reports.md shows a whole status",
+		return statusRequest{}, reject(http.StatusBadRequest, fieldAt(body, wrong.Offset), "docs/problem-reports.md shows a whole status",
 			"%s is of the wrong type", wrong.Value)
 	}
 	hint := "write one object, as docs/problem-reports.md shows it"
 	if broken, ok := errors.AsType[*json.SyntaxError](err); ok && len(body) > 0 {
-		return statement{}, refuse(http.StatusBadRequest, place(body, broken.Offset), hint, "this is no JSON, at byte %d: %s", broken.Offset, broken.Error())
+		return statusRequest{}, reject(http.StatusBadRequest, fieldAt(body, broken.Offset), hint, "this is no JSON, at byte %d: %s", broken.Offset, broken.Error())
 	}
-	return statement{}, refuse(http.StatusBadRequest, "", hint, "this is no JSON: %v", err)
+	return statusRequest{}, reject(http.StatusBadRequest, "", hint, "this is no JSON: %v", err)
 }
 
-// place says in which field of a text the first value lies that does not end before an
-// offset: conditions[1].reason. It is empty if that is in none.
-func place(body []byte, offset int64) string {
+// fieldAt returns the path of the first value that does not end before an offset, for example
+// conditions[1].reason. It is empty outside of any field.
+func fieldAt(body []byte, offset int64) string {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
-	var within []step
+	var within []pathElement
 	for {
 		token, err := decoder.Token()
 		if err != nil {
-			return path(within)
+			return fieldPath(within)
 		}
 		delim, _ := token.(json.Delim)
 		if top := len(within) - 1; top >= 0 {
@@ -80,7 +80,7 @@ func place(body []byte, offset int64) string {
 				}
 				continue
 			case here.list:
-				here.place++
+				here.index++
 			case !here.named:
 				here.name, _ = token.(string)
 				here.named = true
@@ -88,36 +88,36 @@ func place(body []byte, offset int64) string {
 			}
 		}
 		if decoder.InputOffset() >= offset {
-			return path(within)
+			return fieldPath(within)
 		}
 		switch {
 		case delim == '{' || delim == '[':
-			within = append(within, step{list: delim == '[', place: -1})
+			within = append(within, pathElement{list: delim == '[', index: -1})
 		case len(within) > 0:
 			within[len(within)-1].named = false
 		}
 	}
 }
 
-// step is an object or a list, and the place in it.
-type step struct {
+// pathElement is an object or a list, and the position in it.
+type pathElement struct {
 	list  bool
-	place int
+	index int
 	name  string
-	named bool // the name has been read, its value has not
+	named bool // the name has been read, the value has not
 }
 
-// A status has no deeper fields, nor longer names. Others are not told whole.
-const deepest, longestName = 3, 40
+// A status has no deeper fields and no longer names. Longer paths are shortened.
+const maxDepth, maxFieldName = 3, 40
 
-// path writes steps from the outermost to the innermost.
-func path(within []step) string {
+// fieldPath joins path elements, outermost first.
+func fieldPath(within []pathElement) string {
 	text := ""
-	for i, s := range within[:min(len(within), deepest)] {
-		s.name = strings.ToValidUTF8(s.name[:min(len(s.name), longestName)], "")
+	for i, s := range within[:min(len(within), maxDepth)] {
+		s.name = strings.ToValidUTF8(s.name[:min(len(s.name), maxFieldName)], "")
 		switch {
-		case s.list && s.place >= 0:
-			text += "[" + strconv.Itoa(s.place) + "]"
+		case s.list && s.index >= 0:
+			text += "[" + strconv.Itoa(s.index) + "]"
 		case !s.list && s.named && i > 0:
 			text += "." + s.name
 		case !s.list && s.named:

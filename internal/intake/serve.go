@@ -15,126 +15,127 @@ import (
 )
 
 const (
-	// hold is how long a source that floods is kept waiting for an answer, before it is
-	// told to come back later. Whoever does not listen to that waits all the same.
-	hold = time.Second
-	// chill is how long strangers wait for theirs.
-	chill = 100 * time.Millisecond
-	// spare is how much of what a caller needed for a body is kept for its next one.
-	spare = 4 << 10
+	// maxDelay is how long the response to a source that sends too much is delayed, before the
+	// source is told to retry later. The delay also slows sources that ignore the response.
+	maxDelay = time.Second
+	// unauthenticatedDelay is the delay of responses to unauthenticated clients.
+	unauthenticatedDelay = 100 * time.Millisecond
+	// keptBodySize is the largest body buffer that a connection keeps for its next request.
+	keptBodySize = 4 << 10
 )
 
-// serve answers one request.
+// serve handles one request.
 func (in *Intake) serve(w http.ResponseWriter, r *http.Request) {
-	at, refusal := in.receive(w, r)
-	in.count(at, refusal, time.Now())
-	if refusal == nil {
+	src, rejection := in.handle(w, r)
+	in.count(src, rejection, time.Now())
+	if rejection == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	answer(w, refusal)
+	writeRejection(w, rejection)
 }
 
-// count notes what became of a request, of a stranger if it was at no desk.
-func (in *Intake) count(at *desk, refusal *problem.RefusedError, now time.Time) {
-	if at == nil {
+// count counts the result of a request. Without a source it counts as unauthenticated.
+func (in *Intake) count(src *sourceState, rejection *problem.RefusedError, now time.Time) {
+	if src == nil {
 		in.mu.Lock()
-		in.strangers++
+		in.unauthenticated++
 		in.mu.Unlock()
 		return
 	}
-	at.mu.Lock()
+	src.mu.Lock()
 	news := false
-	if refusal == nil {
-		at.counts.Accepted++
+	if rejection == nil {
+		src.counts.Accepted++
 	} else {
-		at.counts.Refused[refusal.Code]++
-		news = at.refusals.note(refusal, now)
+		src.counts.Refused[rejection.Code]++
+		news = src.rejections.record(rejection, now)
 	}
-	at.mu.Unlock()
+	src.mu.Unlock()
 	if news {
-		in.cfg.Logger.Warn("problem reports of a source are refused", "source", at.name, "code", refusal.Code, "err", refusal)
+		in.cfg.Logger.Warn("problem reports of a source are rejected", "source", src.name, "code", rejection.Code, "err", rejection)
 	}
 }
 
-// answer writes a refusal.
-func answer(w http.ResponseWriter, refusal *problem.RefusedError) {
-	text, err := json.Marshal(refusal)
+// writeRejection writes a rejection as JSON.
+func writeRejection(w http.ResponseWriter, rejection *problem.RefusedError) {
+	text, err := json.Marshal(rejection)
 	if err != nil {
-		text = []byte("{}") // texts can always be written
+		text = []byte("{}") // strings can always be encoded
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(refusal.Code)
-	_, _ = w.Write(append(text, '\n')) // whoever does not wait for it has gone
+	w.WriteHeader(rejection.Code)
+	_, _ = w.Write(append(text, '\n')) // the client may have closed the connection
 }
 
-// receive takes a request, and returns at whose desk; nil if nobody knows.
-func (in *Intake) receive(w http.ResponseWriter, r *http.Request) (*desk, *problem.RefusedError) {
-	c, err := callerOf(r.Context())
+// handle processes a request, and returns its source, or nil if the client is not
+// authenticated.
+func (in *Intake) handle(w http.ResponseWriter, r *http.Request) (*sourceState, *problem.RefusedError) {
+	c, err := connectionOf(r.Context())
 	if err != nil {
-		return nil, refuse(http.StatusInternalServerError, "", "", "%v", err)
+		return nil, reject(http.StatusInternalServerError, "", "", "%v", err)
 	}
 	in.mu.Lock()
-	desks := slices.Clone(in.desks)
+	sources := slices.Clone(in.sources)
 	in.mu.Unlock()
-	at, refusal := identify(claim{at: c.door.at, peer: c.peer, token: bearer(r)}, desks)
-	if refusal != nil {
+	src, rejection := identify(credentials{addr: c.listener.addr, peer: c.peer, token: bearerToken(r)}, sources)
+	if rejection != nil {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		w.Header().Set("Connection", "close")
-		c.pause(r.Context(), chill)
-		return nil, refusal
+		c.pause(r.Context(), unauthenticatedDelay)
+		return nil, rejection
 	}
-	if !c.sit(at) {
+	if !c.assign(src) {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "1")
-		c.pause(r.Context(), hold)
-		return at, refuse(http.StatusTooManyRequests, "", "use one connection for all", "%s has too many connections", at.name)
+		c.pause(r.Context(), maxDelay)
+		return src, reject(http.StatusTooManyRequests, "", "use one connection for all", "%s has too many connections", src.name)
 	}
-	if refusal := c.slow(w, r, at); refusal != nil {
-		return at, refusal
+	if rejection := c.limitRate(w, r, src); rejection != nil {
+		return src, rejection
 	}
 	switch {
 	case r.URL.Path != problem.Path:
-		return at, refuse(http.StatusNotFound, "", "POST a status to "+problem.Path, "there is nothing here")
+		return src, reject(http.StatusNotFound, "", "POST a status to "+problem.Path, "there is nothing here")
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		return at, refuse(http.StatusMethodNotAllowed, "", "POST a status to "+problem.Path, "%s is not how to report", r.Method)
+		return src, reject(http.StatusMethodNotAllowed, "", "POST a status to "+problem.Path, "%s is not how to report", r.Method)
 	}
-	if refusal := c.read(w, r); refusal != nil {
-		return at, refusal
+	if rejection := c.readBody(w, r); rejection != nil {
+		return src, rejection
 	}
-	s, refusal := parse(c.body)
-	if refusal != nil {
-		return at, refusal
+	status, rejection := parse(c.body)
+	if rejection != nil {
+		return src, rejection
 	}
-	return at, in.hear(at, &s, time.Now())
+	return src, in.acceptStatus(src, &status, time.Now())
 }
 
-// slow lets a source wait that reports more than it may.
-func (c *caller) slow(w http.ResponseWriter, r *http.Request, at *desk) *problem.RefusedError {
-	at.mu.Lock()
-	wait, ok := at.bucket.take(time.Now(), hold)
+// limitRate delays or rejects a source that sends more than its rate.
+func (c *connection) limitRate(w http.ResponseWriter, r *http.Request, src *sourceState) *problem.RefusedError {
+	src.mu.Lock()
+	wait, ok := src.bucket.take(time.Now(), maxDelay)
 	if wait > 0 {
-		at.counts.Slowed++
+		src.counts.Slowed++
 	}
-	rate := at.source.Rate
-	at.mu.Unlock()
-	c.pause(r.Context(), min(wait, hold))
+	rate := src.source.Rate
+	src.mu.Unlock()
+	c.pause(r.Context(), min(wait, maxDelay))
 	if ok {
 		return nil
 	}
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil((wait - hold).Seconds()))))
-	return refuse(http.StatusTooManyRequests, "", "gather what there is to report, and send it together", "that is more than %d statuses and events a second", rate)
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil((wait - maxDelay).Seconds()))))
+	return reject(http.StatusTooManyRequests, "", "gather what there is to report, and send it together", "that is more than %d statuses and events a second", rate)
 }
 
-// read reads the body of a request to where the caller has room for it.
-func (c *caller) read(w http.ResponseWriter, r *http.Request) *problem.RefusedError {
-	if cap(c.body) > spare {
+// readBody reads the body of a request into the buffer of the connection.
+func (c *connection) readBody(w http.ResponseWriter, r *http.Request) *problem.RefusedError {
+	if cap(c.body) > keptBodySize {
 		c.body = nil
 	}
 	c.body = c.body[:0]
 	if r.ContentLength > problem.MaxBody {
-		return oversized(w)
+		return bodyTooLarge(w)
 	}
 	for limit := problem.MaxBody + 1; ; {
 		if len(c.body) == cap(c.body) {
@@ -144,40 +145,40 @@ func (c *caller) read(w http.ResponseWriter, r *http.Request) *problem.RefusedEr
 		c.body = c.body[:len(c.body)+n]
 		switch {
 		case len(c.body) >= limit:
-			return oversized(w)
+			return bodyTooLarge(w)
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return refuse(http.StatusRequestTimeout, "", "send a status at once", "the status did not come within %s", readTimeout)
+			return reject(http.StatusRequestTimeout, "", "send a status at once", "the status did not come within %s", readTimeout)
 		case err != nil:
-			return refuse(http.StatusBadRequest, "", "send the whole status", "reading the status: %v", err)
+			return reject(http.StatusBadRequest, "", "send the whole status", "reading the status: %v", err)
 		}
 	}
 }
 
-func oversized(w http.ResponseWriter) *problem.RefusedError {
-	w.Header().Set("Connection", "close") // without waiting for the rest
-	return refuse(http.StatusRequestEntityTooLarge, "", "send fewer events at once", "the status is longer than %d bytes", problem.MaxBody)
+func bodyTooLarge(w http.ResponseWriter) *problem.RefusedError {
+	w.Header().Set("Connection", "close") // do not wait for the rest of the body
+	return reject(http.StatusRequestEntityTooLarge, "", "send fewer events at once", "the status is longer than %d bytes", problem.MaxBody)
 }
 
-// hear takes a statement at a desk, and passes on what is new in it.
-func (in *Intake) hear(at *desk, s *statement, now time.Time) *problem.RefusedError {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	if at.closed {
-		return refuse(http.StatusUnauthorized, "", "", "%s is heard no longer", at.name)
+// acceptStatus applies a status to its source, and emits the new findings.
+func (in *Intake) acceptStatus(src *sourceState, status *statusRequest, now time.Time) *problem.RefusedError {
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if src.removed {
+		return reject(http.StatusUnauthorized, "", "", "%s is heard no longer", src.name)
 	}
-	was := at.whole.silent
-	report, refusal := at.hear(s, now)
-	if refusal != nil {
-		return refusal
+	wasSilent := src.timer.silent
+	report, rejection := src.accept(status, now)
+	if rejection != nil {
+		return rejection
 	}
-	in.emit(at, report)
+	in.emit(src, report)
 	if len(report.Conditions) > 0 {
-		in.keep(at, report)
+		in.save(src, report)
 	}
-	if was {
-		in.cfg.Logger.Info("a source of problem reports is heard again", "source", at.name)
+	if wasSilent {
+		in.cfg.Logger.Info("source of problem reports reports again", "source", src.name)
 	}
 	return nil
 }

@@ -13,159 +13,159 @@ import (
 	"github.com/resourcestack/autohealer/catalog"
 )
 
-// Setup says where the agent listens, and to whom.
+// Setup configures the addresses and the sources of an intake.
 type Setup struct {
-	// Socket is the path of the socket for all sources that have none of their own.
+	// Socket is the path of the socket for all sources without their own socket.
 	Socket string
-	// TCP is a loopback address with a port, such as 127.0.0.1:20258, for sources that
-	// have a token. Empty means none.
+	// TCP is a loopback address with a port, such as 127.0.0.1:20258, for sources with a
+	// token. Empty means none.
 	TCP     string
 	Sources []Source
 }
 
-// Source is somebody who may report. Of Socket, UID or GID, and TokenFile at least one is
-// there, and what is there must hold.
+// Source is a daemon that may report problems. It has at least one of Socket, UID or GID, and
+// TokenFile. A client must match all of them that are set.
 type Source struct {
 	Name string
-	// Socket is the path of a socket that nobody else is given.
+	// Socket is the path of a socket for this source alone.
 	Socket string
-	// UID and GID are those of the process that connects. Nil means any.
+	// UID and GID are those of the client process. Nil means any.
 	UID, GID *int
-	// TokenFile holds the token, or "sha256:" and the sum of it in hexadecimal digits. It
-	// may change.
+	// TokenFile contains the token, or "sha256:" and its hash in hexadecimal digits. Its
+	// content may change.
 	TokenFile string
-	// Conditions are the types that the source keeps, and nobody else.
+	// Conditions are the condition types that only this source reports.
 	Conditions []string
-	// Silence is how long the source may say nothing until its conditions are Unknown.
+	// Silence is how long the source may not report until its conditions become Unknown.
 	Silence time.Duration
-	// Rate is how many statuses and events a second are taken for long, Burst how many
-	// at once.
+	// Rate is the number of statuses and events per second that are accepted in the long run,
+	// Burst the number at once.
 	Rate, Burst int
-	// Connections that the source may have at once.
+	// Connections is the maximum number of connections of the source.
 	Connections int
 }
 
-// longestSocket is how long the path of a socket may be, by the kernel.
-const longestSocket = 107
+// maxSocketPath is the kernel's limit for the path of a socket.
+const maxSocketPath = 107
 
-// ShortestSilence is what a source must be granted: silence is noticed by the second.
+// ShortestSilence is the minimum of Source.Silence.
 const ShortestSilence = 5 * time.Second
 
 var isName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`).MatchString
 
-// Validate says all that is wrong, each with its field and what to write instead.
+// Validate returns all errors, each with its field and a fix.
 func (s Setup) Validate() error {
-	v := &verdict{}
+	v := &validator{}
 	if s.TCP != "" {
 		at, err := netip.ParseAddrPort(s.TCP)
 		switch {
 		case err != nil:
-			v.refuse("tcp", "%q is no address with a port; write one such as 127.0.0.1:20258", s.TCP)
+			v.addf("tcp", "%q is not an address with a port; write one such as 127.0.0.1:20258", s.TCP)
 		case !at.Addr().Unmap().IsLoopback():
-			v.refuse("tcp", "%s can be reached from other machines; write 127.0.0.1 or [::1]", s.TCP)
+			v.addf("tcp", "%s can be reached from other machines; write 127.0.0.1 or [::1]", s.TCP)
 		case at.Port() == 0:
-			v.refuse("tcp", "nobody would know which port it is; write one such as 127.0.0.1:20258")
+			v.addf("tcp", "the port must not be 0; write one such as 127.0.0.1:20258")
 		case !slices.ContainsFunc(s.Sources, func(of Source) bool { return of.isShared() && of.TokenFile != "" }):
-			v.refuse("tcp", "no source can be known there; give one a tokenFile and no socket of its own, or take it away")
+			v.addf("tcp", "no source can authenticate there; give a source a tokenFile and no socket, or remove this address")
 		}
 	}
 	v.socket("socket", s.Socket)
-	keeper, sockets := map[string]string{}, map[string]string{filepath.Clean(s.Socket): "all"}
+	reporter, sockets := map[string]string{}, map[string]string{filepath.Clean(s.Socket): "all sources"}
 	for i := range s.Sources {
-		v.source(fmt.Sprintf("sources[%d]", i), &s.Sources[i], s.Sources[:i], keeper, sockets)
+		v.source(fmt.Sprintf("sources[%d]", i), &s.Sources[i], s.Sources[:i], reporter, sockets)
 		if s.Sources[i].isShared() && s.Socket == "" && s.TCP == "" {
-			v.refuse(fmt.Sprintf("sources[%d].socket", i), "there is neither this nor one for all; write one of them")
+			v.addf(fmt.Sprintf("sources[%d].socket", i), "the source has no socket and there is no shared one; set one of them")
 		}
 	}
-	return errors.Join(v.wrong...)
+	return errors.Join(v.errs...)
 }
 
-type verdict struct{ wrong []error }
+type validator struct{ errs []error }
 
-func (v *verdict) refuse(field, format string, args ...any) {
-	v.wrong = append(v.wrong, fmt.Errorf(field+": "+format, args...))
+func (v *validator) addf(field, format string, args ...any) {
+	v.errs = append(v.errs, fmt.Errorf(field+": "+format, args...))
 }
 
-func (v *verdict) socket(field, path string) {
+func (v *validator) socket(field, path string) {
 	switch {
 	case path == "":
 	case !filepath.IsAbs(path):
-		v.refuse(field, "%q does not begin at the root; write the whole path", path)
+		v.addf(field, "%q is not an absolute path; write the whole path", path)
 	case strings.HasSuffix(path, "/"):
-		v.refuse(field, "%q is a folder; write the path of a socket in it", path)
-	case len(path) > longestSocket:
-		v.refuse(field, "the path has %d letters, and the kernel takes %d; write a shorter one", len(path), longestSocket)
+		v.addf(field, "%q is a directory; write the path of a socket in it", path)
+	case len(path) > maxSocketPath:
+		v.addf(field, "the path has %d bytes, and the kernel allows %d; write a shorter one", len(path), maxSocketPath)
 	}
 }
 
-// source judges one source beside those before it.
-func (v *verdict) source(at string, s *Source, before []Source, keeper, sockets map[string]string) {
+// source validates one source against those before it.
+func (v *validator) source(at string, s *Source, before []Source, reporter, sockets map[string]string) {
 	if !isName(s.Name) {
-		v.refuse(at+".name", "%q is no name; write small letters, digits, dots and dashes, 63 at most", s.Name)
+		v.addf(at+".name", "%q is not a valid name; use at most 63 lower-case letters, digits, dots and dashes", s.Name)
 	}
 	if slices.ContainsFunc(before, func(b Source) bool { return b.Name == s.Name }) {
-		v.refuse(at+".name", "%s is there already; leave one of them", s.Name)
+		v.addf(at+".name", "%s exists already; remove one of them", s.Name)
 	}
 	v.socket(at+".socket", s.Socket)
 	if of, taken := sockets[filepath.Clean(s.Socket)]; taken && s.Socket != "" {
-		v.refuse(at+".socket", "%s is that of %s already; write one that nobody else is given", s.Socket, of)
+		v.addf(at+".socket", "%s is already used by %s; write another path", s.Socket, of)
 	}
 	sockets[filepath.Clean(s.Socket)] = s.Name
 	if s.TokenFile != "" && !filepath.IsAbs(s.TokenFile) {
-		v.refuse(at+".tokenFile", "%q does not begin at the root; write the whole path", s.TokenFile)
+		v.addf(at+".tokenFile", "%q is not an absolute path; write the whole path", s.TokenFile)
 	}
 	if s.Socket == "" && s.UID == nil && s.GID == nil && s.TokenFile == "" {
-		v.refuse(at, "there is nothing to know %s by; write its uid or gid, a tokenFile, or a socket of its own", s.Name)
+		v.addf(at, "%s cannot be identified; set its uid or gid, a tokenFile, or its own socket", s.Name)
 	}
 	for _, b := range before {
-		if s.looksLike(&b) {
-			v.refuse(at, "%s cannot be told from %s, which is known by the same uid and gid; give one of them a tokenFile or a socket of its own", s.Name, b.Name)
+		if s.indistinguishableFrom(&b) {
+			v.addf(at, "%s cannot be distinguished from %s, which has the same uid and gid; give one of them a tokenFile or its own socket", s.Name, b.Name)
 		}
 		if s.TokenFile != "" && filepath.Clean(s.TokenFile) == filepath.Clean(b.TokenFile) && s.isShared() && b.isShared() {
-			v.refuse(at+".tokenFile", "it is that of %s already; give each its own", b.Name)
+			v.addf(at+".tokenFile", "%s already uses this file; give each source its own", b.Name)
 		}
 	}
-	v.conditions(at, s, keeper)
+	v.conditions(at, s, reporter)
 	if s.Silence < ShortestSilence {
-		v.refuse(at+".silence", "%s is too short; write at least %s", s.Silence, ShortestSilence)
+		v.addf(at+".silence", "%s is too short; write at least %s", s.Silence, ShortestSilence)
 	}
 	for field, n := range map[string]int{".rate": s.Rate, ".burst": s.Burst, ".connections": s.Connections} {
 		if n < 1 {
-			v.refuse(at+field, "%d is too small; write at least 1", n)
+			v.addf(at+field, "%d is too small; write at least 1", n)
 		}
 	}
 }
 
-func (v *verdict) conditions(at string, s *Source, keeper map[string]string) {
+func (v *validator) conditions(at string, s *Source, reporter map[string]string) {
 	for i, kind := range s.Conditions {
 		at := fmt.Sprintf("%s.conditions[%d]", at, i)
 		known, ok := catalog.Lookup(kind)
 		switch {
 		case !ok:
-			v.refuse(at, "%q is not in the catalogue; %s", kind, meant(kind))
+			v.addf(at, "%q is not in the catalogue; %s", kind, suggestType(kind))
 		case known.Source == catalog.Kubernetes:
-			v.refuse(at, "%s is reported by Kubernetes itself, and two who report one condition undo each other's work; take it away", kind)
-		case keeper[kind] != "":
-			v.refuse(at, "%s is kept by %s already; leave it to one of them", kind, keeper[kind])
+			v.addf(at, "%s is reported by Kubernetes itself, and two writers of one condition undo each other's changes; remove it", kind)
+		case reporter[kind] != "":
+			v.addf(at, "%s is already reported by %s; configure it for one of them", kind, reporter[kind])
 		default:
-			keeper[kind] = s.Name
+			reporter[kind] = s.Name
 		}
 	}
 }
 
-// meant says what may be right instead of a type that is not known.
-func meant(kind string) string {
+// suggestType returns a hint for an unknown condition type.
+func suggestType(kind string) string {
 	if near, ok := catalog.Nearest(kind); ok {
 		return "did you mean " + near + "?"
 	}
-	return "docs/conditions.md lists all that are"
+	return "docs/conditions.md lists all types"
 }
 
-// isShared says whether the source uses the socket of all.
+// isShared reports whether the source uses the shared socket.
 func (s *Source) isShared() bool { return s.Socket == "" }
 
-// looksLike says whether two sources may be known by the same.
-func (s *Source) looksLike(other *Source) bool {
+// indistinguishableFrom reports whether a client could match both sources.
+func (s *Source) indistinguishableFrom(other *Source) bool {
 	byUser := func(s *Source) bool { return s.isShared() && s.TokenFile == "" && (s.UID != nil || s.GID != nil) }
 	apart := func(a, b *int) bool { return a != nil && b != nil && *a != *b }
 	return byUser(s) && byUser(other) && !apart(s.UID, other.UID) && !apart(s.GID, other.GID)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestWhatCannotBeMeantIsNotApplied(t *testing.T) {
+func TestInvalidSetupIsNotApplied(t *testing.T) {
 	id := func(n int) *int { return &n }
 	with := func(change func(*Source)) Source {
 		s := source("b", disk)
@@ -21,40 +21,40 @@ func TestWhatCannotBeMeantIsNotApplied(t *testing.T) {
 		{Setup{Sources: []Source{a, source("b", disk)}}, nil},
 		{Setup{Socket: "/s", TCP: "[::1]:80", Sources: []Source{with(func(s *Source) { s.Socket, s.TokenFile = "", "/t" })}}, nil},
 		{Setup{Socket: "/s", TCP: "[::1]:80", Sources: []Source{with(func(s *Source) { s.TokenFile = "/t" })}},
-			[]string{"tcp: no source can be known there; give one a tokenFile and no socket of its own, or take it away"}},
-		{Setup{TCP: "127.0.0.1:0"}, []string{"tcp: nobody would know which port it is; write one such as 127.0.0.1:20258"}},
-		{Setup{Socket: "/run/"}, []string{`socket: "/run/" is a folder; write the path of a socket in it`}},
+			[]string{"tcp: no source can authenticate there; give a source a tokenFile and no socket, or remove this address"}},
+		{Setup{TCP: "127.0.0.1:0"}, []string{"tcp: the port must not be 0; write one such as 127.0.0.1:20258"}},
+		{Setup{Socket: "/run/"}, []string{`socket: "/run/" is a directory; write the path of a socket in it`}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Socket = "/run//a.sock" })}},
-			[]string{"sources[1].socket: /run//a.sock is that of a already; write one that nobody else is given"}},
+			[]string{"sources[1].socket: /run//a.sock is already used by a; write another path"}},
 		{Setup{Sources: []Source{with(func(s *Source) { s.TokenFile = "t" })}},
-			[]string{`sources[0].tokenFile: "t" does not begin at the root; write the whole path`}},
+			[]string{`sources[0].tokenFile: "t" is not an absolute path; write the whole path`}},
 		{Setup{Socket: "/s", Sources: []Source{with(func(s *Source) { s.Socket, s.TokenFile, s.Name, s.Conditions = "", "/./t", "c", nil }), with(func(s *Source) { s.Socket, s.TokenFile = "", "/t" })}},
-			[]string{"sources[1].tokenFile: it is that of c already; give each its own"}},
+			[]string{"sources[1].tokenFile: c already uses this file; give each source its own"}},
 		{Setup{TCP: "0.0.0.0:80"}, []string{"tcp: 0.0.0.0:80 can be reached from other machines; write 127.0.0.1 or [::1]"}},
-		{Setup{TCP: ":80"}, []string{`tcp: ":80" is no address with a port; write one such as 127.0.0.1:20258`}},
-		{Setup{TCP: "localhost:80"}, []string{`tcp: "localhost:80" is no address with a port; write one such as 127.0.0.1:20258`}},
-		{Setup{Socket: "s"}, []string{`socket: "s" does not begin at the root; write the whole path`}},
-		{Setup{Socket: "/" + strings.Repeat("s", 107)}, []string{"socket: the path has 108 letters, and the kernel takes 107; write a shorter one"}},
+		{Setup{TCP: ":80"}, []string{`tcp: ":80" is not an address with a port; write one such as 127.0.0.1:20258`}},
+		{Setup{TCP: "localhost:80"}, []string{`tcp: "localhost:80" is not an address with a port; write one such as 127.0.0.1:20258`}},
+		{Setup{Socket: "s"}, []string{`socket: "s" is not an absolute path; write the whole path`}},
+		{Setup{Socket: "/" + strings.Repeat("s", 107)}, []string{"socket: the path has 108 bytes, and the kernel allows 107; write a shorter one"}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Name = "B b" })}},
-			[]string{`sources[1].name: "B b" is no name; write small letters, digits, dots and dashes, 63 at most`}},
-		{Setup{Sources: []Source{a, with(func(s *Source) { s.Name = "a" })}}, []string{"sources[1].name: a is there already; leave one of them"}},
+			[]string{`sources[1].name: "B b" is not a valid name; use at most 63 lower-case letters, digits, dots and dashes`}},
+		{Setup{Sources: []Source{a, with(func(s *Source) { s.Name = "a" })}}, []string{"sources[1].name: a exists already; remove one of them"}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Socket = a.Socket })}},
-			[]string{"sources[1].socket: /run/a.sock is that of a already; write one that nobody else is given"}},
-		{Setup{Socket: a.Socket, Sources: []Source{a}}, []string{"sources[0].socket: /run/a.sock is that of all already; write one that nobody else is given"}},
+			[]string{"sources[1].socket: /run/a.sock is already used by a; write another path"}},
+		{Setup{Socket: a.Socket, Sources: []Source{a}}, []string{"sources[0].socket: /run/a.sock is already used by all sources; write another path"}},
 		{Setup{Socket: "/s", Sources: []Source{a, with(func(s *Source) { s.Socket = "" })}},
-			[]string{"sources[1]: there is nothing to know b by; write its uid or gid, a tokenFile, or a socket of its own"}},
+			[]string{"sources[1]: b cannot be identified; set its uid or gid, a tokenFile, or its own socket"}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Socket, s.UID = "", id(1) })}},
-			[]string{"sources[1].socket: there is neither this nor one for all; write one of them"}},
+			[]string{"sources[1].socket: the source has no socket and there is no shared one; set one of them"}},
 		{Setup{Socket: "/s", Sources: []Source{with(func(s *Source) { s.Socket, s.UID, s.Name, s.Conditions = "", id(1), "c", nil }), with(func(s *Source) { s.Socket, s.UID, s.GID = "", id(1), id(2) })}},
-			[]string{"sources[1]: b cannot be told from c, which is known by the same uid and gid; give one of them a tokenFile or a socket of its own"}},
+			[]string{"sources[1]: b cannot be distinguished from c, which has the same uid and gid; give one of them a tokenFile or its own socket"}},
 		{Setup{Socket: "/s", Sources: []Source{with(func(s *Source) { s.Socket, s.TokenFile, s.Name, s.Conditions = "", "/t", "c", nil }), with(func(s *Source) { s.Socket, s.TokenFile = "", "/t" })}},
-			[]string{"sources[1].tokenFile: it is that of c already; give each its own"}},
+			[]string{"sources[1].tokenFile: c already uses this file; give each source its own"}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Conditions = []string{"NTPProblem", "Ready", "DiskBadBlok", "Whatever", disk, disk} })}}, []string{
-			"sources[1].conditions[0]: NTPProblem is kept by a already; leave it to one of them",
-			"sources[1].conditions[1]: Ready is reported by Kubernetes itself, and two who report one condition undo each other's work; take it away",
+			"sources[1].conditions[0]: NTPProblem is already reported by a; configure it for one of them",
+			"sources[1].conditions[1]: Ready is reported by Kubernetes itself, and two writers of one condition undo each other's changes; remove it",
 			`sources[1].conditions[2]: "DiskBadBlok" is not in the catalogue; did you mean DiskBadBlock?`,
-			`sources[1].conditions[3]: "Whatever" is not in the catalogue; docs/conditions.md lists all that are`,
-			"sources[1].conditions[5]: DiskBadBlock is kept by b already; leave it to one of them",
+			`sources[1].conditions[3]: "Whatever" is not in the catalogue; docs/conditions.md lists all types`,
+			"sources[1].conditions[5]: DiskBadBlock is already reported by b; configure it for one of them",
 		}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Silence = time.Second })}}, []string{"sources[1].silence: 1s is too short; write at least 5s"}},
 		{Setup{Sources: []Source{a, with(func(s *Source) { s.Rate = 0 })}}, []string{"sources[1].rate: 0 is too small; write at least 1"}},
@@ -66,9 +66,9 @@ func TestWhatCannotBeMeantIsNotApplied(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		s := newStage(t)
+		s := newFixture(t)
 		s.begin("", t.Output()).open = s.listen
-		if s.in.Apply(test.setup) == nil || len(s.paths) > 0 || len(s.in.desks) > 0 {
+		if s.in.Apply(test.setup) == nil || len(s.paths) > 0 || len(s.in.sources) > 0 {
 			t.Errorf("it is applied in spite of %v", err)
 		}
 	}

@@ -7,22 +7,22 @@ import (
 	"github.com/resourcestack/autohealer/internal/format/golden"
 )
 
-// The state of a source is kept in the state file of the agent, of which this is version 1.
-func TestTheStoredFormatIsWhatItWas(t *testing.T) {
-	golden.Check(t, "testdata/state-v1.json", &state{})
+// The agent's state file contains the state of each source. This is version 1 of the format.
+func TestStoredFormatIsUnchanged(t *testing.T) {
+	golden.Check(t, "testdata/state-v1.json", &savedState{})
 }
 
-// An agent between two newer ones loses nothing of what they keep.
-func TestTheStateOfANewerSourceIsKept(t *testing.T) {
+// An older agent between two newer ones keeps the fields that it does not know.
+func TestUnknownFieldsOfTheStateAreKept(t *testing.T) {
 	golden.CheckNewer(t, "testdata/state-newer.json", func(text []byte) ([]byte, int) {
-		d := newDesk(source("s", "T"), time.Now())
-		if err := d.recall(text, "6b7c"); err != nil {
+		src := newSourceState(source("s", "T"), time.Now())
+		if err := src.restore(text, "6b7c"); err != nil {
 			t.Fatal(err)
 		}
-		again, err := d.keep("6b7c")
+		again, err := src.save("6b7c")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return again, d.unknown.Len()
+		return again, src.unknownFields.Len()
 	})
 }

@@ -15,35 +15,34 @@ import (
 	"time"
 )
 
-// digest is all that is kept of a token.
+// digest is the hash of a token. The intake keeps no token in plain text.
 type digest [sha256.Size]byte
 
-// shortestToken is what cannot be guessed by trying.
-const shortestToken = 16
+// minTokenLength is the length below which a token could be guessed.
+const minTokenLength = 16
 
-// patience is how long files of tokens are waited for. A file system that does not answer
-// holds up nothing else: who is known by what is on it is not known meanwhile.
-const patience = 100 * time.Millisecond
+// tokenReadTimeout is how long the intake waits for token files. A file system that does not
+// answer delays nothing else; sources with a token on it are unknown meanwhile.
+const tokenReadTimeout = 100 * time.Millisecond
 
-// tokenOf is what is in trouble if a token cannot be read.
-func tokenOf(name string) string { return "the token of " + name }
+// tokenName returns the name of a token in the list of failures.
+func tokenName(name string) string { return "the token of " + name }
 
-// readTokens has the files of all tokens read, except those that are still being read
-// since the last time.
+// readTokens reads all token files, except those whose previous read has not ended.
 func (in *Intake) readTokens() {
 	in.mu.Lock()
 	var reads sync.WaitGroup
-	for _, d := range in.desks {
-		d.mu.Lock()
-		path := d.source.TokenFile
-		d.mu.Unlock()
-		if path == "" || in.reading[d] == path {
+	for _, src := range in.sources {
+		src.mu.Lock()
+		path := src.source.TokenFile
+		src.mu.Unlock()
+		if path == "" || in.reading[src] == path {
 			continue
 		}
-		in.reading[d] = path
+		in.reading[src] = path
 		reads.Go(func() {
 			sum, err := in.read(path)
-			in.learn(d, path, sum, err)
+			in.tokenRead(src, path, sum, err)
 		})
 	}
 	in.mu.Unlock()
@@ -51,49 +50,49 @@ func (in *Intake) readTokens() {
 	go func() { reads.Wait(); close(read) }()
 	select {
 	case <-read:
-	case <-time.After(patience):
+	case <-time.After(tokenReadTimeout):
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for d, path := range in.reading {
-		if slices.Contains(in.desks, d) {
-			in.note(tokenOf(d.name), fmt.Errorf("reading the token in %s: the file system does not answer", path))
+	for src, path := range in.reading {
+		if slices.Contains(in.sources, src) {
+			in.setFailureLocked(tokenName(src.name), fmt.Errorf("reading the token in %s: the file system does not answer", path))
 		}
 	}
 }
 
-// learn notes what a file of a token says.
-func (in *Intake) learn(d *desk, path string, sum digest, err error) {
+// tokenRead handles the content of a token file.
+func (in *Intake) tokenRead(src *sourceState, path string, sum digest, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.reading[d] == path {
-		delete(in.reading, d)
+	if in.reading[src] == path {
+		delete(in.reading, src)
 	}
-	if !slices.Contains(in.desks, d) {
+	if !slices.Contains(in.sources, src) {
 		return
 	}
-	if twin := in.twin(d, &sum); err == nil && twin != "" {
-		err = fmt.Errorf("reading the token in %s: it is that of %s as well; give each its own", path, twin)
+	if other := in.sameToken(src, &sum); err == nil && other != "" {
+		err = fmt.Errorf("reading the token in %s: it is that of %s as well; give each its own", path, other)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.source.TokenFile != path {
-		return // it is another one by now, which is read next
+	src.mu.Lock()
+	defer src.mu.Unlock()
+	if src.source.TokenFile != path {
+		return // the source has another file by now, which is read next
 	}
-	if d.token = &sum; err != nil {
-		d.token = nil
+	if src.token = &sum; err != nil {
+		src.token = nil
 	}
-	in.note(tokenOf(d.name), err)
+	in.setFailureLocked(tokenName(src.name), err)
 }
 
-// twin returns the name of another who has this token, where nothing else tells the two
-// apart. It is locked.
-func (in *Intake) twin(d *desk, sum *digest) string {
-	d.mu.Lock()
-	shared := d.source.isShared()
-	d.mu.Unlock()
-	for _, other := range in.desks {
-		if !shared || other == d {
+// sameToken returns the name of another source with this token, if only the token
+// distinguishes the two. The caller holds mu.
+func (in *Intake) sameToken(src *sourceState, sum *digest) string {
+	src.mu.Lock()
+	shared := src.source.isShared()
+	src.mu.Unlock()
+	for _, other := range in.sources {
+		if !shared || other == src {
 			continue
 		}
 		other.mu.Lock()
@@ -106,8 +105,8 @@ func (in *Intake) twin(d *desk, sum *digest) string {
 	return ""
 }
 
-// Tokens reads the files of the tokens on this machine, once. The error says which two
-// sources have the same; that some cannot be read may be right elsewhere.
+// Tokens reads the token files on this machine once. It returns the files that cannot be read,
+// which may be fine on another machine, and an error for sources with the same token.
 func (s Setup) Tokens() (unread []string, err error) {
 	owner := map[digest]string{}
 	for i := range s.Sources {
@@ -130,8 +129,8 @@ func (s Setup) Tokens() (unread []string, err error) {
 	return unread, err
 }
 
-// readToken reads the file of a token. A pipe would be waited for, so that it must be an
-// ordinary one.
+// readToken reads a token file. It accepts only regular files, because reading a pipe could
+// block.
 func readToken(path string) (digest, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -143,7 +142,7 @@ func readToken(path string) (digest, error) {
 		return digest{}, fmt.Errorf("reading a token: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return digest{}, fmt.Errorf("reading the token in %s: it is no ordinary file; write the token to one", path)
+		return digest{}, fmt.Errorf("reading the token in %s: it is not a regular file; write the token to one", path)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, 4<<10))
 	if err != nil {
@@ -165,13 +164,13 @@ func parseToken(text string) (digest, error) {
 		}
 		return digest(sum), nil
 	}
-	if len(text) < shortestToken {
-		return digest{}, fmt.Errorf("it has %d letters; write at least %d, at random", len(text), shortestToken)
+	if len(text) < minTokenLength {
+		return digest{}, fmt.Errorf("it has %d letters; write at least %d, at random", len(text), minTokenLength)
 	}
 	return sha256.Sum256([]byte(text)), nil
 }
 
-// is says whether a token is the one, in a time that does not tell how nearly it is.
+// is compares in constant time.
 func (d *digest) is(sum digest) bool {
 	return d != nil && subtle.ConstantTimeCompare(d[:], sum[:]) == 1
 }

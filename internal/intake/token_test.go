@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// byToken is a source at the socket of all that is known by its token.
+// byToken returns a source on the shared socket that is identified by its token.
 func byToken(name, file string, conditions ...string) Source {
 	s := source(name, conditions...)
 	s.Socket, s.TokenFile = "", file
 	return s
 }
 
-func TestAPipeInThePlaceOfATokenHoldsUpNothing(t *testing.T) {
+func TestPipeAsTokenFileBlocksNothing(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
 	must(t, syscall.Mkfifo(pipe, 0o600))
-	s := newStage(t)
+	s := newFixture(t)
 	s.begin("", t.Output())
 	folder := t.TempDir()
 	shared := filepath.Join(folder, "all.sock")
 	must(t, s.in.Apply(Setup{Socket: shared, Sources: []Source{byToken("token", pipe), own(folder, "disk-watch", disk)}}))
-	defer s.in.end(t.Context())
-	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "no ordinary file") {
+	defer s.in.shutdown(t.Context())
+	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], pipe) || !strings.Contains(why[0], "not a regular file") {
 		t.Errorf("%q", why)
 	}
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
@@ -43,9 +43,9 @@ func TestAPipeInThePlaceOfATokenHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// A mount whose server is gone keeps whoever reads there until it is back.
-func TestAFileSystemThatDoesNotAnswerHoldsUpNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// Reading from a mount whose server is gone blocks until the server returns.
+func TestHangingFileSystemBlocksNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		back, reads := make(chan struct{}), atomic.Int64{}
 		s.in.read = func(string) (digest, error) {
@@ -87,15 +87,15 @@ func TestAFileSystemThatDoesNotAnswerHoldsUpNothing(t *testing.T) {
 	})
 }
 
-func TestATokenOfTwoIsThatOfNone(t *testing.T) {
+func TestTokenOfTwoSourcesIdentifiesNeither(t *testing.T) {
 	folder := t.TempDir()
 	one, two := filepath.Join(folder, "one"), filepath.Join(folder, "two")
 	must(t, os.WriteFile(one, []byte(secret), 0o600))
 	must(t, os.WriteFile(two, []byte(secret+"\n"), 0o600))
-	s := newStage(t)
+	s := newFixture(t)
 	s.begin("", t.Output()).open = s.listen
 	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", one), byToken("b", two)}}))
-	defer s.in.end(t.Context())
+	defer s.in.shutdown(t.Context())
 	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "as well; give each its own") {
 		t.Errorf("%q", why)
 	}
@@ -107,11 +107,11 @@ func TestATokenOfTwoIsThatOfNone(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithASourceThatIsGoneIsNoAilment(t *testing.T) {
-	s := newStage(t)
+func TestRemovedSourceIsNoFailure(t *testing.T) {
+	s := newFixture(t)
 	s.begin("", t.Output()).open = s.listen
 	must(t, s.in.Apply(Setup{Socket: "/run/all.sock", Sources: []Source{byToken("a", "/no/such/token"), source("b", disk)}}))
-	defer s.in.end(t.Context())
+	defer s.in.shutdown(t.Context())
 	if why := s.in.Ailments(); len(why) != 1 {
 		t.Fatalf("%q", why)
 	}

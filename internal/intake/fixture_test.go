@@ -29,8 +29,8 @@ func must(tb testing.TB, err error) {
 	}
 }
 
-// source returns one with a socket of its own, that has what the configuration takes
-// where a file does not say.
+// source returns a source with its own socket and the default settings of the configuration
+// file.
 func source(name string, conditions ...string) Source {
 	return Source{
 		Name: name, Socket: "/run/" + name + ".sock", Conditions: conditions,
@@ -38,8 +38,8 @@ func source(name string, conditions ...string) Source {
 	}
 }
 
-// stage is what is around an intake in the agent.
-type stage struct {
+// fixture is an intake with the parts of the agent around it.
+type fixture struct {
 	tb testing.TB
 	in *Intake
 
@@ -49,23 +49,23 @@ type stage struct {
 	gone   []string
 	kept   map[string]json.RawMessage
 	urgent int
-	paths  map[string]*pipes
+	paths  map[string]*pipeListener
 }
 
-func newStage(tb testing.TB) *stage {
+func newFixture(tb testing.TB) *fixture {
 	tb.Helper()
-	return &stage{tb: tb, kept: map[string]json.RawMessage{}, paths: map[string]*pipes{}}
+	return &fixture{tb: tb, kept: map[string]json.RawMessage{}, paths: map[string]*pipeListener{}}
 }
 
-// begin makes an intake that remembers what the one before it knew.
-func (s *stage) begin(boot string, logs io.Writer) *Intake {
+// begin creates an intake that restores the saved state of the previous one.
+func (s *fixture) begin(boot string, logs io.Writer) *Intake {
 	s.in = New(Config{
 		Emit: s.emit, Memory: s, Boot: boot, Logger: slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return s.in
 }
 
-func (s *stage) emit(name string, r finding.Report) {
+func (s *fixture) emit(name string, r finding.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Source != name || r.IsEmpty() {
@@ -75,13 +75,13 @@ func (s *stage) emit(name string, r finding.Report) {
 	s.gone = append(s.gone, s.chart.Add(name, r).Gone...)
 }
 
-func (s *stage) Recall(name string) json.RawMessage {
+func (s *fixture) Recall(name string) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return bytes.Clone(s.kept[name])
 }
 
-func (s *stage) Keep(name string, text json.RawMessage, _ int, urgent bool) {
+func (s *fixture) Keep(name string, text json.RawMessage, _ int, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kept[name] = bytes.Clone(text)
@@ -90,8 +90,8 @@ func (s *stage) Keep(name string, text json.RawMessage, _ int, urgent bool) {
 	}
 }
 
-// is returns a condition as the node has it: "True BadBlocksFound", and since when.
-func (s *stage) is(kind string) (string, time.Time) {
+// is returns a published condition as "True BadBlocksFound", and since when.
+func (s *fixture) is(kind string) (string, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.chart.Conditions() {
@@ -102,7 +102,7 @@ func (s *stage) is(kind string) (string, time.Time) {
 	return "", time.Time{}
 }
 
-func (s *stage) want(kind, want string) time.Time {
+func (s *fixture) want(kind, want string) time.Time {
 	s.tb.Helper()
 	got, since := s.is(kind)
 	if got != want {
@@ -111,9 +111,9 @@ func (s *stage) want(kind, want string) time.Time {
 	return since
 }
 
-// told returns the reasons of the events since the last time: those that tell of a
-// condition with its name.
-func (s *stage) told() []string {
+// newEvents returns the reasons of the events since the last call. An event of a condition
+// includes its type.
+func (s *fixture) newEvents() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []string
@@ -124,14 +124,14 @@ func (s *stage) told() []string {
 	return list
 }
 
-// pipes is a listener in a bubble, where the network of the kernel is not.
-type pipes struct {
+// pipeListener is an in-memory listener for synctest bubbles, which cannot use real sockets.
+type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	close  sync.Once
 }
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-p.conns:
 		return conn, nil
@@ -140,20 +140,20 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error   { p.close.Do(func() { close(p.closed) }); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{} }
+func (p *pipeListener) Close() error   { p.close.Do(func() { close(p.closed) }); return nil }
+func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 
-// listen stands in for the kernel.
-func (s *stage) listen(at doorway) (net.Listener, error) {
+// listen replaces listening on a real socket.
+func (s *fixture) listen(addr listenAddr) (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	s.paths[at.address] = p
+	p := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	s.paths[addr.address] = p
 	return p, nil
 }
 
-// dial returns a way to a socket.
-func (s *stage) dial(path string) func(context.Context) (net.Conn, error) {
+// dial returns a function that connects to a socket.
+func (s *fixture) dial(path string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		s.mu.Lock()
 		p := s.paths[path]
@@ -173,8 +173,8 @@ func (s *stage) dial(path string) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// run applies a setup and runs the intake until what it returns is called.
-func (s *stage) run(ctx context.Context, sources ...Source) (stop func()) {
+// run applies a setup and runs the intake until stop is called.
+func (s *fixture) run(ctx context.Context, sources ...Source) (stop func()) {
 	s.tb.Helper()
 	s.in.open = s.listen
 	must(s.tb, s.in.Apply(Setup{Sources: sources}))
@@ -184,8 +184,8 @@ func (s *stage) run(ctx context.Context, sources ...Source) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// daemon runs a client of a source until what it returns is called.
-func (s *stage) daemon(ctx context.Context, cfg problem.Config) (c *problem.Client, stop func()) {
+// daemon runs a client of a source until stop is called.
+func (s *fixture) daemon(ctx context.Context, cfg problem.Config) (c *problem.Client, stop func()) {
 	s.tb.Helper()
 	cfg.Dial = s.dial("/run/" + cfg.Source + ".sock")
 	c, err := problem.New(cfg)
@@ -196,13 +196,13 @@ func (s *stage) daemon(ctx context.Context, cfg problem.Config) (c *problem.Clie
 	return c, func() { cancel(); running.Wait() }
 }
 
-// pass lets time go by.
+// pass advances the clock.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble this is how time goes by, and nobody waits
 	synctest.Wait()
 }
 
-// poster posts bodies.
+// poster posts request bodies.
 type poster struct {
 	tb     testing.TB
 	client *http.Client
@@ -216,7 +216,7 @@ func newPoster(tb testing.TB, dial func(context.Context) (net.Conn, error)) *pos
 	return &poster{tb: tb, client: &http.Client{Transport: transport}}
 }
 
-// post sends a body, and returns what was answered.
+// post sends a body, and returns the response.
 func (p *poster) post(body string) (int, problem.RefusedError, http.Header) {
 	p.tb.Helper()
 	return p.do(http.MethodPost, problem.Path, body)
@@ -247,7 +247,7 @@ func (p *poster) do(method, path, body string) (int, problem.RefusedError, http.
 	return response.StatusCode, refusal, response.Header
 }
 
-// status writes a status with times that are so far from now.
+// status returns a status with the given parts.
 func status(source string, parts ...string) string {
 	var conditions, events []string
 	for _, part := range parts {
@@ -271,7 +271,7 @@ func event(reason string, ago time.Duration) string {
 	return `{"severity": "warn", "reason": "` + reason + `", "timestamp": "` + stamp(ago) + `", "message": "m"}`
 }
 
-// refused sums up what was refused.
+// refused returns the number of rejected statuses.
 func refused(counts Counts) uint64 {
 	sum := uint64(0)
 	for n := range maps.Values(counts.Refused) {
@@ -280,8 +280,8 @@ func refused(counts Counts) uint64 {
 	return sum
 }
 
-// countsOf returns those of one source.
-func (s *stage) countsOf(name string) Counts {
+// countsOf returns the counts of one source.
+func (s *fixture) countsOf(name string) Counts {
 	s.tb.Helper()
 	all, _ := s.in.Counts()
 	i := slices.IndexFunc(all, func(c Counts) bool { return c.Source == name })

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestASocketThatSomebodyHasRemovedIsMadeAgain(t *testing.T) {
+func TestRemovedSocketIsCreatedAgain(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	path := filepath.Join(folder, "disk-watch.sock")
 	heard := func() {
@@ -28,36 +28,36 @@ func TestASocketThatSomebodyHasRemovedIsMadeAgain(t *testing.T) {
 	}
 	heard()
 	must(t, os.Remove(path))
-	s.in.arrange()
+	s.in.updateListeners()
 	heard()
-	s.in.arrange() // and stays
+	s.in.updateListeners() // and stays
 	heard()
 
 	must(t, os.Remove(path))
 	theirs, err := net.Listen("unix", path)
 	must(t, err)
-	s.in.arrange()
-	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "somebody listens on "+path) {
+	s.in.updateListeners()
+	if why := s.in.Ailments(); len(why) != 1 || !strings.Contains(why[0], "another process listens on "+path) {
 		t.Errorf("%q", why)
 	}
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the socket of somebody else is gone: %v", err)
 	}
 	must(t, theirs.Close())
-	s.in.arrange()
+	s.in.updateListeners()
 	heard()
 	if why := s.in.Ailments(); len(why) > 0 {
 		t.Errorf("%q", why)
 	}
 
 	must(t, os.RemoveAll(folder)) // with its folder
-	s.in.arrange()
+	s.in.updateListeners()
 	heard()
 }
 
-// Between the making of a socket and its giving away, somebody might connect, or put a
-// link in its place.
-func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
+// Between creating a socket and setting its owner, another user could connect, or replace it
+// with a link.
+func TestNewSocketIsNeverOpenToOtherUsers(t *testing.T) {
 	before := syscall.Umask(0)
 	defer syscall.Umask(before)
 	folder := t.TempDir()
@@ -69,8 +69,8 @@ func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	syscall.Umask(0o777)
-	at := doorway{network: "unix", address: path, own: "disk-watch", uid: 4001, gid: 4002}
-	if _, err := at.admit(); err != nil {
+	addr := listenAddr{network: "unix", address: path, owner: "disk-watch", uid: 4001, gid: 4002}
+	if _, err := addr.setAccess(); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(path)
@@ -85,7 +85,7 @@ func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
 	must(t, os.Chmod(precious, 0o640))
 	must(t, os.Remove(path))
 	must(t, os.Symlink(precious, path))
-	if _, err := at.admit(); err == nil || !strings.Contains(err.Error(), "no socket any more") {
+	if _, err := addr.setAccess(); err == nil || !strings.Contains(err.Error(), "no longer a socket") {
 		t.Errorf("a link is given to a source: %v", err)
 	}
 	info, err = os.Lstat(precious)
@@ -95,32 +95,33 @@ func TestASocketIsGivenToNobodyElseNotEvenForAMoment(t *testing.T) {
 	}
 }
 
-// short is a listener of a process that has no file left for a moment.
-type short struct {
+// failingListener is a listener of a process that temporarily has too many open files.
+type failingListener struct {
 	net.Listener
 
 	asked int
 }
 
-func (s *short) Accept() (net.Conn, error) {
+func (s *failingListener) Accept() (net.Conn, error) {
 	if s.asked++; s.asked == 1 {
 		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
 	}
 	return nil, net.ErrClosed
 }
 
-func (s *short) Close() error { return nil }
+func (s *failingListener) Close() error { return nil }
 
-func TestWhenThereIsNoFileLeftForAMomentTheDoorStaysOpen(t *testing.T) {
-	at := &short{}
-	server := &http.Server{ErrorLog: newStage(t).begin("", t.Output()).server.ErrorLog}
-	if err := server.Serve(&door{Listener: at, lobby: &lobby{places: 1}}); at.asked != 2 || !errors.Is(err, net.ErrClosed) {
+func TestListenerSurvivesTooManyOpenFiles(t *testing.T) {
+	at := &failingListener{}
+	server := &http.Server{ErrorLog: newFixture(t).begin("", t.Output()).server.ErrorLog}
+	if err := server.Serve(&sourceListener{Listener: at, limiter: &connLimiter{limit: 1}}); at.asked != 2 || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("it was asked %d times, and ends with %v", at.asked, err)
 	}
 }
 
-// powerless calls a function without any of root's powers, as under deploy/agent/journal.
-func powerless(t *testing.T, do func()) {
+// withoutCapabilities calls a function as root without capabilities, as under
+// deploy/agent/journal.
+func withoutCapabilities(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -135,7 +136,7 @@ func powerless(t *testing.T, do func()) {
 	must(t, <-done)
 }
 
-func TestRootWithoutItsPowersHasSocketsForOthers(t *testing.T) {
+func TestRootWithoutCapabilitiesOpensSocketsForOtherUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("run this test as root: it reports as several users")
 	}
@@ -147,11 +148,11 @@ func TestRootWithoutItsPowersHasSocketsForOthers(t *testing.T) {
 		change(&s)
 		return s
 	}
-	s := newStage(t)
+	s := newFixture(t)
 	s.begin("", t.Output())
 	open := s.in.open
-	s.in.open = func(at doorway) (listener net.Listener, err error) {
-		powerless(t, func() { listener, err = open(at) })
+	s.in.open = func(addr listenAddr) (listener net.Listener, err error) {
+		withoutCapabilities(t, func() { listener, err = open(addr) })
 		return listener, err
 	}
 	must(t, s.in.Apply(Setup{Sources: []Source{
@@ -160,11 +161,11 @@ func TestRootWithoutItsPowersHasSocketsForOthers(t *testing.T) {
 		with("group", func(s *Source) { s.GID = &group }),
 		with("both", func(s *Source) { s.UID, s.GID = &user, &group }),
 	}}))
-	defer s.in.end(t.Context())
+	defer s.in.shutdown(t.Context())
 	if why := s.in.Ailments(); len(why) > 0 {
 		t.Fatalf("%q", why)
 	}
-	const known, stranger, noEntry = 204, 401, 201
+	const known, unauthorized, noEntry = 204, 401, 201
 	for _, test := range []struct {
 		at       string
 		uid, gid uint32
@@ -173,12 +174,12 @@ func TestRootWithoutItsPowersHasSocketsForOthers(t *testing.T) {
 		{"root", 0, 0, known},
 		{"root", 4004, 4005, noEntry},
 		{"user", 4004, 1, known},
-		{"user", 4000, 4005, stranger},
-		{"user", 0, 0, stranger},
+		{"user", 4000, 4005, unauthorized},
+		{"user", 0, 0, unauthorized},
 		{"group", 4000, 4005, known},
-		{"group", 4004, 1, stranger},
+		{"group", 4004, 1, unauthorized},
 		{"both", 4004, 4005, known},
-		{"both", 4004, 1, stranger},
+		{"both", 4004, 1, unauthorized},
 	} {
 		if got := as(t, program, test.uid, test.gid, filepath.Join(folder, test.at+".sock"), status(test.at), ""); got != test.want {
 			t.Errorf("%d:%d at the socket of %s: %d, want %d", test.uid, test.gid, test.at, got, test.want)

@@ -21,18 +21,18 @@ var (
 	sick = problem.Condition{Type: disk, Status: true, Reason: "BadBlocksFound", Message: "3 of them"}
 )
 
-// bubble plays a story in which time is not waited for.
-func bubble(t *testing.T, play func(t *testing.T, s *stage)) {
+// bubble runs a test in a synctest bubble.
+func bubble(t *testing.T, play func(t *testing.T, s *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(t)
+		s := newFixture(t)
 		s.begin("boot-1", t.Output())
 		play(t, s)
 	})
 }
 
-func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestSourceReportsBecomesSilentAndReturns(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
@@ -48,7 +48,7 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 		if since := s.want(disk, "True BadBlocksFound"); !since.Equal(began) {
 			t.Errorf("it is sick since %s, want %s", since, began)
 		}
-		if got := s.told(); !slices.Equal(got, []string{"BadBlock", disk + "/BadBlocksFound"}) {
+		if got := s.newEvents(); !slices.Equal(got, []string{"BadBlock", disk + "/BadBlocksFound"}) {
 			t.Errorf("%q is told", got)
 		}
 		stop()
@@ -63,7 +63,7 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 			t.Error("its silence is not counted")
 		}
 		pass(time.Hour)
-		if got := s.told(); !slices.Equal(got, []string{disk + "/SourceSilent"}) {
+		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/SourceSilent"}) {
 			t.Errorf("%q is told", got)
 		}
 
@@ -83,15 +83,15 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 		must(t, c.SetCondition(well))
 		pass(2 * time.Second)
 		s.want(disk, "False NoBadBlocks")
-		if got := s.told(); !slices.Equal(got, []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}) {
+		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/BadBlocksFound", disk + "/NoBadBlocks"}) {
 			t.Errorf("%q is told", got)
 		}
 		stop()
 	})
 }
 
-func TestWhoIsNeverHeardHasItsGrace(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestSourceThatNeverReportsHasAGracePeriod(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		since := s.want(disk, "Unknown SourceNotHeardYet")
@@ -107,14 +107,14 @@ func TestWhoIsNeverHeardHasItsGrace(t *testing.T) {
 		pass(time.Second)
 		s.want(disk, "False NoBadBlocks")
 		s.want("NTPProblem", "Unknown SourceNeverHeard") // it lives, and does not say
-		if got := s.told(); !slices.Equal(got, []string{disk + "/NoBadBlocks"}) {
+		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/NoBadBlocks"}) {
 			t.Errorf("%q is told", got)
 		}
 	})
 }
 
-func TestAConditionThatALivingSourceDoesNotTellIsUnknown(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestUnreportedConditionOfALiveSourceIsUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
@@ -128,9 +128,9 @@ func TestAConditionThatALivingSourceDoesNotTellIsUnknown(t *testing.T) {
 	})
 }
 
-// A source that lives and does not speak of a condition any more does not vouch for it.
-func TestAConditionThatIsLeftOutIsNotKnown(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// A live source that stops reporting a condition does not confirm it.
+func TestOmittedConditionBecomesUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
@@ -151,9 +151,9 @@ func TestAConditionThatIsLeftOutIsNotKnown(t *testing.T) {
 	})
 }
 
-// A daemon that is started again knows that the disk is sick, and not since when.
-func TestARestartOfTheDaemonIsNoTransition(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// A restarted daemon knows that the disk is bad, but not since when.
+func TestDaemonRestartIsNoTransition(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		var first time.Time
@@ -173,10 +173,10 @@ func TestARestartOfTheDaemonIsNoTransition(t *testing.T) {
 			stop()
 			pass(10 * time.Second)
 		}
-		if got := s.told(); !slices.Equal(got, []string{disk + "/BadBlocksFound"}) {
+		if got := s.newEvents(); !slices.Equal(got, []string{disk + "/BadBlocksFound"}) {
 			t.Errorf("%q is told", got)
 		}
-		// What its second life had on its way comes after the word of its fourth.
+		// A delayed status of its second run arrives after a status of its fourth.
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
 		defer p.client.CloseIdleConnections()
 		if code, refusal, _ := p.post(status("disk-watch", condition(disk, false, 2*time.Minute))); code != 409 {
@@ -189,14 +189,14 @@ func TestARestartOfTheDaemonIsNoTransition(t *testing.T) {
 	})
 }
 
-// A machine whose clock was wrong when it booted has told, and kept, what is still to come.
-func TestAClockThatWasSetBackDeafensNobody(t *testing.T) {
+// A machine whose clock was wrong at boot has saved reports with times in the future.
+func TestReportsAreAcceptedAfterTheClockWasSetBack(t *testing.T) {
 	future := time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) // in a bubble it is an hour earlier
 	for _, same := range []bool{true, false} {
-		bubble(t, func(t *testing.T, s *stage) {
+		bubble(t, func(t *testing.T, s *fixture) {
 			t.Helper()
 			old := finding.Condition{Type: disk, Status: catalog.True, Since: future, Reason: "BadBlocksFound"}
-			text, err := json.Marshal(state{Boot: "boot-1", Conditions: map[string]conditionState{disk: {Told: old, Shown: old}}})
+			text, err := json.Marshal(savedState{Boot: "boot-1", Conditions: map[string]savedCondition{disk: {Told: old, Shown: old}}})
 			must(t, err)
 			s.kept["disk-watch"] = text
 			defer s.run(t.Context(), source("disk-watch", disk))()
@@ -216,9 +216,9 @@ func TestAClockThatWasSetBackDeafensNobody(t *testing.T) {
 	}
 }
 
-// As long as the daemon lives, the clock may be set back under it.
-func TestWhatADaemonStampsAheadHoldsUpNothingElse(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// The clock may be set back while the daemon runs.
+func TestReportFromTheFutureDelaysNothingElse(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
@@ -231,15 +231,15 @@ func TestWhatADaemonStampsAheadHoldsUpNothingElse(t *testing.T) {
 		pass(5 * time.Second)
 		s.want(disk, "True BadBlocksFound")
 		s.want("NTPProblem", "True NTPIsDown")
-		if got := s.told(); !slices.Contains(got, "Early") {
+		if got := s.newEvents(); !slices.Contains(got, "Early") {
 			t.Errorf("%q is told", got)
 		}
 	})
 }
 
-func TestWhoSpeaksAndIsRefusedIsSilentForAReason(t *testing.T) {
+func TestSilentConditionNamesRejectedStatuses(t *testing.T) {
 	var log bytes.Buffer
-	bubble(t, func(t *testing.T, s *stage) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		s.begin("boot-1", &log)
 		defer s.run(t.Context(), source("disk-watch", disk))()
@@ -276,13 +276,13 @@ func TestWhoSpeaksAndIsRefusedIsSilentForAReason(t *testing.T) {
 		}
 		p.client.CloseIdleConnections()
 	})
-	if n := strings.Count(log.String(), "are refused"); n != 2 || !strings.Contains(log.String(), "DiskBadBlock?") {
+	if n := strings.Count(log.String(), "are rejected"); n != 2 || !strings.Contains(log.String(), "DiskBadBlock?") {
 		t.Errorf("of two kinds %d are logged:\n%s", n, log.String())
 	}
 }
 
-func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestAgentRestartKeepsTheState(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		end := s.run(t.Context(), source("disk-watch", disk))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
@@ -296,8 +296,8 @@ func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 		end()
 		pass(time.Hour) // nobody was there to listen
 
-		again := func(boot string) *stage {
-			next := newStage(t)
+		again := func(boot string) *fixture {
+			next := newFixture(t)
 			next.kept = s.kept
 			next.begin(boot, t.Output())
 			return next
@@ -309,7 +309,7 @@ func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 		}
 		pass(119 * time.Second)
 		next.want(disk, "True BadBlocksFound")
-		if got := next.told(); got != nil {
+		if got := next.newEvents(); got != nil {
 			t.Errorf("%q is told once more", got)
 		}
 		pass(25 * time.Second)
@@ -336,11 +336,10 @@ func TestARestartOfTheAgentForgetsNothing(t *testing.T) {
 	})
 }
 
-// An agent that is started again and again, more often than a daemon may be silent, adds up
-// for how long it has heard nothing.
-func TestADeadDaemonIsNoticedByAnAgentThatIsStartedAgainAndAgain(t *testing.T) {
+// An agent that restarts more often than the silence limit adds up the time without reports.
+func TestSilenceAddsUpAcrossAgentRestarts(t *testing.T) {
 	for _, heartbeat := range []bool{false, true} {
-		bubble(t, func(t *testing.T, s *stage) {
+		bubble(t, func(t *testing.T, s *fixture) {
 			t.Helper()
 			end := s.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
 			c, stop := s.daemon(t.Context(), problem.Config{Source: "disk-watch"})
@@ -358,7 +357,7 @@ func TestADeadDaemonIsNoticedByAnAgentThatIsStartedAgainAndAgain(t *testing.T) {
 					t.Fatalf("after %s, in %d lives, it is %q", listened, lives, got)
 				}
 				pass(time.Hour) // in which nobody listens
-				next := newStage(t)
+				next := newFixture(t)
 				next.kept = s.kept
 				next.begin("boot-1", t.Output())
 				end = next.run(t.Context(), source("disk-watch", disk, "NTPProblem"))
@@ -392,8 +391,8 @@ func TestADeadDaemonIsNoticedByAnAgentThatIsStartedAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestARebootCuresWhatItCures(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestRebootClearsConditionsThatItFixes(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		end := s.run(t.Context(), source("watch", disk, "NTPProblem"))
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "watch"})
@@ -402,7 +401,7 @@ func TestARebootCuresWhatItCures(t *testing.T) {
 		pass(2 * time.Second)
 		stop()
 		end()
-		next := newStage(t)
+		next := newFixture(t)
 		next.kept = s.kept
 		next.begin("boot-2", t.Output())
 		defer next.run(t.Context(), source("watch", disk, "NTPProblem"))()
@@ -411,8 +410,8 @@ func TestARebootCuresWhatItCures(t *testing.T) {
 	})
 }
 
-func TestWhatIsKeptAndCannotBeReadIsForgotten(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestUnreadableSavedStateIsDropped(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		s.kept["disk-watch"] = []byte(`{"conditions": [`)
 		defer s.run(t.Context(), source("disk-watch", disk))()
@@ -420,8 +419,8 @@ func TestWhatIsKeptAndCannotBeReadIsForgotten(t *testing.T) {
 	})
 }
 
-func TestSourcesComeStayAndGo(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestSourcesAreAddedKeptAndRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("a", disk), source("b", "NTPProblem"))()
 		c, stop := s.daemon(t.Context(), problem.Config{Source: "a"})
@@ -429,7 +428,7 @@ func TestSourcesComeStayAndGo(t *testing.T) {
 		must(t, c.SetCondition(sick))
 		pass(2 * time.Second)
 
-		// b has to give its condition to a newcomer, and a has another pace.
+		// b loses its condition to a new source, and a has another interval.
 		faster := source("a", disk, "KernelDeadlock")
 		faster.Silence, faster.Rate = 10*time.Second, 1
 		must(t, s.in.Apply(Setup{Sources: []Source{faster, source("c", "NTPProblem")}}))
@@ -458,10 +457,9 @@ func TestSourcesComeStayAndGo(t *testing.T) {
 	})
 }
 
-// A machine that was suspended, or an agent that was, has heard nobody: that is no silence
-// of theirs.
-func TestTimeInWhichTheAgentWasStoppedIsNoSilence(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+// A suspended machine or agent receives no reports. That time is no silence of the sources.
+func TestTimeWhileTheAgentIsStoppedIsNotSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		s.in.open = s.listen
 		must(t, s.in.Apply(Setup{Sources: []Source{source("disk-watch", disk)}}))
@@ -471,18 +469,18 @@ func TestTimeInWhichTheAgentWasStoppedIsNoSilence(t *testing.T) {
 		}
 		for range 10 { // an hour goes by between two beats
 			pass(time.Hour)
-			s.in.lapse(12*time.Second, time.Now())
+			s.in.tick(12*time.Second, time.Now())
 		}
 		s.want(disk, "False NoBadBlocks")
-		s.in.lapse(12*time.Second, time.Now())
+		s.in.tick(12*time.Second, time.Now())
 		s.want(disk, "Unknown SourceSilent")
 		p.client.CloseIdleConnections()
-		s.in.end(t.Context())
+		s.in.shutdown(t.Context())
 	})
 }
 
-func TestAnEventThatIsSentAgainIsOne(t *testing.T) {
-	bubble(t, func(t *testing.T, s *stage) {
+func TestRepeatedEventIsEmittedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *fixture) {
 		t.Helper()
 		defer s.run(t.Context(), source("disk-watch", disk))()
 		p := newPoster(t, s.dial("/run/disk-watch.sock"))
@@ -498,11 +496,11 @@ func TestAnEventThatIsSentAgainIsOne(t *testing.T) {
 			ids[e.ID] = true
 		}
 		s.mu.Unlock()
-		if got := s.told(); !slices.Equal(got, []string{"One", "Two"}) || len(ids) != 2 {
+		if got := s.newEvents(); !slices.Equal(got, []string{"One", "Two"}) || len(ids) != 2 {
 			t.Errorf("%q is told", got)
 		}
-		// And what is remembered is bounded.
-		for range 3 * recent / problem.MaxEvents {
+		// The number of remembered events is limited.
+		for range 3 * maxRecentEvents / problem.MaxEvents {
 			var many []string
 			for i := range problem.MaxEvents {
 				many = append(many, event("Many", time.Duration(problem.MaxEvents-i)*time.Microsecond))
@@ -512,9 +510,9 @@ func TestAnEventThatIsSentAgainIsOne(t *testing.T) {
 			}
 			pass(time.Minute)
 		}
-		d := s.in.desks[0]
-		if got := len(s.told()); got != 3*recent || len(d.events) != recent || len(d.order) != recent {
-			t.Errorf("%d are told, %d and %d remembered", got, len(d.events), len(d.order))
+		src := s.in.sources[0]
+		if got := len(s.newEvents()); got != 3*maxRecentEvents || len(src.recentEvents) != maxRecentEvents || len(src.recentOrder) != maxRecentEvents {
+			t.Errorf("%d are told, %d and %d remembered", got, len(src.recentEvents), len(src.recentOrder))
 		}
 		p.client.CloseIdleConnections()
 	})

@@ -14,11 +14,11 @@ import (
 	"github.com/resourcestack/autohealer/problem"
 )
 
-// onSockets runs an intake on sockets of the kernel, in a folder.
-func onSockets(tb testing.TB, setup func(folder string) Setup) (*stage, string) {
+// onSockets runs an intake on real sockets in a directory.
+func onSockets(tb testing.TB, setup func(folder string) Setup) (*fixture, string) {
 	tb.Helper()
 	folder := tb.TempDir()
-	s := newStage(tb)
+	s := newFixture(tb)
 	s.begin("boot-1", tb.Output())
 	must(tb, s.in.Apply(setup(folder)))
 	if why := s.in.Ailments(); len(why) > 0 {
@@ -35,16 +35,16 @@ func dialUnix(path string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", path) }
 }
 
-// own is a source at its own socket in a folder, with a rate that is no matter here.
+// own returns a source with its own socket in a directory, and a high rate.
 func own(folder, name string, conditions ...string) Source {
 	s := source(name, conditions...)
 	s.Socket, s.Rate, s.Burst, s.Connections = filepath.Join(folder, name+".sock"), 1_000_000, 1_000_000, 100
 	return s
 }
 
-// bad are reports that are not taken, each with what is answered. docs/problem-reports.md
-// has the same table for people.
-var bad = []struct {
+// badReports are rejected reports with the expected response. docs/problem-reports.md has the
+// same table for users.
+var badReports = []struct {
 	name  string
 	body  func() string
 	code  int
@@ -116,7 +116,7 @@ func TestBadReports(t *testing.T) {
 		t.Fatal(code, refusal)
 	}
 	codes := map[int]bool{}
-	for _, test := range bad {
+	for _, test := range badReports {
 		t.Run(test.name, func(t *testing.T) {
 			code, refusal, _ := p.post(test.body())
 			if code != test.code || refusal.Field != test.field || refusal.Hint == "" {
@@ -134,12 +134,12 @@ func TestBadReports(t *testing.T) {
 			t.Errorf("%s %s: %d %v", other.method, other.path, code, header)
 		}
 	}
-	// Nothing of a refused status counts.
-	if got := s.told(); len(got) > 0 {
+	// A rejected status has no effect.
+	if got := s.newEvents(); len(got) > 0 {
 		t.Errorf("%q is told", got)
 	}
 	s.want(disk, "False NoBadBlocks")
-	if counts := s.countsOf("disk-watch"); counts.Accepted != 1 || refused(counts) != uint64(len(bad)+4) {
+	if counts := s.countsOf("disk-watch"); counts.Accepted != 1 || refused(counts) != uint64(len(badReports)+4) {
 		t.Errorf("%+v", counts)
 	}
 	if len(codes) != 6 {
@@ -147,9 +147,9 @@ func TestBadReports(t *testing.T) {
 	}
 }
 
-// Oversized, malformed, unauthorised, out-of-order, future-stamped and unknown-type
-// reports each have a status of their own, and the page for people has all of them.
-func TestEachKindOfBadReportHasItsOwnAnswerOnThePage(t *testing.T) {
+// Each kind of bad report has its own HTTP status: too large, malformed, unauthorized, out of
+// order, future time and unknown type. The documentation lists all of them.
+func TestEachKindOfBadReportIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/problem-reports.md")
 	must(t, err)
 	for _, code := range []int{204, 400, 401, 403, 404, 405, 408, 409, 413, 422, 425, 429} {
@@ -164,7 +164,7 @@ func TestEachKindOfBadReportHasItsOwnAnswerOnThePage(t *testing.T) {
 	}
 }
 
-func TestALongMessageIsCut(t *testing.T) {
+func TestLongMessageIsShortened(t *testing.T) {
 	s, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	p := newPoster(t, dialUnix(filepath.Join(folder, "disk-watch.sock")))
 	long := `"` + strings.Repeat("ü", problem.MaxMessage) + `"`
@@ -182,7 +182,7 @@ func TestALongMessageIsCut(t *testing.T) {
 	}
 }
 
-func TestABodyOfUnknownLengthIsBoundedToo(t *testing.T) {
+func TestBodyOfUnknownLengthIsLimited(t *testing.T) {
 	_, folder := onSockets(t, func(folder string) Setup { return Setup{Sources: []Source{own(folder, "disk-watch", disk)}} })
 	conn, err := dialUnix(filepath.Join(folder, "disk-watch.sock"))(t.Context())
 	must(t, err)
