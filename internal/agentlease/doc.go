@@ -1,10 +1,13 @@
-// Package agentlease notices agents that have stopped reporting. An agent renews a Lease
-// for as long as it lives; whoever has not for the time that the Lease lasts is
-// silent, and what it said last of its node is no longer known to be so. The package
-// looks at all Leases every now and then. It promises that nobody is called silent who
-// could not have been heard: the time is counted by our own clock from the look that
-// brought a renewal, or from when looks began to succeed at all, and the Lease is read
-// afresh before anything is written; and that whoever shows by what he writes that he
-// lives without renewing is called silent once and not again. It refuses to judge a node that never had an agent
-// with a Lease, and to conclude anything from a silence beyond that nobody looks.
+// Package agentlease detects agents that have stopped reporting. Every agent renews a Lease.
+// An agent that does not renew it for the duration of the Lease is silent, and the conditions
+// that it wrote are no longer reliable. The package then sets these conditions to Unknown.
+//
+// The package lists all Leases at intervals. It measures time with its own clock: from the
+// list that showed a renewal, or from when lists began to succeed. So an outage of the API
+// server makes no agent silent. It reads the Lease again before it writes anything. An agent
+// that still writes its conditions but does not renew its Lease is marked silent once, and not
+// again.
+//
+// The package ignores nodes that never had an agent with a Lease. It does not decide what
+// follows from a silent agent.
 package agentlease

@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// label and labelValue are what the Leases of agents are known by.
+	// label and labelValue select the Leases of agents.
 	label      = "app.kubernetes.io/name"
 	labelValue = "autohealer-agent"
 
-	// namePrefix and the name of the node are the name of a Lease, if that is not
-	// longer than maxName. If it is, the agent has shortened it.
+	// namePrefix and the name of the node form the name of a Lease. The agent shortens names
+	// that are longer than maxName.
 	namePrefix = "autohealer-agent-"
 	maxName    = 253
 
-	// usualDuration is how long a Lease lasts that does not say so.
-	usualDuration = 6 * time.Minute
+	// defaultDuration is the duration of a Lease without leaseDurationSeconds.
+	defaultDuration = 6 * time.Minute
 )
 
-// Lease is what is known of the Lease of an agent.
+// Lease is the relevant part of the Lease of an agent.
 type Lease struct {
 	Name     string
 	Version  string
 	Node     string
-	UID      types.UID // of the node, empty if the Lease does not tell
-	Renewed  time.Time // as the agent has written it
+	UID      types.UID // of the node, empty if the Lease has no owner reference
+	Renewed  time.Time // by the clock of the agent
 	Duration time.Duration
 }
 
-// holder returns who has written a Lease, a pod or else a host, and nothing if that is
-// no name of either: whoever takes over a node may write there what he likes, and people
-// would read it as our words.
+// holder returns the holder of a Lease, a pod or a host, or an empty string if it is not a
+// valid name. An attacker on a node may write any text there, and users would read it as text
+// of the controller.
 func holder(lease *coordinationv1.Lease) string {
 	name := lease.Spec.HolderIdentity
 	if name == nil || len(validation.IsDNS1123Subdomain(*name)) > 0 {
@@ -44,11 +44,11 @@ func holder(lease *coordinationv1.Lease) string {
 	return *name
 }
 
-// Read returns what counts of a Lease, and false if it is no agent's: none whose name
-// is that of another node than its owner's. Otherwise one agent could speak for the
-// node of another.
+// Read returns the relevant part of a Lease, and false if it is not the Lease of an agent. It
+// rejects a Lease whose name and owner are different nodes. Otherwise an agent could report
+// for another node.
 func Read(lease *coordinationv1.Lease) (Lease, bool) {
-	is := Lease{Name: lease.Name, Version: lease.ResourceVersion, Duration: usualDuration}
+	is := Lease{Name: lease.Name, Version: lease.ResourceVersion, Duration: defaultDuration}
 	named, ok := strings.CutPrefix(lease.Name, namePrefix)
 	if !ok || named == "" {
 		return is, false
@@ -71,5 +71,5 @@ func Read(lease *coordinationv1.Lease) (Lease, bool) {
 	return is, true
 }
 
-// LeaseLabels are what the Leases of agents are known by.
+// LeaseLabels returns the labels of the Leases of agents.
 func LeaseLabels() map[string]string { return map[string]string{label: labelValue} }

@@ -20,53 +20,53 @@ import (
 )
 
 const (
-	// A look at all Leases costs as much as there are Leases, so the rest after it grows
-	// with them: 10,000 are looked at every half minute, which is often enough for
-	// silences that count in minutes.
-	restPerAgent = 3 * time.Millisecond
-	shortestRest = 5 * time.Second
-	longestRest  = time.Minute
-	// lookTimeout is how long a look may take.
-	lookTimeout = 30 * time.Second
+	// The cost of a list grows with the number of Leases, so the interval does too: 10,000
+	// Leases are listed every half minute. That is enough for durations of minutes.
+	intervalPerAgent = 3 * time.Millisecond
+	minInterval      = 5 * time.Second
+	maxInterval      = time.Minute
+	// listTimeout is the timeout of a list.
+	listTimeout = 30 * time.Second
 
-	// writesPerSecond bounds what a cluster that has lost all of its agents costs.
+	// writesPerSecond limits the load when a cluster loses all its agents.
 	writesPerSecond = 10
-	// tries is how often a node is written that others write too, until that is put
-	// off, and how often the API server may fail until it is not believed to work.
-	tries = 5
-	// clockSkew is how far ahead of ours the clock of the API server may be.
+	// maxAttempts is how often a write is retried after conflicts until it is postponed, and
+	// how many consecutive failures of the API server pause the detection.
+	maxAttempts = 5
+	// clockSkew is how far the clock of the API server may be ahead.
 	clockSkew = time.Minute
 
-	// Many agents are silent if more are than aFew, and more than one in aPart of all.
-	aFew, aPart = 10, 10
+	// Many agents are silent if there are more than manySilentMin, and more than one in
+	// manySilentFraction of all.
+	manySilentMin, manySilentFraction = 10, 10
 )
 
-// Config is what a keeper works with.
+// Config is the configuration of a Monitor.
 type Config struct {
-	// Leases is where the Leases of agents come from.
+	// Leases lists the Leases of agents.
 	Leases Leases
-	// Client read afresh, and write.
+	// Client reads and writes single objects.
 	Client Client
-	// Namespace is where the Leases are, for people.
+	// Namespace is the namespace of the Leases, for messages.
 	Namespace string
-	// Event tells users of a change. It must not block.
+	// Event records a Kubernetes Event. It must not block.
 	Event func(treat.Event)
-	// Wrote is told what became of every write.
+	// Wrote receives the result of every write.
 	Wrote func(treat.Result)
-	// Count is told how many agents are heard and silent, those included who are yet to
-	// be called so, when that changes.
-	Count  func(heard, silent int)
+	// Count receives the number of live and silent agents when it changes. Silent ones include
+	// those whose conditions are not written yet.
+	Count  func(alive, silent int)
 	Logger *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns an error for every missing field.
 func (c Config) Validate() error {
 	var errs []error
 	for _, field := range []struct {
 		name    string
 		missing bool
 	}{
-		{"Leases", c.Leases == nil}, {"Hands", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Announce", c.Event == nil},
+		{"Leases", c.Leases == nil}, {"Client", c.Client == nil}, {"Namespace", c.Namespace == ""}, {"Event", c.Event == nil},
 		{"Wrote", c.Wrote == nil}, {"Count", c.Count == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
@@ -76,40 +76,40 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Monitor listens to agents, and calls those silent who are.
+// Monitor detects silent agents and sets their conditions to Unknown.
 type Monitor struct {
-	cfg     Config
-	pace    *rate.Limiter
-	roll    *Tracker
-	version string // that the last look has read
-	waits   *wait.Backoff
+	cfg         Config
+	limiter     *rate.Limiter
+	tracker     *Tracker
+	listVersion string // version of the last list
+	backoff     *wait.Backoff
 
-	// What was said, so that it is said once.
-	counted [2]int
-	deaf    string // why nobody can be heard, empty if they can
-	storm   bool   // many are silent
-	refused bool   // a write was
+	// The fields below are the last logged states, so that only changes are logged.
+	counted      [2]int
+	listFailure  string // why Leases cannot be listed, empty if they can
+	storm        bool   // many agents are silent
+	writeRefused bool   // a write was refused
 
-	failures int // of the API server, one after the other
+	failures int // consecutive failures of the API server
 }
 
-// NewMonitor returns one that does nothing until it is run.
+// NewMonitor returns a monitor that does nothing until Run is called.
 func NewMonitor(cfg Config) (*Monitor, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("configuring the keeper of silences: %w", err)
+		return nil, fmt.Errorf("configuring the monitor of agent Leases: %w", err)
 	}
-	return &Monitor{cfg: cfg, pace: rate.NewLimiter(writesPerSecond, writesPerSecond), roll: NewTracker(), waits: rewatch.Backoff()}, nil
+	return &Monitor{cfg: cfg, limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), tracker: NewTracker(), backoff: rewatch.Backoff()}, nil
 }
 
-// Run works until ctx ends. Whoever runs it must be the only one.
-func (k *Monitor) Run(ctx context.Context) {
-	defer k.cfg.Count(0, 0)
+// Run works until ctx ends. Only one replica may call it at a time.
+func (m *Monitor) Run(ctx context.Context) {
+	defer m.cfg.Count(0, 0)
 	for ctx.Err() == nil {
-		pause(ctx, k.round(ctx))
+		pause(ctx, m.runOnce(ctx))
 	}
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d or the end of ctx.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -117,68 +117,68 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// round looks at all Leases once, calls those silent who are, and looks at those who
-// were called so, as far as there is time until the next look, and returns when that is.
-func (k *Monitor) round(ctx context.Context) (rest time.Duration) {
+// runOnce lists all Leases, marks agents that have become silent, and checks silent agents
+// again, as far as there is time until the next list. It returns how long to wait.
+func (m *Monitor) runOnce(ctx context.Context) (wait time.Duration) {
 	begun := time.Now()
-	if err := k.listen(ctx); err != nil {
-		return k.waits.Step()
+	if err := m.list(ctx); err != nil {
+		return m.backoff.Step()
 	}
-	k.waits = rewatch.Backoff()
-	next := begun.Add(k.rest())
-	due, unseen := k.count(), k.roll.DueAgain(time.Now())
+	m.backoff = rewatch.Backoff()
+	next := begun.Add(m.interval())
+	due, recheck := m.count(), m.tracker.DueAgain(time.Now())
 	for _, turn := range []struct {
 		leases []string
 		look   func(context.Context, string) error
-	}{{due, k.look}, {unseen, k.lookAgain}} {
+	}{{due, m.check}, {recheck, m.recheck}} {
 		for _, lease := range turn.leases {
 			if !time.Now().Before(next) || ctx.Err() != nil {
 				break
 			}
-			if wait := k.attend(ctx, lease, turn.look); wait > 0 {
-				return wait // and who is due is another question then
+			if wait := m.checkWithRetry(ctx, lease, turn.look); wait > 0 {
+				return wait // which agents are due may have changed
 			}
 		}
 	}
-	if len(due)+len(unseen) > 0 {
-		k.count()
+	if len(due)+len(recheck) > 0 {
+		m.count()
 	}
 	return time.Until(next)
 }
 
-// rest is how long after a look the next one is.
-func (k *Monitor) rest() time.Duration {
-	heard, silent := k.roll.Count()
-	return min(max(time.Duration(heard+silent)*restPerAgent, shortestRest), longestRest)
+// interval returns the time between two lists.
+func (m *Monitor) interval() time.Duration {
+	alive, silent := m.tracker.Count()
+	return min(max(time.Duration(alive+silent)*intervalPerAgent, minInterval), maxInterval)
 }
 
-// patience is how long no look may succeed until nobody is held to have been heard:
-// one may fail, for agents have time for two renewals besides.
-func (k *Monitor) patience() time.Duration { return 2 * k.rest() }
+// maxListAge is the age of the last list beyond which renewals may have been missed. One list
+// may fail, because agents have time for two more renewals.
+func (m *Monitor) maxListAge() time.Duration { return 2 * m.interval() }
 
-// listen looks at all Leases.
-func (k *Monitor) listen(ctx context.Context) error {
-	looking, cancel := context.WithTimeout(ctx, lookTimeout)
+// list lists all Leases.
+func (m *Monitor) list(ctx context.Context) error {
+	listCtx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	version, err := k.cfg.Leases.List(looking, k.version, k.roll.Unchanged, k.hear)
+	version, err := m.cfg.Leases.List(listCtx, m.listVersion, m.tracker.Unchanged, m.observe)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	k.version = version // if it cannot be had any more, the next look asks for none
+	m.listVersion = version // empty after an error, so that the next list asks for the newest
 	now := time.Now()
 	if err == nil {
-		k.roll.Listed(now, k.patience())
+		m.tracker.Listed(now, m.maxListAge())
 	}
-	if k.roll.ListedWithin(now, k.patience()) {
-		k.heed(nil)
+	if m.tracker.ListedWithin(now, m.maxListAge()) {
+		m.logReachability(nil)
 	} else {
-		k.heed(err)
+		m.logReachability(err)
 	}
 	return err
 }
 
-// heed says whether agents can be heard, when that changes.
-func (k *Monitor) heed(err error) {
+// logReachability logs whether Leases can be listed, when that changes.
+func (m *Monitor) logReachability(err error) {
 	why := ""
 	switch {
 	case err == nil:
@@ -187,220 +187,219 @@ func (k *Monitor) heed(err error) {
 	default:
 		why = "broken"
 	}
-	if why == k.deaf {
+	if why == m.listFailure {
 		return
 	}
-	k.deaf = why
+	m.listFailure = why
 	switch why {
 	case "":
-		k.cfg.Logger.Info("agents can be heard")
+		m.cfg.Logger.Info("agents can be heard")
 	case "forbidden":
-		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent: if the API server has not just started, the role lacks get and list of leases", "namespace", k.cfg.Namespace, "err", err)
+		m.cfg.Logger.Warn("agents cannot be heard, so none is called silent: if the API server has not just started, the role lacks get and list of leases", "namespace", m.cfg.Namespace, "err", err)
 	default:
-		k.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)
+		m.cfg.Logger.Warn("agents cannot be heard, so none is called silent until they can for as long as a lease lasts", "err", err)
 	}
 }
 
-// hear takes in a Lease that is there.
-func (k *Monitor) hear(lease *coordinationv1.Lease) {
+// observe records a Lease that was read.
+func (m *Monitor) observe(lease *coordinationv1.Lease) {
 	is, ours := Read(lease)
-	if !ours || !k.roll.Renewed(time.Now(), is) {
+	if !ours || !m.tracker.Renewed(time.Now(), is) {
 		return
 	}
-	k.cfg.Logger.Info("agent heard again", "node", is.Node)
+	m.cfg.Logger.Info("agent heard again", "node", is.Node)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: is.Node, UID: is.UID}}
-	k.cfg.Event(treat.Event{Node: node, EventReason: treat.AgentHeard, Message: fmt.Sprintf("The agent renews Lease %s/%s again.", k.cfg.Namespace, is.Name)})
+	m.cfg.Event(treat.Event{Node: node, EventReason: treat.AgentHeard, Message: fmt.Sprintf("The agent renews Lease %s/%s again.", m.cfg.Namespace, is.Name)})
 }
 
-// count returns who is to be called silent, and tells how many are.
-func (k *Monitor) count() (due []string) {
-	due = k.roll.Due(time.Now())
-	heard, silent := k.roll.Count()
-	heard, silent = heard-len(due), silent+len(due)
-	if k.counted != [2]int{heard, silent} {
-		k.counted = [2]int{heard, silent}
-		k.cfg.Count(heard, silent)
+// count returns the agents that have become silent, and publishes the number of silent agents.
+func (m *Monitor) count() (due []string) {
+	due = m.tracker.Due(time.Now())
+	alive, silent := m.tracker.Count()
+	alive, silent = alive-len(due), silent+len(due)
+	if m.counted != [2]int{alive, silent} {
+		m.counted = [2]int{alive, silent}
+		m.cfg.Count(alive, silent)
 	}
-	if storm := silent > aFew && silent*aPart > heard+silent; storm != k.storm {
-		k.storm = storm
+	if storm := silent > manySilentMin && silent*manySilentFraction > alive+silent; storm != m.storm {
+		m.storm = storm
 		if storm {
-			k.cfg.Logger.Warn("many agents are silent at once: look at their daemonset, and at the way from nodes to the API server; nothing is tainted for that but by sets with evenSilent",
-				"silent", silent, "heard", heard, "callsPerSecond", writesPerSecond)
+			m.cfg.Logger.Warn("many agents are silent at once: check their DaemonSet and the network from the nodes to the API server; only sets with evenSilent taint these nodes",
+				"silent", silent, "heard", alive, "callsPerSecond", writesPerSecond)
 		} else {
-			k.cfg.Logger.Info("few agents are silent again", "silent", silent, "heard", heard)
+			m.cfg.Logger.Info("few agents are silent again", "silent", silent, "heard", alive)
 		}
 	}
 	return due
 }
 
-// attend looks at an agent when its turn has come. It returns how long to leave the API
-// server alone.
-func (k *Monitor) attend(ctx context.Context, lease string, look func(context.Context, string) error) (wait time.Duration) {
+// checkWithRetry checks an agent within the rate limit, and retries after conflicts. It
+// returns how long to leave the API server alone.
+func (m *Monitor) checkWithRetry(ctx context.Context, lease string, look func(context.Context, string) error) (wait time.Duration) {
 	for try := 1; ; try++ {
-		if k.pace.Wait(ctx) != nil {
+		if m.limiter.Wait(ctx) != nil {
 			return 0
 		}
 		err := look(ctx, lease)
 		if ctx.Err() != nil {
 			return 0
 		}
-		switch fate := treat.Classify(err); {
-		case fate == treat.Made:
-			k.failures = 0
+		switch result := treat.Classify(err); {
+		case result == treat.Made:
+			m.failures = 0
 			return 0
-		case fate == treat.Stale && try < tries: // somebody else has written the node
-		case fate == treat.Stale || fate == treat.Refused:
-			k.failures = 0
-			k.putOff(lease, err)
+		case result == treat.Stale && try < maxAttempts: // another client has written the node
+		case result == treat.Stale || result == treat.Refused:
+			m.failures = 0
+			m.postpone(lease, err)
 			return 0
 		default:
-			return k.trouble(err)
+			return m.serverFailed(err)
 		}
 	}
 }
 
-// putOff leaves an agent whose silence cannot be written for as long as it took to
-// notice. It is said once: where a right is missing, it is missing for all.
-func (k *Monitor) putOff(lease string, err error) {
-	is, _, _ := k.roll.Get(lease)
-	k.roll.Postpone(lease, time.Now().Add(is.Duration))
-	if !k.refused {
-		k.refused = true
-		k.cfg.Logger.Error("silent agent not told of", "node", is.Node, "retryIn", is.Duration.String(), "err", err)
+// postpone delays an agent whose conditions cannot be written by the duration of its Lease. It
+// logs once, because a missing permission affects all agents.
+func (m *Monitor) postpone(lease string, err error) {
+	is, _, _ := m.tracker.Get(lease)
+	m.tracker.Postpone(lease, time.Now().Add(is.Duration))
+	if !m.writeRefused {
+		m.writeRefused = true
+		m.cfg.Logger.Error("cannot set conditions of silent agent to Unknown", "node", is.Node, "retryIn", is.Duration.String(), "err", err)
 	}
 }
 
-// trouble notes that the API server has failed. If it does again and again, agents may
-// have been unable to renew their Leases as well: nobody is silent by what was heard
-// until now.
-func (k *Monitor) trouble(err error) (wait time.Duration) {
-	k.failures++
-	if k.failures < tries {
-		return time.Second << (k.failures - 1)
+// serverFailed records a failure of the API server. After several failures agents may have
+// been unable to renew too, so every agent gets its full duration again.
+func (m *Monitor) serverFailed(err error) (wait time.Duration) {
+	m.failures++
+	if m.failures < maxAttempts {
+		return time.Second << (m.failures - 1)
 	}
-	k.failures = 0
-	k.cfg.Logger.Warn("nobody is called silent for a while, for the API server may not have let them speak", "err", err)
-	k.roll.ExtendAll(time.Now())
+	m.failures = 0
+	m.cfg.Logger.Warn("pausing agent-silence detection: agents may have been unable to reach the API server", "err", err)
+	m.tracker.ExtendAll(time.Now())
 	return time.Second
 }
 
-// look looks once more, at the Lease and at the node, and writes if it is so.
-func (k *Monitor) look(ctx context.Context, name string) error {
-	lease, err := k.relisten(ctx, name)
-	if err != nil || !k.roll.IsDue(name, time.Now()) { // its turn may have come long after
+// check reads the Lease and the node again, and sets the conditions to Unknown if the agent is
+// silent.
+func (m *Monitor) check(ctx context.Context, name string) error {
+	lease, err := m.refreshLease(ctx, name)
+	if err != nil || !m.tracker.IsDue(name, time.Now()) { // the check may run long after the list
 		return err
 	}
-	is, _, _ := k.roll.Get(name)
-	node, err := k.nodeOf(ctx, is)
+	is, _, _ := m.tracker.Get(name)
+	node, err := m.nodeOf(ctx, is)
 	if err != nil {
 		return err
 	}
 	if node == nil {
-		k.roll.MarkSilent(time.Now(), name) // with its node went all that it had said
+		m.tracker.MarkSilent(time.Now(), name) // the conditions went with the node
 		return nil
 	}
-	voice, err := treat.Hear(node)
+	written, err := treat.Hear(node)
 	if err != nil {
-		k.putOff(name, err)
+		m.postpone(name, err)
 		return nil
 	}
-	now, why := time.Now(), k.why(is, lease)
-	silence := voice.Silence(why, now)
+	now, why := time.Now(), m.describe(is, lease)
+	silence := written.Silence(why, now)
 	if silence == nil {
-		k.roll.MarkSilent(now, name)
+		m.tracker.MarkSilent(now, name)
 		return nil
 	}
-	// Who writes is not silent, whatever has become of its Lease.
-	if speaks := voice.Last.Add(is.Duration); speaks.After(now) && voice.Last.Before(now.Add(clockSkew)) {
-		k.roll.Postpone(name, speaks)
+	// An agent that writes conditions is not silent, whatever its Lease says.
+	if aliveUntil := written.Last.Add(is.Duration); aliveUntil.After(now) && written.Last.Before(now.Add(clockSkew)) {
+		m.tracker.Postpone(name, aliveUntil)
 		return nil
 	}
-	err = k.cfg.Client.Apply(ctx, silence)
-	k.cfg.Wrote(treat.Classify(err))
+	err = m.cfg.Client.Apply(ctx, silence)
+	m.cfg.Wrote(treat.Classify(err))
 	if err != nil {
 		return err
 	}
-	k.refused = false
-	k.roll.MarkSilent(time.Now(), name)
-	k.cfg.Logger.Info("agent silent", "node", is.Node, "lease", name, "conditions", len(silence.Turned))
+	m.writeRefused = false
+	m.tracker.MarkSilent(time.Now(), name)
+	m.cfg.Logger.Info("agent silent", "node", is.Node, "lease", name, "conditions", len(silence.Turned))
 	kinds := make([]string, len(silence.Turned))
 	for i, kind := range silence.Turned {
 		kinds[i] = string(kind)
 	}
-	k.cfg.Event(treat.Event{
+	m.cfg.Event(treat.Event{
 		Node: silence.Node, EventReason: treat.AgentSilent, Message: fmt.Sprintf("%s Unknown until it is heard again: %s.", why, strings.Join(kinds, ", ")),
 	})
 	return nil
 }
 
-// lookAgain looks whether one who was called silent has made his conditions what they
-// were: nobody does so but an agent that lives. One that does not renew its Lease either
-// may not, and is left alone until it does; or it would be called silent over and over.
-func (k *Monitor) lookAgain(ctx context.Context, name string) error {
-	is, _, _ := k.roll.Get(name)
-	node, err := k.nodeOf(ctx, is)
+// recheck checks whether a silent agent has written its conditions again, which only a live
+// agent does. If it does not renew its Lease, for lack of permission, it is left alone until
+// it does. Otherwise it would be marked silent over and over.
+func (m *Monitor) recheck(ctx context.Context, name string) error {
+	is, _, _ := m.tracker.Get(name)
+	node, err := m.nodeOf(ctx, is)
 	if err != nil {
 		return err
 	}
 	if node == nil {
-		k.roll.MarkSilent(time.Now(), name)
+		m.tracker.MarkSilent(time.Now(), name)
 		return nil
 	}
-	voice, err := treat.Hear(node)
+	written, err := treat.Hear(node)
 	if err != nil {
-		k.putOff(name, err)
+		m.postpone(name, err)
 		return nil
 	}
-	if voice.Silence("", time.Now()) == nil {
-		k.roll.MarkSilent(time.Now(), name)
+	if written.Silence("", time.Now()) == nil {
+		m.tracker.MarkSilent(time.Now(), name)
 		return nil
 	}
-	if _, err := k.relisten(ctx, name); err != nil || !k.roll.MarkAlive(name) {
+	if _, err := m.refreshLease(ctx, name); err != nil || !m.tracker.MarkAlive(name) {
 		return err
 	}
-	k.cfg.Logger.Warn("agent works without renewing its lease, so it is not called silent until it does: give it the right to create and patch leases, or delete the lease",
-		"node", is.Node, "namespace", k.cfg.Namespace, "lease", name)
-	k.cfg.Event(treat.Event{Node: node, EventReason: treat.AgentHeard, Message: fmt.Sprintf(
-		"The agent writes its conditions again, and does not renew Lease %s/%s: nobody can tell when it stops. Its log says why.", k.cfg.Namespace, name)})
+	m.cfg.Logger.Warn("agent works without renewing its lease, so silence detection ignores it until it does: let it create and patch leases, or delete the lease",
+		"node", is.Node, "namespace", m.cfg.Namespace, "lease", name)
+	m.cfg.Event(treat.Event{Node: node, EventReason: treat.AgentHeard, Message: fmt.Sprintf(
+		"The agent writes its conditions again, but does not renew Lease %s/%s, so the controller cannot detect when it stops. See the log of the agent.", m.cfg.Namespace, name)})
 	return nil
 }
 
-// relisten takes in a Lease afresh, and returns it, nil if it is gone.
-func (k *Monitor) relisten(ctx context.Context, name string) (*coordinationv1.Lease, error) {
-	lease, err := k.cfg.Client.Lease(ctx, name)
+// refreshLease reads a Lease and records it. It returns nil if the Lease is deleted.
+func (m *Monitor) refreshLease(ctx context.Context, name string) (*coordinationv1.Lease, error) {
+	lease, err := m.cfg.Client.Lease(ctx, name)
 	switch {
 	case err != nil:
 	case lease == nil:
-		k.roll.LeaseGone(name)
+		m.tracker.LeaseGone(name)
 	default:
-		k.hear(lease)
+		m.observe(lease)
 	}
 	return lease, err
 }
 
-// nodeOf reads the node of an agent, nil if that is gone, or another now.
-func (k *Monitor) nodeOf(ctx context.Context, is Lease) (*corev1.Node, error) {
-	node, err := k.cfg.Client.Node(ctx, is.Node)
+// nodeOf reads the node of an agent. It returns nil if the node is deleted or was recreated.
+func (m *Monitor) nodeOf(ctx context.Context, is Lease) (*corev1.Node, error) {
+	node, err := m.cfg.Client.Node(ctx, is.Node)
 	if err != nil || node == nil || is.UID != "" && node.UID != is.UID {
 		return nil, err
 	}
 	return node, nil
 }
 
-// why says since when nobody has heard of an agent whose Lease is that, or gone, and
-// what to look at. Where its pod is we cannot know: agents may have taken the place of a
-// node-problem-detector.
-func (k *Monitor) why(is Lease, lease *coordinationv1.Lease) string {
+// describe returns since when the agent is silent, and what to check. It cannot name the pod:
+// agents may run in the DaemonSet of a node-problem-detector.
+func (m *Monitor) describe(is Lease, lease *coordinationv1.Lease) string {
 	renewed := "never renewed"
 	if !is.Renewed.IsZero() {
 		renewed = "renewed last at " + is.Renewed.UTC().Format(time.RFC3339)
 	}
 	pods := "kubectl get pods -A --field-selector spec.nodeName=" + is.Node
 	if lease == nil {
-		return fmt.Sprintf("The agent is not there any more: Lease %s/%s, %s, is gone. If that is not meant, look for its pod (%s).", k.cfg.Namespace, is.Name, renewed, pods)
+		return fmt.Sprintf("The agent is gone: its Lease %s/%s, %s, was deleted. If this is not intended, find its pod (%s).", m.cfg.Namespace, is.Name, renewed, pods)
 	}
 	if by := holder(lease); by != "" {
 		renewed += " by " + by
 	}
-	return fmt.Sprintf("The agent is silent: Lease %s/%s was %s. Look for its pod (%s), and at the log of that.", k.cfg.Namespace, is.Name, renewed, pods)
+	return fmt.Sprintf("The agent is silent: Lease %s/%s was %s. Look for its pod (%s) and read its log.", m.cfg.Namespace, is.Name, renewed, pods)
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// place is a cluster of agents, without an API server.
-type place struct {
+// fixture is a cluster of agents without an API server.
+type fixture struct {
 	t *testing.T
 
 	mu      sync.Mutex
@@ -32,8 +32,8 @@ type place struct {
 	leases  map[string]*coordinationv1.Lease
 	nodes   map[string]*corev1.Node
 	deaf    error                            // why Leases cannot be listed
-	refuse  error                            // why a write is not made
-	behind  map[string]*coordinationv1.Lease // what lists show, if they are behind
+	refuse  error                            // why a write fails
+	behind  map[string]*coordinationv1.Lease // stale Leases that lists return, if set
 
 	lists, reads, visits, writes []time.Time
 	applied                      []*treat.MarkUnknown
@@ -43,15 +43,15 @@ type place struct {
 	log                          bytes.Buffer
 }
 
-// among runs a story in a place whose clock runs as fast as there is nothing to do.
-func among(t *testing.T, tell func(p *place)) {
+// inBubble runs a test in a synctest bubble.
+func inBubble(t *testing.T, test func(p *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		tell(&place{t: t, leases: map[string]*coordinationv1.Lease{}, nodes: map[string]*corev1.Node{}})
+		test(&fixture{t: t, leases: map[string]*coordinationv1.Lease{}, nodes: map[string]*corev1.Node{}})
 	})
 }
 
-func newKeeper(tb testing.TB, leases Leases, p *place) *Monitor {
+func newMonitor(tb testing.TB, leases Leases, p *fixture) *Monitor {
 	tb.Helper()
 	cfg := Config{
 		Leases: leases, Client: p, Namespace: "autohealer-system", Event: func(treat.Event) {},
@@ -70,25 +70,25 @@ func newKeeper(tb testing.TB, leases Leases, p *place) *Monitor {
 	return k
 }
 
-type locked struct{ *place }
+type locked struct{ *fixture }
 
 func (l locked) Write(text []byte) (n int, err error) {
 	l.do(func() { n, err = l.log.Write(text) })
 	return n, err
 }
 
-func (p *place) do(what func()) {
+func (p *fixture) do(what func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	what()
 }
 
-// keeps runs a keeper until it is told to stop.
-func (p *place) keeps() (stop func()) {
+// startMonitor runs a monitor until stop is called.
+func (p *fixture) startMonitor() (stop func()) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.t.Context())
 	var running sync.WaitGroup
-	keeper := newKeeper(p.t, p, p)
+	keeper := newMonitor(p.t, p, p)
 	running.Go(func() { keeper.Run(ctx) })
 	synctest.Wait()
 	var once sync.Once
@@ -97,14 +97,14 @@ func (p *place) keeps() (stop func()) {
 	return stop
 }
 
-// pass lets time pass.
-func (p *place) pass(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // nobody waits: the clock is the bubble's
+// pass advances the clock.
+func (p *fixture) pass(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // advances the clock of the synctest bubble
 	synctest.Wait()
 }
 
-// List is an API server that lists.
-func (p *place) List(_ context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (string, error) {
+// List lists Leases as an API server does.
+func (p *fixture) List(_ context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (string, error) {
 	p.mu.Lock()
 	p.lists = append(p.lists, time.Now())
 	version, deaf, all := strconv.Itoa(p.version), p.deaf, p.behind
@@ -137,13 +137,13 @@ func copied(leases map[string]*coordinationv1.Lease) map[string]*coordinationv1.
 	return all
 }
 
-// breaks lets nobody list.
-func (p *place) breaks(why error) { p.do(func() { p.deaf = why }) }
+// breaks makes lists fail.
+func (p *fixture) breaks(why error) { p.do(func() { p.deaf = why }) }
 
-func (p *place) mends() { p.breaks(nil) }
+func (p *fixture) mends() { p.breaks(nil) }
 
-// has makes a node with an agent, which says that two conditions are as they are.
-func (p *place) has(name string) {
+// has creates a node with an agent that has written two conditions.
+func (p *fixture) has(name string) {
 	p.t.Helper()
 	p.do(func() {
 		p.version++
@@ -156,8 +156,8 @@ func (p *place) has(name string) {
 	p.renews(name)
 }
 
-// says has an agent apply its rows.
-func (p *place) says(name string) {
+// says makes an agent apply its conditions.
+func (p *fixture) says(name string) {
 	p.do(func() {
 		node := p.nodes[name]
 		p.version++
@@ -169,8 +169,8 @@ func (p *place) says(name string) {
 	})
 }
 
-// restores has an agent say of its rows what it said before.
-func (p *place) restores(name string) {
+// restores makes an agent write its earlier conditions again.
+func (p *fixture) restores(name string) {
 	p.do(func() {
 		rows := p.nodes[name].Status.Conditions
 		rows[1].Status, rows[1].Reason = "True", "Bad"
@@ -179,8 +179,8 @@ func (p *place) restores(name string) {
 	p.says(name)
 }
 
-// renews has agents renew their Leases of six minutes.
-func (p *place) renews(names ...string) {
+// renews makes agents renew their Leases of six minutes.
+func (p *fixture) renews(names ...string) {
 	p.do(func() {
 		for _, name := range names {
 			lease := p.leases[namePrefix+name]
@@ -197,8 +197,8 @@ func (p *place) renews(names ...string) {
 	synctest.Wait()
 }
 
-// live has agents renew for a while, as often as they do.
-func (p *place) live(d time.Duration, names ...string) {
+// live makes agents renew for a while at their usual interval.
+func (p *fixture) live(d time.Duration, names ...string) {
 	const period = 2 * time.Minute
 	for ; d > 0; d -= period {
 		p.pass(min(d, period))
@@ -206,8 +206,8 @@ func (p *place) live(d time.Duration, names ...string) {
 	}
 }
 
-// Lease reads one.
-func (p *place) Lease(_ context.Context, name string) (*coordinationv1.Lease, error) {
+// Lease reads a Lease.
+func (p *fixture) Lease(_ context.Context, name string) (*coordinationv1.Lease, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.reads = append(p.reads, time.Now())
@@ -217,8 +217,8 @@ func (p *place) Lease(_ context.Context, name string) (*coordinationv1.Lease, er
 	return nil, nil
 }
 
-// Node reads one.
-func (p *place) Node(_ context.Context, name string) (*corev1.Node, error) {
+// Node reads a node.
+func (p *fixture) Node(_ context.Context, name string) (*corev1.Node, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.visits = append(p.visits, time.Now())
@@ -228,8 +228,8 @@ func (p *place) Node(_ context.Context, name string) (*corev1.Node, error) {
 	return nil, nil
 }
 
-// Apply writes.
-func (p *place) Apply(_ context.Context, s *treat.MarkUnknown) error {
+// Apply sets conditions to Unknown.
+func (p *fixture) Apply(_ context.Context, s *treat.MarkUnknown) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writes = append(p.writes, time.Now())
@@ -249,8 +249,8 @@ func (p *place) Apply(_ context.Context, s *treat.MarkUnknown) error {
 	return nil
 }
 
-// silenced says which nodes' agents have been called silent until now, in any order.
-func (p *place) silenced(want ...string) {
+// silenced checks which agents were marked silent so far, in any order.
+func (p *fixture) silenced(want ...string) {
 	p.t.Helper()
 	p.do(func() {
 		got := map[string]bool{}
@@ -258,42 +258,42 @@ func (p *place) silenced(want ...string) {
 			got[s.Node.Name] = true
 		}
 		if len(got) != len(want) || len(p.applied) != len(want) {
-			p.t.Fatalf("%v were called silent in %d writes, want %v\n%s", got, len(p.applied), want, p.log.String())
+			p.t.Fatalf("%v were marked silent in %d writes, want %v\n%s", got, len(p.applied), want, p.log.String())
 		}
 		for _, name := range want {
 			if !got[name] {
-				p.t.Fatalf("%v were called silent, want %v\n%s", got, want, p.log.String())
+				p.t.Fatalf("%v were marked silent, want %v\n%s", got, want, p.log.String())
 			}
 		}
 	})
 }
 
-func (p *place) count(heard, silent int) {
+func (p *fixture) count(heard, silent int) {
 	p.t.Helper()
 	p.do(func() {
 		if p.counts != [2]int{heard, silent} {
-			p.t.Errorf("%v are heard and silent, want %d and %d", p.counts, heard, silent)
+			p.t.Errorf("%v are alive and silent, want %d and %d", p.counts, heard, silent)
 		}
 	})
 }
 
-func (p *place) logged(times int, words string) {
+func (p *fixture) logged(times int, words string) {
 	p.t.Helper()
 	p.do(func() {
 		if got := strings.Count(p.log.String(), words); got != times {
-			p.t.Errorf("%q was said %d times, want %d:\n%s", words, got, times, p.log.String())
+			p.t.Errorf("%q was logged %d times, want %d:\n%s", words, got, times, p.log.String())
 		}
 	})
 }
 
-// look is how long it takes at most until somebody looks.
-const look = shortestRest
+// look is the longest time until the next list.
+const look = minInterval
 
-func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
-	among(t, func(p *place) {
+func TestStoppedAgentIsMarkedSilentOnce(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
-		stop := p.keeps()
+		stop := p.startMonitor()
 		p.count(2, 0)
 		p.live(6*time.Minute-time.Second, "b")
 		p.silenced()
@@ -304,15 +304,15 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 		p.silenced("a")
 		p.do(func() {
 			if got := fmt.Sprint(p.applied[0].Turned); got != "[A B]" {
-				t.Errorf("turned are %s", got)
+				t.Errorf("set to Unknown are %s", got)
 			}
 			if len(p.words) != 1 || p.words[0].EventReason != treat.AgentSilent || p.words[0].Node.Name != "a" ||
 				!strings.Contains(p.words[0].Message, "Lease autohealer-system/autohealer-agent-a was renewed last at 2000-01-01T00:00:00Z by autohealer-agent-x7k2p. "+
 					"Look for its pod (kubectl get pods -A --field-selector spec.nodeName=a)") {
-				t.Errorf("told was %+v", p.words)
+				t.Errorf("the Events are %+v", p.words)
 			}
 			if len(p.reads) != 1 {
-				t.Errorf("%d Leases were read for one that is silent", len(p.reads))
+				t.Errorf("%d Leases were read for one silent agent", len(p.reads))
 			}
 		})
 		p.renews("a")
@@ -320,7 +320,7 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 		p.count(2, 0)
 		p.do(func() {
 			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.UID != "uid-a" {
-				t.Errorf("told was %+v", p.words)
+				t.Errorf("the Events are %+v", p.words)
 			}
 		})
 		stop()
@@ -328,8 +328,8 @@ func TestAnAgentThatStopsIsCalledSilentOnce(t *testing.T) {
 	})
 }
 
-func TestTheClocksOfNodesDoNotCount(t *testing.T) {
-	among(t, func(p *place) {
+func TestClocksOfNodesAreIgnored(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		wrong := map[string]time.Duration{"past": -24 * time.Hour, "future": 24 * time.Hour, "lives": -time.Hour}
 		for name := range wrong {
 			p.has(name)
@@ -338,12 +338,12 @@ func TestTheClocksOfNodesDoNotCount(t *testing.T) {
 			p.renews("past", "future", "lives")
 			p.do(func() {
 				for name := range wrong {
-					wrong[name] -= 5 * time.Minute // and they run backwards
+					wrong[name] -= 5 * time.Minute // the clocks run backwards
 					p.leases[namePrefix+name].Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(wrong[name])))
 				}
 			})
 		}
-		p.keeps()
+		p.startMonitor()
 		for range 10 {
 			p.pass(2 * time.Minute)
 			backwards()
@@ -359,44 +359,44 @@ func TestTheClocksOfNodesDoNotCount(t *testing.T) {
 	})
 }
 
-func TestWhoTakesOverWaitsForAFullDuration(t *testing.T) {
-	among(t, func(p *place) {
+func TestNewLeaderWaitsForAFullDuration(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.pass(time.Hour)
-		stop := p.keeps()
+		stop := p.startMonitor()
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
 		stop()
-		stop = p.keeps()
+		stop = p.startMonitor()
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
 		p.pass(look)
 		p.silenced("a")
-		// One more finds that there is nothing left to say.
+		// The next leader has nothing left to write.
 		stop()
-		p.keeps()
+		p.startMonitor()
 		p.pass(time.Hour)
 		p.silenced("a")
 		p.count(0, 1)
 		p.do(func() {
 			if len(p.words) != 1 {
-				t.Errorf("told was %+v", p.words)
+				t.Errorf("the Events are %+v", p.words)
 			}
 		})
 	})
 }
 
-func TestNobodyIsSilentForAnOutage(t *testing.T) {
-	among(t, func(p *place) {
+func TestOutageMakesNoAgentSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
-		p.keeps()
+		p.startMonitor()
 		p.live(4*time.Minute, "a", "b")
 		p.breaks(errors.New("connection refused"))
 		p.pass(10 * time.Minute)
 		p.silenced()
 		p.mends()
-		p.pass(15 * time.Second) // until somebody looks again
+		p.pass(15 * time.Second) // until the next list
 		p.live(5*time.Minute, "a")
 		p.silenced()
 		p.live(time.Minute, "a")
@@ -407,8 +407,8 @@ func TestNobodyIsSilentForAnOutage(t *testing.T) {
 	})
 }
 
-func TestAControllerThatReturnsFromAnOutageMakesNobodySilent(t *testing.T) {
-	among(t, func(p *place) {
+func TestRestartedControllerMakesNoAgentSilentAfterAnOutage(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		var names []string
 		for i := range 100 {
 			names = append(names, fmt.Sprintf("n%03d", i))
@@ -416,10 +416,10 @@ func TestAControllerThatReturnsFromAnOutageMakesNobodySilent(t *testing.T) {
 		}
 		p.breaks(errors.New("connection refused"))
 		p.pass(time.Hour)
-		p.keeps() // it was away as well, and is back before the API server
+		p.startMonitor() // it restarts before the API server returns
 		p.pass(time.Hour)
 		p.mends()
-		p.pass(6*time.Minute - time.Second) // which is all the time they have
+		p.pass(6*time.Minute - time.Second) // nearly the duration of the Leases
 		p.renews(names...)
 		p.pass(time.Minute)
 		p.silenced()
@@ -427,10 +427,10 @@ func TestAControllerThatReturnsFromAnOutageMakesNobodySilent(t *testing.T) {
 	})
 }
 
-func TestAFailureThatIsNoOutageDelaysNothing(t *testing.T) {
-	among(t, func(p *place) {
+func TestSingleFailureDelaysNothing(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		for range 6 {
 			p.pass(59 * time.Second)
 			p.breaks(errors.New("connection reset"))
@@ -443,36 +443,36 @@ func TestAFailureThatIsNoOutageDelaysNothing(t *testing.T) {
 	})
 }
 
-// A process that was stopped hears of no outage in the meantime.
-func TestWhoCouldNotLookForLongBeginsAnew(t *testing.T) {
-	among(t, func(p *place) {
+// A process that was stopped does not notice an outage in the meantime.
+func TestLongPauseOfTheControllerExtendsAllLeases(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
-		keeper, ctx := newKeeper(p.t, p, p), p.t.Context()
+		keeper, ctx := newMonitor(p.t, p, p), p.t.Context()
 		for range 10 {
-			p.pass(min(keeper.round(ctx), look))
+			p.pass(min(keeper.runOnce(ctx), look))
 		}
 		p.pass(time.Hour)
-		keeper.round(ctx)
+		keeper.runOnce(ctx)
 		p.silenced()
 		for range 6 * time.Minute / look {
 			p.pass(look - time.Millisecond)
 			p.renews("b")
-			keeper.round(ctx)
+			keeper.runOnce(ctx)
 			p.silenced()
 		}
 		p.pass(look)
-		keeper.round(ctx)
+		keeper.runOnce(ctx)
 		p.silenced("a")
 	})
 }
 
-func TestAStoreThatWasSetBackIsAskedAnew(t *testing.T) {
-	among(t, func(p *place) {
+func TestRestoredStoreIsListedAgain(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.do(func() { p.version += 1000 })
-		p.keeps()
-		p.do(func() { p.version -= 1000 }) // it was restored from a backup
+		p.startMonitor()
+		p.do(func() { p.version -= 1000 }) // restored from a backup
 		p.live(10*time.Minute, "a")
 		p.has("b")
 		p.pass(look)
@@ -481,11 +481,11 @@ func TestAStoreThatWasSetBackIsAskedAnew(t *testing.T) {
 	})
 }
 
-func TestNobodyIsSilentForRightsThatAreMissing(t *testing.T) {
-	among(t, func(p *place) {
+func TestMissingPermissionMakesNoAgentSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.breaks(apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("no")))
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		p.pass(24 * time.Hour)
 		p.silenced()
 		p.count(0, 0)
@@ -493,19 +493,19 @@ func TestNobodyIsSilentForRightsThatAreMissing(t *testing.T) {
 	})
 }
 
-func TestAWriteThatIsRefusedIsSaidOnceAndTriedSeldom(t *testing.T) {
-	among(t, func(p *place) {
+func TestRefusedWriteIsLoggedOnceAndRetriedRarely(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.do(func() {
 			p.refuse = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes/status"}, "", errors.New("no"))
 		})
 		p.has("a")
 		p.has("b")
-		p.keeps()
+		p.startMonitor()
 		p.pass(time.Hour + 2*look)
-		p.logged(1, "silent agent not told of")
+		p.logged(1, "cannot set conditions of silent agent to Unknown")
 		p.do(func() {
 			if len(p.writes) < 2*8 || len(p.writes) > 2*10 || len(p.words) != 0 {
-				t.Errorf("%d writes, and told was %+v", len(p.writes), p.words)
+				t.Errorf("%d writes, and the Events are %+v", len(p.writes), p.words)
 			}
 			p.refuse = nil
 		})
@@ -514,21 +514,21 @@ func TestAWriteThatIsRefusedIsSaidOnceAndTriedSeldom(t *testing.T) {
 	})
 }
 
-func TestAServerThatTakesNoWritesMakesNobodySilent(t *testing.T) {
-	among(t, func(p *place) {
+func TestServerWithoutWritesMakesNoAgentSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		for _, name := range []string{"a", "b", "c"} {
 			p.has(name)
 		}
-		p.keeps()
+		p.startMonitor()
 		p.do(func() { p.refuse = apierrors.NewInternalError(errors.New("etcdserver: mvcc: database space exceeded")) })
-		p.pass(6*time.Minute + 30*time.Second) // in which nobody could renew
-		p.logged(1, "nobody is called silent for a while")
+		p.pass(6*time.Minute + 30*time.Second) // in which no agent could renew
+		p.logged(1, "pausing agent-silence detection")
 		p.do(func() { p.refuse = nil })
 		p.live(8*time.Minute, "a", "b", "c")
 		p.silenced()
 		p.pass(look)
 		p.count(3, 0)
-		// A short trouble is none.
+		// A short failure has no effect.
 		p.do(func() { p.refuse = apierrors.NewServiceUnavailable("bye") })
 		p.live(6*time.Minute, "a", "b")
 		p.pass(2 * time.Second)
@@ -538,10 +538,10 @@ func TestAServerThatTakesNoWritesMakesNobodySilent(t *testing.T) {
 	})
 }
 
-func TestAListThatIsBehindMakesNobodySilent(t *testing.T) {
-	among(t, func(p *place) {
+func TestStaleListMakesNoAgentSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		p.do(func() { p.behind = copied(p.leases) })
 		p.live(time.Hour, "a")
 		p.silenced()
@@ -551,11 +551,11 @@ func TestAListThatIsBehindMakesNobodySilent(t *testing.T) {
 	})
 }
 
-func TestWhoWritesIsNotSilent(t *testing.T) {
-	among(t, func(p *place) {
+func TestAgentThatWritesIsNotSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
-		p.pass(5 * time.Minute) // it may no longer renew
+		p.startMonitor()
+		p.pass(5 * time.Minute) // it has lost the permission to renew
 		p.says("a")
 		p.pass(6*time.Minute - time.Second)
 		p.silenced()
@@ -564,13 +564,13 @@ func TestWhoWritesIsNotSilent(t *testing.T) {
 	})
 }
 
-// One that has lost the right to its Lease writes its conditions as ever, and puts them
-// right that were turned.
-func TestOneThatCannotRenewIsCalledSilentOnce(t *testing.T) {
-	among(t, func(p *place) {
+// An agent without permission for its Lease still writes its conditions, and rewrites those
+// that were set to Unknown.
+func TestAgentThatCannotRenewIsMarkedSilentOnce(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
-		p.keeps()
+		p.startMonitor()
 		p.live(6*time.Minute+look, "b")
 		p.silenced("a")
 		p.pass(time.Minute)
@@ -580,18 +580,18 @@ func TestOneThatCannotRenewIsCalledSilentOnce(t *testing.T) {
 		p.logged(1, "agent works without renewing its lease")
 		p.do(func() {
 			if len(p.words) != 2 || p.words[1].EventReason != treat.AgentHeard || p.words[1].Node.Name != "a" || !strings.Contains(p.words[1].Message, "does not renew Lease autohealer-system/autohealer-agent-a") {
-				t.Errorf("told was %+v", p.words)
+				t.Errorf("the Events are %+v", p.words)
 			}
 		})
 		p.live(24*time.Hour, "b")
 		p.silenced("a")
 		p.logged(1, "agent works without renewing its lease")
-		// It has its right again, and dies.
+		// It gets the permission back, and stops.
 		p.renews("a")
 		p.live(5*time.Minute, "b")
 		p.do(func() {
 			if len(p.words) != 3 || p.words[2].EventReason != treat.AgentHeard || !strings.Contains(p.words[2].Message, "renews Lease") {
-				t.Errorf("told was %+v", p.words)
+				t.Errorf("the Events are %+v", p.words)
 			}
 			p.applied = nil
 		})
@@ -600,10 +600,10 @@ func TestOneThatCannotRenewIsCalledSilentOnce(t *testing.T) {
 	})
 }
 
-func TestOneThatIsBackIsNotSaidToBeWithoutItsLease(t *testing.T) {
-	among(t, func(p *place) {
+func TestReturningAgentIsNotReportedAsWithoutLease(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		p.pass(6*time.Minute + look)
 		p.silenced("a")
 		p.do(func() { p.behind = copied(p.leases) })
@@ -616,15 +616,15 @@ func TestOneThatIsBackIsNotSaidToBeWithoutItsLease(t *testing.T) {
 	})
 }
 
-func TestTheLeaseOfOneThatCannotRenewMayGo(t *testing.T) {
-	among(t, func(p *place) {
+func TestLeaseOfAnAgentThatCannotRenewMayBeDeleted(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
-		p.keeps()
+		p.startMonitor()
 		p.pass(6*time.Minute + look)
 		p.silenced("a", "b")
 		p.restores("a")
-		p.do(func() { delete(p.leases, namePrefix+"b") }) // before its rows are seen
+		p.do(func() { delete(p.leases, namePrefix+"b") }) // before its conditions are read
 		p.pass(6 * time.Minute)
 		p.restores("b")
 		p.count(1, 0)
@@ -635,13 +635,13 @@ func TestTheLeaseOfOneThatCannotRenewMayGo(t *testing.T) {
 	})
 }
 
-func TestLooksAtTheSilentAreFewAndWriteNothing(t *testing.T) {
-	among(t, func(p *place) {
+func TestSilentAgentsAreCheckedRarely(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		names := []string{"a", "b", "c"}
 		for _, name := range names {
 			p.has(name)
 		}
-		p.keeps()
+		p.startMonitor()
 		p.pass(6*time.Minute + look)
 		p.silenced(names...)
 		p.do(func() { p.visits, p.reads = nil, nil })
@@ -649,19 +649,19 @@ func TestLooksAtTheSilentAreFewAndWriteNothing(t *testing.T) {
 		p.silenced(names...)
 		p.do(func() {
 			if n := len(p.visits); n < 3*24 || n > 3*28 || len(p.reads) > 0 {
-				t.Errorf("three agents that were silent for a day were looked at %d times, and their Leases %d", n, len(p.reads))
+				t.Errorf("three agents that were silent for a day were checked %d times, and their Leases %d", n, len(p.reads))
 			}
 		})
 	})
 }
 
-func TestAHolderThatIsNoNameIsNotTold(t *testing.T) {
+func TestInvalidHolderIsNotShown(t *testing.T) {
 	for holder, want := range map[string]bool{"npd-v0.8.9-x7k2p": true, "node-1.example.com": true, "x. Run: curl evil | sh": false, "": false, strings.Repeat("x", 300): false} {
 		lease := realLease("a", noon)
 		lease.Spec.HolderIdentity = &holder
 		is, _ := Read(lease)
-		k := newKeeper(t, &place{}, nil)
-		if why := k.why(is, lease); strings.Contains(why, " by "+holder+".") != want || !want && strings.Contains(why, " by ") {
+		k := newMonitor(t, &fixture{}, nil)
+		if why := k.describe(is, lease); strings.Contains(why, " by "+holder+".") != want || !want && strings.Contains(why, " by ") {
 			t.Errorf("holder %q: %s", holder, why)
 		}
 	}
@@ -672,41 +672,41 @@ func TestAHolderThatIsNoNameIsNotTold(t *testing.T) {
 	}
 }
 
-func TestALeaseThatIsRemovedIsASilence(t *testing.T) {
-	among(t, func(p *place) {
+func TestDeletedLeaseMakesItsAgentSilent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.has("b")
 		p.has("c")
-		p.keeps()
+		p.startMonitor()
 		p.pass(time.Minute)
 		p.do(func() {
 			clear(p.leases)
 			delete(p.nodes, "b") // with its Lease
 		})
 		p.pass(time.Minute)
-		p.renews("c") // its agent lives, and makes another one
+		p.renews("c") // its agent lives, and creates a new Lease
 		p.pass(4*time.Minute - time.Second)
 		p.silenced()
 		p.pass(look)
 		p.silenced("a")
 		p.count(1, 0)
 		p.do(func() {
-			if !strings.Contains(p.words[0].Message, "not there any more") {
-				t.Errorf("told was %q", p.words[0].Message)
+			if !strings.Contains(p.words[0].Message, "The agent is gone") {
+				t.Errorf("the Event says %q", p.words[0].Message)
 			}
 		})
 	})
 }
 
-func TestTheLeaseOfWhoIsSilentMayGo(t *testing.T) {
-	among(t, func(p *place) {
+func TestLeaseOfASilentAgentMayBeDeleted(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		p.pass(6*time.Minute + look)
 		p.silenced("a")
 		p.do(func() { clear(p.leases) })
 		p.pass(time.Hour)
-		p.silenced("a") // once; its rows stay Unknown
+		p.silenced("a") // once; its conditions stay Unknown
 		p.count(0, 0)
 		p.renews("a")
 		p.pass(look)
@@ -714,27 +714,27 @@ func TestTheLeaseOfWhoIsSilentMayGo(t *testing.T) {
 	})
 }
 
-func TestANodeMadeAgainHasAnotherAgent(t *testing.T) {
-	among(t, func(p *place) {
+func TestRecreatedNodeHasAnotherAgent(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
-		p.keeps()
+		p.startMonitor()
 		p.pass(time.Minute)
-		p.do(func() { p.nodes["a"].UID = "another" }) // and its old Lease is not collected yet
+		p.do(func() { p.nodes["a"].UID = "another" }) // its old Lease is not deleted yet
 		p.pass(time.Hour)
 		p.silenced()
 	})
 }
 
-func TestANodeThatOthersWriteIsLookedAtAgain(t *testing.T) {
-	among(t, func(p *place) {
+func TestConflictIsRetried(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		p.has("a")
 		p.do(func() {
 			p.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "a", errors.New("changed"))
 		})
-		p.keeps()
+		p.startMonitor()
 		p.pass(6*time.Minute + look)
 		p.do(func() {
-			if len(p.writes) != tries {
+			if len(p.writes) != maxAttempts {
 				t.Errorf("it was tried %d times", len(p.writes))
 			}
 			p.refuse = nil
@@ -744,17 +744,17 @@ func TestANodeThatOthersWriteIsLookedAtAgain(t *testing.T) {
 	})
 }
 
-func TestACatastropheIsToldAtAPace(t *testing.T) {
-	among(t, func(p *place) {
+func TestManySilentAgentsAreWrittenAtALimitedRate(t *testing.T) {
+	inBubble(t, func(p *fixture) {
 		const agents = 300
 		var names []string
 		for i := range agents {
 			names = append(names, fmt.Sprintf("n%03d", i))
 			p.has(names[i])
 		}
-		p.keeps()
+		p.startMonitor()
 		p.pass(6 * time.Minute)
-		p.count(0, agents) // at once, although most are yet to be called so
+		p.count(0, agents) // at once, although most are not marked yet
 		p.pass(10 * time.Second)
 		p.do(func() {
 			if n := len(p.writes); n < 100 || n > 115 {
@@ -773,21 +773,21 @@ func TestACatastropheIsToldAtAPace(t *testing.T) {
 	})
 }
 
-func TestLooksGrowSeldomerWithWhatTheyCost(t *testing.T) {
+func TestListIntervalGrowsWithTheNumberOfAgents(t *testing.T) {
 	for agents, want := range map[int]time.Duration{0: 5 * time.Second, 1000: 5 * time.Second, 5000: 15 * time.Second, 10000: 30 * time.Second, 100000: time.Minute} {
-		k := newKeeper(t, &place{}, nil)
+		k := newMonitor(t, &fixture{}, nil)
 		for i := range agents {
-			k.roll.Renewed(noon, Lease{Name: strconv.Itoa(i), Renewed: noon, Duration: usualDuration})
+			k.tracker.Renewed(noon, Lease{Name: strconv.Itoa(i), Renewed: noon, Duration: defaultDuration})
 		}
-		if rest := k.rest(); rest != want {
-			t.Errorf("%d agents are looked at every %s, want %s", agents, rest, want)
+		if rest := k.interval(); rest != want {
+			t.Errorf("%d agents are listed every %s, want %s", agents, rest, want)
 		}
 	}
 }
 
-func TestConfigSaysWhatIsMissing(t *testing.T) {
+func TestConfigReportsMissingFields(t *testing.T) {
 	_, err := NewMonitor(Config{})
-	for _, field := range []string{"Leases", "Hands", "Namespace", "Announce", "Wrote", "Count", "Logger"} {
+	for _, field := range []string{"Leases", "Client", "Namespace", "Event", "Wrote", "Count", "Logger"} {
 		if err == nil || !strings.Contains(err.Error(), field+" is missing") {
 			t.Errorf("%s: %v", field, err)
 		}

@@ -14,25 +14,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
-// Leases is where the Leases of agents come from.
+// Leases lists the Leases of agents.
 type Leases interface {
-	// List reads all of them, as they were at a version or later; an empty one stands
-	// for now. Those that are known, by name and version, are passed over, the others
-	// heard. It returns the version that it has read.
-	List(ctx context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (version string, err error)
+	// List lists all Leases at version since or newer; an empty since means the newest. It
+	// skips Leases for which known returns true, and passes the others to hear. It returns the
+	// version of the list.
+	List(ctx context.Context, since string, known func(name, version []byte) bool, changed func(*coordinationv1.Lease)) (version string, err error)
 }
 
-// Source is an API server's. It decodes no more of a Lease than is used, and nothing of
-// one that is known: 10,000 agents have 7 MB of them.
+// Source lists Leases from an API server. It decodes only the fields that are used, and skips
+// known Leases entirely: the Leases of 10,000 agents have 7 MB.
 type Source struct {
 	client    rest.Interface
 	namespace string
 }
 
-// NewSource returns one of the Leases in a namespace, with a connection of its own.
+// NewSource returns a Source of the Leases in a namespace, with its own connection.
 func NewSource(config *rest.Config, namespace string) (*Source, error) {
 	config = rest.CopyConfig(config)
-	config.DisableCompression = true // which costs either side more than all the rest
+	config.DisableCompression = true // compression costs both sides more than everything else
 	client, err := protowatch.Client(config, coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func NewSource(config *rest.Config, namespace string) (*Source, error) {
 	return &Source{client: client, namespace: namespace}, nil
 }
 
-// List reads them in one request, which the API server answers from memory.
-func (s *Source) List(ctx context.Context, since string, known func(name, version []byte) bool, hear func(*coordinationv1.Lease)) (version string, err error) {
+// List lists all Leases in one request, which the API server answers from memory.
+func (s *Source) List(ctx context.Context, since string, known func(name, version []byte) bool, changed func(*coordinationv1.Lease)) (version string, err error) {
 	options := &metav1.ListOptions{LabelSelector: labels.Set(LeaseLabels()).String(), ResourceVersion: since}
 	if since != "" {
 		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
@@ -63,12 +63,12 @@ func (s *Source) List(ctx context.Context, since string, known func(name, versio
 		if err := decode(item, lease); err != nil {
 			return fmt.Errorf("lease %q: %w", name, err)
 		}
-		hear(lease)
+		changed(lease)
 		return nil
 	})
 }
 
-// The numbers of the fields that are read, as Kubernetes' .proto files have them.
+// Field numbers in the .proto files of Kubernetes.
 const (
 	leaseMeta, leaseSpec = 1, 2 // coordination/v1 Lease
 	metaName             = 1    // meta/v1 ObjectMeta
@@ -76,7 +76,7 @@ const (
 	metaOwners           = 13
 )
 
-// identify finds the name and the version of a Lease, in its own bytes.
+// identify returns the name and version of an encoded Lease, without copying.
 func identify(message []byte) (name, version []byte, err error) {
 	err = protowatch.Fields(message, func(number protowire.Number, value []byte) error {
 		if number != leaseMeta {
@@ -95,8 +95,8 @@ func identify(message []byte) (name, version []byte, err error) {
 	return name, version, err
 }
 
-// decode reads what is used of a Lease: its name, version and owners, and the spec. Most
-// of the rest is word of who wrote which field.
+// decode reads the name, version, owners and spec of a Lease. Most of the rest is
+// managedFields.
 func decode(message []byte, lease *coordinationv1.Lease) error {
 	return protowatch.Fields(message, func(number protowire.Number, value []byte) error {
 		switch number {

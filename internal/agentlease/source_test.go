@@ -25,7 +25,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// listed writes a list as the API server does, with its own code.
+// listed encodes a list with the code of Kubernetes.
 func listed(object runtime.Object, group schema.GroupVersion) []byte {
 	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), group)
 	raw, err := runtime.Encode(codec, object)
@@ -39,7 +39,7 @@ func leasesListed(version string, leases ...coordinationv1.Lease) []byte {
 	return listed(&coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: leases}, coordinationv1.SchemeGroupVersion)
 }
 
-// trim keeps what decode reads.
+// trim keeps the fields that decode reads.
 func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: lease.Name, ResourceVersion: lease.ResourceVersion, OwnerReferences: lease.OwnerReferences},
@@ -47,7 +47,7 @@ func trim(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 }
 
-// realLease is one as an agent's client writes it, with word of who wrote what.
+// realLease returns a Lease as the client of an agent writes it, with managedFields.
 func realLease(node string, renewed time.Time) *coordinationv1.Lease {
 	fields := `{"f:metadata":{"f:labels":{"f:app.kubernetes.io/name":{}},"f:ownerReferences":{"k:{\"uid\":\"0d0c8f1b-51a8-4d7a-8b65-0b3d1cf2b3a4\"}":{}}},"f:spec":{"f:holderIdentity":{},"f:leaseDurationSeconds":{},"f:renewTime":{}}}`
 	return &coordinationv1.Lease{
@@ -81,7 +81,7 @@ func sourceOf(tb testing.TB, server answers) *Source {
 	return source
 }
 
-func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
+func TestListAgreesWithTheKubernetesDecoder(t *testing.T) {
 	heard, passed := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "Node", "v1"}), rapid.String())
@@ -123,11 +123,11 @@ func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
 			t.Fatalf("the list has version %q, want %q: %v", version, every.ResourceVersion, err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("the Leases are others (-want +got):\n%s", diff)
+			t.Errorf("the Leases differ (-want +got):\n%s", diff)
 		}
 		for _, lease := range every.Items {
 			if !names[lease.Name] {
-				t.Errorf("nobody was asked of %q", lease.Name)
+				t.Errorf("known was not called for %q", lease.Name)
 			}
 		}
 		heard, passed = heard+len(got), passed+len(every.Items)-len(got)
@@ -138,7 +138,7 @@ func TestSaysOfALeaseWhatEveryClientSays(t *testing.T) {
 	}
 }
 
-func TestAsksForWhatIsNeededAndNoMore(t *testing.T) {
+func TestListRequest(t *testing.T) {
 	var asked *http.Request
 	source := sourceOf(t, func(r *http.Request) (int, []byte) { asked = r; return http.StatusOK, leasesListed("7") })
 	for since, want := range map[string]string{
@@ -150,25 +150,25 @@ func TestAsksForWhatIsNeededAndNoMore(t *testing.T) {
 			t.Fatalf("version %q, %v", version, err)
 		}
 		if asked.URL.Path != "/apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases" || asked.URL.RawQuery != want {
-			t.Errorf("it asks for %s", asked.URL)
+			t.Errorf("the request is %s", asked.URL)
 		}
 	}
 }
 
-func TestAListThatIsNoneIsAnError(t *testing.T) {
+func TestInvalidListIsAnError(t *testing.T) {
 	whole := leasesListed("7", *realLease("a", noon), *realLease("b", noon))
 	for name, test := range map[string]struct {
 		code int
 		body []byte
 		says string
 	}{
-		"one that breaks off":            {http.StatusOK, whole[:len(whole)-300], "unexpected EOF"},
-		"one that breaks off at a Lease": {http.StatusOK, whole[:len(whole)/2], "unexpected EOF"},
-		"one that has not begun":         {http.StatusOK, whole[:4], "unexpected EOF"},
-		"nothing":                        {http.StatusOK, nil, "unexpected EOF"},
-		"another form":                   {http.StatusOK, []byte(`{"kind":"LeaseList"}`), "malformed"},
-		"another kind":                   {http.StatusOK, listed(&corev1.PodList{}, corev1.SchemeGroupVersion), `"PodList"`},
-		"a refusal":                      {http.StatusForbidden, listed(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Message: "no"}, metav1.SchemeGroupVersion), "no"},
+		"truncated":              {http.StatusOK, whole[:len(whole)-300], "unexpected EOF"},
+		"truncated in a Lease":   {http.StatusOK, whole[:len(whole)/2], "unexpected EOF"},
+		"truncated at the start": {http.StatusOK, whole[:4], "unexpected EOF"},
+		"empty":                  {http.StatusOK, nil, "unexpected EOF"},
+		"another encoding":       {http.StatusOK, []byte(`{"kind":"LeaseList"}`), "malformed"},
+		"another kind":           {http.StatusOK, listed(&corev1.PodList{}, corev1.SchemeGroupVersion), `"PodList"`},
+		"a refusal":              {http.StatusForbidden, listed(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Message: "no"}, metav1.SchemeGroupVersion), "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			source := sourceOf(t, func(*http.Request) (int, []byte) { return test.code, test.body })
@@ -207,7 +207,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(trim(want), got); diff != "" {
-			t.Errorf("the Lease is another (-want +got):\n%s", diff)
+			t.Errorf("the Lease differs (-want +got):\n%s", diff)
 		}
 		if name, version, err := identify(canonical); err != nil || string(name) != want.Name || string(version) != want.ResourceVersion {
 			t.Errorf("it is %q at %q, want %q at %q: %v", name, version, want.Name, want.ResourceVersion, err)
@@ -215,17 +215,17 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// BenchmarkLook takes in the Leases of 10,000 agents once, 0.6 KB each, as the API server
-// sends them, from the bytes to the roll. One in four has renewed since the look before,
-// as at every look of a cluster of that size. The connection is not in it. That whoever
-// has not renewed takes no allocation is asserted.
+// BenchmarkLook measures one list of the Leases of 10,000 agents, 0.6 KB each, from the bytes
+// of the API server to the tracker, without the connection. One in four agents has renewed
+// since the previous list, as in a real cluster of that size. It asserts that unchanged Leases
+// cause no allocations.
 func BenchmarkLook(b *testing.B) {
 	const agents, part, looks = 10000, 4, 8
 	leases := make([]coordinationv1.Lease, agents)
 	for i := range leases {
 		leases[i] = *realLease(fmt.Sprintf("node-%05d", i), noon)
 	}
-	var lists [looks][]byte // each is the one before with a fourth renewed, the first too
+	var lists [looks][]byte // each is the previous list with a fourth of the Leases renewed
 	for turn := range 2 * looks {
 		for i := turn % part; i < agents; i += part {
 			version := turn / part % 2
@@ -235,9 +235,9 @@ func BenchmarkLook(b *testing.B) {
 	}
 	turn := 0
 	source := sourceOf(b, func(*http.Request) (int, []byte) { turn++; return http.StatusOK, lists[turn%looks] })
-	keeper := newKeeper(b, source, nil)
+	monitor := newMonitor(b, source, nil)
 	look := func() {
-		if err := keeper.listen(b.Context()); err != nil {
+		if err := monitor.list(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -245,7 +245,7 @@ func BenchmarkLook(b *testing.B) {
 		look()
 	}
 	if allocations := testing.AllocsPerRun(10, look); allocations > 18*agents/part {
-		b.Errorf("a look takes %.0f allocations", allocations)
+		b.Errorf("a list takes %.0f allocations", allocations)
 	}
 	b.SetBytes(int64(len(lists[0])))
 	for b.Loop() {

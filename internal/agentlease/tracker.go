@@ -8,207 +8,205 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Tracker is who has been heard, and when. It has no clock and talks to nobody.
+// Tracker records when each agent last renewed its Lease. It has no clock and sends no
+// requests.
 type Tracker struct {
-	agents map[string]*agent // by the names of their Leases
+	agents map[string]*agent // by the name of the Lease
 	silent int
-	// looks is how many of all Leases there were.
-	looks int
-	// sound is since when renewals could be heard, zero before they could be at all,
-	// and last when they were looked for.
-	sound, last time.Time
+	// lists is the number of lists so far.
+	lists int
+	// reachableSince is since when lists succeed, zero before the first one. lastListed is the
+	// time of the last list.
+	reachableSince, lastListed time.Time
 }
 
-// agent is what is kept of one. There may be ten thousand.
+// agent is the state of one agent. There may be ten thousand.
 type agent struct {
-	node    string
-	uid     types.UID
-	version string
-	renewed time.Time // as the Lease says
-	lasts   time.Duration
-	heard   time.Time // by our clock
-	putOff  time.Time // before which it is not judged, or not looked at again if it is silent
-	seen    int       // in which look
-	gone    bool      // its Lease is
-	silent  bool
-	vouched bool // it speaks, and so its Lease says nothing
+	node              string
+	uid               types.UID
+	version           string
+	renewed           time.Time // renewTime of the Lease
+	duration          time.Duration
+	lastRenewal       time.Time // by the clock of the tracker
+	postponedUntil    time.Time // no check before this time
+	seenInList        int       // the last list that contained the Lease
+	gone              bool      // the Lease is deleted
+	silent            bool
+	aliveWithoutLease bool // the agent writes conditions without renewing its Lease
 }
 
-// longestUnseen is how long one who is silent is not looked at, at most.
-const longestUnseen = time.Hour
+// maxRecheckInterval is the longest time between two checks of a silent agent.
+const maxRecheckInterval = time.Hour
 
-// NewTracker returns one with nobody on it, who could not be heard either.
+// NewTracker returns an empty tracker.
 func NewTracker() *Tracker { return &Tracker{agents: map[string]*agent{}} }
 
-// Unchanged says whether a Lease is there as it was, which tells nothing but that it is.
-func (r *Tracker) Unchanged(lease, version []byte) bool {
-	a := r.agents[string(lease)]
+// Unchanged reports whether a Lease has not changed since the last list, and marks it as seen.
+func (t *Tracker) Unchanged(lease, version []byte) bool {
+	a := t.agents[string(lease)]
 	if a == nil || a.gone || a.version != string(version) {
 		return false
 	}
-	a.seen = r.looks
+	a.seenInList = t.lists
 	return true
 }
 
-// Renewed takes in a Lease as it is, and says whether it is one of somebody who was
-// silent and is heard again. One that was written but not renewed tells nothing.
-func (r *Tracker) Renewed(now time.Time, lease Lease) (isBack bool) {
-	a := r.agents[lease.Name]
+// Renewed records a Lease that has changed. It returns true if its agent was silent and has
+// renewed it now. A write that does not change renewTime is no renewal.
+func (t *Tracker) Renewed(now time.Time, lease Lease) (isBack bool) {
+	a := t.agents[lease.Name]
 	if a == nil {
 		a = &agent{}
-		r.agents[lease.Name] = a
+		t.agents[lease.Name] = a
 	}
-	if a.renewed.Equal(lease.Renewed) && a.uid == lease.UID && !a.gone && !a.heard.IsZero() {
-		a.lasts, a.version, a.seen = lease.Duration, lease.Version, r.looks
+	if a.renewed.Equal(lease.Renewed) && a.uid == lease.UID && !a.gone && !a.lastRenewal.IsZero() {
+		a.duration, a.version, a.seenInList = lease.Duration, lease.Version, t.lists
 		return false
 	}
 	if a.silent {
-		r.silent--
+		t.silent--
 	}
-	isBack = a.silent || a.vouched
-	*a = agent{node: lease.Node, uid: lease.UID, version: lease.Version, renewed: lease.Renewed, lasts: lease.Duration, heard: now, seen: r.looks}
+	isBack = a.silent || a.aliveWithoutLease
+	*a = agent{node: lease.Node, uid: lease.UID, version: lease.Version, renewed: lease.Renewed, duration: lease.Duration, lastRenewal: now, seenInList: t.lists}
 	return isBack
 }
 
-// Listed notes that all Leases were looked at: those that were neither known nor heard
-// since the look before are gone. If that was longer ago than patience, agents may have
-// been unable to renew in between, and get all of their time anew.
-func (r *Tracker) Listed(now time.Time, patience time.Duration) {
-	for lease, a := range r.agents {
-		if a.seen < r.looks {
-			r.LeaseGone(lease)
+// Listed records a complete list. Leases that the list did not contain are gone. If the
+// previous list is older than maxAge, agents may have been unable to renew in between, so
+// every agent gets its full duration again.
+func (t *Tracker) Listed(now time.Time, maxAge time.Duration) {
+	for lease, a := range t.agents {
+		if a.seenInList < t.lists {
+			t.LeaseGone(lease)
 		}
 	}
-	r.looks++
-	if !r.ListedWithin(now, patience) {
-		r.sound = now
+	t.lists++
+	if !t.ListedWithin(now, maxAge) {
+		t.reachableSince = now
 	}
-	r.last = now
+	t.lastListed = now
 }
 
-// ListedWithin says whether renewals can be heard: whether the last look is no longer ago than
-// patience.
-func (r *Tracker) ListedWithin(now time.Time, patience time.Duration) bool {
-	return !r.sound.IsZero() && now.Sub(r.last) <= patience
+// ListedWithin reports whether the last list is at most maxAge old.
+func (t *Tracker) ListedWithin(now time.Time, maxAge time.Duration) bool {
+	return !t.reachableSince.IsZero() && now.Sub(t.lastListed) <= maxAge
 }
 
-// ExtendAll notes that up to now agents may have been unable to renew, although they
-// could be heard.
-func (r *Tracker) ExtendAll(now time.Time) { r.sound = now }
+// ExtendAll records that agents may have been unable to renew until now, although lists
+// succeeded.
+func (t *Tracker) ExtendAll(now time.Time) { t.reachableSince = now }
 
-// LeaseGone notes that a Lease is gone. Its agent is not heard any more, and will be silent
-// when it would have been: nobody else would ever say so. If it is already, it is not
-// expected back, and if it speaks without, it is like one that never had a Lease.
-func (r *Tracker) LeaseGone(lease string) {
-	if a := r.agents[lease]; a != nil {
-		if a.gone = true; a.silent || a.vouched {
-			r.forget(lease)
+// LeaseGone records that a Lease is deleted. Its agent becomes silent when its duration ends,
+// because nothing else would report it. The tracker forgets an agent that is already silent,
+// or that works without its Lease.
+func (t *Tracker) LeaseGone(lease string) {
+	if a := t.agents[lease]; a != nil {
+		if a.gone = true; a.silent || a.aliveWithoutLease {
+			t.forget(lease)
 		}
 	}
 }
 
-// forget strikes an agent off the roll.
-func (r *Tracker) forget(lease string) {
-	if r.agents[lease].silent {
-		r.silent--
+// forget removes an agent.
+func (t *Tracker) forget(lease string) {
+	if t.agents[lease].silent {
+		t.silent--
 	}
-	delete(r.agents, lease)
+	delete(t.agents, lease)
 }
 
-// MarkSilent notes that an agent is silent, and that this is told; or that it is so still. One whose
-// Lease is gone is not expected back. The others are looked at again after as long as
-// they have not been heard: who has been away for days has no more than an hour to wait
-// until it is seen that he writes.
-func (r *Tracker) MarkSilent(now time.Time, lease string) {
-	a := r.agents[lease]
+// MarkSilent records that an agent is silent and its conditions are Unknown, or still are. It
+// forgets an agent whose Lease is deleted. The next check of another agent follows after as
+// long as it has been silent, but at most after maxRecheckInterval.
+func (t *Tracker) MarkSilent(now time.Time, lease string) {
+	a := t.agents[lease]
 	switch {
 	case a == nil:
 		return
 	case a.gone:
-		r.forget(lease)
+		t.forget(lease)
 		return
 	case !a.silent:
 		a.silent = true
-		r.silent++
+		t.silent++
 	}
-	a.putOff = now.Add(min(now.Sub(a.heard), longestUnseen))
+	a.postponedUntil = now.Add(min(now.Sub(a.lastRenewal), maxRecheckInterval))
 }
 
-// MarkAlive notes that an agent speaks, and says whether it was silent until now. Its Lease
-// says nothing of it then, until it is renewed.
-func (r *Tracker) MarkAlive(lease string) (wasSilent bool) {
-	a := r.agents[lease]
+// MarkAlive records that an agent writes conditions without renewing its Lease, and returns
+// whether it was silent. The tracker ignores the Lease until it is renewed.
+func (t *Tracker) MarkAlive(lease string) (wasSilent bool) {
+	a := t.agents[lease]
 	if a == nil || !a.silent {
 		return false
 	}
-	a.silent, a.vouched = false, true
-	r.silent--
+	a.silent, a.aliveWithoutLease = false, true
+	t.silent--
 	return true
 }
 
-// Postpone notes that an agent is not to be judged before that time.
-func (r *Tracker) Postpone(lease string, until time.Time) {
-	if a := r.agents[lease]; a != nil {
-		a.putOff = until
+// Postpone delays the next check of an agent.
+func (t *Tracker) Postpone(lease string, until time.Time) {
+	if a := t.agents[lease]; a != nil {
+		a.postponedUntil = until
 	}
 }
 
-// Due returns the Leases of those who are silent and were not called so, the longest
+// Due returns the Leases of agents that have become silent and are not marked yet, the longest
 // first.
-func (r *Tracker) Due(now time.Time) (leases []string) {
-	return r.sorted(now, r.IsDue, r.deadline)
+func (t *Tracker) Due(now time.Time) (leases []string) {
+	return t.sorted(now, t.IsDue, t.deadline)
 }
 
-// IsDue says whether one is silent and was not called so.
-func (r *Tracker) IsDue(lease string, now time.Time) bool {
-	a := r.agents[lease]
-	return a != nil && !a.silent && !a.vouched && !r.sound.IsZero() && !r.deadline(a).After(now)
+// IsDue reports whether an agent has become silent and is not marked yet.
+func (t *Tracker) IsDue(lease string, now time.Time) bool {
+	a := t.agents[lease]
+	return a != nil && !a.silent && !a.aliveWithoutLease && !t.reachableSince.IsZero() && !t.deadline(a).After(now)
 }
 
-// DueAgain returns the Leases of those who were called silent and are to be looked at
-// again, the longest first.
-func (r *Tracker) DueAgain(now time.Time) (leases []string) {
-	return r.sorted(now, r.isUnseen, func(a *agent) time.Time { return a.putOff })
+// DueAgain returns the Leases of silent agents to check again, the longest first.
+func (t *Tracker) DueAgain(now time.Time) (leases []string) {
+	return t.sorted(now, t.isRecheckDue, func(a *agent) time.Time { return a.postponedUntil })
 }
 
-func (r *Tracker) isUnseen(lease string, now time.Time) bool {
-	a := r.agents[lease]
-	return a.silent && !a.putOff.After(now)
+func (t *Tracker) isRecheckDue(lease string, now time.Time) bool {
+	a := t.agents[lease]
+	return a.silent && !a.postponedUntil.After(now)
 }
 
-func (r *Tracker) sorted(now time.Time, wanted func(string, time.Time) bool, by func(*agent) time.Time) (leases []string) {
-	for lease := range r.agents {
+func (t *Tracker) sorted(now time.Time, wanted func(string, time.Time) bool, by func(*agent) time.Time) (leases []string) {
+	for lease := range t.agents {
 		if wanted(lease, now) {
 			leases = append(leases, lease)
 		}
 	}
 	slices.SortFunc(leases, func(a, b string) int {
-		return cmp.Or(by(r.agents[a]).Compare(by(r.agents[b])), cmp.Compare(a, b))
+		return cmp.Or(by(t.agents[a]).Compare(by(t.agents[b])), cmp.Compare(a, b))
 	})
 	return leases
 }
 
-// deadline is when an agent is silent unless it is heard until then.
-func (r *Tracker) deadline(a *agent) time.Time {
-	since := a.heard
-	if since.Before(r.sound) {
-		since = r.sound
+// deadline returns when an agent becomes silent without a renewal.
+func (t *Tracker) deadline(a *agent) time.Time {
+	since := a.lastRenewal
+	if since.Before(t.reachableSince) {
+		since = t.reachableSince
 	}
-	due := since.Add(a.lasts)
-	if due.Before(a.putOff) {
-		due = a.putOff
+	due := since.Add(a.duration)
+	if due.Before(a.postponedUntil) {
+		due = a.postponedUntil
 	}
 	return due
 }
 
-// Get returns what is known of an agent's Lease, and whether that is gone.
-func (r *Tracker) Get(lease string) (is Lease, gone, known bool) {
-	a := r.agents[lease]
+// Get returns the known Lease of an agent, and whether it is deleted.
+func (t *Tracker) Get(lease string) (is Lease, gone, known bool) {
+	a := t.agents[lease]
 	if a == nil {
 		return Lease{}, false, false
 	}
-	return Lease{Name: lease, Version: a.version, Node: a.node, UID: a.uid, Renewed: a.renewed, Duration: a.lasts}, a.gone, true
+	return Lease{Name: lease, Version: a.version, Node: a.node, UID: a.uid, Renewed: a.renewed, Duration: a.duration}, a.gone, true
 }
 
-// Count returns how many agents are heard, and how many are silent.
-func (r *Tracker) Count() (heard, silent int) { return len(r.agents) - r.silent, r.silent }
+// Count returns the number of live and of silent agents.
+func (t *Tracker) Count() (alive, silent int) { return len(t.agents) - t.silent, t.silent }

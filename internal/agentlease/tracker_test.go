@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// noon is when stories begin.
+// noon is the start of every test.
 var noon = time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 
 func TestRead(t *testing.T) {
@@ -30,11 +30,11 @@ func TestRead(t *testing.T) {
 			Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(30)), RenewTime: new(metav1.NewMicroTime(noon))},
 		}, Lease{Name: "autohealer-agent-n1", Version: "7", Node: "n1", UID: "u", Renewed: noon, Duration: 30 * time.Second}, true},
 		{"nothing but a name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}},
-			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: usualDuration}, true},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: defaultDuration}, true},
 		{"no time at all", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1"}, Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(-1))}},
-			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: usualDuration}, true},
+			Lease{Name: "autohealer-agent-n1", Node: "n1", Duration: defaultDuration}, true},
 		{"a shortened name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-short", OwnerReferences: owner(long)}},
-			Lease{Name: "autohealer-agent-short", Node: long, UID: "u", Duration: usualDuration}, true},
+			Lease{Name: "autohealer-agent-short", Node: long, UID: "u", Duration: defaultDuration}, true},
 		{"the name of another node", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-n1", OwnerReferences: owner("n2")}}, Lease{}, false},
 		{"no agent's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-controller", OwnerReferences: owner("n1")}}, Lease{}, false},
 		{"no node's name", coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "autohealer-agent-"}}, Lease{}, false},
@@ -48,7 +48,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// story is a roll with the time that passes.
+// story is a tracker with a clock.
 type story struct {
 	*Tracker
 	t     *testing.T
@@ -56,10 +56,10 @@ type story struct {
 	beats int
 }
 
-// unbroken is longer than any two looks are apart.
+// unbroken is longer than the time between two lists.
 const unbroken = 24 * time.Hour
 
-func tells(t *testing.T) *story {
+func newStory(t *testing.T) *story {
 	t.Helper()
 	s := &story{Tracker: NewTracker(), t: t, now: noon}
 	s.Listed(s.now, unbroken)
@@ -68,10 +68,10 @@ func tells(t *testing.T) *story {
 
 func (s *story) pass(d time.Duration) { s.now = s.now.Add(d) }
 
-// renews has an agent renew a Lease of six minutes.
+// renews makes an agent renew a Lease of six minutes.
 func (s *story) renews(node string) (isBack bool) {
 	s.beats++
-	return s.Renewed(s.now, Lease{Name: "l-" + node, Node: node, Renewed: noon.Add(time.Duration(s.beats)), Duration: usualDuration})
+	return s.Renewed(s.now, Lease{Name: "l-" + node, Node: node, Renewed: noon.Add(time.Duration(s.beats)), Duration: defaultDuration})
 }
 
 func (s *story) silent(nodes ...string) {
@@ -82,12 +82,12 @@ func (s *story) silent(nodes ...string) {
 		want[i] = "l-" + node
 	}
 	if !slices.Equal(due, want) {
-		s.t.Errorf("after %s silent are %v, want %v", s.now.Sub(noon), due, want)
+		s.t.Errorf("after %s the silent agents are %v, want %v", s.now.Sub(noon), due, want)
 	}
 }
 
-func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
-	s := tells(t)
+func TestSilenceStartsAtTheLastRenewal(t *testing.T) {
+	s := newStory(t)
 	s.renews("a")
 	s.pass(time.Minute)
 	s.renews("b")
@@ -100,7 +100,7 @@ func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
 	s.MarkSilent(s.now, "l-a")
 	s.silent("b")
 	if heard, silent := s.Count(); heard != 1 || silent != 1 {
-		t.Errorf("%d heard, %d silent", heard, silent)
+		t.Errorf("%d alive, %d silent", heard, silent)
 	}
 	if s.renews("b") {
 		t.Error("one is back who was not called silent")
@@ -110,16 +110,16 @@ func TestSilenceIsCountedFromTheLastRenewal(t *testing.T) {
 	}
 	s.silent()
 	if heard, silent := s.Count(); heard != 2 || silent != 0 {
-		t.Errorf("%d heard, %d silent", heard, silent)
+		t.Errorf("%d alive, %d silent", heard, silent)
 	}
 }
 
-func TestAWriteThatRenewsNothingIsNoSignOfLife(t *testing.T) {
-	s := tells(t)
-	lease := Lease{Name: "l-a", Node: "a", Renewed: noon, Duration: usualDuration}
+func TestWriteWithoutRenewalDoesNotCount(t *testing.T) {
+	s := newStory(t)
+	lease := Lease{Name: "l-a", Node: "a", Renewed: noon, Duration: defaultDuration}
 	s.Renewed(s.now, lease)
-	s.pass(usualDuration - time.Second)
-	s.Renewed(s.now, lease) // somebody labels it, or it is listed again
+	s.pass(defaultDuration - time.Second)
+	s.Renewed(s.now, lease) // a changed label, or the same Lease listed again
 	s.pass(time.Second)
 	s.silent("a")
 	s.MarkSilent(s.now, "l-a")
@@ -128,17 +128,17 @@ func TestAWriteThatRenewsNothingIsNoSignOfLife(t *testing.T) {
 	}
 }
 
-func TestTheClockOfTheNodeDoesNotCount(t *testing.T) {
-	s := tells(t)
-	s.Renewed(s.now, Lease{Name: "l-a", Node: "a", Renewed: noon.Add(-24 * time.Hour), Duration: usualDuration})
-	s.Renewed(s.now, Lease{Name: "l-b", Node: "b", Renewed: noon.Add(24 * time.Hour), Duration: usualDuration})
+func TestClockOfTheNodeIsIgnored(t *testing.T) {
+	s := newStory(t)
+	s.Renewed(s.now, Lease{Name: "l-a", Node: "a", Renewed: noon.Add(-24 * time.Hour), Duration: defaultDuration})
+	s.Renewed(s.now, Lease{Name: "l-b", Node: "b", Renewed: noon.Add(24 * time.Hour), Duration: defaultDuration})
 	s.silent()
-	s.pass(usualDuration)
+	s.pass(defaultDuration)
 	s.silent("a", "b")
 }
 
-func TestNobodyIsSilentWhoCouldNotSpeak(t *testing.T) {
-	s := tells(t)
+func TestNoAgentIsSilentWhileListsFail(t *testing.T) {
+	s := newStory(t)
 	looked := func() {
 		s.Unchanged([]byte("l-a"), nil)
 		s.Listed(s.now, time.Minute)
@@ -165,12 +165,12 @@ func TestNobodyIsSilentWhoCouldNotSpeak(t *testing.T) {
 	s.silent("a")
 	s.ExtendAll(s.now)
 	s.silent()
-	s.pass(usualDuration)
+	s.pass(defaultDuration)
 	s.silent("a")
 }
 
-func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
-	s := tells(t)
+func TestDeletedLeaseMakesTheAgentSilent(t *testing.T) {
+	s := newStory(t)
 	s.renews("a")
 	s.renews("b")
 	s.renews("c")
@@ -183,7 +183,7 @@ func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
 	if !s.Unchanged([]byte("l-c"), nil) || s.Unchanged([]byte("l-c"), []byte("7")) || s.Unchanged([]byte("l-d"), nil) {
 		t.Error("known is one by its name and version")
 	}
-	s.Listed(s.now, unbroken) // and l-b is not there
+	s.Listed(s.now, unbroken) // without l-b
 	for lease, is := range map[string]bool{"l-a": true, "l-b": true, "l-c": false} {
 		if _, gone, _ := s.Get(lease); gone != is {
 			t.Errorf("%s is gone: %t", lease, gone)
@@ -196,45 +196,45 @@ func TestALeaseThatIsGoneIsASilenceToo(t *testing.T) {
 	s.MarkSilent(s.now, "l-b")
 	s.MarkSilent(s.now, "l-c")
 	if heard, silent := s.Count(); heard != 0 || silent != 1 {
-		t.Errorf("%d heard, %d silent: who is gone is not expected back", heard, silent)
+		t.Errorf("%d alive, %d silent: an agent without Lease is forgotten", heard, silent)
 	}
 	s.LeaseGone("l-c")
 	if heard, silent := s.Count(); heard+silent != 0 {
-		t.Errorf("%d heard, %d silent", heard, silent)
+		t.Errorf("%d alive, %d silent", heard, silent)
 	}
-	s.LeaseGone("l-d") // was never there
+	s.LeaseGone("l-d") // unknown Lease
 	s.silent()
 }
 
-func TestWhoIsSilentIsLookedAtEverMoreSeldom(t *testing.T) {
-	s := tells(t)
+func TestSilentAgentIsCheckedLessAndLessOften(t *testing.T) {
+	s := newStory(t)
 	s.renews("a")
-	s.pass(usualDuration)
+	s.pass(defaultDuration)
 	s.MarkSilent(s.now, "l-a")
 	for _, minutes := range []int{6, 12, 24, 48, 60, 60} {
 		s.pass(time.Duration(minutes)*time.Minute - 1)
 		if unseen := s.DueAgain(s.now); unseen != nil {
-			t.Errorf("%v are looked at before %d minutes have passed", unseen, minutes)
+			t.Errorf("%v are checked before %d minutes have passed", unseen, minutes)
 		}
 		s.pass(1)
 		if unseen := s.DueAgain(s.now); !slices.Equal(unseen, []string{"l-a"}) {
-			t.Errorf("%v are looked at after %d minutes", unseen, minutes)
+			t.Errorf("%v are checked after %d minutes", unseen, minutes)
 		}
 		s.MarkSilent(s.now, "l-a")
 	}
 	if heard, silent := s.Count(); heard != 0 || silent != 1 {
-		t.Errorf("%d heard, %d silent", heard, silent)
+		t.Errorf("%d alive, %d silent", heard, silent)
 	}
 }
 
-func TestWhoSpeaksWithoutALeaseIsNotJudgedByIt(t *testing.T) {
-	s := tells(t)
+func TestLeaseOfAnAgentAliveWithoutItIsIgnored(t *testing.T) {
+	s := newStory(t)
 	s.renews("a")
 	s.renews("b")
 	if s.MarkAlive("l-a") || s.MarkAlive("l-c") {
 		t.Error("one was silent who was not")
 	}
-	s.pass(usualDuration)
+	s.pass(defaultDuration)
 	s.MarkSilent(s.now, "l-a")
 	s.MarkSilent(s.now, "l-b")
 	if !s.MarkAlive("l-a") || !s.MarkAlive("l-b") {
@@ -243,22 +243,22 @@ func TestWhoSpeaksWithoutALeaseIsNotJudgedByIt(t *testing.T) {
 	s.pass(unbroken)
 	s.silent()
 	if heard, silent := s.Count(); heard != 2 || silent != 0 || s.DueAgain(s.now) != nil {
-		t.Errorf("%d heard, %d silent, unseen %v", heard, silent, s.DueAgain(s.now))
+		t.Errorf("%d alive, %d silent, unseen %v", heard, silent, s.DueAgain(s.now))
 	}
 	s.LeaseGone("l-b")
 	if heard, silent := s.Count(); heard != 1 || silent != 0 {
-		t.Errorf("%d heard, %d silent: who has no Lease is not on the roll", heard, silent)
+		t.Errorf("%d alive, %d silent: an agent without Lease is not tracked", heard, silent)
 	}
 	if !s.renews("a") {
 		t.Error("one who renews again is not back")
 	}
-	s.pass(usualDuration)
+	s.pass(defaultDuration)
 	s.silent("a")
 }
 
-func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
-	s := tells(t)
-	lease := Lease{Name: "l-a", Node: "a", UID: "1", Renewed: noon, Duration: usualDuration}
+func TestRecreatedLeaseCountsAsRenewed(t *testing.T) {
+	s := newStory(t)
+	lease := Lease{Name: "l-a", Node: "a", UID: "1", Renewed: noon, Duration: defaultDuration}
 	s.Renewed(s.now, lease)
 	s.pass(4 * time.Minute)
 	s.LeaseGone("l-a")
@@ -277,8 +277,9 @@ func TestALeaseThatIsMadeAgainIsHeard(t *testing.T) {
 	s.silent("a")
 }
 
-// A roll against one that keeps the whole story and judges it anew every time.
-func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
+// TestTrackerAgreesWithFullHistory compares a tracker with one that keeps all events and
+// evaluates them each time.
+func TestTrackerAgreesWithFullHistory(t *testing.T) {
 	const patience = 4 * time.Minute
 	calls, vouches, looks := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -305,7 +306,7 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 					continue
 				}
 				roll.Renewed(now, known)
-			case "look": // at which all Leases are there that were
+			case "look": // lists all existing Leases
 				for _, name := range names {
 					if is, gone, there := roll.Get(name); there && !gone {
 						roll.Unchanged([]byte(name), []byte(is.Version))
@@ -355,11 +356,11 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 				}
 				silent := !heard.IsZero() && !called && !vouched && !sound.IsZero() && now.Sub(heard) >= lasts(of) && now.Sub(sound) >= lasts(of)
 				if silent != slices.Contains(due, name) {
-					t.Fatalf("%s is silent: %t; due are %v", name, silent, due)
+					t.Fatalf("%s is silent: %t; due: %v", name, silent, due)
 				}
 				again := called && !lost && now.Sub(call) >= min(call.Sub(heard), time.Hour)
 				if again != slices.Contains(unseen, name) {
-					t.Fatalf("%s is to be looked at: %t; those are %v", name, again, unseen)
+					t.Fatalf("%s is due for a check: %t; due: %v", name, again, unseen)
 				}
 			}
 		}
@@ -370,8 +371,8 @@ func TestRollAgreesWithWhoRemembersEverything(t *testing.T) {
 	}
 }
 
-func TestARenewalAllocatesNothing(t *testing.T) {
-	s := tells(t)
+func TestRenewalAllocatesNothing(t *testing.T) {
+	s := newStory(t)
 	lease := Lease{Name: "l-a", Node: "a", UID: "u", Duration: time.Minute}
 	if allocations := testing.AllocsPerRun(100, func() {
 		lease.Renewed = lease.Renewed.Add(time.Second)
