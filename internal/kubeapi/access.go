@@ -14,15 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Access says where the API server is and who asks it. Of what can be a file or the
-// thing itself, the file is read again when it changes.
+// Access is the address of the API server and the credentials of the agent. Files are read
+// again when they change.
 type Access struct {
-	Server     string // such as https://10.0.0.1:443
-	ServerName string // that the server's certificate is for, if not that of Server
+	Server     string // for example https://10.0.0.1:443
+	ServerName string // name in the server's certificate, if it differs from the host of Server
 
 	CAFile   string
 	CA       []byte // PEM
-	Insecure bool   // the server's certificate is not looked at
+	Insecure bool   // do not verify the server's certificate
 
 	TokenFile string
 	Token     string
@@ -33,12 +33,12 @@ type Access struct {
 	Username, Password string
 }
 
-// serviceAccount is where Kubernetes puts the credentials of a pod.
+// serviceAccount is the directory with the credentials of a pod.
 const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Find returns the access that the agent's flags ask for: that of a kubeconfig if one
-// is named, else that of the pod's service account; override, if there is one, is
-// node-problem-detector's --apiserver-override.
+// Find returns the access that the agent's flags request: from a kubeconfig if one is set,
+// otherwise from the service account of the pod. override is the value of
+// node-problem-detector's --apiserver-override, or empty.
 func Find(kubeconfig, override string, getenv func(string) string) (Access, error) {
 	return find(kubeconfig, override, getenv, serviceAccount)
 }
@@ -89,12 +89,12 @@ func find(kubeconfig, override string, getenv func(string) string, account strin
 		access.TokenFile, access.Token = filepath.Join(account, "token"), ""
 	}
 	if access.Server == "" {
-		return Access{}, fmt.Errorf("the override %q names no server: write https://host:port in front of it", override)
+		return Access{}, fmt.Errorf("the override %q names no server: start it with https://host:port", override)
 	}
 	return access, nil
 }
 
-// boolean reads one of the override's settings. A name alone means yes.
+// boolean reads a setting of the override. A name without a value means true.
 func boolean(query url.Values, name string, otherwise bool) (bool, error) {
 	if !query.Has(name) {
 		return otherwise, nil
@@ -117,12 +117,12 @@ func fromPod(getenv func(string) string, account string, serverKnown bool) (Acce
 	case host != "" && port != "":
 		access.Server = "https://" + net.JoinHostPort(host, port)
 	case !serverKnown:
-		return Access{}, errors.New("this is no pod of a cluster, KUBERNETES_SERVICE_HOST and _PORT are not set: outside of a cluster, give --kubeconfig")
+		return Access{}, errors.New("not running in a pod, KUBERNETES_SERVICE_HOST and _PORT are not set: outside of a cluster, give --kubeconfig")
 	}
 	return access, nil
 }
 
-// kubeconfig is what is used of such a file.
+// kubeconfig contains the fields of a kubeconfig that the agent uses.
 type kubeconfig struct {
 	CurrentContext string `yaml:"current-context"`
 	Contexts       []struct {
@@ -172,7 +172,7 @@ func fromKubeconfig(path string) (Access, error) {
 	return access, nil
 }
 
-// parseKubeconfig reads the current context. Paths in it are those of folder.
+// parseKubeconfig reads the current context. Relative paths in it start at folder.
 func parseKubeconfig(text []byte, folder string) (Access, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(text, &k); err != nil {
@@ -220,7 +220,7 @@ func parseKubeconfig(text []byte, folder string) (Access, error) {
 		}
 	}
 	if access.Server == "" {
-		return Access{}, fmt.Errorf("its cluster %q is not there, or has no server", cluster)
+		return Access{}, fmt.Errorf("its cluster %q is missing, or has no server", cluster)
 	}
 	for _, u := range k.Users {
 		if u.Name != user {

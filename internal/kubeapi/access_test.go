@@ -37,13 +37,13 @@ func TestParseKubeconfig(t *testing.T) {
 		want       Access
 		err        string
 	}{
-		{name: "paths are those beside the file", text: person,
+		{name: "resolves paths relative to the file", text: person,
 			want: Access{Server: "https://10.0.0.1:6443", ServerName: "kubernetes", CAFile: "/etc/k/pki/ca.crt", TokenFile: "/run/token"}},
 		{name: "data instead of files", text: there,
 			want: Access{Server: "https://10.0.0.2:6443", CA: []byte("ca"), Cert: []byte("cert"), Key: []byte("key"), Username: "u", Password: "p"}},
-		{name: "no context is current", text: "contexts: []", err: "no current-context"},
-		{name: "the current context is none", text: "current-context: x", err: `"x" is not among its contexts`},
-		{name: "no such cluster", text: strings.Replace(person, "{cluster: a,", "{cluster: c,", 1), err: `cluster "c" is not there`},
+		{name: "no current context", text: "contexts: []", err: "no current-context"},
+		{name: "the current context is missing", text: "current-context: x", err: `"x" is not among its contexts`},
+		{name: "no such cluster", text: strings.Replace(person, "{cluster: a,", "{cluster: c,", 1), err: `cluster "c" is missing`},
 		{name: "a program for credentials", text: strings.Replace(person, "{tokenFile: /run/token}", "{exec: {command: aws}}", 1), err: "which the agent does not run"},
 		{name: "a provider of credentials", text: strings.Replace(person, "{tokenFile: /run/token}", "{auth-provider: {name: oidc}}", 1), err: "which the agent does not run"},
 		{name: "a proxy", text: strings.Replace(person, "tls-server-name: kubernetes", "proxy-url: http://p", 1), err: "proxy-url"},
@@ -54,7 +54,7 @@ func TestParseKubeconfig(t *testing.T) {
 			got, err := parseKubeconfig([]byte(c.text), "/etc/k")
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("the error is %v, want words of %q", err, c.err)
+					t.Fatalf("the error is %v, want it to contain %q", err, c.err)
 				}
 				return
 			}
@@ -68,7 +68,7 @@ func TestParseKubeconfig(t *testing.T) {
 	}
 }
 
-func TestFindKnowsTheOverridesOfTheOldAgent(t *testing.T) {
+func TestFindSupportsOverridesOfNodeProblemDetector(t *testing.T) {
 	folder := t.TempDir()
 	config := filepath.Join(folder, "config")
 	if err := os.WriteFile(config, []byte(person), 0o600); err != nil {
@@ -111,7 +111,7 @@ func TestFindKnowsTheOverridesOfTheOldAgent(t *testing.T) {
 			got, err := find(c.kubeconfig, c.override, func(name string) string { return c.env[name] }, "/sa")
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
-					t.Fatalf("the error is %v, want words of %q", err, c.err)
+					t.Fatalf("the error is %v, want it to contain %q", err, c.err)
 				}
 				return
 			}

@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// patience is how long one request may take.
-	patience = 15 * time.Second
-	// mostBytes is how much of an answer is read: the metadata of a node can have some
-	// hundred KiB of annotations.
-	mostBytes = 4 << 20
-	// keepOpen is for how long a connection is kept that nobody uses: longer than the two
-	// minutes from one renewal of the Lease to the next, so that what is to be told goes
-	// out at once. To make one anew takes some 30 ms, to keep it less than 200 KiB.
-	keepOpen = 3 * time.Minute
+	// requestTimeout is the timeout of one request.
+	requestTimeout = 15 * time.Second
+	// maxResponseBytes is the maximum size of a response. The metadata of a node can have
+	// several hundred KiB of annotations.
+	maxResponseBytes = 4 << 20
+	// idleTimeout is how long an unused connection stays open. It is longer than the two
+	// minutes between two renewals of the Lease, so writes need no new connection. A new
+	// connection takes about 30 ms; an open one needs less than 200 KiB.
+	idleTimeout = 3 * time.Minute
 )
 
-// Client asks the API server. It may be used by many at once.
+// Client sends requests to the API server. It is safe for concurrent use.
 type Client struct {
-	access Access
-	agent  string // as which it presents itself
+	access    Access
+	userAgent string
 
 	mu     sync.Mutex
-	ca     []byte // of the transport
-	cert   []byte // and key, of the transport
+	ca     []byte // used by client
+	cert   []byte // certificate and key, used by client
 	client *http.Client
 }
 
@@ -48,31 +48,31 @@ func New(access Access, userAgent string) (*Client, error) {
 		return nil, fmt.Errorf("the address of the API server is %q: want https://host:port", access.Server)
 	}
 	access.Server = strings.TrimRight(access.Server, "/")
-	return &Client{access: access, agent: userAgent}, nil
+	return &Client{access: access, userAgent: userAgent}, nil
 }
 
-// Request is what is asked of the API server.
+// Request is a request to the API server.
 type Request struct {
 	Method string
-	// Path with its query, such as /api/v1/nodes/node-1?resourceVersion=0.
+	// Path includes the query, for example /api/v1/nodes/node-1?resourceVersion=0.
 	Path string
-	// ContentType of Body, which may be empty.
+	// ContentType is the type of Body. It may be empty.
 	ContentType string
 	Body        []byte
-	// MetadataOnly asks for no more than the metadata of the object: of a node with many
-	// images that is a tenth.
+	// MetadataOnly requests only the metadata of the object. For a node with many images that
+	// is a tenth.
 	MetadataOnly bool
 }
 
-// Answer is what the server says to a request that it has granted.
+// Answer is a successful response.
 type Answer struct {
 	Body []byte
-	// Date is what the server's clock says, to the second; zero if it does not tell.
+	// Date is the clock of the server, in whole seconds, or zero.
 	Date time.Time
 }
 
-// NodeLabels returns the labels of a node. What the API server has in its cache will
-// do, and nothing of a node but its metadata is sent.
+// NodeLabels returns the labels of a node. It requests only the metadata, from the cache of
+// the API server.
 func (c *Client) NodeLabels(ctx context.Context, node string) (map[string]string, error) {
 	var answer struct {
 		Metadata struct {
@@ -93,23 +93,23 @@ func (c *Client) NodeLabels(ctx context.Context, node string) (map[string]string
 	return answer.Metadata.Labels, nil
 }
 
-// Do asks once. An answer that says no is a StatusError; every other error means that
-// there was no answer, and nobody knows whether the request was carried out.
-func (c *Client) Do(ctx context.Context, asked Request) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// Do sends a request once. If the server refuses it, the error is a StatusError. Any other
+// error means that there was no response, and the request may or may not have been executed.
+func (c *Client) Do(ctx context.Context, req Request) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, asked.Method, c.access.Server+asked.Path, bytes.NewReader(asked.Body))
+	request, err := http.NewRequestWithContext(ctx, req.Method, c.access.Server+req.Path, bytes.NewReader(req.Body))
 	if err != nil {
 		return Answer{}, err
 	}
 	request.Header.Set("Accept", "application/json")
-	if asked.MetadataOnly {
+	if req.MetadataOnly {
 		request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
 	}
-	if asked.ContentType != "" {
-		request.Header.Set("Content-Type", asked.ContentType)
+	if req.ContentType != "" {
+		request.Header.Set("Content-Type", req.ContentType)
 	}
-	request.Header.Set("User-Agent", c.agent)
+	request.Header.Set("User-Agent", c.userAgent)
 	if err := c.authorize(request); err != nil {
 		return Answer{}, err
 	}
@@ -118,8 +118,8 @@ func (c *Client) Do(ctx context.Context, asked Request) (Answer, error) {
 		return Answer{}, err
 	}
 	answer, err := exchange(client, request)
-	if said := (*StatusError)(nil); err != nil && !errors.As(err, &said) {
-		// A connection that has died without a word would swallow the next request too.
+	if refused := (*StatusError)(nil); err != nil && !errors.As(err, &refused) {
+		// The connection may be dead, and the next request must not use it.
 		client.CloseIdleConnections()
 	}
 	return answer, err
@@ -131,14 +131,14 @@ func exchange(client *http.Client, request *http.Request) (Answer, error) {
 		return Answer{}, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, mostBytes+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponseBytes+1))
 	switch {
 	case err != nil:
 		return Answer{}, fmt.Errorf("reading the answer: %w", err)
-	case len(body) > mostBytes:
-		return Answer{}, fmt.Errorf("the answer is longer than %d bytes", mostBytes)
+	case len(body) > maxResponseBytes:
+		return Answer{}, fmt.Errorf("the answer is longer than %d bytes", maxResponseBytes)
 	case response.StatusCode < 200 || response.StatusCode > 299:
-		return Answer{}, refusal(response, body)
+		return Answer{}, newStatusError(response, body)
 	}
 	date, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
@@ -147,8 +147,8 @@ func exchange(client *http.Client, request *http.Request) (Answer, error) {
 	return Answer{Body: body, Date: date}, nil
 }
 
-// authorize says who asks. A token that is a file is read each time: requests are
-// rare, and the kubelet replaces it every hour.
+// authorize adds the credentials. It reads a token file each time: requests are rare, and the
+// kubelet replaces the token every hour.
 func (c *Client) authorize(request *http.Request) error {
 	token := c.access.Token
 	if c.access.TokenFile != "" {
@@ -157,7 +157,7 @@ func (c *Client) authorize(request *http.Request) error {
 			return fmt.Errorf("reading the token: %w", err)
 		}
 		if token = strings.TrimSpace(string(text)); token == "" {
-			// Who asks without a token is nobody, and is told that nobody may.
+			// Without a token the server would answer an anonymous request with 403.
 			return fmt.Errorf("reading the token: %s is empty", c.access.TokenFile)
 		}
 	}
@@ -170,18 +170,18 @@ func (c *Client) authorize(request *http.Request) error {
 	return nil
 }
 
-// connection returns what carries requests: the one that there is, unless the CA or
-// the certificate was replaced.
+// connection returns the HTTP client. It creates a new one if the CA or the certificate has
+// changed.
 func (c *Client) connection() (*http.Client, error) {
-	ca, err := either(c.access.CA, c.access.CAFile, "the certificate authority")
+	ca, err := dataOrFile(c.access.CA, c.access.CAFile, "the certificate authority")
 	if err != nil {
 		return nil, err
 	}
-	cert, err := either(c.access.Cert, c.access.CertFile, "the client certificate")
+	cert, err := dataOrFile(c.access.Cert, c.access.CertFile, "the client certificate")
 	if err != nil {
 		return nil, err
 	}
-	key, err := either(c.access.Key, c.access.KeyFile, "the client key")
+	key, err := dataOrFile(c.access.Key, c.access.KeyFile, "the client key")
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (c *Client) connection() (*http.Client, error) {
 	if len(ca) > 0 {
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("the certificate authority holds no certificate in PEM")
+			return nil, errors.New("the certificate authority contains no certificate in PEM")
 		}
 	}
 	if len(cert) > 0 {
@@ -213,22 +213,22 @@ func (c *Client) connection() (*http.Client, error) {
 	c.client = &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		TLSClientConfig:     settings,
-		TLSHandshakeTimeout: patience,
+		TLSHandshakeTimeout: requestTimeout,
 		MaxIdleConns:        1,
-		IdleConnTimeout:     keepOpen,
-		DialContext:         (&net.Dialer{Timeout: patience, KeepAliveConfig: lifeSigns()}).DialContext,
+		IdleConnTimeout:     idleTimeout,
+		DialContext:         (&net.Dialer{Timeout: requestTimeout, KeepAliveConfig: keepAlive()}).DialContext,
 		ForceAttemptHTTP2:   true,
 	}}
 	return c.client, nil
 }
 
-// lifeSigns has the kernel find out within half a minute that a server is gone without a
-// word: what is told first would wait in vain for an answer otherwise.
-func lifeSigns() net.KeepAliveConfig {
+// keepAlive makes the kernel detect a dead server within half a minute, so that the next
+// request does not wait for its timeout.
+func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 }
 
-func either(data []byte, path, what string) ([]byte, error) {
+func dataOrFile(data []byte, path, what string) ([]byte, error) {
 	if path == "" {
 		return data, nil
 	}

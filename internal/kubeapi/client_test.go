@@ -43,7 +43,7 @@ func client(t *testing.T, access kubeapi.Access) *kubeapi.Client {
 	return c
 }
 
-func TestNodeLabelsAsksForMetadataOfTheCacheOnly(t *testing.T) {
+func TestNodeLabelsRequestsOnlyCachedMetadata(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.String() != "/api/v1/nodes/node-1?resourceVersion=0" || !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata") ||
 			r.UserAgent() != "autohealer-agent/test" {
@@ -61,7 +61,7 @@ func TestNodeLabelsAsksForMetadataOfTheCacheOnly(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatSaysNoBecomesAnErrorWithItsWords(t *testing.T) {
+func TestRefusalBecomesAnErrorWithTheMessageOfTheServer(t *testing.T) {
 	for _, c := range []struct {
 		name, body, want string
 		code             int
@@ -85,17 +85,17 @@ func TestAnAnswerThatSaysNoBecomesAnErrorWithItsWords(t *testing.T) {
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "node-1") {
-				t.Errorf("the error is %v, want words of %q", err, c.want)
+				t.Errorf("the error is %v, want it to contain %q", err, c.want)
 			}
 			var status *kubeapi.StatusError
 			if c.code != http.StatusOK && (!errors.As(err, &status) || status.Code != c.code) {
-				t.Errorf("the error is %v, which does not tell its code", err)
+				t.Errorf("the error %v has no HTTP status", err)
 			}
 		})
 	}
 }
 
-func TestATokenThatIsReplacedOnDiskIsUsed(t *testing.T) {
+func TestReplacedTokenIsUsed(t *testing.T) {
 	var seen atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen.Store(r.Header.Get("Authorization"))
@@ -113,20 +113,20 @@ func TestATokenThatIsReplacedOnDiskIsUsed(t *testing.T) {
 			t.Errorf("the server saw %q, want the token %q", seen.Load(), token)
 		}
 	}
-	// Nobody asks as nobody, who would be told that he may not: that would be believed.
+	// The client sends no anonymous request: the agent would take the 403 as a missing permission.
 	put(t, path, []byte("\n"))
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), path+" is empty") || seen.Load() != "Bearer second" {
-		t.Errorf("with an empty token it says %v, and the server saw %q", err, seen.Load())
+		t.Errorf("with an empty token the error is %v, and the server saw %q", err, seen.Load())
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "reading the token") {
-		t.Errorf("without its token it says %v", err)
+		t.Errorf("without a token the error is %v", err)
 	}
 }
 
-func TestAnAuthorityAndACertificateThatAreReplacedOnDiskAreUsed(t *testing.T) {
+func TestReplacedAuthorityAndCertificateAreUsed(t *testing.T) {
 	folder := t.TempDir()
 	ca, cert, key := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "tls.crt"), filepath.Join(folder, "tls.key")
 	var users []string
@@ -172,19 +172,19 @@ func TestAnAuthorityAndACertificateThatAreReplacedOnDiskAreUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve() // another authority stands in the file now
+	serve() // the file contains another authority now
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil {
-		t.Error("a server is believed that another authority vouches for")
+		t.Error("the client trusts a server with a certificate of another authority")
 	}
 	put(t, ca, trusted)
 	ask(c)
 	put(t, ca, []byte("nothing"))
 	if _, err := c.NodeLabels(t.Context(), "node-1"); err == nil || !strings.Contains(err.Error(), "no certificate in PEM") {
-		t.Errorf("an authority that is none: %v", err)
+		t.Errorf("an invalid authority: %v", err)
 	}
 }
 
-// certificate makes one that vouches for itself, for 127.0.0.1.
+// certificate returns a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T, name string) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -207,10 +207,10 @@ func certificate(t *testing.T, name string) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 }
 
-func TestNewRefusesWhatIsNoAddress(t *testing.T) {
+func TestNewRejectsInvalidAddresses(t *testing.T) {
 	for _, server := range []string{"", "10.0.0.1:6443", "ftp://x", "https://"} {
 		if _, err := kubeapi.New(kubeapi.Access{Server: server}, "x"); err == nil {
-			t.Errorf("%q is taken for an address", server)
+			t.Errorf("%q is accepted as an address", server)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-func TestARealAPIServerIsAsked(t *testing.T) {
+func TestRealAPIServer(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	clients, err := kubernetes.NewForConfig(cluster.AdminConfig())
 	if err != nil {
@@ -50,10 +50,10 @@ func TestARealAPIServerIsAsked(t *testing.T) {
 		t.Errorf("with a kubeconfig: %v", err)
 	}
 	if _, err := client(t, access).NodeLabels(t.Context(), "node-2"); code(err) != http.StatusNotFound {
-		t.Errorf("a node that is not there: %v", err)
+		t.Errorf("a missing node: %v", err)
 	}
 
-	// As the agent of a DaemonSet, with the one right that it needs.
+	// As an agent in a DaemonSet, with the one permission that it needs.
 	config, err := cluster.ServiceAccountConfig(t.Context(), "default", "agent", testbed.WithNode("node-1"))
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestARealAPIServerIsAsked(t *testing.T) {
 	access = kubeapi.Access{Server: config.Host, CA: config.CAData, CAFile: config.CAFile, TokenFile: filepath.Join(t.TempDir(), "token")}
 	put(t, access.TokenFile, []byte(config.BearerToken))
 	if err := asked(access); code(err) != http.StatusForbidden {
-		t.Errorf("without a right: %v", err)
+		t.Errorf("without permission: %v", err)
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}}}
 	if _, err := clients.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
@@ -74,7 +74,7 @@ func TestARealAPIServerIsAsked(t *testing.T) {
 	if _, err := clients.RbacV1().ClusterRoleBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The authorizer hears of a right a little later.
+	// The authorizer sees a new permission with a delay.
 	for err = asked(access); code(err) == http.StatusForbidden && t.Context().Err() == nil; {
 		err = asked(access)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/kubeapi"
 )
 
-func TestDoHandsOverWhatIsAskedAndTheClockOfTheServer(t *testing.T) {
+func TestDoSendsTheRequestAndReturnsTheServerTime(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.Method != http.MethodPatch || r.URL.String() != "/a/b?force=true" || string(body) != "{}" ||
@@ -34,7 +34,7 @@ func TestDoHandsOverWhatIsAskedAndTheClockOfTheServer(t *testing.T) {
 	}
 }
 
-func TestARefusalSaysWhyAndForHowLong(t *testing.T) {
+func TestStatusErrorHasCausesAndRetryAfter(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "7")
 		w.WriteHeader(http.StatusConflict)

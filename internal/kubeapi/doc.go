@@ -1,8 +1,9 @@
-// Package kubeapi talks to the API server for an agent that runs on every node, and
-// is as small as that asks for: HTTP, a token or a certificate, JSON.
+// Package kubeapi is the agent's client for the API server. It runs on every node, so it is
+// small: HTTP, a token or a client certificate, and JSON.
 //
-// It promises that credentials which are replaced on disk are taken up without a
-// restart, and that an answer which is not the one asked for becomes an error with the
-// words of the server. It refuses to run a program for its credentials, as kubeconfigs
-// of people do: an agent has credentials of its own.
+// It uses credentials that are replaced on disk without a restart. A response other than
+// success becomes an error with the message of the server.
+//
+// It does not run a program to get credentials, as kubeconfigs of users may require. The agent
+// has its own credentials.
 package kubeapi

@@ -8,34 +8,34 @@ import (
 	"time"
 )
 
-// StatusError is an answer of the server that says no.
+// StatusError is a response with which the server refuses a request.
 type StatusError struct {
 	Code int
-	// Reason is Kubernetes' own word for it, such as AlreadyExists; empty if the answer
-	// is not one of the API server.
+	// Reason is the reason of the Kubernetes Status, for example AlreadyExists. It is
+	// empty if the response is not from the API server.
 	Reason  string
 	Message string
-	// Causes are what is wrong in detail.
+	// Causes are the details of the refusal.
 	Causes []Cause
-	// RetryAfter is how long the server wants to be left alone; zero if it does not say.
+	// RetryAfter is how long the server asks the client to wait, or zero.
 	RetryAfter time.Duration
 }
 
-// Cause is one of the things that stand against a request.
+// Cause is one detail of a refusal.
 type Cause struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Field   string `json:"field"`
 }
 
-// Error returns the words of the server.
+// Error returns the message of the server.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("the API server answers %d: %s", e.Code, e.Message)
 }
 
-// refusal reads an answer that says no. Who is between the server and us may say so
-// too, in words of his own; then the status line must do.
-func refusal(response *http.Response, body []byte) *StatusError {
+// newStatusError reads a refusal. A proxy in between may refuse too, in another format. Then
+// the message is the status line.
+func newStatusError(response *http.Response, body []byte) *StatusError {
 	var status struct {
 		Message string `json:"message"`
 		Reason  string `json:"reason"`
