@@ -1,19 +1,18 @@
-// Package nodefacts knows the facts of all nodes on every replica, leader or not, so
-// that each of them can tell what a policy would do. It promises answers from what
-// it was told last, to any number of askers at once, and to say so while it has not
-// heard of everything yet ([Census.Ready]). It refuses to decide: it follows no
-// rule, and nobody acts on what it holds.
+// Package nodefacts stores the facts of all nodes on every replica of the controller, so that
+// each replica can compute what a policy would do.
 //
-// Whoever asks never waits until all of many nodes are taken in: that is done a few at
-// a time, and an answer in between is from what is known by then.
+// Its methods are safe for concurrent use and answer from the newest known facts.
+// [Store.Ready] reports whether every node is known. The store changes many nodes in small
+// batches, so a caller never waits for all of them.
 //
-// # Who tells it
+// The package does not decide or act: it evaluates rules only on request.
 //
-// A replica that waits for its turn has nothing but the census, which so has a
-// watch of its own ([Census.Follow]). The leader hears of every node anyway, and
-// tells the census what it learns ([Census.Observe], [Census.Forget]). It begins
-// with that while it is still loading. From then on the watch, which may be behind,
-// has no say about a node that the leader has spoken of, and once the leader has
-// loaded everything ([Census.Take]) the watch ends, and with it what only the watch
-// had told.
+// # Sources
+//
+// A replica that is not the leader has its own watch of nodes ([Store.Watch]). On the leader,
+// the loop of the controller passes every node that it reads to the store ([Store.Observe],
+// [Store.Forget]). It begins while it is still loading. The watch may be behind the loop, so
+// the store ignores the watch for nodes that the loop has passed. When the loop has loaded all
+// nodes ([Store.Takeover]), the watch ends, and the store removes nodes that only the watch
+// has reported.
 package nodefacts

@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// patience bounds every wait: long enough for two busy cores.
+// patience is the timeout of every wait: long enough for two busy cores.
 const patience = 30 * time.Second
 
 func eventually(t *testing.T, what string, wrong func() error) {
@@ -33,8 +33,8 @@ func eventually(t *testing.T, what string, wrong func() error) {
 	t.Fatalf("%s: %v", what, err)
 }
 
-// TestFollow goes through the life of a follower: it hears of everything by a watch
-// of its own, also after the API server was away, until its replica leads.
+// TestFollow runs a store with its own watch, also through an outage of the API server, until
+// its replica becomes the leader.
 func TestFollow(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{Flags: testbed.Flags{APIServer: []string{"--shutdown-watch-termination-grace-period=1s"}}})
 	source, err := nodewatch.New(cluster.AdminConfig())
@@ -60,7 +60,7 @@ func TestFollow(t *testing.T) {
 	c := nodefacts.New()
 	knows := func(count int, sick ...string) {
 		t.Helper()
-		eventually(t, "the census", func() error {
+		eventually(t, "the store", func() error {
 			got, err := c.Impact(rule)
 			if err == nil && (got.Selected != count || !slices.Equal(got.First, sick)) {
 				err = fmt.Errorf("%v of %d nodes match, want %v of %d", got.First, got.Selected, sick, count)
@@ -98,15 +98,15 @@ func TestFollow(t *testing.T) {
 	says(4, corev1.ConditionTrue)
 	knows(5, name(3), name(4))
 
-	// The replica leads now. Its loop has heard of less than the watch, which cannot
-	// be, but shows who is believed.
+	// The replica is the leader now. Its loop knows fewer nodes than the watch, which
+	// cannot happen, but shows which one counts.
 	c.Observe(triage.Node{Name: name(5), UID: "u", Conditions: []triage.Condition{{Type: "Disk", Status: triage.True}}})
 	c.Takeover()
 	c.Takeover()
 	select {
 	case <-ended:
 	case <-time.After(patience):
-		t.Fatal("the watch goes on although the leader's loop has taken over")
+		t.Fatal("the watch continues after Takeover")
 	}
 	says(6, corev1.ConditionTrue)
 	knows(1, name(5))
@@ -115,6 +115,6 @@ func TestFollow(t *testing.T) {
 	late.Takeover()
 	late.Watch(t.Context(), source, slog.New(slog.DiscardHandler))
 	if got, err := late.Impact(rule); err != nil || got.Selected != 0 || !late.Ready() {
-		t.Errorf("a watch that comes too late brings %d nodes; ready: %t, %v", got.Selected, late.Ready(), err)
+		t.Errorf("a watch after Takeover adds %d nodes; ready: %t, %v", got.Selected, late.Ready(), err)
 	}
 }

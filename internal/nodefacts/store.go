@@ -7,122 +7,119 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// turn is how many nodes are changed before those who ask have their turn. It takes
-// about half a millisecond.
-const turn = 50
+// batchSize is the number of nodes that change before other callers get the lock. A batch
+// takes about half a millisecond.
+const batchSize = 50
 
-// Store is what is known of all nodes. Its methods may be called by anybody at any
-// time.
+// Store contains the facts of all nodes. It is safe for concurrent use.
 type Store struct {
-	mu       sync.RWMutex
-	core     *triage.Core
-	complete bool
-	present  map[string]struct{} // nodes that there are
-	told     map[string]struct{} // nodes that the leader's loop has spoken of; nil once it has taken over
-	taken    chan struct{}       // closed when it has
+	mu         sync.RWMutex
+	core       *triage.Core
+	complete   bool
+	present    map[string]struct{} // existing nodes
+	fromLeader map[string]struct{} // nodes that the leader's loop has passed; nil after Takeover
+	takenOver  chan struct{}       // closed by Takeover
 }
 
-// New returns a census of nobody.
+// New returns an empty store.
 func New() *Store {
-	return &Store{core: triage.New(), present: map[string]struct{}{}, told: map[string]struct{}{}, taken: make(chan struct{})}
+	return &Store{core: triage.New(), present: map[string]struct{}{}, fromLeader: map[string]struct{}{}, takenOver: make(chan struct{})}
 }
 
-// Observe takes in all that is known of some nodes now.
-func (c *Store) Observe(facts ...triage.Node) {
-	c.inTurns(len(facts), func(i int) {
-		c.speak(facts[i].Name)
-		c.enter(&facts[i])
+// Observe sets the facts of nodes.
+func (s *Store) Observe(facts ...triage.Node) {
+	s.inBatches(len(facts), func(i int) {
+		s.markFromLeader(facts[i].Name)
+		s.set(&facts[i])
 	})
 }
 
-// inTurns changes many nodes, a few at a time: who asks in between has its answer
-// from those that are known by then, and waits for no more than a turn.
-func (c *Store) inTurns(count int, change func(i int)) {
-	for from := 0; from < count; from += turn {
-		c.mu.Lock()
-		for i := from; i < min(from+turn, count); i++ {
+// inBatches changes many nodes in batches. Other callers may read between two batches.
+func (s *Store) inBatches(count int, change func(i int)) {
+	for from := 0; from < count; from += batchSize {
+		s.mu.Lock()
+		for i := from; i < min(from+batchSize, count); i++ {
 			change(i)
 		}
-		c.mu.Unlock()
+		s.mu.Unlock()
 	}
 }
 
-// Forget tells that a node is gone.
-func (c *Store) Forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.speak(name)
-	c.strike(name)
+// Forget removes a deleted node.
+func (s *Store) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.markFromLeader(name)
+	s.remove(name)
 }
 
-// Takeover tells that every node has been told by [Census.Observe], and that this will
-// go on: what only a watch has told is forgotten, and the watch ends.
-func (c *Store) Takeover() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.told == nil {
+// Takeover states that Observe was called for every node, and will be for every change. The
+// store removes nodes that only the watch has reported, and ends the watch.
+func (s *Store) Takeover() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fromLeader == nil {
 		return
 	}
-	for name := range c.present {
-		if _, told := c.told[name]; !told {
-			c.strike(name)
+	for name := range s.present {
+		if _, known := s.fromLeader[name]; !known {
+			s.remove(name)
 		}
 	}
-	c.told, c.complete = nil, true
-	close(c.taken)
+	s.fromLeader, s.complete = nil, true
+	close(s.takenOver)
 }
 
-// Ready says whether every node has been told at least once.
-func (c *Store) Ready() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.complete
+// Ready reports whether every node is known.
+func (s *Store) Ready() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.complete
 }
 
-// Impact returns what a rule would find among the nodes, were it followed now, beyond
-// what others find. The error is that of a rule's Validate.
-func (c *Store) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.core.Impact(rule, beyond...)
+// Impact returns what a rule would match among the nodes now, beyond the matches of other
+// rules. It returns the error of the rule's Validate.
+func (s *Store) Impact(rule triage.Rule, beyond ...triage.Rule) (triage.Impact, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.core.Impact(rule, beyond...)
 }
 
-// Reported returns the types of all conditions that some node has, sorted, and never
-// nil.
-func (c *Store) Reported() []string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.core.Reported()
+// Reported returns the sorted types of all conditions of all nodes. It is never nil.
+func (s *Store) Reported() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.core.Reported()
 }
 
-// speak notes that the leader's loop has the word about a node.
-func (c *Store) speak(name string) {
-	if c.told != nil {
-		c.told[name] = struct{}{}
+// markFromLeader records that the leader's loop has passed a node.
+func (s *Store) markFromLeader(name string) {
+	if s.fromLeader != nil {
+		s.fromLeader[name] = struct{}{}
 	}
 }
 
-// hears says whether a watch still has a say about a node.
-func (c *Store) hears(name string) bool {
-	_, told := c.told[name]
-	return c.told != nil && !told
+// acceptsWatch reports whether the watch may still change a node.
+func (s *Store) acceptsWatch(name string) bool {
+	_, known := s.fromLeader[name]
+	return s.fromLeader != nil && !known
 }
 
-// enter takes over what a rule could find out about a node. No rule is followed here, so
-// the time does not matter, nor what is being done about the node.
-func (c *Store) enter(facts *triage.Node) {
-	c.core.Observe(time.Time{}, triage.Node{
+// set stores the facts that a rule can match. The store evaluates no rule over time, so it
+// passes neither a time nor the remediation of the node.
+func (s *Store) set(facts *triage.Node) {
+	s.core.Observe(time.Time{}, triage.Node{
 		Name: facts.Name, UID: facts.UID, Labels: facts.Labels, Created: facts.Created,
 		ControlPlane: facts.ControlPlane, Initialized: facts.Initialized, Conditions: facts.Conditions,
 	})
-	c.present[facts.Name] = struct{}{}
-	// Nobody asks here whose plan may have changed, and the list of them would keep
-	// nodes alive that are gone.
-	for _, more := c.core.NextWoken(); more; _, more = c.core.NextWoken() {
+	s.present[facts.Name] = struct{}{}
+	// The store does not use the list of nodes whose plan may have changed. Clear it,
+	// because it would keep deleted nodes in memory.
+	for _, more := s.core.NextWoken(); more; _, more = s.core.NextWoken() {
 	}
 }
 
-func (c *Store) strike(name string) {
-	c.core.Forget(time.Time{}, name)
-	delete(c.present, name)
+func (s *Store) remove(name string) {
+	s.core.Forget(time.Time{}, name)
+	delete(s.present, name)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// sickRule asks whether Disk is True.
+// sickRule matches nodes with Disk=True.
 func sickRule() triage.Rule {
 	return triage.Rule{
 		ID:       triage.RuleID{Kind: triage.ConditionSet, Name: "asked"},
@@ -30,12 +30,12 @@ func sickRule() triage.Rule {
 func facts(name string, status triage.Status) triage.Node {
 	return triage.Node{
 		Name: name, UID: "u-" + name, Conditions: []triage.Condition{{Type: "Disk", Status: status}},
-		// What is being done about a node is no part of what a rule asks.
+		// Rules do not match the remediation of a node.
 		Taints: []triage.Taint{{Rule: triage.RuleID{Kind: triage.ConditionSet, Name: "asked"}, Key: "example.com/asked", Effect: triage.NoSchedule}},
 	}
 }
 
-// matching returns who matches, and how many there are.
+// matching returns the matching nodes, and the number of all nodes.
 func matching(t interface{ Fatal(...any) }, c *Store) (names []string, of int) {
 	impact, err := c.Impact(sickRule())
 	if err != nil {
@@ -54,18 +54,18 @@ func is(t *testing.T, c *Store, nodes int, sick ...string) {
 	}
 }
 
-func TestCensus(t *testing.T) {
+func TestStore(t *testing.T) {
 	c := New()
 	is(t, c, 0)
 	c.Observe(facts("a", triage.True), facts("b", triage.False))
 	c.Observe(facts("c", triage.True))
 	is(t, c, 3, "a", "c")
 	if c.Ready() {
-		t.Error("it is ready before anybody said that this was all")
+		t.Error("it is ready before Takeover")
 	}
 	c.Takeover()
 	if !c.Ready() {
-		t.Error("it is not ready although this was all")
+		t.Error("it is not ready after Takeover")
 	}
 	c.Observe(facts("a", triage.False))
 	c.Forget("c")
@@ -84,25 +84,24 @@ func TestCensus(t *testing.T) {
 		t.Errorf("the reported conditions are %v although there is no node", got)
 	}
 	if _, err := c.Impact(triage.Rule{}); err == nil {
-		t.Error("a rule that says nothing has an impact")
+		t.Error("an invalid rule has an impact")
 	}
 }
 
-// A node that is gone must not stay in the list of those whose plans may have
-// changed.
-func TestNobodyIsLeftWoken(t *testing.T) {
+// A deleted node must not stay in the list of nodes whose plan may have changed.
+func TestNoNodeStaysWoken(t *testing.T) {
 	c := New()
 	c.Observe(facts("a", triage.True))
 	c.Observe(facts("a", triage.False))
 	if name, ok := c.core.NextWoken(); ok {
-		t.Errorf("%s waits to be looked at", name)
+		t.Errorf("%s is still woken", name)
 	}
 	if work := c.core.Work(); work.Judged != 0 {
 		t.Errorf("%d judgements in a core without rules", work.Judged)
 	}
 }
 
-func TestManyAskAtOnce(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	c := New()
 	var all sync.WaitGroup
 	for i := range 4 {
@@ -128,9 +127,9 @@ func TestManyAskAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// Who asks while very many nodes come or go has an answer in between.
-func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
-	const size = 100 * turn
+// A caller gets an answer while very many nodes are added or removed.
+func TestReadsDoNotWaitForLargeChanges(t *testing.T) {
+	const size = 100 * batchSize
 	list, all := make([]any, size), make([]triage.Node, size)
 	for i := range list {
 		name := fmt.Sprintf("node-%04d", i)
@@ -141,15 +140,15 @@ func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
 		left   int
 		change func(*follower) error
 	}{
-		"they are listed": {left: size, change: func(f *follower) error { return f.Replace(list, "2") }},
-		"they are gone":   {before: list, change: func(f *follower) error { return f.Replace(nil, "2") }},
-		"the loop speaks of them": {left: size, change: func(f *follower) error {
-			f.census.Observe(all...)
+		"list":       {left: size, change: func(f *follower) error { return f.Replace(list, "2") }},
+		"empty list": {before: list, change: func(f *follower) error { return f.Replace(nil, "2") }},
+		"leader's loop": {left: size, change: func(f *follower) error {
+			f.store.Observe(all...)
 			return nil
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watch := &follower{census: New(), known: map[string]*corev1.Node{}}
+			watch := &follower{store: New(), known: map[string]*corev1.Node{}}
 			if err := watch.Replace(test.before, "1"); err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +157,7 @@ func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
 			var asker sync.WaitGroup
 			asker.Go(func() {
 				for first := true; ; first = false {
-					got, err := watch.census.Impact(sickRule())
+					got, err := watch.store.Impact(sickRule())
 					if err != nil {
 						t.Error(err)
 					}
@@ -182,15 +181,15 @@ func TestWhoAsksNeedNotWaitForAll(t *testing.T) {
 			close(ended)
 			asker.Wait()
 			if between == 0 {
-				t.Error("nobody had an answer before it was over")
+				t.Error("no read succeeded before the change was complete")
 			}
 			t.Logf("%d answers in between", between)
-			is(t, watch.census, test.left)
+			is(t, watch.store, test.left)
 		})
 	}
 }
 
-// object is a node as a watch brings it.
+// object returns a node as a watch sends it.
 func object(name string, status triage.Status) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)},
@@ -198,14 +197,14 @@ func object(name string, status triage.Status) *corev1.Node {
 	}
 }
 
-// TestTakeOver lets a watch lag behind the loop of a leader that is loading. What
-// the loop says must hold from the moment that it is said, whatever the watch brings
-// later, and after Take nothing may be left but what the loop has said.
+// TestTakeOver lets a watch lag behind the loop of a loading leader. Facts from the loop must
+// hold from the moment of Observe, whatever the watch sends later. After Takeover only facts
+// from the loop remain.
 func TestTakeOver(t *testing.T) {
 	saw := map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		c := New()
-		watch := &follower{census: c, known: map[string]*corev1.Node{}}
+		watch := &follower{store: c, known: map[string]*corev1.Node{}}
 		names := []string{"a", "b", "c", "d"}
 		watched, told := map[string]triage.Status{}, map[string]triage.Status{}
 		spoken, taken := map[string]bool{}, false
@@ -290,7 +289,7 @@ func TestTakeOver(t *testing.T) {
 	t.Logf("saw %v", saw)
 	for _, what := range []string{"late news of the watch", "late news of one that is gone", "late word of an end", "nodes that only the watch knew"} {
 		if saw[what] == 0 {
-			t.Errorf("no %s: this test does not test what it is for", what)
+			t.Errorf("the random cases never included: %s", what)
 		}
 	}
 }
@@ -306,15 +305,15 @@ func ok(t *rapid.T, err error) {
 	}
 }
 
-// What a watch brings mostly says nothing new, and must cost next to nothing then.
-func TestAHeartbeatCostsNothing(t *testing.T) {
+// Most watch events change nothing, and must cost almost nothing.
+func TestHeartbeatCostsNothing(t *testing.T) {
 	c := New()
-	watch := &follower{census: c, known: map[string]*corev1.Node{}}
+	watch := &follower{store: c, known: map[string]*corev1.Node{}}
 	versions := []*corev1.Node{object("a", triage.True), object("a", triage.True)}
-	turn := 0
+	i := 0
 	beat := func() {
-		turn++
-		if err := watch.Update(versions[turn%2]); err != nil {
+		i++
+		if err := watch.Update(versions[i%2]); err != nil {
 			t.Error(err)
 		}
 	}
@@ -324,18 +323,18 @@ func TestAHeartbeatCostsNothing(t *testing.T) {
 		t.Errorf("%.1f allocations for a heartbeat", allocated)
 	}
 	if c.core.Work() != work {
-		t.Error("the core was told of a heartbeat")
+		t.Error("a heartbeat reached the core")
 	}
 }
 
-func TestAWatchOfSomethingElse(t *testing.T) {
-	watch := &follower{census: New(), known: map[string]*corev1.Node{}}
+func TestWatchOfAnotherKindFails(t *testing.T) {
+	watch := &follower{store: New(), known: map[string]*corev1.Node{}}
 	for _, err := range []error{watch.Add(&corev1.Pod{}), watch.Update(&corev1.Pod{}), watch.Delete(&corev1.Pod{}), watch.Replace([]any{&corev1.Pod{}}, "1")} {
 		if err == nil || !strings.Contains(err.Error(), "*v1.Pod") {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	if watch.census.Ready() {
-		t.Error("a list of something else makes it ready")
+	if watch.store.Ready() {
+		t.Error("a list of another kind makes it ready")
 	}
 }

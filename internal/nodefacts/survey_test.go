@@ -10,18 +10,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// What is told by a watch and what is told by the leader's loop is found alike.
+// Survey finds nodes from the watch and from the leader's loop alike.
 func TestSurvey(t *testing.T) {
 	labels := map[string]string{"pool": "a", "node-role.kubernetes.io/control-plane": ""}
-	told := facts("b", triage.True)
-	told.Labels, told.ControlPlane = labels, true
+	observed := facts("b", triage.True)
+	observed.Labels, observed.ControlPlane = labels, true
 	c := New()
-	c.Observe(told, facts("a", triage.False))
+	c.Observe(observed, facts("a", triage.False))
 	watched := factsOf(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "u", Labels: labels},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionTrue}}},
 	})
-	c.enter(&watched)
+	c.set(&watched)
 	pool, err := triage.ParseSelector("pool")
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +32,6 @@ func TestSurvey(t *testing.T) {
 	}
 	want := triage.Survey{Selected: 3, ControlPlane: 2, Matching: 2, First: []string{"b", "c"}, Shared: []triage.Shared{{Nodes: 2, First: "b"}}}
 	if diff := cmp.Diff(want, found); diff != "" {
-		t.Errorf("what is found (-want +got):\n%s", diff)
+		t.Errorf("the survey differs (-want +got):\n%s", diff)
 	}
 }

@@ -15,19 +15,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// pageSize is how many nodes are asked for at a time where the API server cannot
+// pageSize is the number of nodes per list request if the API server cannot
 // stream them.
 const pageSize = 250
 
-// Watch keeps the census up to date by a watch of its own, until ctx ends or
-// somebody else has taken over. The nodes must be trimmed as nodewatch does, and are
-// not to be changed.
-func (c *Store) Watch(ctx context.Context, source cache.ListerWatcherWithContext, log *slog.Logger) {
+// Watch keeps the store up to date with its own watch, until ctx ends or Takeover is called.
+// The nodes must be trimmed as by nodewatch, and must not be changed.
+func (s *Store) Watch(ctx context.Context, source cache.ListerWatcherWithContext, log *slog.Logger) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-c.taken:
+		case <-s.takenOver:
 			cancel()
 		case <-ctx.Done():
 		}
@@ -35,27 +34,26 @@ func (c *Store) Watch(ctx context.Context, source cache.ListerWatcherWithContext
 	logger := logr.FromSlogHandler(log.Handler())
 	reflector := cache.NewReflectorWithOptions(
 		&cache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext},
-		&corev1.Node{}, &follower{census: c, known: map[string]*corev1.Node{}},
+		&corev1.Node{}, &follower{store: s, known: map[string]*corev1.Node{}},
 		cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }
 
-// follower is what a reflector writes to in place of a cache. Only the reflector
-// calls it, one call at a time.
+// follower is the store of a reflector. Only the reflector calls it, one call at a time.
 type follower struct {
-	census *Store
-	known  map[string]*corev1.Node
+	store *Store
+	known map[string]*corev1.Node
 }
 
-// Add takes in a node that is new.
+// Add handles a new node.
 func (f *follower) Add(obj any) error { return f.Update(obj) }
 
-// Update takes in a node that has changed. Most have not: it was a heartbeat.
+// Update handles a changed node. Most updates are heartbeats and change nothing.
 func (f *follower) Update(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("unexpected object %T in the watch", obj)
 	}
 	before, met := f.known[node.Name]
 	f.known[node.Name] = node
@@ -63,36 +61,36 @@ func (f *follower) Update(obj any) error {
 		return nil
 	}
 	facts := factsOf(node)
-	f.change(func(c *Store) {
-		if c.hears(node.Name) {
-			c.enter(&facts)
+	f.change(func(s *Store) {
+		if s.acceptsWatch(node.Name) {
+			s.set(&facts)
 		}
 	})
 	return nil
 }
 
-// Delete notes that a node is gone.
+// Delete handles a deleted node.
 func (f *follower) Delete(obj any) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
-		return fmt.Errorf("the watch brought a %T", obj)
+		return fmt.Errorf("unexpected object %T in the watch", obj)
 	}
 	delete(f.known, node.Name)
-	f.change(func(c *Store) {
-		if c.hears(node.Name) {
-			c.strike(node.Name)
+	f.change(func(s *Store) {
+		if s.acceptsWatch(node.Name) {
+			s.remove(node.Name)
 		}
 	})
 	return nil
 }
 
-// Replace takes in all nodes that there are.
+// Replace handles a list of all nodes.
 func (f *follower) Replace(list []any, _ string) error {
 	known, facts := make(map[string]*corev1.Node, len(list)), make([]triage.Node, 0, len(list))
 	for _, obj := range list {
 		node, ok := obj.(*corev1.Node)
 		if !ok {
-			return fmt.Errorf("the list brought a %T", obj)
+			return fmt.Errorf("unexpected object %T in the list", obj)
 		}
 		known[node.Name] = node
 		if before, met := f.known[node.Name]; !met || !nodewatch.Same(before, node) {
@@ -106,31 +104,31 @@ func (f *follower) Replace(list []any, _ string) error {
 		}
 	}
 	f.known = known
-	f.census.inTurns(len(gone), func(i int) {
-		if f.census.hears(gone[i]) {
-			f.census.strike(gone[i])
+	f.store.inBatches(len(gone), func(i int) {
+		if f.store.acceptsWatch(gone[i]) {
+			f.store.remove(gone[i])
 		}
 	})
-	f.census.inTurns(len(facts), func(i int) {
-		if f.census.hears(facts[i].Name) {
-			f.census.enter(&facts[i])
+	f.store.inBatches(len(facts), func(i int) {
+		if f.store.acceptsWatch(facts[i].Name) {
+			f.store.set(&facts[i])
 		}
 	})
-	f.change(func(c *Store) { c.complete = true })
+	f.change(func(s *Store) { s.complete = true })
 	return nil
 }
 
-// Resync has no meaning here: nothing that came is lost.
+// Resync does nothing, because the store keeps everything.
 func (f *follower) Resync() error { return nil }
 
 func (f *follower) change(apply func(*Store)) {
-	f.census.mu.Lock()
-	defer f.census.mu.Unlock()
-	apply(f.census)
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	apply(f.store)
 }
 
-// factsOf returns what a node tells. A note on it that cannot be read is the
-// leader's to complain of: what stands there is nothing that a rule could ask.
+// factsOf returns the facts of a node. It ignores an invalid annotation: the leader reports
+// it, and rules do not match it.
 func factsOf(node *corev1.Node) triage.Node {
 	facts, _ := observe.Node(node)
 	return facts

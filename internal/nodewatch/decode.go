@@ -13,7 +13,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
-// The numbers of the fields that are read, as Kubernetes' .proto files have them.
+// Field numbers in the .proto files of Kubernetes.
 const (
 	nodeMeta, nodeSpec          = 1, 2 // core/v1 Node
 	nodeStatus                  = 3
@@ -30,29 +30,28 @@ const (
 	entryKey, entryValue        = 1, 2 // of a map
 )
 
-// decoder reads events. It keeps what it has told of every node, so that it can
-// tell a heartbeat from a change before it has made anything of it.
+// decoder decodes events. It remembers every node, so that it can distinguish a heartbeat from
+// a change before it decodes the node.
 type decoder struct {
-	seed  maphash.Seed
-	known map[string]told
-	words map[string]string
-	parts parts
-	said  []byte
+	seed     maphash.Seed
+	known    map[string]decoded
+	interned map[string]string
+	parts    parts
+	content  []byte
 }
 
-// told is the last that was told of a node, and the sum of all that it said. That
-// two different states of a node have one sum is as likely as guessing a number of
-// 64 bits.
-type told struct {
+// decoded is the last version of a node, and a hash of its content. The probability that two
+// states have the same hash is that of guessing a number of 64 bits.
+type decoded struct {
 	node *corev1.Node
 	sum  uint64
 }
 
 func newDecoder() *decoder {
-	return &decoder{seed: maphash.MakeSeed(), known: map[string]told{}, words: map[string]string{}}
+	return &decoder{seed: maphash.MakeSeed(), known: map[string]decoded{}, interned: map[string]string{}}
 }
 
-// event reads one.
+// event decodes an event.
 func (d *decoder) event(frame []byte) (event watch.Event, err error) {
 	brought, err := protowatch.DecodeEvent(frame)
 	event.Type = brought.Type
@@ -65,8 +64,8 @@ func (d *decoder) event(frame []byte) (event watch.Event, err error) {
 	}
 	switch {
 	case string(brought.Kind) != "Node":
-		err = fmt.Errorf("it brought a %q", brought.Kind)
-	case event.Type == watch.Bookmark: // has nothing but a version and word of what it stands for
+		err = fmt.Errorf("unexpected object of kind %q", brought.Kind)
+	case event.Type == watch.Bookmark: // contains only a version and annotations
 		node := &corev1.Node{}
 		event.Object, err = node, node.Unmarshal(brought.Object)
 	default:
@@ -75,18 +74,18 @@ func (d *decoder) event(frame []byte) (event watch.Event, err error) {
 	return event, err
 }
 
-// node reads a node. One that says what it said before is the same in another
-// version.
+// node decodes a node. A node with unchanged content is a copy of the previous version with
+// the new resourceVersion.
 func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
 	p := &d.parts
 	if err := p.find(message); err != nil {
 		return nil, fmt.Errorf("node %q: %w", p.name, err)
 	}
 	var err error
-	if d.said, err = p.appendSaid(d.said[:0]); err != nil {
+	if d.content, err = p.appendContent(d.content[:0]); err != nil {
 		return nil, fmt.Errorf("node %q: %w", p.name, err)
 	}
-	sum := maphash.Bytes(d.seed, d.said)
+	sum := maphash.Bytes(d.seed, d.content)
 	before, found := d.known[string(p.name)]
 	if found && before.sum == sum {
 		again := *before.node
@@ -103,21 +102,21 @@ func (d *decoder) node(message []byte, last bool) (*corev1.Node, error) {
 	if last {
 		delete(d.known, node.Name)
 	} else {
-		d.known[node.Name] = told{node: node, sum: sum}
+		d.known[node.Name] = decoded{node: node, sum: sum}
 	}
 	return node, nil
 }
 
-// parts are where in a message the parts of a node are that are used.
+// parts are the encoded fields of a node that are used.
 type parts struct {
-	name, uid, version                []byte
-	created, deleted, providerID      []byte
-	labels, notes, taints, conditions [][]byte
+	name, uid, version                      []byte
+	created, deleted, providerID            []byte
+	labels, annotations, taints, conditions [][]byte
 }
 
-// find goes through a message without copying anything of it.
+// find finds the parts in a message without copying.
 func (p *parts) find(message []byte) error {
-	*p = parts{labels: p.labels[:0], notes: p.notes[:0], taints: p.taints[:0], conditions: p.conditions[:0]}
+	*p = parts{labels: p.labels[:0], annotations: p.annotations[:0], taints: p.taints[:0], conditions: p.conditions[:0]}
 	return protowatch.Fields(message, func(number protowire.Number, value []byte) error {
 		switch number {
 		case nodeMeta:
@@ -160,22 +159,21 @@ func (p *parts) findMeta(number protowire.Number, value []byte) error {
 		if err := protowatch.Fields(value, protowatch.KeepField(entryKey, &key)); err != nil {
 			return err
 		}
-		for _, one := range read {
+		for _, one := range keptAnnotations {
 			if string(key) == one {
-				p.notes = append(p.notes, value)
+				p.annotations = append(p.annotations, value)
 			}
 		}
 	}
 	return nil
 }
 
-// appendSaid appends all that is used of a node but its version, in a form in
-// which nothing can be taken for anything else.
-func (p *parts) appendSaid(to []byte) ([]byte, error) {
+// appendContent appends all parts except the version, in an unambiguous form.
+func (p *parts) appendContent(to []byte) ([]byte, error) {
 	for _, part := range [...][]byte{p.uid, p.created, p.deleted, p.providerID} {
 		to = protowire.AppendBytes(to, part)
 	}
-	for _, list := range [][][]byte{p.labels, p.notes, p.taints} {
+	for _, list := range [][][]byte{p.labels, p.annotations, p.taints} {
 		to = protowire.AppendVarint(to, uint64(len(list)))
 		for _, part := range list {
 			to = protowire.AppendBytes(to, part)
@@ -193,7 +191,7 @@ func (p *parts) appendSaid(to []byte) ([]byte, error) {
 	return to, nil
 }
 
-// conditionParts are where in a message the parts of a condition are.
+// conditionParts are the encoded fields of a condition.
 type conditionParts struct{ kind, status, transition, reason []byte }
 
 func (c *conditionParts) find(number protowire.Number, value []byte) error {
@@ -210,7 +208,7 @@ func (c *conditionParts) find(number protowire.Number, value []byte) error {
 	return nil
 }
 
-// build makes a node of its parts.
+// build creates a node from its parts.
 func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	n := &corev1.Node{}
 	n.Name, n.UID, n.ResourceVersion = string(p.name), types.UID(p.uid), string(p.version)
@@ -228,7 +226,7 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 	if n.Labels, err = d.entries(p.labels); err != nil {
 		return nil, err
 	}
-	if n.Annotations, err = d.entries(p.notes); err != nil {
+	if n.Annotations, err = d.entries(p.annotations); err != nil {
 		return nil, err
 	}
 	if len(p.taints) > 0 {
@@ -247,16 +245,16 @@ func (d *decoder) build(p *parts) (*corev1.Node, error) {
 		if err := protowatch.Fields(message, c.find); err != nil {
 			return nil, err
 		}
-		row := &n.Status.Conditions[i]
-		row.Type, row.Status, row.Reason = corev1.NodeConditionType(d.word(c.kind)), corev1.ConditionStatus(d.word(c.status)), d.word(c.reason)
-		if err := row.LastTransitionTime.Unmarshal(c.transition); err != nil {
+		condition := &n.Status.Conditions[i]
+		condition.Type, condition.Status, condition.Reason = corev1.NodeConditionType(d.intern(c.kind)), corev1.ConditionStatus(d.intern(c.status)), d.intern(c.reason)
+		if err := condition.LastTransitionTime.Unmarshal(c.transition); err != nil {
 			return nil, err
 		}
 	}
 	return n, nil
 }
 
-// entries makes a map of its entries.
+// entries creates a map from its encoded entries.
 func (d *decoder) entries(messages [][]byte) (map[string]string, error) {
 	if len(messages) == 0 {
 		return nil, nil
@@ -275,31 +273,30 @@ func (d *decoder) entries(messages [][]byte) (map[string]string, error) {
 		}); err != nil {
 			return nil, err
 		}
-		made[d.word(key)] = d.word(value)
+		made[d.intern(key)] = d.intern(value)
 	}
 	return made, nil
 }
 
 const (
-	// maxWords is how many texts are kept that nodes may have in common, and
-	// maxWord how long one may be.
-	maxWords = 4096
-	maxWord  = 256
+	// maxInterned is the maximum number of interned strings, and maxInternedLength the maximum
+	// length of one.
+	maxInterned       = 4096
+	maxInternedLength = 256
 )
 
-// word returns a text of which all nodes share one copy: most of their labels
-// and conditions are the same.
-func (d *decoder) word(text []byte) string {
-	if len(text) > maxWord {
+// intern returns a string that all nodes share. Most of their labels and conditions are equal.
+func (d *decoder) intern(text []byte) string {
+	if len(text) > maxInternedLength {
 		return string(text)
 	}
-	if known, ok := d.words[string(text)]; ok {
+	if known, ok := d.interned[string(text)]; ok {
 		return known
 	}
-	if len(d.words) >= maxWords {
-		clear(d.words)
+	if len(d.interned) >= maxInterned {
+		clear(d.interned)
 	}
-	word := string(text)
-	d.words[word] = word
-	return word
+	copied := string(text)
+	d.interned[copied] = copied
+	return copied
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// frame writes an event as the API server does, with its own code.
+// frame encodes an event with the code of Kubernetes.
 func frame(kind watch.EventType, object runtime.Object) []byte {
 	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 	if _, ok := object.(*metav1.Status); ok {
@@ -38,8 +38,8 @@ func frame(kind watch.EventType, object runtime.Object) []byte {
 	return encoded
 }
 
-// drawNode makes a node of which every part that is read may be there or not,
-// among parts that are not read.
+// drawNode returns a node in which every decoded field may be present or not, among fields
+// that are not decoded.
 func drawNode(t *rapid.T) *corev1.Node {
 	text := rapid.OneOf(rapid.SampledFrom([]string{"", "a", "b", "Ready", "True", "\x00\xff", strings.Repeat("long ", 100)}), rapid.String())
 	stamp := rapid.Custom(func(t *rapid.T) metav1.Time {
@@ -97,7 +97,7 @@ func drawNode(t *rapid.T) *corev1.Node {
 	return node
 }
 
-// edit changes one thing of a node, and says whether it is one that counts.
+// edit changes one field of a node, and returns whether it is decoded.
 func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	at := func(length int) int { return rapid.IntRange(0, length-1).Draw(t, "which") }
 	node.ResourceVersion = rapid.StringMatching("[1-9][0-9]{0,3}").Draw(t, "newVersion")
@@ -158,7 +158,7 @@ func edit(t *rapid.T, node *corev1.Node) (counts bool) {
 	return false
 }
 
-// through sends a node the way that every other client takes, and trims it.
+// through decodes a node with the code of Kubernetes, and trims it.
 func through(t interface{ Fatal(...any) }, node *corev1.Node) *corev1.Node {
 	encoded, err := node.Marshal()
 	if err != nil {
@@ -171,9 +171,9 @@ func through(t interface{ Fatal(...any) }, node *corev1.Node) *corev1.Node {
 	return Trim(whole)
 }
 
-// TestSaysWhatEveryClientSays feeds one decoder with the life of two nodes, and
-// holds what it says against Kubernetes' own code.
-func TestSaysWhatEveryClientSays(t *testing.T) {
+// TestDecoderAgreesWithKubernetes decodes the changes of two nodes, and compares the result
+// with the code of Kubernetes.
+func TestDecoderAgreesWithKubernetes(t *testing.T) {
 	var beats, changes, deletions int
 	rapid.Check(t, func(t *rapid.T) {
 		decode := newDecoder()
@@ -202,27 +202,27 @@ func TestSaysWhatEveryClientSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i := range encoded { // the next event comes into the same room
+			for i := range encoded { // the next event uses the same buffer
 				encoded[i] = 0xff
 			}
 			if event.Type != kind {
 				t.Fatalf("a %s event became %s", kind, event.Type)
 			}
 			if diff := cmp.Diff(through(t, node), event.Object); diff != "" {
-				t.Fatalf("the node is another (-want +got):\n%s", diff)
+				t.Fatalf("the node differs (-want +got):\n%s", diff)
 			}
 		}
 		if len(decode.known) != len(lives) {
-			t.Fatalf("%d nodes are kept, %d live", len(decode.known), len(lives))
+			t.Fatalf("the decoder remembers %d nodes, but %d exist", len(decode.known), len(lives))
 		}
 	})
 	t.Logf("%d heartbeats, %d changes, %d deletions", beats, changes, deletions)
 	if beats == 0 || changes == 0 || deletions == 0 {
-		t.Error("one of them was never tried")
+		t.Error("the random cases did not cover all events")
 	}
 }
 
-func TestHeartbeatsShareWhatTheySay(t *testing.T) {
+func TestHeartbeatsShareTheirContent(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "1", Labels: map[string]string{"l": "v"}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
@@ -239,15 +239,15 @@ func TestHeartbeatsShareWhatTheySay(t *testing.T) {
 	node.ResourceVersion, node.Status.Conditions[0].LastHeartbeatTime = "2", metav1.Now()
 	second := next(watch.Modified)
 	if first.ResourceVersion != "1" || second.ResourceVersion != "2" || &first.Status.Conditions[0] != &second.Status.Conditions[0] {
-		t.Error("the second version does not share what the first says, or has its version")
+		t.Error("the second version does not share the content of the first, or has its resourceVersion")
 	}
 	node.Status.Conditions[0].Status = "False"
 	if third := next(watch.Modified); third.Status.Conditions[0].Status != "False" || first.Status.Conditions[0].Status != "True" {
-		t.Error("a change is not seen, or changes what was told before")
+		t.Error("a change is missed, or modifies the earlier version")
 	}
 }
 
-func TestReadsWhatIsNotANode(t *testing.T) {
+func TestDecodesEventsWithoutANode(t *testing.T) {
 	decode := newDecoder()
 	bookmark := &corev1.Node{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
 	event, err := decode.event(frame(watch.Bookmark, bookmark))
@@ -265,11 +265,11 @@ func TestReadsWhatIsNotANode(t *testing.T) {
 		t.Errorf("the error became %+v", got)
 	}
 	if _, err = decode.event(frame(watch.Added, &corev1.Pod{})); err == nil || !strings.Contains(err.Error(), `"Pod"`) {
-		t.Errorf("a pod was taken for a node, or not named: %v", err)
+		t.Errorf("a pod was decoded as a node, or the error does not name it: %v", err)
 	}
 }
 
-func TestRefusesWhatIsCutOff(t *testing.T) {
+func TestTruncatedEventIsAnError(t *testing.T) {
 	whole := frame(watch.Added, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"l": "v"}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
@@ -281,8 +281,8 @@ func TestRefusesWhatIsCutOff(t *testing.T) {
 	}
 }
 
-// FuzzEvent reads anything. What Kubernetes' own code can read as well must say
-// the same.
+// FuzzEvent decodes any bytes. If the code of Kubernetes can decode them, the results must be
+// equal.
 func FuzzEvent(f *testing.F) {
 	stamp := metav1.Unix(1700000000, 0)
 	node := &corev1.Node{
@@ -306,7 +306,7 @@ func FuzzEvent(f *testing.F) {
 		}
 		if err == nil {
 			if diff := cmp.Diff(Trim(whole), got); diff != "" {
-				t.Errorf("the node is another (-want +got):\n%s", diff)
+				t.Errorf("the node differs (-want +got):\n%s", diff)
 			}
 		}
 		canonical, err := whole.Marshal()
@@ -317,15 +317,14 @@ func FuzzEvent(f *testing.F) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(through(t, whole), got); diff != "" {
-			t.Errorf("the node is another (-want +got):\n%s", diff)
+			t.Errorf("the node differs (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// BenchmarkHeartbeat reads one event of a node of 15 KB (50 images, 10
-// conditions, 20 labels) that says nothing new, with this package and with
-// Kubernetes' own code. What it allocates is asserted: the version, the event's
-// object and nothing that grows with the node.
+// BenchmarkHeartbeat decodes one unchanged event of a node of 15 KB (50 images, 10 conditions,
+// 20 labels), with this package and with the code of Kubernetes. It asserts the allocations:
+// the version and the object, and nothing that grows with the node.
 func BenchmarkHeartbeat(b *testing.B) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u", ResourceVersion: "123456", Labels: map[string]string{}}}
 	for i := range 20 {

@@ -2,5 +2,5 @@ package nodewatch
 
 import "time"
 
-// SetSilence makes a source give up sooner.
-func (s *Source) SetSilence(silence time.Duration) { s.silence = silence }
+// SetIdleTimeout changes the idle timeout.
+func (s *Source) SetIdleTimeout(timeout time.Duration) { s.idleTimeout = timeout }

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-func TestSameSeesEverythingThatIsKept(t *testing.T) {
+func TestSameComparesAllTrimmedFields(t *testing.T) {
 	node := func(change func(*corev1.Node)) *corev1.Node {
 		added := metav1.Unix(100, 0)
 		n := &corev1.Node{
@@ -29,12 +29,12 @@ func TestSameSeesEverythingThatIsKept(t *testing.T) {
 	}{
 		"a new version":            {func(n *corev1.Node) { n.ResourceVersion = "8" }, true},
 		"a heartbeat":              {func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = later }, true},
-		"another's annotation":     {func(n *corev1.Node) { n.Annotations["other"] = "x" }, true},
-		"another node of the name": {func(n *corev1.Node) { n.UID = "v" }, false},
+		"another annotation":       {func(n *corev1.Node) { n.Annotations["other"] = "x" }, true},
+		"a recreated node":         {func(n *corev1.Node) { n.UID = "v" }, false},
 		"a deletion":               {func(n *corev1.Node) { n.DeletionTimestamp = &later }, false},
 		"a provider's ID":          {func(n *corev1.Node) { n.Spec.ProviderID = "kwok://n" }, false},
 		"a label":                  {func(n *corev1.Node) { n.Labels["l"] = "w" }, false},
-		"the record":               {func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "other" }, false},
+		"the ownership annotation": {func(n *corev1.Node) { n.Annotations[ownership.Annotation] = "other" }, false},
 		"a confirmation":           {func(n *corev1.Node) { n.Annotations[remediation.ConfirmedAnnotation] = "" }, false},
 		"a taint gone":             {func(n *corev1.Node) { n.Spec.Taints = nil }, false},
 		"a taint's effect":         {func(n *corev1.Node) { n.Spec.Taints[0].Effect = "NoSchedule" }, false},

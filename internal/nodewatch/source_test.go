@@ -19,11 +19,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// limit bounds every wait: long enough for two busy cores.
+// limit is the timeout of every wait: long enough for two busy cores.
 const limit = 30 * time.Second
 
-// TestSource holds what comes from a real API server against what every other
-// client gets from it.
+// TestSource compares the results on a real API server with those of other clients.
 func TestSource(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	source, err := nodewatch.New(cluster.AdminConfig())
@@ -62,11 +61,11 @@ func TestSource(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(whole.Items, got); diff != "" {
-			t.Errorf("the list is another (-want +got):\n%s", diff)
+			t.Errorf("the list differs (-want +got):\n%s", diff)
 		}
 	})
 
-	t.Run("streams what is there, and then what happens", func(t *testing.T) {
+	t.Run("streams existing nodes and then changes", func(t *testing.T) {
 		initial := true
 		options := metav1.ListOptions{SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
 		ours, err := source.WatchWithContext(ctx, options)
@@ -98,7 +97,7 @@ func TestSource(t *testing.T) {
 					if event.Type == watch.Bookmark {
 						bookmarks++
 						if event.Object.(*corev1.Node).Annotations[metav1.InitialEventsAnnotationKey] != "true" {
-							continue // of those that come by time, one stream may have more
+							continue // the number of periodic bookmarks may differ
 						}
 					}
 					return event
@@ -111,22 +110,22 @@ func TestSource(t *testing.T) {
 			want, got := next(theirs), next(ours)
 			if want.Type != watch.Bookmark {
 				want.Object = nodewatch.Trim(want.Object.(*corev1.Node))
-			} else if at := got.Object.(*corev1.Node); at.ResourceVersion != "" { // each stream has that of its own beginning
+			} else if at := got.Object.(*corev1.Node); at.ResourceVersion != "" { // each stream has the version of its own start
 				want.Object.(*corev1.Node).ResourceVersion = at.ResourceVersion
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("the event is another (-want +got):\n%s", diff)
+				t.Errorf("the event differs (-want +got):\n%s", diff)
 			}
 		}
 		if bookmarks < 2 {
-			t.Error("no bookmark came: nobody knows when all nodes are there")
+			t.Error("no bookmark marks the end of the existing nodes")
 		}
 		ours.Stop()
-		for range ours.ResultChan() { // closed by and by
+		for range ours.ResultChan() { // until it is closed
 		}
 	})
 
-	t.Run("goes on from where a watch ended, with what it knew", func(t *testing.T) {
+	t.Run("continues a watch with the decoder of the previous one", func(t *testing.T) {
 		beat := func(from watch.Interface) *corev1.Node {
 			now := metav1.Now().UTC().Format(time.RFC3339)
 			body := `{"status":{"conditions":[{"type":"Ready","lastHeartbeatTime":"` + now + `","message":"` + rand.Text() + `"}]}}`
@@ -148,7 +147,7 @@ func TestSource(t *testing.T) {
 		}
 		before := beat(first)
 		first.Stop()
-		for range first.ResultChan() { // closed by and by
+		for range first.ResultChan() { // until it is closed
 		}
 		options.ResourceVersion = before.ResourceVersion
 		second, err := source.WatchWithContext(ctx, options)
@@ -157,16 +156,16 @@ func TestSource(t *testing.T) {
 		}
 		defer second.Stop()
 		if after := beat(second); &after.Status.Conditions[0] != &before.Status.Conditions[0] {
-			t.Error("a heartbeat after another watch was made anew")
+			t.Error("a heartbeat in the next watch was decoded as a change")
 		}
 	})
 
-	t.Run("gives up a connection that is silent for too long", func(t *testing.T) {
+	t.Run("closes an idle connection", func(t *testing.T) {
 		impatient, err := nodewatch.New(cluster.AdminConfig())
 		if err != nil {
 			t.Fatal(err)
 		}
-		impatient.SetSilence(100 * time.Millisecond)
+		impatient.SetIdleTimeout(100 * time.Millisecond)
 		stream, err := impatient.WatchWithContext(ctx, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: whole.ResourceVersion})
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +178,7 @@ func TestSource(t *testing.T) {
 					return
 				}
 				if event.Type == watch.Error {
-					t.Errorf("it ends with %v: nobody could go on from there", event.Object)
+					t.Errorf("it ends with %v, so no reflector could continue", event.Object)
 				}
 			case <-ctx.Done():
 				t.Fatal("it still waits")
@@ -187,11 +186,11 @@ func TestSource(t *testing.T) {
 		}
 	})
 
-	t.Run("says what is wrong as every client does", func(t *testing.T) {
+	t.Run("returns the same errors as other clients", func(t *testing.T) {
 		odd := metav1.ListOptions{ResourceVersion: "nonsense"}
 		_, want := nodes.Watch(ctx, odd)
 		if _, got := source.WatchWithContext(ctx, odd); want == nil || got == nil || got.Error() != want.Error() {
-			t.Errorf("an odd version: %v, want %v", got, want)
+			t.Errorf("an invalid version: %v, want %v", got, want)
 		}
 		nobody := cluster.AdminConfig()
 		nobody.BearerToken = "nonsense"
@@ -200,10 +199,10 @@ func TestSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := stranger.WatchWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-			t.Errorf("a stranger who watches: %v", err)
+			t.Errorf("an unauthorized watch: %v", err)
 		}
 		if _, err := stranger.ListWithContext(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-			t.Errorf("a stranger who lists: %v", err)
+			t.Errorf("an unauthorized list: %v", err)
 		}
 	})
 }

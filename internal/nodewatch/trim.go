@@ -9,36 +9,36 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// read are the annotations that somebody reads.
-var read = [...]string{
+// keptAnnotations are the annotations that Autohealer reads.
+var keptAnnotations = [...]string{
 	ownership.Annotation, remediation.ConfirmedAnnotation, karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation,
 }
 
-// Trim keeps of a node what is decided by and written back: no images, no
-// managed fields, no messages. A real node has 15 KB, of which 2 are left.
+// Trim keeps the fields of a node that Autohealer reads or writes back, without images,
+// managed fields and messages. A real node has 15 KB, of which 2 KB remain.
 func Trim(n *corev1.Node) *corev1.Node {
-	slim := &corev1.Node{
+	trimmed := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp, Labels: n.Labels,
 		},
 		Spec: corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints},
 	}
-	for _, key := range read {
-		if note, ok := n.Annotations[key]; ok {
-			if slim.Annotations == nil {
-				slim.Annotations = map[string]string{}
+	for _, key := range keptAnnotations {
+		if value, ok := n.Annotations[key]; ok {
+			if trimmed.Annotations == nil {
+				trimmed.Annotations = map[string]string{}
 			}
-			slim.Annotations[key] = note
+			trimmed.Annotations[key] = value
 		}
 	}
 	if len(n.Status.Conditions) > 0 {
-		slim.Status.Conditions = make([]corev1.NodeCondition, len(n.Status.Conditions))
+		trimmed.Status.Conditions = make([]corev1.NodeCondition, len(n.Status.Conditions))
 	}
 	for i, c := range n.Status.Conditions {
-		slim.Status.Conditions[i] = corev1.NodeCondition{
+		trimmed.Status.Conditions[i] = corev1.NodeCondition{
 			Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime,
 		}
 	}
-	return slim
+	return trimmed
 }

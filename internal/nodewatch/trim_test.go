@@ -12,7 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
+func TestTrimKeepsOnlyUsedFields(t *testing.T) {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"l": "v"}, DeletionTimestamp: new(metav1.Unix(100, 0)),
@@ -32,20 +32,20 @@ func TestTrimKeepsWhatIsUsedAndNothingElse(t *testing.T) {
 	if slim.Name != "n" || slim.UID != "u" || slim.ResourceVersion != "7" || slim.Labels["l"] != "v" || slim.DeletionTimestamp == nil || slim.Spec.ProviderID != "kwok://n" ||
 		slim.Annotations[ownership.Annotation] != "note" || !slices.Equal(slim.Spec.Taints, node.Spec.Taints) ||
 		slim.Status.Conditions[0].Reason != "KubeletReady" {
-		t.Errorf("something that is used is gone: %+v", slim)
+		t.Errorf("a used field is missing: %+v", slim)
 	}
 	if len(slim.ManagedFields)+len(slim.Status.Images) > 0 || len(slim.Annotations) != 4 || slim.Spec.PodCIDR != "" ||
 		slim.Status.Conditions[0].Message != "" || !slim.Status.Conditions[0].LastHeartbeatTime.IsZero() {
-		t.Errorf("something that is not used is kept: %+v", slim)
+		t.Errorf("an unused field is kept: %+v", slim)
 	}
 	for _, annotation := range []string{karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation} {
 		only := node.DeepCopy()
 		only.Annotations = map[string]string{annotation: node.Annotations[annotation]}
 		if by, is := karpenter.DoNotRepair(Trim(only).Annotations); !is || by != annotation {
-			t.Errorf("nobody hears that %s forbids repair", annotation)
+			t.Errorf("the annotation %s is missing", annotation)
 		}
 	}
 	if trimmed := Trim(slim); trimmed.ResourceVersion != slim.ResourceVersion || len(trimmed.Status.Conditions) != 1 {
-		t.Error("trimming twice is not trimming once")
+		t.Error("trimming twice changes the node")
 	}
 }

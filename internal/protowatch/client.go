@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Client returns one with a connection of its own, over HTTP/1.1: HTTP/2 asks for
-// more of a stream frame by frame, which costs a seventh of all that a steady cluster
-// does, and would share the connection with the writes.
+// Client returns a client with its own connection, over HTTP/1.1. HTTP/2 has flow control per
+// stream, which costs a seventh of the CPU time in a steady cluster, and would share the
+// connection with writes.
 func Client(config *rest.Config, group schema.GroupVersion) (rest.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.NextProtos = []string{"http/1.1"}
@@ -27,13 +27,13 @@ func Client(config *rest.Config, group schema.GroupVersion) (rest.Interface, err
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client to watch %s with: %w", group, err)
+		return nil, fmt.Errorf("creating a client to watch %s: %w", group, err)
 	}
 	return client, nil
 }
 
-// Watch begins a watch of what a request is for. The stream ends when the server ends
-// it, and when nothing has come for so long that the connection may be dead.
+// Watch starts a watch. It ends when the server ends it, and when it is idle for so long that
+// the connection may be dead.
 func Watch(ctx context.Context, request *rest.Request, options metav1.ListOptions, reader Reader) (watch.Interface, error) {
 	options.Watch = true
 	ctx, cancel := context.WithCancel(ctx)
@@ -50,7 +50,7 @@ func Watch(ctx context.Context, request *rest.Request, options metav1.ListOption
 	go func() {
 		defer close(st.results)
 		if reader.Ended != nil {
-			defer reader.Ended() // before anybody can go on from there
+			defer reader.Ended() // before the caller can start the next watch
 		}
 		st.run(ctx)
 	}()

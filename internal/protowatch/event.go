@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// The numbers of the fields that are read, as Kubernetes' .proto files have them.
+// Field numbers in the .proto files of Kubernetes.
 const (
 	eventType, eventObject  = 1, 2 // meta/v1 WatchEvent
 	extensionRaw            = 1    // runtime RawExtension
@@ -18,20 +18,20 @@ const (
 	typeKind                = 2    // runtime TypeMeta
 )
 
-// magic begins every object that Kubernetes writes in this form.
+// magic is the prefix of every object that Kubernetes encodes as protobuf.
 var magic = []byte{'k', '8', 's', 0}
 
-// ErrMalformed says that bytes are no message.
+// ErrMalformed means that bytes are not a valid message.
 var ErrMalformed = errors.New("malformed")
 
-// Event is one event, in the bytes that it came in.
+// Event is an encoded watch event.
 type Event struct {
 	Type   watch.EventType
 	Kind   []byte // of the object
-	Object []byte // as a message
+	Object []byte // encoded
 }
 
-// DecodeEvent takes an event out of its frame.
+// DecodeEvent reads an event from a frame.
 func DecodeEvent(frame []byte) (event Event, err error) {
 	var raw []byte
 	if err := Fields(frame, func(number protowire.Number, value []byte) error {
@@ -63,7 +63,7 @@ func DecodeEvent(frame []byte) (event Event, err error) {
 	return event, nil
 }
 
-// typeOf copies no text that is known.
+// typeOf returns an event type. It allocates nothing for known types.
 func typeOf(text []byte) watch.EventType {
 	for _, known := range [...]watch.EventType{watch.Modified, watch.Added, watch.Deleted, watch.Bookmark, watch.Error} {
 		if string(text) == string(known) {
@@ -73,7 +73,7 @@ func typeOf(text []byte) watch.EventType {
 	return watch.EventType(text)
 }
 
-// Status returns the status that an event brings in place of an object, if it does.
+// Status returns the Status of an error event. is is false if the event has another object.
 func (e Event) Status() (status *metav1.Status, is bool, err error) {
 	if string(e.Kind) != "Status" {
 		return nil, false, nil
@@ -82,8 +82,8 @@ func (e Event) Status() (status *metav1.Status, is bool, err error) {
 	return status, true, status.Unmarshal(e.Object)
 }
 
-// Fields calls visit with every field of a message that has bytes: a text or
-// another message.
+// Fields calls visit with every length-delimited field of a message: strings, bytes and
+// messages.
 func Fields(message []byte, visit func(number protowire.Number, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -110,7 +110,7 @@ func Fields(message []byte, visit func(number protowire.Number, value []byte) er
 	return nil
 }
 
-// KeepField returns a visitor that keeps one field. The last one counts.
+// KeepField returns a visitor that stores one field. The last occurrence counts.
 func KeepField(number protowire.Number, in *[]byte) func(protowire.Number, []byte) error {
 	return func(at protowire.Number, value []byte) error {
 		if at == number {
@@ -120,7 +120,7 @@ func KeepField(number protowire.Number, in *[]byte) func(protowire.Number, []byt
 	}
 }
 
-// CollectField returns a visitor that keeps every occurrence of a field.
+// CollectField returns a visitor that stores every occurrence of a field.
 func CollectField(number protowire.Number, in *[][]byte) func(protowire.Number, []byte) error {
 	return func(at protowire.Number, value []byte) error {
 		if at == number {

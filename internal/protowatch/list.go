@@ -11,33 +11,33 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers of the fields that every list has, as Kubernetes' .proto files have them.
+// Field numbers of every list in the .proto files of Kubernetes.
 const (
 	listMeta, listItems = 1, 2
 	metaVersion         = 2 // meta/v1 ListMeta
 )
 
-// listRoom is how much of a list is taken off the connection at once.
-const listRoom = 64 << 10
+// listBufferSize is the size of one read from the connection.
+const listBufferSize = 64 << 10
 
-// List reads a list of a kind as it comes, and returns its version. It holds one item at
-// a time, which is take's own for as long only as that takes.
+// List reads a list of a kind from a stream, and returns its version. It passes one item at a
+// time to take, which must not keep it.
 func List(from io.Reader, kind string, take func(item []byte) error) (version string, err error) {
-	list := &lister{Reader: bufio.NewReaderSize(from, listRoom), kind: kind, take: take}
+	list := &lister{Reader: bufio.NewReaderSize(from, listBufferSize), kind: kind, take: take}
 	if err := list.read(); err != nil {
 		return "", fmt.Errorf("reading a %s: %w", kind, err)
 	}
 	return list.version, nil
 }
 
-// lister reads one list.
+// lister reads a list.
 type lister struct {
 	*bufio.Reader
-	kind    string
-	take    func([]byte) error
-	version string
-	whole   bool // the list itself has come
-	room    []byte
+	kind     string
+	take     func([]byte) error
+	version  string
+	complete bool // the list itself was read
+	buffer   []byte
 }
 
 func (l *lister) read() error {
@@ -50,16 +50,16 @@ func (l *lister) read() error {
 	}
 	var kind []byte
 	for {
-		number, size, _, err := l.head()
+		number, size, _, err := l.fieldHeader()
 		switch {
-		case errors.Is(err, io.EOF) && l.whole:
+		case errors.Is(err, io.EOF) && l.complete:
 			return nil
 		case err != nil:
-			return within(err)
+			return unexpectedEOF(err)
 		case number == unknownRaw && string(kind) != l.kind:
 			return fmt.Errorf("it is a %q", kind)
 		case number == unknownRaw:
-			l.whole, err = true, l.body(size)
+			l.complete, err = true, l.body(size)
 		case number == unknownType:
 			var value []byte
 			if value, err = l.next(size); err == nil {
@@ -69,17 +69,17 @@ func (l *lister) read() error {
 			_, err = l.Discard(size)
 		}
 		if err != nil {
-			return within(err)
+			return unexpectedEOF(err)
 		}
 	}
 }
 
-// body reads the list itself, which takes so many bytes.
+// body reads the list itself, which has size bytes.
 func (l *lister) body(size int) error {
 	for size > 0 {
-		number, length, taken, err := l.head()
+		number, length, taken, err := l.fieldHeader()
 		if err != nil {
-			return within(err)
+			return unexpectedEOF(err)
 		}
 		if size -= taken + length; size < 0 {
 			return ErrMalformed
@@ -103,16 +103,16 @@ func (l *lister) body(size int) error {
 	return nil
 }
 
-// head reads what comes before the bytes of a field: its number and how many there are.
-// It returns how many bytes that took itself; none and io.EOF where nothing comes.
-func (l *lister) head() (number protowire.Number, size, taken int, err error) {
+// fieldHeader reads the number and the size of a field. taken is the number of bytes of the
+// header. At the end of the stream it returns io.EOF.
+func (l *lister) fieldHeader() (number protowire.Number, size, taken int, err error) {
 	tag, first, err := l.varint()
 	if err != nil {
 		return 0, 0, 0, err
 	}
 	length, second, err := l.varint()
 	if err != nil {
-		return 0, 0, 0, within(err)
+		return 0, 0, 0, unexpectedEOF(err)
 	}
 	number, kind := protowire.DecodeTag(tag)
 	if kind != protowire.BytesType || length > maxList {
@@ -121,26 +121,26 @@ func (l *lister) head() (number protowire.Number, size, taken int, err error) {
 	return number, int(length), first + second, nil
 }
 
-// varint reads a number, and returns how many bytes it took.
+// varint reads a number. taken is the number of its bytes.
 func (l *lister) varint() (value uint64, taken int, err error) {
 	value, err = binary.ReadUvarint(l)
 	return value, protowire.SizeVarint(value), err
 }
 
-// next reads so many bytes, into the room of those before.
+// next reads size bytes into the buffer, overwriting the previous ones.
 func (l *lister) next(size int) ([]byte, error) {
 	if size > maxFrame {
 		return nil, fmt.Errorf("%w: %d bytes", errTooLarge, size)
 	}
-	if cap(l.room) < size {
-		l.room = make([]byte, size+size/4)
+	if cap(l.buffer) < size {
+		l.buffer = make([]byte, size+size/4)
 	}
-	_, err := io.ReadFull(l, l.room[:size])
-	return l.room[:size], within(err)
+	_, err := io.ReadFull(l, l.buffer[:size])
+	return l.buffer[:size], unexpectedEOF(err)
 }
 
-// within is the error of an end that comes too soon.
-func within(err error) error {
+// unexpectedEOF replaces io.EOF by io.ErrUnexpectedEOF.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}

@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// encoded is a list as the API server writes it, with its own code.
+// encoded encodes a list with the code of Kubernetes.
 func encoded(tb rapid.TB, list *corev1.ConfigMapList) []byte {
 	codec := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
 	raw, err := runtime.Encode(codec, list)
@@ -28,7 +28,7 @@ func encoded(tb rapid.TB, list *corev1.ConfigMapList) []byte {
 	return raw
 }
 
-// names reads a list, and returns what every item is called.
+// names reads a list, and returns the names of its items.
 func names(from io.Reader) (names []string, version string, err error) {
 	version, err = List(from, "ConfigMapList", func(item []byte) error {
 		object := &corev1.ConfigMap{}
@@ -41,14 +41,14 @@ func names(from io.Reader) (names []string, version string, err error) {
 	return names, version, err
 }
 
-func TestAListIsReadItemByItemHoweverItComes(t *testing.T) {
+func TestListReadsItemsFromAnyReader(t *testing.T) {
 	items := 0
 	rapid.Check(t, func(t *rapid.T) {
 		list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: rapid.String().Draw(t, "version"), RemainingItemCount: new(rapid.Int64().Draw(t, "remain"))}}
 		var want []string
 		for i := range rapid.IntRange(0, 20).Draw(t, "items") {
 			want = append(want, strconv.Itoa(i))
-			// Some are larger than what is taken off the connection at once.
+			// Some items are larger than one read from the connection.
 			text := strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 127, 128, 70000}).Draw(t, "size"))
 			list.Items = append(list.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: want[i]}, Data: map[string]string{"text": text}})
 		}
@@ -63,11 +63,11 @@ func TestAListIsReadItemByItemHoweverItComes(t *testing.T) {
 	})
 	t.Logf("%d items were read", items)
 	if items == 0 {
-		t.Error("this test looks at nothing")
+		t.Error("the random lists are too small")
 	}
 }
 
-func TestAListThatBreaksOffIsNone(t *testing.T) {
+func TestTruncatedListIsAnError(t *testing.T) {
 	whole := encoded(t, &corev1.ConfigMapList{Items: []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}})
 	end := bytes.LastIndexByte(whole, 'b') + 1
 	for length := range end {
@@ -77,9 +77,9 @@ func TestAListThatBreaksOffIsNone(t *testing.T) {
 	}
 }
 
-func TestNoListIsReadThatWasNotAskedFor(t *testing.T) {
+func TestInvalidListIsAnError(t *testing.T) {
 	for name, test := range map[string]struct{ body, says string }{
-		"another form":           {`{"kind":"ConfigMapList"}`, "malformed"},
+		"another encoding":       {`{"kind":"ConfigMapList"}`, "malformed"},
 		"another kind":           {"k8s\x00\x0a\x05\x12\x03Pod\x12\x00", `it is a "Pod"`},
 		"no kind":                {"k8s\x00\x12\x00", `it is a ""`},
 		"a number":               {"k8s\x00\x08\x01", "malformed"},

@@ -13,31 +13,30 @@ import (
 )
 
 const (
-	// maxFrame is larger than anything that the API server stores.
+	// maxFrame is larger than any object that the API server stores.
 	maxFrame = 16 << 20
-	// maxList is larger than any list that anybody waits for.
+	// maxList is larger than any realistic list.
 	maxList = 1 << 30
 )
 
-// IdleTimeout is how long nothing may come until the watch is begun anew: the
-// connection may be dead although nobody has said so, because some load balancer
-// has lost its backend. HTTP/2 would have asked with a ping. Where no object says
-// anything for so long, in a cluster of a handful, it costs a request.
+// IdleTimeout is how long a watch may be idle until it ends. The connection may be dead
+// without notice, for example after a load balancer lost its backend. HTTP/2 would send a
+// ping. In a small cluster without changes, this costs one request per timeout.
 const IdleTimeout = 90 * time.Second
 
-// Reader is how the events of a watch are read.
+// Reader decodes the events of a watch.
 type Reader struct {
-	// Resource is watched, for people.
+	// Resource is the name of the resource, for messages.
 	Resource string
-	// Decode reads one event. The frame is its own for as long only as that takes.
+	// Decode decodes one event. It must not keep the frame.
 	Decode func(frame []byte) (watch.Event, error)
-	// Ended, if there is one, is called when nothing is decoded any more.
+	// Ended, if set, is called after the last call of Decode.
 	Ended func()
-	// IdleTimeout is how long nothing may come; zero means LongestSilence.
+	// IdleTimeout is how long the watch may be idle. Zero means the constant IdleTimeout.
 	IdleTimeout time.Duration
 }
 
-// stream is a watch that is under way.
+// stream is a running watch.
 type stream struct {
 	Reader
 	body    io.ReadCloser
@@ -51,20 +50,20 @@ func (s *stream) Stop() { s.cancel() }
 // ResultChan is closed when the watch has ended.
 func (s *stream) ResultChan() <-chan watch.Event { return s.results }
 
-// run sends what comes, until ctx ends, the server does, or something comes
-// that cannot be read. A connection that breaks or is silent for too long ends the
-// watch as the server does: it is taken up again from where it was.
+// run sends events until ctx ends, the server ends the watch, or an event cannot be decoded. A
+// broken or idle connection ends the watch without an error event, so the reflector continues
+// from the last version.
 func (s *stream) run(ctx context.Context) {
 	defer s.body.Close()
 	defer s.cancel()
-	alarm := time.AfterFunc(s.IdleTimeout, s.cancel)
-	defer alarm.Stop()
+	idleTimer := time.AfterFunc(s.IdleTimeout, s.cancel)
+	defer idleTimer.Stop()
 	var frame []byte
 	for {
 		var err error
 		var event watch.Event
 		frame, err = readFrame(s.body, frame)
-		alarm.Reset(s.IdleTimeout)
+		idleTimer.Reset(s.IdleTimeout)
 		if err == nil {
 			event, err = s.Decode(frame)
 		} else if !errors.Is(err, errTooLarge) {
@@ -85,21 +84,21 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-var errTooLarge = errors.New("it is too large")
+var errTooLarge = errors.New("too large")
 
-// readFrame reads what one event takes, into the room of the one before.
-func readFrame(from io.Reader, room []byte) ([]byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(from, head[:]); err != nil {
+// readFrame reads one frame into buffer, or into a larger one.
+func readFrame(from io.Reader, buffer []byte) ([]byte, error) {
+	var header [4]byte
+	if _, err := io.ReadFull(from, header[:]); err != nil {
 		return nil, err
 	}
-	size := int(binary.BigEndian.Uint32(head[:]))
+	size := int(binary.BigEndian.Uint32(header[:]))
 	if size > maxFrame {
-		return nil, fmt.Errorf("%w: %d bytes, if it is what was asked for at all", errTooLarge, size)
+		return nil, fmt.Errorf("%w: %d bytes, so it is probably not a watch", errTooLarge, size)
 	}
-	if cap(room) < size {
-		room = make([]byte, size+size/4)
+	if cap(buffer) < size {
+		buffer = make([]byte, size+size/4)
 	}
-	_, err := io.ReadFull(from, room[:size])
-	return room[:size], err
+	_, err := io.ReadFull(from, buffer[:size])
+	return buffer[:size], err
 }

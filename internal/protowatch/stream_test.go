@@ -40,11 +40,11 @@ func TestReadFrame(t *testing.T) {
 		})
 	}
 	if _, err := readFrame(sized(maxFrame+1, ""), room); !errors.Is(err, errTooLarge) || !strings.Contains(err.Error(), strconv.Itoa(maxFrame+1)) {
-		t.Errorf("an event of any size is read: %v", err)
+		t.Errorf("an event without size limit is read: %v", err)
 	}
 }
 
-func TestStreamSaysWhatItCannotRead(t *testing.T) {
+func TestStreamReportsDecodingErrors(t *testing.T) {
 	for name, body := range map[string]string{
 		"another form":    `{"type":"ADDED","object":{"kind":"Node"}}`,
 		"something else":  "\x00\x00\x00\x02ab",

@@ -11,39 +11,38 @@ import (
 )
 
 const (
-	// every is how long to wait between two looks at the version.
-	every = 5 * time.Second
-	// soon is how long to wait after a look that has failed: the API server may come back
-	// with a restored store, and must not reach the old version unnoticed.
-	soon = time.Second
-	// patience is how long a look may take.
-	patience = 10 * time.Second
+	// interval is the time between two reads of the version.
+	interval = 5 * time.Second
+	// retryInterval is the time after a failed read. It is short, because a restored store
+	// must not reach the old version before the next read.
+	retryInterval = time.Second
+	// readTimeout is the timeout of a read.
+	readTimeout = 10 * time.Second
 )
 
-// ErrRestored says that the store was restored.
+// ErrRestored means that the store was restored.
 var ErrRestored = errors.New("the store of the API server was restored from a backup")
 
-// Version reads the resource version of the store as it is now, past all caches that may
-// be behind.
+// Version reads the current resourceVersion of the store, bypassing caches.
 type Version func(ctx context.Context) (string, error)
 
-// Run looks at the version until ctx ends, or until the version goes backwards: then the
-// error is [ErrRestored]. What watches of the process have seen between two looks counts
-// as well; it is empty while they have seen nothing.
+// Run reads the version until ctx ends or the version goes backwards. In the second case it
+// returns [ErrRestored]. seen returns the newest version in the watches of the process, or an
+// empty string. It counts as well.
 func Run(ctx context.Context, version Version, seen func() string, log *slog.Logger) error {
 	newest, incomparable := "", false
 	for {
-		if before := seen(); isNewer(before, newest) { // read first: what comes later may be newer than the answer
+		if before := seen(); isNewer(before, newest) { // call seen first: a later value may be newer than the read
 			newest = before
 		}
-		now, err := look(ctx, version)
-		wait := every
+		now, err := readVersion(ctx, version)
+		wait := interval
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end that was asked for
+			return nil //nolint:nilerr // the caller ended ctx
 		}
 		switch {
 		case err != nil:
-			wait = soon // those who work with the API server tell of it
+			wait = retryInterval // other users of the API server log its failures
 		case newest == "":
 			newest = now
 		default:
@@ -51,9 +50,9 @@ func Run(ctx context.Context, version Version, seen func() string, log *slog.Log
 			switch {
 			case err != nil && !incomparable:
 				incomparable = true
-				log.Warn("resource versions cannot be compared, so a restored store will not be noticed: restart the controller after a restore", "version", now, "before", newest, "err", err)
+				log.Warn("resource versions cannot be compared, so a restored store is not detected: restart the controller after a restore", "version", now, "before", newest, "err", err)
 			case err == nil && order < 0:
-				return fmt.Errorf("%w: its resource version was %s and is %s; the controller starts again and lists everything", ErrRestored, newest, now)
+				return fmt.Errorf("%w: its resource version was %s and is %s; the controller restarts and lists everything", ErrRestored, newest, now)
 			}
 			newest = now
 		}
@@ -65,7 +64,8 @@ func Run(ctx context.Context, version Version, seen func() string, log *slog.Log
 	}
 }
 
-// isNewer says whether a version is known to be newer than another, or the first one.
+// isNewer reports whether a version is known to be newer than another. Any version is newer
+// than an empty one.
 func isNewer(version, than string) bool {
 	if version == "" || than == "" {
 		return version != ""
@@ -74,8 +74,8 @@ func isNewer(version, than string) bool {
 	return err == nil && order > 0
 }
 
-func look(ctx context.Context, version Version) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func readVersion(ctx context.Context, version Version) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	return version(ctx)
 }

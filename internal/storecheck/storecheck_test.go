@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// discard is a log that nobody reads.
+// discard is a logger without output.
 var discard = slog.New(slog.DiscardHandler)
 
 func TestRun(t *testing.T) {
@@ -22,16 +22,16 @@ func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		seen     string // by watches
-		versions []any  // what is read, one after the other; the last one again and again
+		versions []any  // results of reads in order; the last one repeats
 		restored bool
-		within   time.Duration // after the last one can be read
+		within   time.Duration // time after the last version can be read
 	}{
-		{name: "versions that grow", versions: []any{"1", "5", "5", "10"}},
+		{name: "growing versions", versions: []any{"1", "5", "5", "10"}},
 		{name: "a version that goes backwards", versions: []any{"9", "10", "9"}, restored: true, within: 15 * time.Second},
-		{name: "one that does so during an outage", versions: []any{"10", down, down, down, "9"}, restored: true, within: 10 * time.Second},
-		{name: "one below what watches have seen", seen: "10", versions: []any{"5", down, "9"}, restored: true, within: 10 * time.Second},
-		{name: "an outage, and nothing restored", versions: []any{"10", down, "11"}},
-		{name: "versions of another kind", versions: []any{"b", "a"}},
+		{name: "a version that goes backwards during an outage", versions: []any{"10", down, down, down, "9"}, restored: true, within: 10 * time.Second},
+		{name: "a version below that of watches", seen: "10", versions: []any{"5", down, "9"}, restored: true, within: 10 * time.Second},
+		{name: "an outage without a restore", versions: []any{"10", down, "11"}},
+		{name: "versions that cannot be compared", versions: []any{"b", "a"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 					return
 				}
 				if !errors.Is(err, storecheck.ErrRestored) || !strings.Contains(err.Error(), "was 10 and is 9") {
-					t.Errorf("says %v", err)
+					t.Errorf("the error is %v", err)
 				}
 				if took := time.Since(began); took > c.within {
 					t.Errorf("it took %s, want %s at most", took, c.within)
@@ -68,7 +68,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestARestoredEtcdIsNoticed(t *testing.T) {
+func TestRestoredEtcdIsDetected(t *testing.T) {
 	c := testbed.New(t, testbed.Config{})
 	restore, err := c.Backup(t.Context())
 	if err != nil {
@@ -96,13 +96,13 @@ func TestARestoredEtcdIsNoticed(t *testing.T) {
 			return version, err
 		}, nodes.Seen, discard)
 	}()
-	<-looked // at what is going to be lost
+	<-looked // the version that the restore loses
 	if err := restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
 	if err := <-done; !errors.Is(err, storecheck.ErrRestored) {
-		t.Errorf("says %v", err)
+		t.Errorf("the error is %v", err)
 	}
 	t.Logf("noticed %s after the API server was ready", time.Since(began).Round(time.Millisecond))
 }
