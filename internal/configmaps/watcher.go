@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/resourcestack/autohealer/api/autohealer/v1alpha1"
-	"github.com/resourcestack/autohealer/internal/rewatch"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 // RevisionWatcher knows the sets in force of all ConfigMaps. It watches the stored
@@ -53,7 +53,7 @@ func (l *RevisionWatcher) Start(ctx context.Context) error {
 	// The watcher logs failures once itself; the reflector would log each of them.
 	logger := logr.Discard()
 	reflector := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: l.watch},
-		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
+		&appsv1.ControllerRevision{}, l, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
 	reflector.RunWithContext(klog.NewContext(ctx, logger))
 	return nil
 }

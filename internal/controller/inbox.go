@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rewatch"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 // pageSize is how many objects are asked for at a time where the API server
@@ -172,7 +172,7 @@ func (m *inbox[T]) Resync() error { return nil }
 // fill lists and watches objects of a kind until ctx ends.
 func (m *inbox[T]) fill(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, log *slog.Logger) {
 	logger := logr.FromSlogHandler(log.Handler())
-	reflector := cache.NewReflectorWithOptions(withoutStaleList(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
+	reflector := cache.NewReflectorWithOptions(withoutStaleList(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(logr.NewContext(ctx, logger)) // by which it tells of failures
 }

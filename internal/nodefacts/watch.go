@@ -11,7 +11,7 @@ import (
 
 	"github.com/resourcestack/autohealer/internal/nodewatch"
 	"github.com/resourcestack/autohealer/internal/observe"
-	"github.com/resourcestack/autohealer/internal/rewatch"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
@@ -35,7 +35,7 @@ func (s *Store) Watch(ctx context.Context, source cache.ListerWatcherWithContext
 	reflector := cache.NewReflectorWithOptions(
 		&cache.ListWatch{ListWithContextFunc: source.ListWithContext, WatchFuncWithContext: source.WatchWithContext},
 		&corev1.Node{}, &follower{store: s, known: map[string]*corev1.Node{}},
-		cache.ReflectorOptions{Logger: &logger, Backoff: rewatch.Backoff()})
+		cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }

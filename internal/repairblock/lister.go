@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/resourcestack/autohealer/internal/rewatch"
+	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
 const (
@@ -41,7 +41,7 @@ type feed[T client.Object] struct {
 // run works until ctx ends. After each of the pauses, counted from the start, it lists the
 // objects once more, regardless of the watch.
 func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
-	waits, start := rewatch.Backoff(), time.Now()
+	waits, start := protowatch.Backoff(), time.Now()
 	for ctx.Err() == nil {
 		begun := time.Now()
 		until := begun.Add(shortestWatch + rand.N(shortestWatch))
@@ -56,10 +56,10 @@ func (f *feed[T]) run(ctx context.Context, pauses ...time.Duration) {
 		}
 		switch now := time.Now(); {
 		case err == nil && !now.Before(until): // the watch ended as planned
-			waits = rewatch.Backoff()
+			waits = protowatch.Backoff()
 			continue
 		case now.Sub(begun) > longRun:
-			waits = rewatch.Backoff()
+			waits = protowatch.Backoff()
 		}
 		select {
 		case <-time.After(waits.Step()):
