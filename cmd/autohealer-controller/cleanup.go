@@ -17,27 +17,28 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// cleanUp removes what the controller and the agents have left in the cluster.
+// cleanUp runs the subcommand cleanup, which removes what the controller and the agents
+// left in the cluster.
 func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet(name+" cleanup", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // an error is told once, by whoever gets it
-	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
+	flags.SetOutput(io.Discard) // the caller prints the error
+	kubeconfig := flags.String("kubeconfig", "", "kubeconfig `file` for running outside a cluster; inside, the controller uses its service account")
 	namespace := flags.String("namespace", ownNamespace(), "`namespace` of the controller")
-	agents := flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if another than --namespace")
-	wait := flags.Duration("wait", time.Minute, "`how long` to wait for a controller that still holds its Lease")
-	dryRun := flags.Bool("dry-run", false, "say what would be removed, and remove nothing")
+	agents := flags.String("agent-lease-namespace", "", "`namespace` of the Leases of agents, if it differs from --namespace")
+	wait := flags.Duration("wait", time.Minute, "`duration` to wait for a controller that still holds its Lease")
+	dryRun := flags.Bool("dry-run", false, "print what would be removed, and remove nothing")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintln(out, name+" cleanup removes what Autohealer has left in a cluster. Its options:")
+		fmt.Fprintln(out, name+" cleanup removes what Autohealer left in a cluster. Flags:")
 		flags.SetOutput(out)
 		flags.PrintDefaults()
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w (--help lists what there is)", err)
+		return fmt.Errorf("%w (--help lists all flags)", err)
 	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: every option has the form --name=value", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q: write flags as --name=value", flags.Arg(0))
 	case *namespace == "":
-		return errors.New("--namespace is empty: say where the controller was")
+		return errors.New("--namespace is empty: give the namespace of the controller")
 	}
 	if *agents == "" {
 		*agents = *namespace
@@ -62,7 +63,7 @@ func cleanUp(ctx context.Context, args []string, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "%d removed, %d left\n", result.Removed, result.Left)
 	if result.Left > 0 {
-		return fmt.Errorf("%d things may be Autohealer's and were left; each line above has the command that removes it", result.Left)
+		return fmt.Errorf("%d objects may belong to Autohealer and were left; the lines above name the commands that remove them", result.Left)
 	}
 	return nil
 }

@@ -14,30 +14,31 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// nodeCensus is what the webhooks know of the nodes.
-type nodeCensus interface {
+// nodeFacts answers the webhooks' questions about nodes.
+type nodeFacts interface {
 	admission.Census
 	admission.Surveyor
 }
 
-// healthChecks returns what answers for NodeHealthChecks. Templates and remediations
-// are read afresh: they are of any kind, few, and looked at only when somebody writes.
-func healthChecks(mgr manager.Manager, direct client.Client, census admission.Surveyor, counts *admission.Metrics, log *slog.Logger) (*admission.HealthChecks, error) {
-	// The health checks are read ahead of the first question, if their CRD is there.
-	// Otherwise the question does it.
+// healthChecks returns the webhook of NodeHealthChecks. It reads templates and remediations
+// from the API server for each request: they are few, of any kind, and needed only when a
+// user writes a health check.
+func healthChecks(mgr manager.Manager, direct client.Client, nodes admission.Surveyor, counts *admission.Metrics, log *slog.Logger) (*admission.HealthChecks, error) {
+	// Start the informer before the first request. If the CRD is missing, the first request
+	// starts it.
 	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error {
 		if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.NodeHealthCheck{}); err != nil && ctx.Err() == nil {
-			log.Warn("health checks not read", "err", err)
+			log.Warn("listing NodeHealthChecks failed; the webhook lists them on its first request", "err", err)
 		}
 		return nil
 	})); err != nil {
 		return nil, err
 	}
 	return admission.NewHealthChecks(admission.HealthCheckConfig{
-		Census: census,
+		Census: nodes,
 		Checks: func(ctx context.Context) ([]*v1alpha1.NodeHealthCheck, error) {
 			var list v1alpha1.NodeHealthCheckList
-			// Nobody writes to what vet gets, so nothing is copied for it.
+			// Validation does not modify the objects, so the cache need not copy them.
 			if err := mgr.GetCache().List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 				return nil, err
 			}

@@ -1,9 +1,10 @@
-// Command autohealer-controller follows the policies of a cluster: it watches
-// nodes and ConditionSets, and keeps work off the nodes that a set speaks of.
+// Command autohealer-controller applies the policies of a cluster. It watches nodes,
+// ConditionSets, NodeHealthChecks, repair policies and NodePools, and taints, remediates
+// or replaces the nodes that a policy matches.
 //
-// It promises that any number of replicas may be started and one works at a
-// time, and that killing it at any moment harms nothing. It refuses to keep
-// anything outside the API server.
+// Any number of replicas may run. All of them serve the webhooks, and only the leader
+// changes nodes. A replica can be killed at any moment without harm. The controller
+// stores nothing outside the API server.
 package main
 
 import (
@@ -17,7 +18,7 @@ import (
 	"syscall"
 )
 
-// version is set when a release is built.
+// version is set by the linker in a release build.
 var version = "dev"
 
 func main() {

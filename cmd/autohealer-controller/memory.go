@@ -7,13 +7,13 @@ import (
 )
 
 // memoryLimitVariable is the environment variable with the memory limit of the container
-// in bytes. A manifest cannot subtract, so it gives the limit as it is.
+// in bytes. A manifest cannot subtract, so it passes the full limit.
 const memoryLimitVariable = "CONTAINER_MEMORY_LIMIT"
 
-// limitMemory has the garbage collector keep the process below nine tenths of the memory
-// limit of its container. The rest is for memory that the collector does not know, and
-// for what is allocated while it runs: with a limit of 100% the kernel ends the process
-// first. GOMEMLIMIT comes first, which Go has read itself.
+// limitMemory sets the Go memory limit to nine tenths of the container's limit. The rest
+// is for memory that the garbage collector does not manage and for allocations while it
+// runs: at 100% the kernel kills the process first. GOMEMLIMIT, which Go reads itself,
+// takes precedence.
 func limitMemory(getenv func(string) string) error {
 	text := getenv(memoryLimitVariable)
 	if text == "" || getenv("GOMEMLIMIT") != "" {
@@ -21,7 +21,7 @@ func limitMemory(getenv func(string) string) error {
 	}
 	limit, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || limit <= 0 {
-		return fmt.Errorf("environment variable %s is %q: want the memory limit of the container in bytes, for example 536870912; or set GOMEMLIMIT instead", memoryLimitVariable, text)
+		return fmt.Errorf("environment variable %s is %q: want the memory limit of the container in bytes, such as 536870912; or set GOMEMLIMIT instead", memoryLimitVariable, text)
 	}
 	debug.SetMemoryLimit(limit - limit/10)
 	return nil

@@ -8,19 +8,19 @@ import (
 	"testing"
 )
 
-func TestTheMemoryLimitLeavesRoom(t *testing.T) {
+func TestLimitMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	for name, test := range map[string]struct {
 		env  map[string]string
-		want int64 // 0 if it is refused
+		want int64 // 0: expect an error
 	}{
 		"no limit":             {nil, math.MaxInt64},
-		"of the container":     {map[string]string{memoryLimitVariable: "536870912"}, 483183821},
-		"GOMEMLIMIT is given":  {map[string]string{memoryLimitVariable: "536870912", "GOMEMLIMIT": "1GiB"}, math.MaxInt64},
+		"container limit":      {map[string]string{memoryLimitVariable: "536870912"}, 483183821},
+		"GOMEMLIMIT is set":    {map[string]string{memoryLimitVariable: "536870912", "GOMEMLIMIT": "1GiB"}, math.MaxInt64},
 		"a node without limit": {map[string]string{memoryLimitVariable: "9223372036854775807"}, 8301034833169298227},
-		"with a unit":          {map[string]string{memoryLimitVariable: "512Mi"}, 0},
-		"nothing":              {map[string]string{memoryLimitVariable: "0"}, 0},
+		"refuses a unit":       {map[string]string{memoryLimitVariable: "512Mi"}, 0},
+		"refuses zero":         {map[string]string{memoryLimitVariable: "0"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			debug.SetMemoryLimit(math.MaxInt64)
@@ -38,13 +38,13 @@ func TestTheMemoryLimitLeavesRoom(t *testing.T) {
 	}
 }
 
-func TestTheDeploymentTellsTheMemoryLimit(t *testing.T) {
+func TestDeploymentPassesTheMemoryLimit(t *testing.T) {
 	manifest, err := os.ReadFile("../../deploy/controller/3-controller.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "- name: " + memoryLimitVariable + "\n          valueFrom:\n            resourceFieldRef:\n              resource: limits.memory\n"
 	if !strings.Contains(string(manifest), want) {
-		t.Errorf("the Deployment does not have\n%s", want)
+		t.Errorf("the Deployment does not contain\n%s", want)
 	}
 }

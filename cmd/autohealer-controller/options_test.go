@@ -16,14 +16,14 @@ func TestParse(t *testing.T) {
 	if o.kubeconfig != "file" || o.namespace != "somewhere" || o.leaderElect || o.webhooks || o.logFormat != "text" || o.logLevel.String() != "DEBUG" {
 		t.Errorf("parsed to %+v", o)
 	}
-	if o.agents != "somewhere" {
-		t.Errorf("agents are looked for in %q, and the controller is elsewhere", o.agents)
+	if o.agentNamespace != "somewhere" {
+		t.Errorf("namespace of agents is %q, want that of the controller", o.agentNamespace)
 	}
 	if o.metricsAddress != ":8080" || o.probeAddress != ":8081" {
 		t.Errorf("default addresses are %s and %s", o.metricsAddress, o.probeAddress)
 	}
 	o, err = parse([]string{"--webhook-dns-name=a", "--webhook-bind-address=localhost:1", "--webhook-dns-name=b", "--agent-lease-namespace=there"}, &bytes.Buffer{})
-	if err != nil || o.namespace != "somewhere" || o.agents != "there" || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
+	if err != nil || o.namespace != "somewhere" || o.agentNamespace != "there" || !o.webhooks || o.webhookAddress != "localhost:1" || !slices.Equal(o.webhookNames, []string{"a", "b"}) {
 		t.Errorf("parsed to %+v, %v", o, err)
 	}
 }
@@ -33,47 +33,47 @@ func TestParseRefuses(t *testing.T) {
 		args []string
 		says string
 	}{
-		"a format that is none":      {[]string{"--log-format=xml"}, "--log-format=xml: want json or text"},
-		"a level that is none":       {[]string{"--log-level=loud"}, "loud"},
+		"an unknown log format":      {[]string{"--log-format=xml"}, "--log-format=xml: want json or text"},
+		"an unknown log level":       {[]string{"--log-level=loud"}, "loud"},
 		"an argument":                {[]string{"now"}, `unexpected argument "now"`},
-		"a flag that is none":        {[]string{"--drain"}, "drain"},
+		"an unknown flag":            {[]string{"--drain"}, "drain"},
 		"no namespace":               {[]string{"--namespace="}, "--namespace is empty"},
-		"a port that is none":        {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
-		"a certificate for nothing":  {[]string{"--metrics-cert-dir=/certs"}, "--metrics-cert-dir=/certs is not used without --metrics-secure"},
-		"a webhook without a name":   {[]string{"--webhook-dns-name="}, "--webhook-dns-name is empty"},
-		"clients without a name":     {[]string{"--webhook-client-ca-file=file"}, "--webhook-client-name: want the name"},
-		"clients of no authority":    {[]string{"--webhook-client-name=a"}, "without the file"},
-		"a deadline after the lease": {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
+		"port 0 of the webhook":      {[]string{"--webhook-bind-address=:0"}, "--webhook-bind-address"},
+		"unused metrics certificate": {[]string{"--metrics-cert-dir=/certs"}, "--metrics-cert-dir=/certs is not used without --metrics-secure"},
+		"an empty DNS name":          {[]string{"--webhook-dns-name="}, "--webhook-dns-name is empty"},
+		"a client CA without names":  {[]string{"--webhook-client-ca-file=file"}, "--webhook-client-name: want the name"},
+		"client names without a CA":  {[]string{"--webhook-client-name=a"}, "without the file"},
+		"deadline above the Lease":   {[]string{"--leader-elect-renew-deadline=20s"}, "each must be longer than the one before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(test.args, &bytes.Buffer{})
 			if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("error is %v, want one with %q", err, test.says)
+				t.Errorf("error is %v, want %q in it", err, test.says)
 			}
 		})
 	}
 }
 
-func TestHelpTellsEveryFlagAndSucceeds(t *testing.T) {
+func TestHelpListsFlags(t *testing.T) {
 	var out bytes.Buffer
 	if err := command(t.Context(), []string{"--help"}, &out); err != nil {
 		t.Fatal(err)
 	}
 	for _, flag := range []string{"kubeconfig", "leader-elect", "metrics-bind-address", "health-probe-bind-address", "webhooks", "webhook-bind-address", "webhook-dns-name", "webhook-client-ca-file", "webhook-client-name", "log-format"} {
 		if !strings.Contains(out.String(), "-"+flag) {
-			t.Errorf("--%s is not told of", flag)
+			t.Errorf("--%s is not listed", flag)
 		}
 	}
 }
 
-func TestRunOutsideOfAClusterSaysWhatToGive(t *testing.T) {
+func TestRunOutsideAClusterAsksForKubeconfig(t *testing.T) {
 	err := command(t.Context(), nil, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
 		t.Errorf("error is %v", err)
 	}
 }
 
-func TestCleanupRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestCleanupRefusesBadArguments(t *testing.T) {
 	for _, test := range []struct{ arg, says string }{
 		{"now", `unexpected argument "now"`},
 		{"--leader-elect", "leader-elect"},

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// nodeReadyTimeoutRecovery replaces the nodes of a NodePool that do not become
-	// ready in time after their creation.
+	// nodeReadyTimeoutRecovery enables the replacement of NodePool nodes that do not
+	// become Ready in time after their creation.
 	nodeReadyTimeoutRecovery featuregate.Feature = "NodeReadyTimeoutRecovery"
 
-	// readyTimeoutVariable is where the ready timeout may be given, too.
+	// readyTimeoutVariable is the environment variable for the default ready timeout.
 	readyTimeoutVariable = "NODE_READY_TIMEOUT"
 	defaultReadyTimeout  = 10 * time.Minute
 )
 
-// repairOptions are what the command line says of repairs.
+// repairOptions are the values of the flags about repairs.
 type repairOptions struct {
 	gates         featuregate.MutableFeatureGate
 	readyTimeout  time.Duration
 	withoutPolicy bool
 	restoreSchema bool
-	statements    string // name of a file
+	statements    string // path of a file
 }
 
-// add makes the flags known. What the environment says is the default of its flag.
+// add registers the flags. The environment variable sets the default of its flag.
 func (o *repairOptions) add(flags *flag.FlagSet) error {
 	o.gates = featuregate.NewFeatureGate()
 	if err := o.gates.Add(map[featuregate.Feature]featuregate.FeatureSpec{
@@ -48,23 +48,23 @@ func (o *repairOptions) add(flags *flag.FlagSet) error {
 		}
 		o.readyTimeout = timeout
 	}
-	flags.Func("feature-gates", "`gates` such as NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become ready in time", o.gates.Set)
-	flags.DurationVar(&o.readyTimeout, "node-ready-timeout", o.readyTimeout, "how long a node of a NodePool may take to become ready, where its pool does not say; needs the gate NodeReadyTimeoutRecovery. Environment "+readyTimeoutVariable+" does the same")
-	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "repair nodes of NodePools that no policy speaks of, too, by what their provider recommends")
-	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "put the schema of repair blocks back onto the CRD of NodePools when somebody has taken it away, and the blocks onto their pools; needs the rights of deploy/karpenter/restore-rights.yaml")
-	flags.StringVar(&o.statements, "repair-statements", "", "`file` with further conditions that make a node sick")
+	flags.Func("feature-gates", "`gates` such as NodeReadyTimeoutRecovery=true (alpha, off by default): replace nodes of a NodePool that do not become Ready in time", o.gates.Set)
+	flags.DurationVar(&o.readyTimeout, "node-ready-timeout", o.readyTimeout, "how long a node of a NodePool may take to become Ready, unless its pool sets a timeout; needs the gate NodeReadyTimeoutRecovery. The environment variable "+readyTimeoutVariable+" sets the default")
+	flags.BoolVar(&o.withoutPolicy, "repair-without-policy", false, "also repair nodes of NodePools without a policy, as their provider recommends")
+	flags.BoolVar(&o.restoreSchema, "restore-nodepool-schema", false, "restore the schema of repair blocks in the NodePool CRD after it was removed, and the blocks of the NodePools; needs the rights in deploy/karpenter/restore-rights.yaml")
+	flags.StringVar(&o.statements, "repair-statements", "", "`file` with additional conditions that make a node unhealthy")
 	return nil
 }
 
 func (o *repairOptions) validate() error {
 	if o.readyTimeout <= 0 {
-		return fmt.Errorf("--node-ready-timeout=%s: a node needs some time to become ready, such as 10m", o.readyTimeout)
+		return fmt.Errorf("--node-ready-timeout=%s: want a positive duration such as 10m", o.readyTimeout)
 	}
 	return nil
 }
 
-// providers returns who states what is sick: of nodes that Karpenter manages, and of all
-// others.
+// providers returns the providers that state which conditions are unhealthy: for nodes of
+// Karpenter, and for all other nodes.
 func (o *repairOptions) providers() (karpenter, static provider.Provider, err error) {
 	karpenter, static = provider.Karpenter(), provider.Static()
 	if o.statements == "" {
@@ -77,7 +77,7 @@ func (o *repairOptions) providers() (karpenter, static provider.Provider, err er
 	return file.Add(karpenter), file.Add(static), nil
 }
 
-// config is what they mean.
+// config returns the configuration of the controller.
 func (o *repairOptions) config() (controller.RepairConfig, error) {
 	karpenter, static, err := o.providers()
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// repairs returns what answers for RepairPolicies and for the repair blocks of
-// NodePools. What else there is of both is read afresh: they are few, are looked at
-// only when somebody writes one, and their CRDs may come and go.
-func repairs(direct client.Client, census admission.Surveyor, statements []dialect.RepairStatement, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
+// repairWebhooks returns the webhooks of RepairPolicies and of the repair blocks of NodePools.
+// They list both kinds for each request: the objects are few, needed only when a user writes
+// one, and their CRDs may be installed or removed at any time.
+func repairWebhooks(direct client.Client, nodes admission.Surveyor, statements []dialect.RepairStatement, counts *admission.Metrics, log *slog.Logger) ([]admission.Kind, error) {
 	cfg := admission.RepairConfig{
-		Census:     census,
+		Census:     nodes,
 		Statements: statements,
 		Policies: func(ctx context.Context) ([]*v1alpha1.RepairPolicy, error) {
 			var list v1alpha1.RepairPolicyList
@@ -32,7 +32,7 @@ func repairs(direct client.Client, census admission.Surveyor, statements []diale
 			var list karpenter.NodePoolList
 			switch err := direct.List(ctx, &list); {
 			case meta.IsNoMatchError(err):
-				return nil, nil // there is no Karpenter
+				return nil, nil // Karpenter is not installed
 			case err != nil:
 				return nil, err
 			}
@@ -53,7 +53,7 @@ func repairs(direct client.Client, census admission.Surveyor, statements []diale
 	return []admission.Kind{policies, pools}, nil
 }
 
-// pointers points to the items of a list, and is not nil if there are none.
+// pointers returns pointers to the items. The result is never nil.
 func pointers[T any](items []T) []*T {
 	list := make([]*T, len(items))
 	for i := range items {

@@ -37,7 +37,7 @@ import (
 
 const name = "autohealer-controller"
 
-// run wires everything up and works until ctx ends.
+// run wires the controller and runs it until ctx ends.
 func run(ctx context.Context, o options, out io.Writer) error {
 	log := o.logger(out)
 	logger := logr.FromSlogHandler(log.Handler())
@@ -58,12 +58,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 	}
 	self := identity()
-	// A lock of our own making: the usual one writes Events that need one more
-	// right, and has another name for this process than the ledger.
+	// The manager's default lock writes Events, which needs another right, and uses another
+	// identity than the ledger.
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.namespace, name,
 		resourcelock.ResourceLockConfig{Identity: self}, config, o.renewDeadline)
 	if err != nil {
-		return fmt.Errorf("preparing the leader's lease: %w", err)
+		return fmt.Errorf("preparing the leader's Lease: %w", err)
 	}
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:                              scheme,
@@ -89,20 +89,20 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	return mgr.Start(ctx)
 }
 
-// metrics says how metrics are served: in plain text to every client, or over TLS to
-// those that the API server lets get /metrics.
+// metrics returns the options of the metrics server: plain text for every client, or TLS
+// for clients that may get /metrics.
 func (o options) metrics() metricsserver.Options {
 	served := metricsserver.Options{BindAddress: o.metricsAddress}
 	if o.metricsSecure {
 		served.SecureServing, served.CertDir = true, o.metricsCerts
 		served.FilterProvider = filters.WithAuthenticationAndAuthorization
-		// Without HTTP/2: a scrape is one request, and floods of streams are no concern then.
+		// HTTP/2 is off: a scrape is one request, and HTTP/1.1 has no stream floods.
 		served.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
 	}
 	return served
 }
 
-// assemble adds to the manager what it is to run.
+// assemble adds the parts of the controller to the manager.
 func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, o options, self string, log *slog.Logger) error {
 	direct, err := client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: mgr.GetHTTPClient(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
@@ -112,82 +112,80 @@ func assemble(mgr manager.Manager, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return err
 	}
-	agents, err := agentlease.NewSource(config, o.agents)
+	agentLeases, err := agentlease.NewSource(config, o.agentNamespace)
 	if err != nil {
 		return err
 	}
-	counts := controller.NewMetrics()
-	announcer := treat.NewEventWriter(direct, self, counts.Event)
-	if err := metrics.Registry.Register(counts); err != nil {
+	controllerMetrics := controller.NewMetrics()
+	eventWriter := treat.NewEventWriter(direct, self, controllerMetrics.Event)
+	if err := metrics.Registry.Register(controllerMetrics); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
-	var people *nodefacts.Store // for the webhooks, which are asked on every replica
+	var facts *nodefacts.Store // for the webhooks, on every replica
 	if o.webhooks {
-		people = nodefacts.New()
+		facts = nodefacts.New()
 	}
 	repairs, err := o.repairs.config()
 	if err != nil {
 		return err
 	}
-	follower, err := controller.New(controller.Config{
+	reconciler, err := controller.New(controller.Config{
 		Client:         direct,
 		Nodes:          nodes,
-		Agents:         agents,
-		AgentNamespace: o.agents,
-		NodeFacts:      people,
+		Agents:         agentLeases,
+		AgentNamespace: o.agentNamespace,
+		NodeFacts:      facts,
 		Namespace:      o.namespace,
 		Identity:       self,
 		Repairs:        repairs,
-		Event:          announcer.Write,
-		Metrics:        counts,
+		Event:          eventWriter.Write,
+		Metrics:        controllerMetrics,
 		Logger:         log,
 	})
 	if err != nil {
 		return err
 	}
-	for _, part := range []manager.Runnable{announcer, follower} {
+	for _, part := range []manager.Runnable{eventWriter, reconciler} {
 		if err := mgr.Add(part); err != nil {
 			return err
 		}
 	}
-	// What a restored store holds is listed by the next process: all that this one knows
-	// is of versions that will be given again.
+	// After a restore of etcd, resource versions repeat, and the state of this process is
+	// useless. The process exits, and the next one starts from lists.
 	if err := mgr.Add(onEveryReplica(func(ctx context.Context) error { return storecheck.Run(ctx, nodes.Version, nodes.Seen, log) })); err != nil {
 		return err
 	}
-	if err := mgr.AddHealthzCheck("alive", follower.Healthy); err != nil {
+	if err := mgr.AddHealthzCheck("alive", reconciler.Healthy); err != nil {
 		return err
 	}
 	if o.webhooks {
 		if err := mgr.Add(onEveryReplica(func(ctx context.Context) error {
-			people.Watch(ctx, nodes, log)
+			facts.Watch(ctx, nodes, log)
 			return nil
 		})); err != nil {
 			return err
 		}
-		if err := serveWebhooks(mgr, direct, people, o, log); err != nil {
+		if err := serveWebhooks(mgr, direct, facts, o, log); err != nil {
 			return err
 		}
 	}
-	// Ready means that this replica could take over, which it can as soon as it
-	// runs. To lead is no part of it: a rolling update waits for every new replica
-	// while an old one still leads. Nor is it that the API server answers: whether
-	// it does is the same for all replicas, and no request is sent to them.
+	// A replica is ready when it can take over, that is, as soon as it runs. Readiness does
+	// not require leadership: a rolling update waits for every new replica while an old one
+	// still leads. Nor does it depend on the API server, which is the same for all replicas.
 	return mgr.AddReadyzCheck("ready", healthz.Ping)
 }
 
-// onEveryReplica runs whether this one leads or not.
+// onEveryReplica is a runnable that does not wait for leadership.
 type onEveryReplica func(context.Context) error
 
-// NeedLeaderElection says so.
+// NeedLeaderElection returns false: the function runs on every replica.
 func (onEveryReplica) NeedLeaderElection() bool { return false }
 
-// Start runs it.
+// Start runs the function.
 func (f onEveryReplica) Start(ctx context.Context) error { return f(ctx) }
 
-// connect finds the API server. Nothing limits the rate of requests on this
-// side: the controller bounds how many are under way, and the server says when
-// it is busy.
+// connect finds the API server. The client has no rate limit: the controller bounds its
+// concurrent requests, and the API server rejects requests when it is overloaded.
 func connect(kubeconfig string) (config *rest.Config, err error) {
 	if kubeconfig != "" {
 		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -195,14 +193,14 @@ func connect(kubeconfig string) (config *rest.Config, err error) {
 		config, err = rest.InClusterConfig()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("finding the API server: %w (outside of a cluster, give --kubeconfig)", err)
+		return nil, fmt.Errorf("finding the API server: %w (outside a cluster, set --kubeconfig)", err)
 	}
 	config.UserAgent = name + "/" + version
 	config.QPS = -1
 	return config, nil
 }
 
-// identity is a name that no other process has, now or later.
+// identity returns a name that no other process ever has.
 func identity() string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -22,17 +22,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/provider"
 )
 
-// What the manifests call the parts of the webhook.
+// Names in the manifests.
 const (
 	webhookService = "autohealer-webhook"
 	webhookSecret  = "autohealer-webhook-cert"
 	webhookConfig  = "autohealer"
 )
 
-// serveWebhooks adds the admission webhooks to the manager. Every replica serves
-// them, and nothing else waits for them.
-func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCensus, o options, log *slog.Logger) error {
-	keeper, err := certificate.New(certificate.Config{
+// serveWebhooks adds the admission webhooks to the manager. Every replica serves them, and
+// no other part waits for them.
+func serveWebhooks(mgr manager.Manager, direct client.WithWatch, nodes nodeFacts, o options, log *slog.Logger) error {
+	certificates, err := certificate.New(certificate.Config{
 		Client:  direct,
 		Secret:  types.NamespacedName{Namespace: o.namespace, Name: webhookSecret},
 		Webhook: webhookConfig,
@@ -43,23 +43,23 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 		return err
 	}
 	counts := admission.NewMetrics()
-	for _, collector := range []prometheus.Collector{counts, keeper} {
+	for _, collector := range []prometheus.Collector{counts, certificates} {
 		if err := metrics.Registry.Register(collector); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}
 	}
 	stored := &storedSets{cache: mgr.GetCache(), log: log}
-	pinned := configmaps.NewRevisionWatcher(direct, o.namespace, log)
+	revisions := configmaps.NewRevisionWatcher(direct, o.namespace, log)
 	sets, err := admission.NewConditionSets(admission.ConditionSetConfig{
-		Census: census,
-		// Nobody writes to what vet gets, so nothing is copied for it.
+		Census: nodes,
+		// Validation does not modify the objects, so the cache need not copy them.
 		Sets: func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
-			return allSets(ctx, mgr.GetCache(), pinned.InForce, client.UnsafeDisableDeepCopy)
+			return allSets(ctx, mgr.GetCache(), revisions.InForce, client.UnsafeDisableDeepCopy)
 		},
 		Fresh: func(ctx context.Context) ([]*v1alpha1.ConditionSet, error) {
-			return allSets(ctx, direct, pinned.Fresh)
+			return allSets(ctx, direct, revisions.Fresh)
 		},
-		// The lookout is ready at any time: until it has a watch it asks.
+		// The revisions need no sync: until their watch runs, they are listed for each request.
 		Synced:  stored.synced.Load,
 		Metrics: counts,
 		Logger:  log,
@@ -67,7 +67,7 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 	if err != nil {
 		return err
 	}
-	checks, err := healthChecks(mgr, direct, census, counts, log)
+	checks, err := healthChecks(mgr, direct, nodes, counts, log)
 	if err != nil {
 		return err
 	}
@@ -75,54 +75,53 @@ func serveWebhooks(mgr manager.Manager, direct client.WithWatch, census nodeCens
 	if err != nil {
 		return err
 	}
-	repaired, err := repairs(direct, census, provider.Statements(karpenter, static), counts, log)
+	repairs, err := repairWebhooks(direct, nodes, provider.Statements(karpenter, static), counts, log)
 	if err != nil {
 		return err
 	}
 	server, err := admission.NewServer(admission.Config{
-		Address: o.webhookAddress, Certificate: keeper.GetCertificate, Clients: o.webhookClients,
-		Kinds: append([]admission.Kind{sets, checks}, repaired...), Metrics: counts, Logger: log,
+		Address: o.webhookAddress, Certificate: certificates.GetCertificate, Clients: o.webhookClients,
+		Kinds: append([]admission.Kind{sets, checks}, repairs...), Metrics: counts, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
-	for _, part := range []manager.Runnable{keeper, stored, pinned, server} {
+	for _, part := range []manager.Runnable{certificates, stored, revisions, server} {
 		if err := mgr.Add(part); err != nil {
 			return err
 		}
 	}
-	// A replica that cannot answer gets no requests through the Service. Each can
-	// make the certificate by itself, so a new one waits for no old one; where
-	// none can, the installation is broken, and a rolling update had better stop
-	// before it has replaced those that still answer.
-	if err := mgr.AddReadyzCheck("webhook-certificate", func(*http.Request) error { return keeper.Ready() }); err != nil {
+	// A replica that cannot answer gets no requests through the Service. Each replica can
+	// create the certificate, so a new replica does not wait for an old one. If none can, the
+	// installation is broken, and the rolling update stops while old replicas still answer.
+	if err := mgr.AddReadyzCheck("webhook-certificate", func(*http.Request) error { return certificates.Ready() }); err != nil {
 		return err
 	}
 	return mgr.AddReadyzCheck("webhooks", server.Ready)
 }
 
-// storedSets reads the stored sets ahead of the first question. It is not done
-// before the start, which would then wait for the CRD.
+// storedSets starts the informer of ConditionSets before the first request. The start of
+// the manager does not wait for it, because the CRD may be missing.
 type storedSets struct {
 	cache  cache.Cache
 	log    *slog.Logger
 	synced atomic.Bool
 }
 
-// NeedLeaderElection says that every replica needs them.
+// NeedLeaderElection returns false: every replica needs the sets.
 func (s *storedSets) NeedLeaderElection() bool { return false }
 
-// Start returns when the sets have been read.
+// Start returns when the sets were listed.
 func (s *storedSets) Start(ctx context.Context) error {
 	const pause = time.Second
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		_, err := s.cache.GetInformer(ctx, &v1alpha1.ConditionSet{})
 		if err == nil {
 			s.synced.Store(true)
 			return nil
 		}
-		if !told && ctx.Err() == nil {
-			s.log.Warn("condition sets not read", "err", err)
+		if !logged && ctx.Err() == nil {
+			s.log.Warn("listing ConditionSets failed, retrying every second", "err", err)
 		}
 		select {
 		case <-time.After(pause):
@@ -132,19 +131,19 @@ func (s *storedSets) Start(ctx context.Context) error {
 	}
 }
 
-// allSets returns the sets that are stored, and those in ConfigMaps.
-func allSets(ctx context.Context, stored client.Reader, pinned func(context.Context) ([]*v1alpha1.ConditionSet, error), how ...client.ListOption) ([]*v1alpha1.ConditionSet, error) {
+// allSets returns the stored ConditionSets and those in ConfigMaps.
+func allSets(ctx context.Context, stored client.Reader, revisions func(context.Context) ([]*v1alpha1.ConditionSet, error), options ...client.ListOption) ([]*v1alpha1.ConditionSet, error) {
 	var list v1alpha1.ConditionSetList
-	if err := stored.List(ctx, &list, how...); err != nil {
+	if err := stored.List(ctx, &list, options...); err != nil {
 		return nil, err
 	}
-	more, err := pinned(ctx)
+	fromConfigMaps, err := revisions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sets := make([]*v1alpha1.ConditionSet, 0, len(list.Items)+len(more))
+	sets := make([]*v1alpha1.ConditionSet, 0, len(list.Items)+len(fromConfigMaps))
 	for i := range list.Items {
 		sets = append(sets, &list.Items[i])
 	}
-	return append(sets, more...), nil
+	return append(sets, fromConfigMaps...), nil
 }
