@@ -16,43 +16,43 @@ import (
 )
 
 const (
-	// probed is the node that this machine stands for: an agent reads its log here.
-	// Nobody else writes conditions of it.
-	probed = "worker-0007"
+	// agentNode is the node whose agent runs on this machine and reads a log here. The demo
+	// does not write its conditions.
+	agentNode = "worker-0007"
 
-	// agentSource is who the agent's Events are from: its monitor.
+	// agentSource is the reporting controller of the agent's Events: its monitor.
 	agentSource = "kernel-monitor"
 
-	// hung is what a kernel says of a task that hangs, and goesOn what none says.
-	hung   = "task docker:4711 blocked for more than 120 seconds."
-	goesOn = "task docker:4711 goes on."
+	// hangLine is the kernel's message about a hanging task. No kernel writes resumeLine.
+	hangLine   = "task docker:4711 blocked for more than 120 seconds."
+	resumeLine = "task docker:4711 goes on."
 
-	// hungReason is the rule of the agent's files that finds hung, and goesOnPattern
-	// what the demo adds to it: a real node is well again after a reboot.
-	hungReason    = "DockerHung"
-	goesOnPattern = `task dockerd?:\w+ goes on\.`
+	// hangReason is the reason of the agent's rule that finds hangLine. The demo adds
+	// resumePattern to that rule; a real node is healthy again only after a reboot.
+	hangReason    = "DockerHung"
+	resumePattern = `task dockerd?:\w+ goes on\.`
 
 	// kernelDevice is the log of this machine's kernel.
 	kernelDevice = "/dev/kmsg"
 )
 
-// kernelLog is the log that the agent reads: a file such as rsyslog writes, or the
-// kernel's own.
+// kernelLog is the log that the agent reads: a file in the format of rsyslog, or the
+// kernel's own log.
 type kernelLog struct{ path string }
 
 func (l kernelLog) isDevice() bool { return l.path == kernelDevice }
 
-// check says why the log cannot be written and read.
+// check returns an error if the log cannot be read and written.
 func (l kernelLog) check() error {
 	file, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("writing to the kernel's log: %w; run the demo as root on a machine that has such a log, or without KMSG=1", err)
+		return fmt.Errorf("writing to the kernel log: %w; run the demo as root on a machine with a kernel log, or without KMSG=1", err)
 	}
 	return file.Close()
 }
 
-// monitor is the agent's configuration: the file that comes with it, for this log, and
-// with an end to what it finds.
+// monitor returns the agent's configuration: the shipped file, with the path of this log
+// and resumePattern.
 func (l kernelLog) monitor() ([]byte, error) {
 	name := "kernel-monitor-filelog.json"
 	if l.isDevice() {
@@ -68,50 +68,50 @@ func (l kernelLog) monitor() ([]byte, error) {
 	}
 	monitor["logPath"] = l.path
 	if l.isDevice() {
-		monitor["lookback"] = "0s" // or what an earlier demo has written there would count
+		monitor["lookback"] = "0s" // ignore lines of an earlier demo
 	}
 	rules, _ := monitor["rules"].([]any)
 	for _, each := range rules {
-		if rule, ok := each.(map[string]any); ok && rule["reason"] == hungReason {
-			rule["clearPattern"] = goesOnPattern
+		if rule, ok := each.(map[string]any); ok && rule["reason"] == hangReason {
+			rule["clearPattern"] = resumePattern
 			return json.MarshalIndent(monitor, "", "  ")
 		}
 	}
-	return nil, fmt.Errorf("reading config/%s: no rule has the reason %s", name, hungReason)
+	return nil, fmt.Errorf("reading config/%s: no rule has the reason %s", name, hangReason)
 }
 
-// line is how words stand in the log.
-func (l kernelLog) line(now time.Time, words string) string {
+// format returns a line of the log.
+func (l kernelLog) format(now time.Time, message string) string {
 	if l.isDevice() {
-		return words + "\n"
+		return message + "\n"
 	}
-	return now.Format(time.Stamp) + " " + probed + " kernel: " + words + "\n"
+	return now.Format(time.Stamp) + " " + agentNode + " kernel: " + message + "\n"
 }
 
-// command does in a shell what write does.
-func (l kernelLog) command(words string) string {
+// command returns the shell command that does the same as write.
+func (l kernelLog) command(message string) string {
 	if l.isDevice() {
-		return fmt.Sprintf("echo %q >> %s", words, l.path)
+		return fmt.Sprintf("echo %q >> %s", message, l.path)
 	}
-	return fmt.Sprintf("LC_ALL=C date '+%%b %%e %%T %s kernel: %s' \\\n    >> %s", probed, words, l.path)
+	return fmt.Sprintf("LC_ALL=C date '+%%b %%e %%T %s kernel: %s' \\\n    >> %s", agentNode, message, l.path)
 }
 
-func (l kernelLog) write(words string) error {
+func (l kernelLog) write(message string) error {
 	file, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
-	_, err = file.WriteString(l.line(time.Now(), words))
+	_, err = file.WriteString(l.format(time.Now(), message))
 	return errors.Join(err, file.Close())
 }
 
-// installAgent runs an agent under its own rights and returns when it has reported.
-// All that it has goes with the cluster.
-func (s *stage) installAgent(ctx context.Context, d demo) error {
+// installAgent starts an agent with its own rights, and returns when the agent has
+// reported. Its files are removed with the cluster.
+func (s *demoCluster) installAgent(ctx context.Context, d demo) error {
 	if err := install.InstallAgent(ctx, s.Cluster); err != nil {
 		return err
 	}
-	folder, err := s.Folder(probed)
+	folder, err := s.Folder(agentNode)
 	if err != nil {
 		return err
 	}
@@ -129,12 +129,12 @@ func (s *stage) installAgent(ctx context.Context, d demo) error {
 	if err := os.WriteFile(file, monitor, 0o600); err != nil {
 		return err
 	}
-	sources, err := s.allowDiskWatch(folder)
+	sources, err := s.writeProblemSources(folder)
 	if err != nil {
 		return err
 	}
 	s.agent, err = install.StartAgent(ctx, s.Cluster, install.AgentOptions{
-		Node: probed, Program: d.agent, StateDir: filepath.Join(folder, "state"),
+		Node: agentNode, Program: d.agent, StateDir: filepath.Join(folder, "state"),
 		Args: []string{"--config.system-log-monitor=" + file, "--config.problem-sources=" + sources},
 	})
 	if err != nil {
@@ -143,13 +143,12 @@ func (s *stage) installAgent(ctx context.Context, d demo) error {
 	if err := s.startDiskWatch(ctx, d.diskWatch); err != nil {
 		return err
 	}
-	return s.await(ctx, reported(alive().Type, corev1.ConditionFalse, probed), reported(diskBadBlock, corev1.ConditionFalse, probed))
+	return s.await(ctx, conditionIs(notDeadlocked().Type, corev1.ConditionFalse, agentNode), conditionIs(diskBadBlock, corev1.ConditionFalse, agentNode))
 }
 
-// kernelSays writes words into the log that the agent reads. The clock of the story
-// starts before it.
-func (s *stage) kernelSays(words string) error {
-	s.tell.begin()
-	s.tell.line(filepath.Base(s.kernelLog.path), "%s", words)
-	return s.kernelLog.write(words)
+// writeKernelLine resets the clock and writes a line into the log that the agent reads.
+func (s *demoCluster) writeKernelLine(message string) error {
+	s.printer.resetClock()
+	s.printer.line(filepath.Base(s.kernelLog.path), "%s", message)
+	return s.kernelLog.write(message)
 }

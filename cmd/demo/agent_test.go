@@ -15,15 +15,15 @@ import (
 	"github.com/resourcestack/autohealer/config"
 )
 
-// What the demo shows is what the files that come with the agent find.
-func TestTheMonitorIsTheOneThatComesWithTheAgentButForItsLogAndAnEnd(t *testing.T) {
+// The demo uses the agent's shipped configuration.
+func TestMonitorIsTheShippedFileWithAnotherLogAndAClearPattern(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
 		log        kernelLog
 		changed    map[string]any
 	}{
-		{"of_a_file", "kernel-monitor-filelog.json", kernelLog{"/somewhere/kern.log"}, map[string]any{"logPath": "/somewhere/kern.log"}},
-		{"of_the_kernel", "kernel-monitor.json", kernelLog{kernelDevice}, map[string]any{"logPath": kernelDevice, "lookback": "0s"}},
+		{"file", "kernel-monitor-filelog.json", kernelLog{"/somewhere/kern.log"}, map[string]any{"logPath": "/somewhere/kern.log"}},
+		{"kernel_log", "kernel-monitor.json", kernelLog{kernelDevice}, map[string]any{"logPath": kernelDevice, "lookback": "0s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text, err := config.Files.ReadFile(c.file)
@@ -37,18 +37,18 @@ func TestTheMonitorIsTheOneThatComesWithTheAgentButForItsLogAndAnEnd(t *testing.
 			for field, value := range c.changed {
 				want[field] = value
 			}
-			ends := 0
+			changed := 0
 			for _, rule := range want["rules"].([]any) {
 				if rule := rule.(map[string]any); rule["condition"] == "KernelDeadlock" {
-					rule["clearPattern"] = goesOnPattern
-					ends++
-					if pattern := regexp.MustCompile(rule["pattern"].(string)); !pattern.MatchString(hung) || pattern.MatchString(goesOn) {
-						t.Errorf("%s does not tell %q from %q", pattern, hung, goesOn)
+					rule["clearPattern"] = resumePattern
+					changed++
+					if pattern := regexp.MustCompile(rule["pattern"].(string)); !pattern.MatchString(hangLine) || pattern.MatchString(resumeLine) {
+						t.Errorf("%s does not distinguish %q from %q", pattern, hangLine, resumeLine)
 					}
 				}
 			}
-			if ends != 1 {
-				t.Fatalf("%d rules of config/%s make KernelDeadlock, want one", ends, c.file)
+			if changed != 1 {
+				t.Fatalf("%d rules of config/%s set KernelDeadlock, want one", changed, c.file)
 			}
 			made, err := c.log.monitor()
 			if err != nil {
@@ -65,16 +65,16 @@ func TestTheMonitorIsTheOneThatComesWithTheAgentButForItsLogAndAnEnd(t *testing.
 	}
 }
 
-func TestWhatIsPastedStandsInTheLogAsTheStoryWouldWriteIt(t *testing.T) {
+func TestCommandWritesTheSameLineAsWrite(t *testing.T) {
 	log := kernelLog{filepath.Join(t.TempDir(), "kern.log")}
 	if err := os.WriteFile(log.path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := log.write(hung); err != nil {
+	if err := log.write(hangLine); err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), "sh", "-c", log.command(hung))
+	command := exec.CommandContext(t.Context(), "sh", "-c", log.command(hangLine))
 	command.Env = append(os.Environ(), "LC_TIME=de_DE.UTF-8")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -90,25 +90,25 @@ func TestWhatIsPastedStandsInTheLogAsTheStoryWouldWriteIt(t *testing.T) {
 	ended := time.Now()
 	for i, line := range lines[:2] {
 		then := began // stamps have seconds and no year
-		for line != log.line(then, hung) && then.Before(ended) {
+		for line != log.format(then, hangLine) && then.Before(ended) {
 			then = then.Add(time.Second)
 		}
-		if want := log.line(then, hung); line != want {
+		if want := log.format(then, hangLine); line != want {
 			t.Errorf("line %d is %q, want %q", i+1, line, want)
 		}
 	}
 }
 
-func TestALogThatCannotBeWrittenIsToldInOneLineWithTheWayOut(t *testing.T) {
+func TestCheckExplainsALogThatCannotBeWritten(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "kmsg")
 	err := kernelLog{missing}.check()
 	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), "root") || !strings.Contains(err.Error(), "without KMSG=1") {
-		t.Errorf("it says %v", err)
+		t.Errorf("error is %v", err)
 	}
 	if err := os.WriteFile(missing, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := (kernelLog{missing}).check(); err != nil {
-		t.Errorf("it can be written, and it says %v", err)
+		t.Errorf("the log can be written, and the error is %v", err)
 	}
 }

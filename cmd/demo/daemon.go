@@ -16,56 +16,56 @@ import (
 )
 
 const (
-	// diskWatchSource is the daemon of examples, which is not a part of Autohealer. It
-	// keeps the condition diskBadBlock of the node that has an agent.
+	// diskWatchSource is a daemon from examples, not a part of Autohealer. It reports the
+	// condition diskBadBlock of agentNode.
 	diskWatchSource = "disk-watch"
 	diskBadBlock    = corev1.NodeConditionType("DiskBadBlock")
 
-	// badBlock is a line of a list of bad blocks: a sector, and how many from there on.
+	// badBlock is a line of a list of bad blocks: first sector and number of sectors.
 	badBlock = "2048 128"
 
-	// silence is how long the daemon may say nothing, and heartbeat how often it does if
-	// there is nothing to say. Both are short: nobody needs to watch two minutes pass.
-	silence, heartbeat = intake.ShortestSilence, intake.ShortestSilence / 4
+	// silenceLimit is how long the daemon may be silent, and heartbeat how often it reports
+	// without news. Both are short, so that the demo does not wait for two minutes.
+	silenceLimit, heartbeat = intake.ShortestSilence, intake.ShortestSilence / 4
 )
 
-// badBlocks is the list of a disk as the kernel keeps one, and where the daemon that
-// watches it reports.
+// badBlocks is a list of bad blocks in the kernel's format, and the socket to which the
+// daemon reports.
 type badBlocks struct{ list, socket string }
 
-// has puts text into the list, in the place of what was there.
-func (b badBlocks) has(text string) error {
+// set replaces the content of the list atomically.
+func (b badBlocks) set(text string) error {
 	if err := os.WriteFile(b.list+".new", []byte(text), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(b.list+".new", b.list)
 }
 
-// found and mended are what somebody types to do the same.
-func (b badBlocks) found() string  { return fmt.Sprintf("echo %s >> %s", badBlock, b.list) }
-func (b badBlocks) mended() string { return ": > " + b.list }
+// addCommand and clearCommand are the shell commands that do the same.
+func (b badBlocks) addCommand() string   { return fmt.Sprintf("echo %s >> %s", badBlock, b.list) }
+func (b badBlocks) clearCommand() string { return ": > " + b.list }
 
-// sources is the file by which the agent hears the daemon, and nobody else.
+// sources returns the configuration file that lets only this daemon report to the agent.
 func (b badBlocks) sources() ([]byte, error) {
 	return json.MarshalIndent(map[string]any{"sources": []any{map[string]any{
-		"name": diskWatchSource, "socket": b.socket, "conditions": []any{diskBadBlock}, "silence": silence.String(),
+		"name": diskWatchSource, "socket": b.socket, "conditions": []any{diskBadBlock}, "silence": silenceLimit.String(),
 	}}}, "", "  ")
 }
 
-// allowDiskWatch writes that file into a folder, with a disk that has no bad blocks yet,
-// and returns its path.
-func (s *stage) allowDiskWatch(folder string) (string, error) {
+// writeProblemSources writes that file and an empty list of bad blocks, and returns the
+// path of the file.
+func (s *demoCluster) writeProblemSources(folder string) (string, error) {
 	s.badBlocks = badBlocks{list: filepath.Join(folder, "sda.badblocks"), socket: filepath.Join(folder, "problems.sock")}
 	file := filepath.Join(folder, "problem-sources.json")
 	text, err := s.badBlocks.sources()
 	if err != nil {
 		return "", err
 	}
-	return file, errors.Join(s.badBlocks.has(""), os.WriteFile(file, text, 0o600))
+	return file, errors.Join(s.badBlocks.set(""), os.WriteFile(file, text, 0o600))
 }
 
-// startDiskWatch runs the daemon.
-func (s *stage) startDiskWatch(ctx context.Context, program string) (err error) {
+// startDiskWatch starts the daemon.
+func (s *demoCluster) startDiskWatch(ctx context.Context, program string) (err error) {
 	if program == "" {
 		if program, err = install.Build(ctx, "examples/"+diskWatchSource); err != nil {
 			return err
@@ -78,39 +78,39 @@ func (s *stage) startDiskWatch(ctx context.Context, program string) (err error) 
 	return err
 }
 
-// diskHas lets a disk have bad blocks, or none. The clock of the story starts before it.
-func (s *stage) diskHas(text, words string) error {
-	s.tell.begin()
-	s.tell.line(filepath.Base(s.badBlocks.list), "%s", words)
-	return s.badBlocks.has(text)
+// setBadBlocks resets the clock and replaces the list of bad blocks.
+func (s *demoCluster) setBadBlocks(text, message string) error {
+	s.printer.resetClock()
+	s.printer.line(filepath.Base(s.badBlocks.list), "%s", message)
+	return s.badBlocks.set(text)
 }
 
-func (s *stage) daemon(ctx context.Context) error {
-	is := func(status corev1.ConditionStatus) look { return reported(diskBadBlock, status, probed) }
-	if err := s.diskHas(badBlock+"\n", badBlock); err != nil {
+func (s *demoCluster) reportingDaemon(ctx context.Context) error {
+	is := func(status corev1.ConditionStatus) expectation { return conditionIs(diskBadBlock, status, agentNode) }
+	if err := s.setBadBlocks(badBlock+"\n", badBlock); err != nil {
 		return err
 	}
-	if err := s.await(ctx, is(corev1.ConditionTrue), told("BadBlocksFound", probed), told("BadBlockFound", probed)); err != nil {
+	if err := s.await(ctx, is(corev1.ConditionTrue), eventSeen("BadBlocksFound", agentNode), eventSeen("BadBlockFound", agentNode)); err != nil {
 		return err
 	}
-	s.tell.begin()
-	s.tell.line(diskWatchSource, "kill -9; it may say nothing for %s", silence)
+	s.printer.resetClock()
+	s.printer.line(diskWatchSource, "kill -9; it may be silent for %s", silenceLimit)
 	if err := s.diskWatch.Kill(); err != nil {
 		return err
 	}
-	if err := s.await(ctx, is(corev1.ConditionUnknown), told(intake.Silent, probed)); err != nil {
+	if err := s.await(ctx, is(corev1.ConditionUnknown), eventSeen(intake.Silent, agentNode)); err != nil {
 		return err
 	}
-	s.tell.begin()
-	s.tell.line(diskWatchSource, "started again")
+	s.printer.resetClock()
+	s.printer.line(diskWatchSource, "started again")
 	if err := s.diskWatch.Restart(ctx); err != nil {
 		return err
 	}
 	if err := s.await(ctx, is(corev1.ConditionTrue)); err != nil {
 		return err
 	}
-	if err := s.diskHas("", "empty: the disk was repaired"); err != nil {
+	if err := s.setBadBlocks("", "empty: the disk was repaired"); err != nil {
 		return err
 	}
-	return s.await(ctx, is(corev1.ConditionFalse), told("NoBadBlocks", probed))
+	return s.await(ctx, is(corev1.ConditionFalse), eventSeen("NoBadBlocks", agentNode))
 }

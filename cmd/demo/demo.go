@@ -9,92 +9,91 @@ import (
 )
 
 const (
-	// startLimit and sceneLimit are how long the start and a scene may take
-	// before the demo gives up.
-	startLimit = 3 * time.Minute
-	sceneLimit = 2 * time.Minute
+	// startTimeout and stepTimeout limit the start and each step.
+	startTimeout = 3 * time.Minute
+	stepTimeout  = 2 * time.Minute
 )
 
-// demo is what is to be shown, and how.
+// demo is the configuration of a run.
 type demo struct {
-	// once ends the demo after the story.
+	// once exits after the last step.
 	once bool
-	// pause before each scene lets a person read the one before.
+	// pause is the time before each step, for reading the previous one.
 	pause time.Duration
-	// controller, agent and diskWatch are their programs; empty builds them.
+	// controller, agent and diskWatch are the paths of the programs. The demo builds those
+	// that are empty.
 	controller, agent, diskWatch string
-	// kmsg has the agent read the log of this machine's kernel, and the story write
-	// there; otherwise that is a file.
+	// kmsg uses the kernel log of this machine. Otherwise the agent reads a file.
 	kmsg bool
 	// karpenter adds a real Karpenter to the cluster.
 	karpenter bool
-	// story returns the scenes.
-	story func(s *stage) []scene
+	// steps returns the steps of the run.
+	steps func(s *demoCluster) []step
 }
 
-// scene is one thing that happens, and what must come of it.
-type scene struct {
+// step is one fault or action, and the check of its effects.
+type step struct {
 	title string
-	play  func(ctx context.Context) error
+	run   func(ctx context.Context) error
 }
 
-// run builds the stage, plays the story and, unless it is to be played only
-// once, lets everything stay until ctx ends.
+// run starts the cluster and runs the steps. Unless once is set, it then keeps the cluster
+// until ctx ends.
 func (d demo) run(ctx context.Context, out io.Writer) (err error) {
 	if d.kmsg {
 		if err := (kernelLog{kernelDevice}).check(); err != nil {
 			return err
 		}
 	}
-	tell := newTeller(out)
-	var s *stage
-	err = within(ctx, startLimit, func(ctx context.Context) (err error) {
-		s, err = build(ctx, tell, d)
+	printer := newPrinter(out)
+	var s *demoCluster
+	err = withTimeout(ctx, startTimeout, func(ctx context.Context) (err error) {
+		s, err = build(ctx, printer, d)
 		return err
 	})
-	defer func() { err = errors.Join(err, s.strike()) }()
+	defer func() { err = errors.Join(err, s.shutDown()) }()
 	if err != nil {
-		return fmt.Errorf("%w%s", err, s.lastWords(ctx))
+		return fmt.Errorf("%w%s", err, s.lastLogs(ctx))
 	}
 	began := time.Now()
-	scenes := d.story(s)
-	if err := d.play(ctx, tell, scenes); err != nil {
-		return fmt.Errorf("%w%s", err, s.lastWords(ctx))
+	steps := d.steps(s)
+	if err := d.runSteps(ctx, printer, steps); err != nil {
+		return fmt.Errorf("%w%s", err, s.lastLogs(ctx))
 	}
-	tell.print("")
-	tell.say("%d scenes in %s, every step as it should be; %s", len(scenes), span(time.Since(began)), s.sum())
+	printer.print("")
+	printer.say("%d steps in %s, all as expected; %s", len(steps), formatDuration(time.Since(began)), s.summary())
 	if !d.once {
-		s.stay(ctx)
+		s.interact(ctx)
 	}
 	return nil
 }
 
-// sum is what is to be said of the story as a whole.
-func (s *stage) sum() string {
+// summary returns the result of the whole run.
+func (s *demoCluster) summary() string {
 	if s.karpenter != nil {
-		return "all machines that were given up have been replaced"
+		return "all terminated nodes were replaced"
 	}
-	return fmt.Sprintf("never more than %d nodes were emptied at once", ask(s.onlooker, func(s *sight) int { return s.most[kernelSet] }))
+	return fmt.Sprintf("never more than %d nodes were emptied at once", ask(s.watcher, func(s *state) int { return s.maxTainted[kernelSet] }))
 }
 
-// play plays the scenes. The error names the one that went wrong.
-func (d demo) play(ctx context.Context, tell *teller, scenes []scene) error {
-	for i, scene := range scenes {
+// runSteps runs the steps. The error names the failed step.
+func (d demo) runSteps(ctx context.Context, printer *printer, steps []step) error {
+	for i, step := range steps {
 		select {
 		case <-time.After(d.pause):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		tell.open(fmt.Sprintf("%d. %s", i+1, scene.title))
-		if err := within(ctx, sceneLimit, scene.play); err != nil {
-			return fmt.Errorf("scene %d, %q: %w", i+1, scene.title, err)
+		printer.startStep(fmt.Sprintf("%d. %s", i+1, step.title))
+		if err := withTimeout(ctx, stepTimeout, step.run); err != nil {
+			return fmt.Errorf("step %d, %q: %w", i+1, step.title, err)
 		}
 	}
 	return nil
 }
 
-// within lets something take so long and no longer.
-func within(ctx context.Context, limit time.Duration, do func(ctx context.Context) error) error {
+// withTimeout runs do with a time limit.
+func withTimeout(ctx context.Context, limit time.Duration, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
 	return do(ctx)

@@ -9,56 +9,56 @@ import (
 	"github.com/resourcestack/autohealer/internal/install/remediator"
 )
 
-// healer plays a vendor's remediator: whatever node it is asked about, it starts
-// anew, which here means that the kubelet is heard again.
-type healer struct {
+// fakeRemediator plays a vendor's remediator. It restarts every node with a remediation:
+// the kubelet sends heartbeats again.
+type fakeRemediator struct {
 	cancel context.CancelFunc
 	loop   sync.WaitGroup
-	turn   sync.Mutex // held while it heals, or may not
+	mu     sync.Mutex // held during a restart, or while hold blocks restarts
 }
 
-// startHealer has the remediator work until stop, whatever becomes of ctx.
-func startHealer(ctx context.Context, o *onlooker, wake func(ctx context.Context, node string) error) *healer {
+// startRemediator runs the remediator until stop, even if ctx ends.
+func startRemediator(ctx context.Context, w *watcher, wake func(ctx context.Context, node string) error) *fakeRemediator {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &healer{cancel: cancel}
-	h.loop.Go(func() {
-		healed := map[types.UID]bool{}
+	r := &fakeRemediator{cancel: cancel}
+	r.loop.Go(func() {
+		restarted := map[types.UID]bool{}
 		for {
 			var node string
-			if err := o.await(ctx, func(s *sight) string {
-				for uid, object := range s.asked {
-					if !healed[uid] {
-						healed[uid], node = true, nodeOf(object)
+			if err := w.await(ctx, func(s *state) string {
+				for uid, object := range s.remediations {
+					if !restarted[uid] {
+						restarted[uid], node = true, nodeOf(object)
 						return ""
 					}
 				}
-				return "nothing is asked of the remediator"
+				return "no remediation is waiting"
 			}); err != nil {
-				return // it is stopped, or the story is over
+				return // stopped, or a step failed
 			}
-			h.heal(ctx, o.tell, node, wake)
+			r.restartNode(ctx, w.printer, node, wake)
 		}
 	})
-	return h
+	return r
 }
 
-func (h *healer) heal(ctx context.Context, tell *teller, node string, wake func(ctx context.Context, node string) error) {
-	h.turn.Lock()
-	defer h.turn.Unlock()
-	tell.line("remediator", "starts %s anew, as %s %s asks", node, remediator.Kind.Kind, node)
+func (r *fakeRemediator) restartNode(ctx context.Context, printer *printer, node string, wake func(ctx context.Context, node string) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	printer.line("remediator", "restarts %s for %s %s", node, remediator.Kind.Kind, node)
 	if err := wake(ctx, node); err != nil && ctx.Err() == nil {
-		tell.line("remediator", "that did not work: %v", err)
+		printer.line("remediator", "the restart failed: %v", err)
 	}
 }
 
-// hold has the remediator wait until it is told to begin.
-func (h *healer) hold() (begin func()) {
-	h.turn.Lock()
-	return sync.OnceFunc(h.turn.Unlock)
+// hold blocks the remediator until the caller calls begin.
+func (r *fakeRemediator) hold() (begin func()) {
+	r.mu.Lock()
+	return sync.OnceFunc(r.mu.Unlock)
 }
 
-// stop ends the remediator's work.
-func (h *healer) stop() {
-	h.cancel()
-	h.loop.Wait()
+// stop ends the remediator.
+func (r *fakeRemediator) stop() {
+	r.cancel()
+	r.loop.Wait()
 }

@@ -51,7 +51,7 @@ func podOn(name, node string, phase corev1.PodPhase) *corev1.Pod {
 	}
 }
 
-func leaving(pod *corev1.Pod) *corev1.Pod {
+func terminating(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.DeletionTimestamp = &metav1.Time{}
 	return pod
@@ -63,18 +63,18 @@ func webDeployment(replicas int32) *appsv1.Deployment {
 
 func TestTaintChanges(t *testing.T) {
 	execute, schedule := kernelTaint(noExecute), kernelTaint(noSchedule)
-	theirs := corev1.Taint{Key: kernelKey, Value: "hands-off", Effect: noSchedule}
+	foreign := corev1.Taint{Key: kernelKey, Value: "hands-off", Effect: noSchedule}
 	for _, c := range []struct {
 		name    string
 		was, is []corev1.Taint
 		want    []string
 	}{
 		{"nothing", []corev1.Taint{execute}, []corev1.Taint{execute}, nil},
-		{"comes", nil, []corev1.Taint{execute}, []string{"taint " + kernelKey + ":NoExecute"}},
-		{"goes", []corev1.Taint{execute}, nil, []string{"taint " + kernelKey + ":NoExecute is gone"}},
-		{"grows_stronger", []corev1.Taint{schedule}, []corev1.Taint{execute}, []string{"taint " + kernelKey + ":NoExecute, was NoSchedule"}},
-		{"comes_beside_one_of_others", []corev1.Taint{theirs}, []corev1.Taint{theirs, execute}, []string{"taint " + kernelKey + ":NoExecute"}},
-		{"takes_the_place_of_one_of_others", []corev1.Taint{theirs}, []corev1.Taint{schedule},
+		{"added", nil, []corev1.Taint{execute}, []string{"taint " + kernelKey + ":NoExecute"}},
+		{"removed", []corev1.Taint{execute}, nil, []string{"taint " + kernelKey + ":NoExecute is gone"}},
+		{"stronger_effect", []corev1.Taint{schedule}, []corev1.Taint{execute}, []string{"taint " + kernelKey + ":NoExecute, was NoSchedule"}},
+		{"added_beside_a_foreign_taint", []corev1.Taint{foreign}, []corev1.Taint{foreign, execute}, []string{"taint " + kernelKey + ":NoExecute"}},
+		{"replaces_a_foreign_taint", []corev1.Taint{foreign}, []corev1.Taint{schedule},
 			[]string{"taint " + kernelKey + ":NoSchedule", "taint " + kernelKey + "=hands-off:NoSchedule is gone"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,45 +85,45 @@ func TestTaintChanges(t *testing.T) {
 	}
 }
 
-func TestMovesAreToldWhenAllPodsHaveArrived(t *testing.T) {
-	s := newSight()
+func TestMovesArePrintedWhenAllPodsRun(t *testing.T) {
+	s := newState()
 	update(s.deployments, nil, webDeployment(2))
 	first, second := podOn("first", "worker-0001", corev1.PodRunning), podOn("second", "worker-0002", corev1.PodRunning)
 	s.setPod(nil, first)
 	if moves := s.takeMoves(); moves != "" {
-		t.Errorf("one of two pods runs, and %q is told", moves)
+		t.Errorf("one of two pods runs, and the moves are %q", moves)
 	}
 	s.setPod(nil, second)
 	if want, moves := "2 started on worker-0001 and worker-0002", s.takeMoves(); moves != want {
-		t.Errorf("told %q, want %q", moves, want)
+		t.Errorf("moves are %q, want %q", moves, want)
 	}
-	s.setPod(first, leaving(first))
+	s.setPod(first, terminating(first))
 	third := podOn("third", "worker-0002", corev1.PodPending)
 	s.setPod(nil, third)
 	s.setPod(third, podOn("third", "worker-0002", corev1.PodRunning))
 	if moves := s.takeMoves(); moves != "" {
-		t.Errorf("a pod is on its way out, and %q is told", moves)
+		t.Errorf("a pod is terminating, and the moves are %q", moves)
 	}
-	s.setPod(leaving(first), nil)
+	s.setPod(terminating(first), nil)
 	if want, moves := "1 left worker-0001, 1 started on worker-0002", s.takeMoves(); moves != want {
-		t.Errorf("told %q, want %q", moves, want)
+		t.Errorf("moves are %q, want %q", moves, want)
 	}
 	if moves := s.takeMoves(); moves != "" {
-		t.Errorf("%q is told twice", moves)
+		t.Errorf("%q is returned twice", moves)
 	}
 }
 
-func TestTheRemediatorIsAskedOnceForEveryObject(t *testing.T) {
-	s, first := newSight(), remediationOf("worker-0001")
+func TestEachRemediationIsCountedOnce(t *testing.T) {
+	s, first := newState(), remediationOf("worker-0001")
 	s.setRemediation(nil, first)
 	s.setRemediation(first, first)
 	s.setRemediation(nil, remediationOf("worker-0002"))
-	if s.asks != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0001", "worker-0002"}) {
-		t.Errorf("it was asked %d times, and about %v", s.asks, s.inTreatment())
+	if s.remediationCount != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0001", "worker-0002"}) {
+		t.Errorf("%d remediations, of %v", s.remediationCount, s.inTreatment())
 	}
 	s.setRemediation(first, nil)
-	if s.asks != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0002"}) {
-		t.Errorf("one is gone; it was asked %d times, and about %v", s.asks, s.inTreatment())
+	if s.remediationCount != 2 || !slices.Equal(s.inTreatment(), []string{"worker-0002"}) {
+		t.Errorf("after a deletion: %d remediations, of %v", s.remediationCount, s.inTreatment())
 	}
 }
 
@@ -137,50 +137,50 @@ func TestPolicyChange(t *testing.T) {
 		"":                             policyChange("health check", is, is),
 	} {
 		if got != want {
-			t.Errorf("it is told %q, want %q", got, want)
+			t.Errorf("the change is %q, want %q", got, want)
 		}
 	}
 }
 
-func TestABoundThatIsExceededForAMomentIsNotForgiven(t *testing.T) {
-	o := &onlooker{tell: newTeller(&strings.Builder{}), sight: newSight(), changed: make(chan struct{})}
-	o.seeSet(nil, kernelPolicy(v1alpha1.ConditionSetStatus{MaxTainted: new(int32(1))}))
-	healthy, sick := taintedNode("worker-0002"), taintedNode("worker-0002", kernelTaint(noExecute))
-	o.seeNode(nil, taintedNode("worker-0001", kernelTaint(noExecute)))
-	o.seeNode(nil, healthy)
-	if err := o.await(t.Context()); err != nil {
-		t.Errorf("one node of one is tainted: %v", err)
+func TestAnExceededBoundIsReportedLater(t *testing.T) {
+	w := &watcher{printer: newPrinter(&strings.Builder{}), state: newState(), changed: make(chan struct{})}
+	w.seeSet(nil, kernelPolicy(v1alpha1.ConditionSetStatus{MaxTainted: new(int32(1))}))
+	healthy, unhealthy := taintedNode("worker-0002"), taintedNode("worker-0002", kernelTaint(noExecute))
+	w.seeNode(nil, taintedNode("worker-0001", kernelTaint(noExecute)))
+	w.seeNode(nil, healthy)
+	if err := w.await(t.Context()); err != nil {
+		t.Errorf("one node is tainted and one may be: %v", err)
 	}
-	o.seeNode(healthy, sick)
-	o.seeNode(sick, healthy)
-	if err := o.await(t.Context()); err == nil || !strings.Contains(err.Error(), "2 nodes carry the NoExecute taint of ConditionSet conditionset-2 at once, at most 1 may") {
-		t.Errorf("two nodes were tainted where one may be: %v", err)
+	w.seeNode(healthy, unhealthy)
+	w.seeNode(unhealthy, healthy)
+	if err := w.await(t.Context()); err == nil || !strings.Contains(err.Error(), "2 nodes carry the NoExecute taint of ConditionSet conditionset-2 at once, at most 1 may") {
+		t.Errorf("two nodes were tainted and one may be: %v", err)
 	}
 }
 
-func TestAwaitSaysEverythingThatIsMissing(t *testing.T) {
-	o := &onlooker{tell: newTeller(&strings.Builder{}), sight: newSight(), changed: make(chan struct{})}
-	o.seeNode(nil, taintedNode("worker-0001", kernelTaint(noSchedule)))
+func TestAwaitNamesEverythingMissing(t *testing.T) {
+	w := &watcher{printer: newPrinter(&strings.Builder{}), state: newState(), changed: make(chan struct{})}
+	w.seeNode(nil, taintedNode("worker-0001", kernelTaint(noSchedule)))
 	late := errors.New("too late")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(late)
-	err := o.await(ctx, tainted(kernelKey, noSchedule, "worker-0001"), tainted(kernelKey, noExecute, "worker-0001"), told("Tainted", "worker-0001"))
+	err := w.await(ctx, tainted(kernelKey, noSchedule, "worker-0001"), tainted(kernelKey, noExecute, "worker-0001"), eventSeen("Tainted", "worker-0001"))
 	if !errors.Is(err, late) {
-		t.Fatalf("error is %v, want that it was %v", err, late)
+		t.Fatalf("error is %v, want %v", err, late)
 	}
-	if want := "taint " + kernelKey + ":NoExecute is on [], want it on [worker-0001]; no Event has said Tainted of worker-0001: too late"; err.Error() != want {
+	if want := "taint " + kernelKey + ":NoExecute is on [], want it on [worker-0001]; no Event with reason Tainted about worker-0001: too late"; err.Error() != want {
 		t.Errorf("error is %s\nwant %s", err, want)
 	}
 }
 
-// Every look must be able to miss what it looks for.
-func TestEveryLookCanMiss(t *testing.T) {
-	full := newSight()
+// Every expectation must be able to fail.
+func TestEveryExpectationCanFail(t *testing.T) {
+	full := newState()
 	update(full.nodes, nil, taintedNode("worker-0001", kernelTaint(noExecute)))
 	update(full.nodes, nil, taintedNode("worker-0002", kernelTaint(noSchedule)))
 	update(full.deployments, nil, webDeployment(1))
 	full.setPod(nil, podOn("pod", "worker-0002", corev1.PodRunning))
-	full.words[word{"worker-0001", "Tainted"}]++
+	full.events[eventKey{"worker-0001", "Tainted"}]++
 	update(full.sets, nil, kernelPolicy(v1alpha1.ConditionSetStatus{
 		Matched: 2, Tainted: 1, HeldBack: 1,
 		Nodes: []v1alpha1.MatchedNode{{Name: "worker-0001", Reason: "Tainted"}},
@@ -203,7 +203,7 @@ func TestEveryLookCanMiss(t *testing.T) {
 	update(full.claims, nil, poolClaim("batch-1", batchPool))
 	update(full.policies, nil, repairPolicy(v1alpha1.RepairPolicyStatus{Nodes: 1}))
 
-	other := newSight()
+	other := newState()
 	update(other.nodes, nil, poolNode("shop-1", shopPool, corev1.ConditionFalse))
 	update(other.claims, nil, poolClaim("shop-1", shopPool))
 	update(other.nodes, nil, poolNode("batch-1", batchPool, corev1.ConditionTrue))
@@ -220,46 +220,46 @@ func TestEveryLookCanMiss(t *testing.T) {
 	}))
 	other.setPod(nil, podOn("elsewhere", "worker-0001", corev1.PodPending))
 
-	for name, l := range map[string]look{
-		"tainted":    tainted(kernelKey, noExecute, "worker-0001"),
-		"stormed":    stormed(1, 1),
-		"onlyTaints": onlyTaints(map[string]string{"worker-0001": kernelKey + ":NoExecute", "worker-0002": kernelKey + ":NoSchedule"}),
-		"noRecords":  noRecords,
-		"podsRun":    podsRun(1),
-		"empty":      empty("worker-0001"),
-		"busy":       busy("worker-0002"),
-		"unmoved":    unmoved(had, "worker-0002"),
-		"told":       told("Tainted", "worker-0001"),
-		"counted":    counted(kernelSet, 2, 1, 1),
-		"explained":  explained(kernelSet, "at most 1 may"),
-		"listed":     listed(kernelSet, "worker-0001", "Tainted"),
-		"followed":   followed(kernelSet),
-		"heard":      heard(corev1.ConditionUnknown, "worker-0001"),
-		"reported":   reported("KernelDeadlock", corev1.ConditionTrue, "worker-0001"),
-		"treated":    treated("worker-0001"),
-		"askedInAll": askedInAll(1),
-		"checked":    checked(3, 1, 1),
-		"held":       held("worker-0002"),
-		"staffed":    staffed(shopPool, 1),
-		"unready":    unready(batchPool),
-		"away":       away("worker-0003"),
-		"toldOf":     toldOf("Tainted", 1),
-		"governed":   governed(batchPolicy, 1),
-		"calm":       calm(batchPolicy),
+	for name, expect := range map[string]expectation{
+		"tainted":          tainted(kernelKey, noExecute, "worker-0001"),
+		"taintCounts":      taintCounts(1, 1),
+		"onlyTaints":       onlyTaints(map[string]string{"worker-0001": kernelKey + ":NoExecute", "worker-0002": kernelKey + ":NoSchedule"}),
+		"noRecords":        noRecords,
+		"podsRun":          podsRun(1),
+		"noPods":           noPods("worker-0001"),
+		"hasPods":          hasPods("worker-0002"),
+		"podsUnmoved":      podsUnmoved(had, "worker-0002"),
+		"eventSeen":        eventSeen("Tainted", "worker-0001"),
+		"setCounts":        setCounts(kernelSet, 2, 1, 1),
+		"heldBackMessage":  heldBackMessage(kernelSet, "at most 1 may"),
+		"nodeListed":       nodeListed(kernelSet, "worker-0001", "Tainted"),
+		"setAccepted":      setAccepted(kernelSet),
+		"readyStatus":      readyStatus(corev1.ConditionUnknown, "worker-0001"),
+		"conditionIs":      conditionIs("KernelDeadlock", corev1.ConditionTrue, "worker-0001"),
+		"inRemediation":    inRemediation("worker-0001"),
+		"remediationTotal": remediationTotal(1),
+		"checkStatus":      checkStatus(3, 1, 1),
+		"gateClosed":       gateClosed("worker-0002"),
+		"poolReady":        poolReady(shopPool, 1),
+		"poolUnready":      poolUnready(batchPool),
+		"nodesGone":        nodesGone("worker-0003"),
+		"eventSeenTimes":   eventSeenTimes("Tainted", 1),
+		"policyNodes":      policyNodes(batchPolicy, 1),
+		"policyIdle":       policyIdle(batchPolicy),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if missing := l(&full); missing != "" {
-				t.Errorf("it is there, and the look says: %s", missing)
+			if missing := expect(&full); missing != "" {
+				t.Errorf("the expectation is met, and returns %q", missing)
 			}
-			if l(&other) == "" {
-				t.Error("it is not there, and the look does not say so")
+			if expect(&other) == "" {
+				t.Error("the expectation is not met, and returns nothing")
 			}
-			if nothing := newSight(); l(&nothing) == "" && !slices.Contains([]string{"noRecords", "empty", "away"}, name) {
-				t.Error("nothing is there, and the look does not say so")
+			if nothing := newState(); expect(&nothing) == "" && !slices.Contains([]string{"noRecords", "noPods", "nodesGone"}, name) {
+				t.Error("the state is empty, and the expectation returns nothing")
 			}
 		})
 	}
-	if nothing := newSight(); begun(&full) != "" || begun(&nothing) == "" {
-		t.Error("begun looks for any node")
+	if nothing := newState(); anyTainted(&full) != "" || anyTainted(&nothing) == "" {
+		t.Error("anyTainted does not look at all nodes")
 	}
 }

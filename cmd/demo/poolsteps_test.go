@@ -34,25 +34,25 @@ func repairPolicy(status v1alpha1.RepairPolicyStatus) *v1alpha1.RepairPolicy {
 	return &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: batchPolicy}, Status: status}
 }
 
-// With Karpenter the story is another, and so is what the audience can do after it.
-func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
+// With Karpenter the demo has other steps and other commands for the interactive mode.
+func TestDemoRunsAllPoolStepsAndStaysInteractive(t *testing.T) {
 	folder := tempFolder(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var (
 		out   transcript
-		s     *stage
+		s     *demoCluster
 		ended = make(chan error, 1)
 	)
-	d := demo{karpenter: true, story: func(built *stage) []scene { s = built; return s.poolStory() }}
+	d := demo{karpenter: true, steps: func(built *demoCluster) []step { s = built; return s.poolSteps() }}
 	go func() {
 		err := d.run(ctx, &out)
 		cancel(errors.Join(errors.New("the demo has ended"), err))
 		ended <- err
 	}()
-	out.await(ctx, t, "stays until Ctrl-C", "Let nothing be repaired there")
-	story, invitation, _ := strings.Cut(out.take(), "The cluster stays")
-	read(t, story,
+	out.await(ctx, t, "stays until Ctrl-C", "Disable the repair of this NodePool")
+	steps, invitation, _ := strings.Cut(out.take(), "The cluster stays")
+	checkOutput(t, steps,
 		"kwok and Karpenter", "24 pods run after", "6 started on shop-",
 		`{"conditionStatus":"True","conditionType":"ReadonlyFilesystem","toleration":"6s"}`,
 		"NodeRepairPending: Repair/NodePool/shop: ReadonlyFilesystem=True since", "eligible at",
@@ -61,16 +61,16 @@ func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
 		"Warning NodeReadyTimeoutRecovery RepairPolicy/batch-nodes",
 		"NodePoolHeld: NodePool render is held: 3 nodes in a row have not become ready",
 		"NodeRepairBlocked: ReadyTimeout/render: Ready=False on a node created at", "8 started on render-",
-		"4 scenes in",
+		"4 steps in",
 	)
 	if t.Failed() {
 		return
 	}
 
-	// What is printed to be pasted is pasted, in a shell as the audience would have.
-	command := exec.CommandContext(ctx, "sh", "-c", shopSickens())
-	if !strings.Contains(invitation, "  "+shopSickens()+"\n") {
-		t.Fatalf("the audience is not told of %s:\n%s", shopSickens(), invitation)
+	// Run a printed command in a shell, as a user would.
+	command := exec.CommandContext(ctx, "sh", "-c", breakShopNode())
+	if !strings.Contains(invitation, "  "+breakShopNode()+"\n") {
+		t.Fatalf("the output does not contain the command %s:\n%s", breakShopNode(), invitation)
 	}
 	programs, err := filepath.Abs("../../bin/testbed")
 	if err != nil {
@@ -80,34 +80,34 @@ func TestTheStoryOfPoolsIsToldToItsEndAndTheAudienceCanGoOn(t *testing.T) {
 	if printed, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, printed)
 	}
-	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: NodeClaim shop-", "is gone, and its machine", "2 left shop-")
+	out.await(ctx, t, "ReadonlyFilesystem=True", "NodeRepair: NodeClaim shop-", "is gone", "2 left shop-")
 
 	if err := syscall.Kill(s.karpenter.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	out.await(ctx, t, "The Karpenter has ended, and is started again.")
+	out.await(ctx, t, "The Karpenter exited and is restarted.")
 
-	checkAllGone := s.running(t, folder)
+	checkAllGone := s.recordProcesses(t, folder)
 	cancel(errors.New("interrupt"))
 	if err := <-ended; err != nil {
-		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)
+		t.Errorf("the demo ended with %v, want no error after an interrupt", err)
 	}
 	checkAllGone()
 }
 
-func TestNodesOfKarpenterAreCalledAfterTheirClaims(t *testing.T) {
+func TestDisplayNameOfKarpenterNodesIsTheClaim(t *testing.T) {
 	for node, want := range map[string]string{
 		"kwok-shop-49gmp-flyrust-3-5vasnuq14e-1224833089": "shop-49gmp",
 		"worker-0001": "worker-0001",
 		"kwok-shop":   "kwok-shop",
 	} {
-		if got := called(node); got != want {
-			t.Errorf("%s is called %s, want %s", node, got, want)
+		if got := displayName(node); got != want {
+			t.Errorf("display name of %s is %s, want %s", node, got, want)
 		}
 	}
 }
 
-func TestANodeMoreOrLessIsNoNewsOfAPolicy(t *testing.T) {
+func TestHealthyNodesDoNotChangePolicyCounts(t *testing.T) {
 	set := func(selected, matched, bound int32) *v1alpha1.ConditionSet {
 		return kernelPolicy(v1alpha1.ConditionSetStatus{Selected: selected, Matched: matched, MaxTainted: &bound})
 	}
@@ -117,50 +117,50 @@ func TestANodeMoreOrLessIsNoNewsOfAPolicy(t *testing.T) {
 		want    bool
 	}{
 		{"nothing", set(10, 1, 4), set(10, 1, 4), false},
-		{"a_node_more", set(10, 1, 4), set(11, 1, 5), false},
-		{"a_node_is_sick", set(10, 1, 4), set(10, 2, 4), true},
-		{"a_sick_node_more", set(10, 1, 4), set(11, 2, 5), true},
+		{"another_healthy_node", set(10, 1, 4), set(11, 1, 5), false},
+		{"another_match", set(10, 1, 4), set(10, 2, 4), true},
+		{"another_unhealthy_node", set(10, 1, 4), set(11, 2, 5), true},
 		{"another_bound", set(10, 1, 4), set(10, 1, 1), true},
 	} {
 		t.Run("set_"+c.name, func(t *testing.T) {
-			if got := isNews(c.was, c.is); got != c.want {
-				t.Errorf("it is news: %t, want %t", got, c.want)
+			if got := countsChanged(c.was, c.is); got != c.want {
+				t.Errorf("countsChanged is %t, want %t", got, c.want)
 			}
 		})
 	}
 
 	var out strings.Builder
-	o := &onlooker{tell: newTeller(&out), sight: newSight(), changed: make(chan struct{})}
-	o.tell.open("A scene.")
+	w := &watcher{printer: newPrinter(&out), state: newState(), changed: make(chan struct{})}
+	w.printer.startStep("A step.")
 	check := func(observed, healthy int) *remediationv1alpha1.NodeHealthCheck {
 		return kubeletPolicy(remediationv1alpha1.NodeHealthCheckStatus{
 			ObservedNodes: &observed, HealthyNodes: &healthy, InTreatment: new(0), Phase: remediationv1alpha1.PhaseEnabled,
 		})
 	}
-	o.seeCheck(check(10, 10), check(11, 11))
+	w.seeCheck(check(10, 10), check(11, 11))
 	if strings.Contains(out.String(), kubeletCheck) {
-		t.Errorf("a healthy node has come, and it is told:\n%s", out.String())
+		t.Errorf("the output contains a new healthy node:\n%s", out.String())
 	}
-	o.seeCheck(check(11, 11), check(12, 11))
+	w.seeCheck(check(11, 11), check(12, 11))
 	if !strings.Contains(out.String(), "11 of 12 nodes healthy") {
-		t.Errorf("a sick node has come, and it is not told:\n%s", out.String())
+		t.Errorf("the output does not contain a new unhealthy node:\n%s", out.String())
 	}
 }
 
-func TestTheLifeOfAClaimIsTold(t *testing.T) {
+func TestClaimChangesArePrinted(t *testing.T) {
 	var out strings.Builder
-	o := &onlooker{tell: newTeller(&out), sight: newSight(), changed: make(chan struct{})}
-	o.tell.open("A scene.")
+	w := &watcher{printer: newPrinter(&out), state: newState(), changed: make(chan struct{})}
+	w.printer.startStep("A step.")
 	claim := poolClaim("shop-49gmp", shopPool)
-	o.seeClaim(nil, claim)
+	w.seeClaim(nil, claim)
 	ending := claim.DeepCopy()
 	ending.DeletionTimestamp = &metav1.Time{Time: time.Date(2026, 11, 15, 6, 1, 36, 0, time.UTC)}
-	o.seeClaim(claim, ending)
-	o.seeClaim(ending, ending)
-	o.seeClaim(ending, nil)
-	read(t, out.String(), "shop NodeClaim shop-49gmp is there", "NodeClaim shop-49gmp is being deleted", "NodeClaim shop-49gmp is gone")
-	if got := strings.Count(out.String(), "NodeClaim"); got != 3 || len(o.sight.claims) != 0 {
-		t.Errorf("%d lines, and %d claims are left:\n%s", got, len(o.sight.claims), out.String())
+	w.seeClaim(claim, ending)
+	w.seeClaim(ending, ending)
+	w.seeClaim(ending, nil)
+	checkOutput(t, out.String(), "shop NodeClaim shop-49gmp was created", "NodeClaim shop-49gmp is being deleted", "NodeClaim shop-49gmp is gone")
+	if got := strings.Count(out.String(), "NodeClaim"); got != 3 || len(w.state.claims) != 0 {
+		t.Errorf("%d lines, and %d claims are left:\n%s", got, len(w.state.claims), out.String())
 	}
 	for at, want := range map[string]string{
 		"":                     "",
@@ -170,7 +170,7 @@ func TestTheLifeOfAClaimIsTold(t *testing.T) {
 	} {
 		ending.Annotations = map[string]string{karpenter.TerminationTimestampAnnotation: at}
 		if got := deadline(ending); got != want {
-			t.Errorf("with the deadline %s it is told%s, want%s", at, got, want)
+			t.Errorf("with the deadline %s the text is %q, want %q", at, got, want)
 		}
 	}
 }

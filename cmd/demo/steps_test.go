@@ -17,23 +17,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/install"
 )
 
-// The story is what a newcomer sees first, so it is played whole.
-func TestTheStoryIsToldToItsEnd(t *testing.T) {
+// The demo is the first thing that a new user sees, so the test runs all of it.
+func TestDemoRunsAllSteps(t *testing.T) {
 	var out transcript
-	d := demo{once: true, story: (*stage).story}
+	d := demo{once: true, steps: (*demoCluster).steps}
 	if err := d.run(t.Context(), &out); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	read(t, out.String(),
+	checkOutput(t, out.String(),
 		"24 pods run after", "conditionset-2   KernelDeadlock", "taint node.stakater.com/KernelDeadlock:NoExecute is gone",
 		"left worker-0009", "FellBack:", "at most 4 of 10 selected nodes may have it", "control-plane nodes are not included", "NoExecute, was NoSchedule",
 		"1 of 2 conditions stand", "hands-off:NoSchedule", "killed, with", "OutOfDisk=False is what a healthy node reports", "10 of 10 selected nodes", "never more than 4 nodes",
 		"silent-kubelet 10 10 0 Enabled no node needs a remediation",
 		"worker-0003 Ready=Unknown", "Pending: NodeHealthCheck/silent-kubelet", "RemediationCreated: made ExampleRemediation",
-		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator starts worker-0003 anew",
+		"silent-kubelet 10 9 1 Remediating in treatment: 1", "strategy: reboot", "remediator restarts worker-0003",
 		"ExampleRemediation worker-0003 is gone", "Normal RemediationRemoved NodeHealthCheck/silent-kubelet worker-0003: deleted",
 		"silent-kubelet 10 5 0 Enabled waiting: 5 GateClosed", "waits: 5 of 10 selected nodes are sick, at most 2 may be",
-		"remediator starts worker-0004 anew", "remediator starts worker-0005 anew", "16 scenes in",
+		"remediator restarts worker-0004", "remediator restarts worker-0005", "16 steps in",
 		"worker-0007 has an agent, which reads", "0 ms kern.log task docker:4711 blocked for more than 120 seconds.",
 		"worker-0007 KernelDeadlock=True", "worker-0007 DockerHung: Node condition KernelDeadlock is now: True", "left worker-0007",
 		"0 ms kern.log task docker:4711 goes on.", "worker-0007 KernelDeadlock=False",
@@ -43,34 +43,34 @@ func TestTheStoryIsToldToItsEnd(t *testing.T) {
 	)
 }
 
-// read looks for words in a story, however its lines are broken, and for lines that are
+// checkOutput looks for texts in the output, ignoring line breaks, and for lines that are
 // too long.
-func read(t *testing.T, story string, wants ...string) {
+func checkOutput(t *testing.T, output string, wants ...string) {
 	t.Helper()
-	words := strings.Join(strings.Fields(story), " ")
+	words := strings.Join(strings.Fields(output), " ")
 	for _, want := range wants {
 		if !strings.Contains(words, strings.Join(strings.Fields(want), " ")) {
-			t.Errorf("the story does not say %q:\n%s", want, story)
+			t.Errorf("the output does not contain %q:\n%s", want, output)
 		}
 	}
-	for i, line := range strings.Split(story, "\n") {
+	for i, line := range strings.Split(output, "\n") {
 		if len(line) > width {
 			t.Errorf("line %d has %d characters, want at most %d: %s", i+1, len(line), width, line)
 		}
 	}
 }
 
-func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
+func TestInteractiveModePrintsChangesAndLeavesNothingBehind(t *testing.T) {
 	folder := tempFolder(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var (
 		out   transcript
-		s     *stage
+		s     *demoCluster
 		ended = make(chan error, 1)
 	)
-	// No scenes: it is the audience's turn at once.
-	d := demo{kmsg: true, story: func(built *stage) []scene { s = built; return nil }}
+	// Without steps the interactive mode starts at once.
+	d := demo{kmsg: true, steps: func(built *demoCluster) []step { s = built; return nil }}
 	go func() {
 		err := d.run(ctx, &out)
 		cancel(errors.New("the demo has ended"))
@@ -78,21 +78,21 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 	}()
 	out.await(ctx, t, "stays until Ctrl-C")
 
-	if err := s.SetCondition(ctx, lone, deadlocked()); err != nil {
+	if err := s.SetCondition(ctx, firstNode, deadlocked()); err != nil {
 		t.Fatal(err)
 	}
-	out.await(ctx, t, "KernelDeadlock=True", "taint "+kernelKey+":NoExecute", "Tainted: ConditionSet/conditionset-2", "left "+lone)
-	if err := s.SetCondition(ctx, lone, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}); err != nil {
+	out.await(ctx, t, "KernelDeadlock=True", "taint "+kernelKey+":NoExecute", "Tainted: ConditionSet/conditionset-2", "left "+firstNode)
+	if err := s.SetCondition(ctx, firstNode, corev1.NodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionFalse}); err != nil {
 		t.Fatal(err)
 	}
 	out.await(ctx, t, "KernelDeadlock=False", "is gone")
 
-	if err := s.Silence(ctx, lone); err != nil {
+	if err := s.Silence(ctx, firstNode); err != nil {
 		t.Fatal(err)
 	}
-	out.await(ctx, t, "Ready=Unknown", "RemediationCreated: made", "starts "+lone+" anew", "Ready=True", "RemediationRemoved: deleted", "ExampleRemediation "+lone+" is gone")
+	out.await(ctx, t, "Ready=Unknown", "RemediationCreated: made", "restarts "+firstNode, "Ready=True", "RemediationRemoved: deleted", "ExampleRemediation "+firstNode+" is gone")
 
-	// What is printed to be pasted is pasted, here for the kernel's own log.
+	// Run the printed commands, here with the kernel log of this machine.
 	paste := func(command string, seen ...string) {
 		t.Helper()
 		out.await(ctx, t, "  "+command+"\n")
@@ -101,37 +101,37 @@ func TestWhatOthersDoIsToldUntilTheEndAndNothingIsLeftBehind(t *testing.T) {
 		}
 		out.await(ctx, t, seen...)
 	}
-	paste(s.kernelLog.command(hung), probed+"     KernelDeadlock=True", "DockerHung: Node condition KernelDeadlock is now: True", "left "+probed)
+	paste(s.kernelLog.command(hangLine), agentNode+"     KernelDeadlock=True", "DockerHung: Node condition KernelDeadlock is now: True", "left "+agentNode)
 	if err := syscall.Kill(s.agent.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	out.await(ctx, t, "The agent has ended, and is started again.")
-	paste(s.kernelLog.command(goesOn), probed+"     KernelDeadlock=False", "KernelHasNoDeadlock: Node condition KernelDeadlock is now: False")
+	out.await(ctx, t, "The agent exited and is restarted.")
+	paste(s.kernelLog.command(resumeLine), agentNode+"     KernelDeadlock=False", "KernelHasNoDeadlock: Node condition KernelDeadlock is now: False")
 
-	paste(s.badBlocks.found(), probed+"     DiskBadBlock=True")
+	paste(s.badBlocks.addCommand(), agentNode+"     DiskBadBlock=True")
 	if err := syscall.Kill(s.diskWatch.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	out.await(ctx, t, "The disk-watch has ended, and is started again.")
-	paste(s.badBlocks.mended(), probed+"     DiskBadBlock=False")
+	out.await(ctx, t, "The disk-watch exited and is restarted.")
+	paste(s.badBlocks.clearCommand(), agentNode+"     DiskBadBlock=False")
 
-	checkAllGone := s.running(t, folder)
+	checkAllGone := s.recordProcesses(t, folder)
 	cancel(errors.New("interrupt"))
 	if err := <-ended; err != nil {
-		t.Errorf("the demo ended with %v; the audience has left, and that is all", err)
+		t.Errorf("the demo ended with %v, want no error after an interrupt", err)
 	}
 	checkAllGone()
 }
 
-// tempFolder has everything temporary stand in a folder of the test's own.
+// tempFolder sets TMPDIR to a directory of the test.
 func tempFolder(t *testing.T) string {
 	t.Helper()
 	for _, program := range []string{"cmd/autohealer-controller", "cmd/autohealer-agent", "examples/" + diskWatchSource} {
-		if _, err := install.Build(t.Context(), program); err != nil { // for all tests, so not there
+		if _, err := install.Build(t.Context(), program); err != nil { // shared by all tests, so not in the directory
 			t.Fatal(err)
 		}
 	}
-	folder, err := os.MkdirTemp("", "demo-") // a short path: sockets will stand there
+	folder, err := os.MkdirTemp("", "demo-") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,24 +140,24 @@ func tempFolder(t *testing.T) string {
 	return folder
 }
 
-// running notes which processes run, and returns what checks that they and everything in
-// the folder for temporary files are gone.
-func (s *stage) running(t *testing.T, folder string) (checkAllGone func()) {
+// recordProcesses records the running processes. The returned function checks that they and
+// all temporary files are gone.
+func (s *demoCluster) recordProcesses(t *testing.T, folder string) (checkAllGone func()) {
 	t.Helper()
 	pids := map[string]int{
 		"etcd": s.Etcd.PID(), "kube-apiserver": s.APIServer.PID(), "kube-controller-manager": s.ControllerManager.PID(),
 		"kube-scheduler": s.Scheduler.PID(), "kwok": s.Kwok.PID(),
 	}
-	for _, g := range s.guests() {
-		pids[g.name] = g.PID()
+	for _, p := range s.programs() {
+		pids[p.name] = p.PID()
 	}
 	return func() {
 		for name, pid := range pids {
 			if pid == 0 {
-				t.Errorf("%s did not run while the demo did", name)
+				t.Errorf("%s did not run", name)
 			}
 			if process, err := os.FindProcess(pid); err == nil && process.Signal(syscall.Signal(0)) == nil {
-				t.Errorf("%s, process %d, has outlived the demo", name, pid)
+				t.Errorf("%s, process %d, still runs after the demo", name, pid)
 			}
 		}
 		left, err := os.ReadDir(folder)
@@ -165,31 +165,31 @@ func (s *stage) running(t *testing.T, folder string) (checkAllGone func()) {
 			t.Fatal(err)
 		}
 		for _, entry := range left {
-			t.Errorf("the demo has left %s behind", entry.Name())
+			t.Errorf("the demo left %s behind", entry.Name())
 		}
 	}
 }
 
-func TestPlay(t *testing.T) {
-	fine := scene{"The first.", func(context.Context) error { return nil }}
-	broken := scene{"The second.", func(context.Context) error { return errors.New("worker-0001 has no taint") }}
+func TestRunSteps(t *testing.T) {
+	fine := step{"The first.", func(context.Context) error { return nil }}
+	broken := step{"The second.", func(context.Context) error { return errors.New("worker-0001 has no taint") }}
 
-	t.Run("names_the_scene_that_went_wrong", func(t *testing.T) {
+	t.Run("names_the_failed_step", func(t *testing.T) {
 		var out bytes.Buffer
-		err := demo{}.play(t.Context(), newTeller(&out), []scene{fine, broken, fine})
-		if want := `scene 2, "The second.": worker-0001 has no taint`; err == nil || err.Error() != want {
+		err := demo{}.runSteps(t.Context(), newPrinter(&out), []step{fine, broken, fine})
+		if want := `step 2, "The second.": worker-0001 has no taint`; err == nil || err.Error() != want {
 			t.Errorf("error is %v, want %s", err, want)
 		}
 		if strings.Contains(out.String(), "3. ") {
-			t.Errorf("the story went on:\n%s", out.String())
+			t.Errorf("the run continued:\n%s", out.String())
 		}
 	})
 
-	t.Run("ends_at_an_interrupt_while_it_pauses", func(t *testing.T) {
+	t.Run("stops_at_an_interrupt_during_a_pause", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := (demo{pause: time.Hour}).play(ctx, newTeller(&bytes.Buffer{}), []scene{fine}); !errors.Is(err, context.Canceled) {
-			t.Errorf("error is %v, want that it was canceled", err)
+		if err := (demo{pause: time.Hour}).runSteps(ctx, newPrinter(&bytes.Buffer{}), []step{fine}); !errors.Is(err, context.Canceled) {
+			t.Errorf("error is %v, want context.Canceled", err)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func (tr *transcript) String() string {
 	return tr.text.String()
 }
 
-// take returns what has been written, and forgets it.
+// take returns the written text and clears it.
 func (tr *transcript) take() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -225,7 +225,7 @@ func (tr *transcript) take() string {
 	return tr.text.String()
 }
 
-// await waits until all the words have been written.
+// await waits until all texts were written.
 func (tr *transcript) await(ctx context.Context, t *testing.T, words ...string) {
 	t.Helper()
 	for {

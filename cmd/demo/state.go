@@ -19,37 +19,37 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// sight is what an onlooker knows of a cluster.
-type sight struct {
-	nodes       map[string]*corev1.Node
-	pods        map[types.UID]*corev1.Pod // of the workloads
-	deployments map[string]*appsv1.Deployment
-	sets        map[string]*v1alpha1.ConditionSet
-	checks      map[string]*remediationv1alpha1.NodeHealthCheck
-	asked       map[types.UID]*metav1.PartialObjectMetadata // of the remediator
-	policies    map[string]*v1alpha1.RepairPolicy
-	claims      map[string]*karpenter.NodeClaim
-	words       map[word]int // how often an Event has told it
+// state is the current state of the cluster, as the watcher sees it.
+type state struct {
+	nodes        map[string]*corev1.Node
+	pods         map[types.UID]*corev1.Pod // of the workloads
+	deployments  map[string]*appsv1.Deployment
+	sets         map[string]*v1alpha1.ConditionSet
+	checks       map[string]*remediationv1alpha1.NodeHealthCheck
+	remediations map[types.UID]*metav1.PartialObjectMetadata
+	policies     map[string]*v1alpha1.RepairPolicy
+	claims       map[string]*karpenter.NodeClaim
+	events       map[eventKey]int // number of Events
 
-	most          map[string]int // nodes at once with the NoExecute taint of a set
-	asks          int            // of the remediator, ever
-	left, arrived map[string]int // pods by node, since they were last told
+	maxTainted       map[string]int // most nodes at once with the NoExecute taint, by set
+	remediationCount int            // since the start
+	left, arrived    map[string]int // pods by node, since the last printed move
 }
 
-// word is a reason that an Event has given about a node, a policy or a pool.
-type word struct{ about, reason string }
+// eventKey is the reason of an Event and the name of its object.
+type eventKey struct{ about, reason string }
 
-func newSight() sight {
-	return sight{
+func newState() state {
+	return state{
 		nodes: map[string]*corev1.Node{}, pods: map[types.UID]*corev1.Pod{},
 		deployments: map[string]*appsv1.Deployment{}, sets: map[string]*v1alpha1.ConditionSet{},
-		checks: map[string]*remediationv1alpha1.NodeHealthCheck{}, asked: map[types.UID]*metav1.PartialObjectMetadata{},
+		checks: map[string]*remediationv1alpha1.NodeHealthCheck{}, remediations: map[types.UID]*metav1.PartialObjectMetadata{},
 		policies: map[string]*v1alpha1.RepairPolicy{}, claims: map[string]*karpenter.NodeClaim{},
-		words: map[word]int{}, most: map[string]int{}, left: map[string]int{}, arrived: map[string]int{},
+		events: map[eventKey]int{}, maxTainted: map[string]int{}, left: map[string]int{}, arrived: map[string]int{},
 	}
 }
 
-// update takes in what has become of an object that is known by its name.
+// update stores or deletes an object by its name.
 func update[T object](known map[string]T, was, is T) {
 	var none T
 	if is == none {
@@ -59,45 +59,45 @@ func update[T object](known map[string]T, was, is T) {
 	known[is.GetName()] = is
 }
 
-// object is one as a watch brings it, nil if there was or is none.
+// object is an object from a watch, nil if it does not exist.
 type object interface {
 	comparable
 	metav1.Object
 }
 
-func (s *sight) setRemediation(was, is *metav1.PartialObjectMetadata) {
+func (s *state) setRemediation(was, is *metav1.PartialObjectMetadata) {
 	if is == nil {
-		delete(s.asked, was.UID)
+		delete(s.remediations, was.UID)
 		return
 	}
-	if s.asked[is.UID] == nil {
-		s.asks++
+	if s.remediations[is.UID] == nil {
+		s.remediationCount++
 	}
-	s.asked[is.UID] = is
+	s.remediations[is.UID] = is
 }
 
-// inTreatment returns the nodes that the remediator is asked about, sorted.
-func (s *sight) inTreatment() []string {
-	nodes := make([]string, 0, len(s.asked))
-	for _, object := range s.asked {
+// inTreatment returns the nodes with a remediation, sorted.
+func (s *state) inTreatment() []string {
+	nodes := make([]string, 0, len(s.remediations))
+	for _, object := range s.remediations {
 		nodes = append(nodes, nodeOf(object))
 	}
 	slices.Sort(nodes)
 	return nodes
 }
 
-// nodeOf returns the node that a remediation is about.
+// nodeOf returns the node of a remediation.
 func nodeOf(object *metav1.PartialObjectMetadata) string {
 	return object.Annotations[remediation.NodeNameAnnotation]
 }
 
-// setPod keeps where a pod is, and where it goes.
-func (s *sight) setPod(was, is *corev1.Pod) {
+// setPod stores a pod, and counts it if it left or started on a node.
+func (s *state) setPod(was, is *corev1.Pod) {
 	pod := cmp.Or(is, was)
 	if pod.Namespace != "default" || len(pod.OwnerReferences) == 0 {
 		return
 	}
-	known := s.pods[pod.UID] // what a deletion shows is the pod at its very end
+	known := s.pods[pod.UID] // a deletion carries the last state of the pod
 	before, after := known != nil && runs(known), is != nil && runs(is)
 	switch {
 	case before && !after:
@@ -116,9 +116,9 @@ func runs(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil
 }
 
-// resting counts the pods that run, and says whether they are all there: none on
-// its way out, and as many as the Deployments ask for.
-func (s *sight) resting() (running int, all bool) {
+// runningPods counts running pods. all is true if they are as many as the Deployments want
+// and no pod is terminating.
+func (s *state) runningPods() (running int, all bool) {
 	wanted := 0
 	for _, d := range s.deployments {
 		if d.Namespace == "default" && d.Spec.Replicas != nil {
@@ -133,58 +133,58 @@ func (s *sight) resting() (running int, all bool) {
 	return running, running == wanted && len(s.pods) == wanted
 }
 
-// takeMoves returns where pods have left and where they run since it was last
-// asked, nothing as long as some are under way.
-func (s *sight) takeMoves() string {
-	if _, all := s.resting(); !all || len(s.left)+len(s.arrived) == 0 {
+// takeMoves describes which pods left and started since the last call. It returns an empty
+// string while pods are moving.
+func (s *state) takeMoves() string {
+	if _, all := s.runningPods(); !all || len(s.left)+len(s.arrived) == 0 {
 		return ""
 	}
 	var parts []string
 	if len(s.left) > 0 {
-		parts = append(parts, fmt.Sprintf("%d left %s", quantity(s.left), places(s.left)))
+		parts = append(parts, fmt.Sprintf("%d left %s", total(s.left), nodeCounts(s.left)))
 	}
 	if len(s.arrived) > 0 {
-		parts = append(parts, fmt.Sprintf("%d started on %s", quantity(s.arrived), places(s.arrived)))
+		parts = append(parts, fmt.Sprintf("%d started on %s", total(s.arrived), nodeCounts(s.arrived)))
 	}
 	s.left, s.arrived = map[string]int{}, map[string]int{}
 	return strings.Join(parts, ", ")
 }
 
-func quantity(byNode map[string]int) (sum int) {
+func total(byNode map[string]int) (sum int) {
 	for _, n := range byNode {
 		sum += n
 	}
 	return sum
 }
 
-// places names nodes, each with its number where that says something.
-func places(byNode map[string]int) string {
+// nodeCounts joins node names, with their number of pods if it is above one.
+func nodeCounts(byNode map[string]int) string {
 	names := make([]string, 0, len(byNode))
 	for _, name := range slices.Sorted(maps.Keys(byNode)) {
-		told := called(name)
+		text := displayName(name)
 		if n := byNode[name]; n > 1 && len(byNode) > 1 {
-			told = fmt.Sprintf("%s(%d)", told, n)
+			text = fmt.Sprintf("%s(%d)", text, n)
 		}
-		names = append(names, told)
+		names = append(names, text)
 	}
-	return list(names)
+	return joinNames(names)
 }
 
-// podsOn returns the pods on a node, those on their way out among them.
-func (s *sight) podsOn(node string) []types.UID {
-	var there []types.UID
+// podsOn returns the pods on a node, including terminating ones.
+func (s *state) podsOn(node string) []types.UID {
+	var uids []types.UID
 	for uid, pod := range s.pods {
 		if pod.Spec.NodeName == node {
-			there = append(there, uid)
+			uids = append(uids, uid)
 		}
 	}
-	slices.Sort(there)
-	return there
+	slices.Sort(uids)
+	return uids
 }
 
-// carriers returns the nodes that have a taint of Autohealer, sorted. Those that
-// somebody put there by hand carry a value in this story.
-func (s *sight) carriers(key string, effect corev1.TaintEffect) []string {
+// nodesWithTaint returns the nodes with a taint of Autohealer, sorted. Taints that the demo
+// sets as a user have a value.
+func (s *state) nodesWithTaint(key string, effect corev1.TaintEffect) []string {
 	var names []string
 	for name, node := range s.nodes {
 		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key && t.Effect == effect && t.Value == "" }) {
@@ -195,11 +195,11 @@ func (s *sight) carriers(key string, effect corev1.TaintEffect) []string {
 	return names
 }
 
-// exceeded says whether more nodes than a set allows have its NoExecute taint.
-func (s *sight) exceeded() error {
+// exceeded returns an error if more nodes have the NoExecute taint of a set than it allows.
+func (s *state) exceeded() error {
 	for name, set := range s.sets {
-		n := len(s.carriers(set.Spec.TaintKey, corev1.TaintEffectNoExecute))
-		s.most[name] = max(s.most[name], n)
+		n := len(s.nodesWithTaint(set.Spec.TaintKey, corev1.TaintEffectNoExecute))
+		s.maxTainted[name] = max(s.maxTainted[name], n)
 		if limit := set.Status.MaxTainted; limit != nil && n > int(*limit) {
 			return fmt.Errorf("%d nodes carry the NoExecute taint of ConditionSet %s at once, at most %d may", n, name, *limit)
 		}
@@ -207,20 +207,20 @@ func (s *sight) exceeded() error {
 	return nil
 }
 
-// missing asks every look.
-func (s *sight) missing(looks []look) (all []string) {
-	for _, l := range looks {
-		if missing := l(s); missing != "" {
+// missing evaluates all expectations.
+func (s *state) missing(expectations []expectation) (all []string) {
+	for _, expect := range expectations {
+		if missing := expect(s); missing != "" {
 			all = append(all, missing)
 		}
 	}
 	return all
 }
 
-// taintChanges tells how taints have changed. One whose effect alone is another
-// has not gone and come.
+// taintChanges describes how taints changed. A new effect is one change, not a removal and
+// an addition.
 func taintChanges(was, is []corev1.Taint) (changes []string) {
-	gone, come := lacking(is, was), lacking(was, is)
+	gone, come := difference(is, was), difference(was, is)
 	for _, new := range come {
 		i := slices.IndexFunc(gone, func(old corev1.Taint) bool { return old.Key == new.Key && old.Value == new.Value })
 		if i < 0 {
@@ -236,8 +236,8 @@ func taintChanges(was, is []corev1.Taint) (changes []string) {
 	return changes
 }
 
-// lacking returns the taints of b that a has not.
-func lacking(a, b []corev1.Taint) (missing []corev1.Taint) {
+// difference returns the taints of b that are not in a.
+func difference(a, b []corev1.Taint) (missing []corev1.Taint) {
 	for _, t := range b {
 		if !slices.ContainsFunc(a, func(o corev1.Taint) bool { return o.ToString() == t.ToString() }) {
 			missing = append(missing, t)
@@ -246,7 +246,7 @@ func lacking(a, b []corev1.Taint) (missing []corev1.Taint) {
 	return missing
 }
 
-// conditionChanges tells which conditions have another status.
+// conditionChanges describes the conditions whose status changed.
 func conditionChanges(was, is *corev1.Node) (changes []string) {
 	for _, after := range is.Status.Conditions {
 		if !slices.ContainsFunc(was.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == after.Type && c.Status == after.Status }) {
@@ -256,7 +256,7 @@ func conditionChanges(was, is *corev1.Node) (changes []string) {
 	return changes
 }
 
-// policyChange tells what somebody has done to a policy.
+// policyChange describes a user's change of a policy.
 func policyChange[T object](noun string, was, is T) string {
 	var none T
 	switch {
@@ -270,8 +270,8 @@ func policyChange[T object](noun string, was, is T) string {
 	return ""
 }
 
-// counts tells what has come of a set, as its status has it.
-func counts(set *v1alpha1.ConditionSet) string {
+// setSummary describes the status of a ConditionSet.
+func setSummary(set *v1alpha1.ConditionSet) string {
 	status := set.Status
 	text := fmt.Sprintf("%d matched, %d tainted", status.Matched, status.Tainted)
 	if status.MaxTainted != nil {
@@ -283,16 +283,16 @@ func counts(set *v1alpha1.ConditionSet) string {
 	return text
 }
 
-// isNews says whether something has come of a set. A node more or less is none of its
-// doing.
-func isNews(was, is *v1alpha1.ConditionSet) bool {
+// countsChanged reports whether the counts of a set changed. An additional or deleted node
+// alone is no change.
+func countsChanged(was, is *v1alpha1.ConditionSet) bool {
 	a, b := was.Status, is.Status
 	return a.Matched != b.Matched || a.Tainted != b.Tainted || a.HeldBack != b.HeldBack ||
-		a.Selected == b.Selected && counts(was) != counts(is)
+		a.Selected == b.Selected && setSummary(was) != setSummary(is)
 }
 
-// health tells what has come of a health check, as its status has it.
-func health(check *remediationv1alpha1.NodeHealthCheck) string {
+// checkSummary describes the status of a health check.
+func checkSummary(check *remediationv1alpha1.NodeHealthCheck) string {
 	status := check.Status
 	if status.ObservedNodes == nil || status.HealthyNodes == nil || status.InTreatment == nil {
 		return ""
@@ -300,33 +300,34 @@ func health(check *remediationv1alpha1.NodeHealthCheck) string {
 	return fmt.Sprintf("%s: %d of %d nodes healthy, %d in treatment", status.Phase, *status.HealthyNodes, *status.ObservedNodes, *status.InTreatment)
 }
 
-// ailing tells of a health check what does not change when a healthy node comes or goes.
-func ailing(check *remediationv1alpha1.NodeHealthCheck) string {
+// unhealthySummary describes the part of a health check's status that healthy nodes do not
+// change.
+func unhealthySummary(check *remediationv1alpha1.NodeHealthCheck) string {
 	status := check.Status
 	if status.ObservedNodes == nil || status.HealthyNodes == nil || status.InTreatment == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s: %d sick, %d in treatment", status.Phase, *status.ObservedNodes-*status.HealthyNodes, *status.InTreatment)
+	return fmt.Sprintf("%s: %d unhealthy, %d in treatment", status.Phase, *status.ObservedNodes-*status.HealthyNodes, *status.InTreatment)
 }
 
-// isQuiet says whether what a health check says of a node is told by no Event.
-func isQuiet(reason string) bool { return reason == "Pending" || reason == "Recovering" }
+// isStatusOnly reports whether a reason of a health check has no Event.
+func isStatusOnly(reason string) bool { return reason == "Pending" || reason == "Recovering" }
 
-// names says whether a health check has said the same of a node before.
-func names(check *remediationv1alpha1.NodeHealthCheck, node remediationv1alpha1.UnhealthyNode) bool {
+// listsUnhealthy reports whether a health check lists a node with this reason.
+func listsUnhealthy(check *remediationv1alpha1.NodeHealthCheck, node remediationv1alpha1.UnhealthyNode) bool {
 	return slices.ContainsFunc(check.Status.UnhealthyNodes, func(n remediationv1alpha1.UnhealthyNode) bool {
 		return n.Name == node.Name && n.Reason == node.Reason
 	})
 }
 
-// hasEvent says whether a reason is told by an Event; the others stand in the
-// status of the set alone.
+// hasEvent reports whether a reason of a set has an Event. Other reasons are only in the
+// status.
 func hasEvent(reason string) bool {
 	return slices.Contains([]string{"Tainted", "FellBack", "Recovered", "Deselected", "RuleGone"}, reason)
 }
 
-// lists says whether a set has said the same of a node before.
-func lists(set *v1alpha1.ConditionSet, node v1alpha1.MatchedNode) bool {
+// listsMatched reports whether a set lists a node with this reason.
+func listsMatched(set *v1alpha1.ConditionSet, node v1alpha1.MatchedNode) bool {
 	return slices.ContainsFunc(set.Status.Nodes, func(n v1alpha1.MatchedNode) bool { return n.Name == node.Name && n.Reason == node.Reason })
 }
 
