@@ -32,113 +32,113 @@ import (
 	"github.com/resourcestack/autohealer/internal/report"
 )
 
-// agent joins the parts: files become monitors and daemons that are heard, what those
-// find goes onto the chart, and what that says of the node to the API server.
+// agent connects the parts: configuration files become monitors and sources, the aggregate
+// merges their findings, and the reporter writes the result to the API server.
 type agent struct {
 	log        *slog.Logger
 	boot       boot.Boot
-	memory     *statefile.Store
+	state      *statefile.Store
 	supervisor *supervise.Supervisor
-	chart      aggregate.Aggregate
+	aggregate  aggregate.Aggregate
 	needLabels chan struct{}
 	getenv     func(string) string
-	children   *subprocess.Children // all programs that are run
+	children   *subprocess.Children // all started programs
 	units      *unit.Manager
 	repairs    *check.Repairs
 	intake     *intake.Intake
-	client     *kubeapi.Client // nil if there is no API server, for which noClient says why
+	client     *kubeapi.Client // nil without an API server; noClient says why
 	noClient   error
-	reporter   *report.Reporter // nil if nothing is reported
-	// unknownAgreed is what a newer agent has kept beside what was agreed upon.
-	unknownAgreed *format.Rest
+	reporter   *report.Reporter // nil without reporting
+	// unknownReporterFields are fields of the reporter's state that a newer agent stored.
+	unknownReporterFields *format.Rest
 
-	// What is entered into the chart first is reported first: the reporter takes the last
-	// word for the newest.
-	telling sync.Mutex
+	// reportMu keeps the order of findings between the aggregate and the reporter: the
+	// reporter takes the last report as the newest.
+	reportMu sync.Mutex
 
-	// One change at a time. It may wait for monitors to end, which mu must not: whoever
-	// asks how the agent is gets an answer meanwhile.
-	changing   sync.Mutex
-	mu         sync.Mutex // of what follows
-	settings   []settings.Setting
-	labels     map[string]string // of the node; nil if they were never known
-	waiting    []string          // files that wait for labels
-	shownTwice []string          // metrics that several files show
-	runs       map[string]task   // what monitors that run do, by their names
-	sources    intake.Setup      // who is heard
-	noted      map[string]string // version of a file of which it was said what is odd
-	both       []string          // conditions that a daemon and a monitor keep
-	counters   map[string]counter
-	retired    map[string]uint64 // problems of monitors that are no more, by reason
-	silent     map[string]bool   // monitors that have conditions and have not told them yet
-	complete   bool              // there was a moment without any
+	// changeMu serializes changes. A change may wait for monitors to end. mu must not be
+	// held that long, because status requests need it.
+	changeMu         sync.Mutex
+	mu               sync.Mutex // guards the fields below
+	settings         []settings.Setting
+	labels           map[string]string // of the node; nil until first known
+	waitingFiles     []string          // files that wait for the labels of the node
+	duplicateMetrics []string          // metrics of more than one file
+	tasks            map[string]task   // tasks of running monitors, by name
+	sources          intake.Setup      // daemons that may report
+	notedVersions    map[string]string // by file, the version whose warnings were logged
+	sharedConditions []string          // warnings about conditions of both a daemon and a monitor
+	counters         map[string]counter
+	retiredProblems  map[string]uint64 // problems of ended monitors, by reason
+	unreported       map[string]bool   // monitors whose conditions are not known yet
+	isComplete       bool              // all conditions were known once
 }
 
-// run wires everything up and works until ctx ends.
+// run wires the agent and runs it until ctx ends.
 func run(ctx context.Context, o options, getenv func(string) string, out io.Writer) error {
 	log := o.logger(out)
 	if getenv("GOGC") == "" {
-		// Little is alive here, and what is read is thrown away at once: the memory that
-		// a busy agent has falls from 14 to 12 MB, and no time is lost that one could see.
+		// The live heap is small, and input is discarded at once. This setting reduces the
+		// memory of a busy agent from 14 to 12 MB without a measurable cost.
 		debug.SetGCPercent(25)
 	}
-	slim(log) // what is linked has made itself ready
+	releasePages(log) // package initialization is done
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	a, err := begin(o, getenv, log)
+	a, err := newAgent(o, getenv, log)
 	if err != nil {
 		return err
 	}
-	last := func(name settings.Name) (string, bool) { return a.memory.Text(name.String()) }
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
-	shelf := settings.New(settings.Config{Names: o.files(), Judge: judge, Last: last, Nudges: hangups, Logger: log})
-	changes := shelf.Read()
-	if err := anyGood(shelf.Settings()); err != nil {
-		return errors.Join(err, a.memory.Close())
+	last := func(name settings.Name) (string, bool) { return a.state.Text(name.String()) }
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
+	defer signal.Stop(reloads)
+	files := settings.New(settings.Config{Names: o.files(), Judge: checkFile, Last: last, Nudges: reloads, Logger: log})
+	changes := files.Read()
+	if err := checkUsable(files.Settings()); err != nil {
+		return errors.Join(err, a.state.Close())
 	}
 	if err := a.connect(o, getenv); err != nil {
-		return errors.Join(err, a.memory.Close())
+		return errors.Join(err, a.state.Close())
 	}
 	servers, err := listen(ctx, o, a)
 	if err != nil {
-		return errors.Join(err, a.memory.Close())
+		return errors.Join(err, a.state.Close())
 	}
 	log.Info("starting", "version", version, "node", o.node, "boot", a.boot.ID, "stateDir", o.stateDir)
 	for _, given := range o.ignored {
-		log.Info("an argument has no effect", "argument", given)
+		log.Info("argument has no effect", "argument", given)
 	}
 
 	lasting := context.WithoutCancel(ctx)
-	hush := a.speak(lasting)
-	bury := background(lasting, a.children.Reap)
+	stopReporter := a.startReporter(lasting)
+	stopReaping := background(lasting, a.children.Reap)
 	var parts sync.WaitGroup
 	for _, server := range servers {
 		parts.Go(func() { server.serve(ctx, stop) })
 	}
-	a.follow(ctx, changes, shelf.Settings())
+	a.applyFiles(ctx, changes, files.Settings())
 	parts.Go(func() {
-		shelf.Watch(ctx, func(changes []settings.Change) { a.follow(ctx, changes, shelf.Settings()) })
+		files.Watch(ctx, func(changes []settings.Change) { a.applyFiles(ctx, changes, files.Settings()) })
 	})
 	if o.problemSources != "" {
 		parts.Go(func() { a.intake.Run(ctx) })
 	}
-	parts.Go(func() { labels{a.ask(o.node), a.needLabels, a.labelsNeeded, a.learn, log}.follow(ctx) })
+	parts.Go(func() { labels{a.labelGetter(o.node), a.needLabels, a.labelsNeeded, a.setLabels, log}.run(ctx) })
 	parts.Wait()
 	a.supervisor.Stop()
-	bury()
-	hush() // after the last monitor has had its say
+	stopReaping()
+	stopReporter() // after the last report of a monitor
 	log.Info("stopping")
-	err = a.memory.Close()
+	err = a.state.Close()
 	for _, server := range servers {
 		err = errors.Join(err, server.err)
 	}
 	return err
 }
 
-// begin makes an agent that remembers what the one before knew.
-func begin(o options, getenv func(string) string, log *slog.Logger) (*agent, error) {
+// newAgent returns an agent with the stored state of its predecessor.
+func newAgent(o options, getenv func(string) string, log *slog.Logger) (*agent, error) {
 	this, err := boot.Read("")
 	if err != nil {
 		return nil, err
@@ -148,28 +148,29 @@ func begin(o options, getenv func(string) string, log *slog.Logger) (*agent, err
 		return nil, err
 	}
 	a := &agent{
-		log: log, boot: this, memory: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
+		log: log, boot: this, state: remembered, needLabels: make(chan struct{}, 1), getenv: getenv,
 		children: subprocess.New(), units: unit.New(unit.Config{}), repairs: &check.Repairs{Folder: check.RepairsFolder},
-		noted: map[string]string{}, counters: map[string]counter{}, retired: map[string]uint64{},
+		notedVersions: map[string]string{}, counters: map[string]counter{}, retiredProblems: map[string]uint64{},
 	}
 	if known, ok := remembered.Labels(); ok {
 		a.labels = known
 	}
-	a.supervisor = supervise.New(supervise.Config{Emit: a.found, Logger: log})
-	a.intake = intake.New(intake.Config{Emit: a.heard, Memory: drawer{remembered}, Boot: this.ID, Logger: log})
+	a.supervisor = supervise.New(supervise.Config{Emit: a.handleReport, Logger: log})
+	a.intake = intake.New(intake.Config{Emit: a.handleSourceReport, Memory: sourceState{remembered}, Boot: this.ID, Logger: log})
 	return a, nil
 }
 
-// speak reports what is found until what it returns is called, which waits until what is
-// left has been reported, for a moment.
-func (a *agent) speak(ctx context.Context) (hush func()) {
+// startReporter runs the reporter until the returned function is called. That function
+// waits a moment until pending reports are written.
+func (a *agent) startReporter(ctx context.Context) (stop func()) {
 	if a.reporter == nil {
 		return func() {}
 	}
 	return background(ctx, a.reporter.Run)
 }
 
-// background runs something until what it returns is called, which waits for its end.
+// background runs a function until the returned function is called, which waits for its
+// end.
 func background(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -177,28 +178,28 @@ func background(ctx context.Context, run func(context.Context)) (end func()) {
 	return func() { stop(); running.Wait() }
 }
 
-// anyGood says what is wrong if nothing at all can be used: one bad file of several
-// must not blind the node, but an agent that looks at nothing must not look alive.
-func anyGood(all []settings.Setting) error {
-	wrong := []error{errors.New("no configuration file can be used")}
+// checkUsable returns an error if no file is usable. One bad file of several must not stop
+// the others, but an agent without any monitor must not look healthy.
+func checkUsable(all []settings.Setting) error {
+	errs := []error{errors.New("no configuration file can be used")}
 	for _, s := range all {
 		if s.File != nil {
 			return nil
 		}
-		wrong = append(wrong, s.Err)
+		errs = append(errs, s.Err)
 	}
-	return errors.Join(wrong...)
+	return errors.Join(errs...)
 }
 
-// follow takes up changed files.
-func (a *agent) follow(ctx context.Context, changes []settings.Change, all []settings.Setting) {
+// applyFiles applies changed files.
+func (a *agent) applyFiles(ctx context.Context, changes []settings.Change, all []settings.Setting) {
 	for _, change := range changes {
 		event, ok := change.Event(time.Now())
 		switch {
 		case ok && event.Severity == finding.Warn:
-			a.log.Error("a configuration file cannot be used", "file", change.Now.Path, "reason", event.Reason, "err", event.Message, "id", event.ID)
+			a.log.Error("configuration file cannot be used", "file", change.Now.Path, "reason", event.Reason, "err", event.Message, "id", event.ID)
 		case ok:
-			a.log.Info("a configuration file can be used again", "file", change.Now.Path, "reason", event.Reason, "id", event.ID)
+			a.log.Info("configuration file can be used again", "file", change.Now.Path, "reason", event.Reason, "id", event.ID)
 		}
 		if ok {
 			a.report(finding.Report{Source: name, Events: []finding.Event{event}})
@@ -210,50 +211,49 @@ func (a *agent) follow(ctx context.Context, changes []settings.Change, all []set
 			good[s.String()] = s.Text
 		}
 	}
-	a.memory.KeepTexts(good)
+	a.state.KeepTexts(good)
 	a.change(ctx, func() { a.settings = all })
 }
 
-// learn takes up the labels of the node.
-func (a *agent) learn(ctx context.Context, known map[string]string) {
-	a.memory.KeepLabels(known)
+// setLabels applies new labels of the node.
+func (a *agent) setLabels(ctx context.Context, known map[string]string) {
+	a.state.KeepLabels(known)
 	a.change(ctx, func() { a.labels = known })
 }
 
-// change has those monitors run, and those daemons heard, that the files ask for on this
-// node, after something of it has changed.
-func (a *agent) change(ctx context.Context, what func()) {
-	a.changing.Lock()
-	defer a.changing.Unlock()
+// change applies a change, and then starts and stops monitors and sources as the files
+// require on this node.
+func (a *agent) change(ctx context.Context, apply func()) {
+	a.changeMu.Lock()
+	defer a.changeMu.Unlock()
 	a.mu.Lock()
-	what()
+	apply()
 	p := a.plan()
-	a.noteBoth(p)
-	a.await(p)
+	a.logSharedConditions(p)
+	a.awaitConditions(p)
 	a.mu.Unlock()
-	// Before they run: what is remembered for too long must not be recalled.
-	a.memory.Ask(time.Now(), p.names()...)
-	// First who reports by himself: what he has told in the life before must be there when
-	// the last of the monitors has told its own.
-	a.hear(p.sources)
+	// Before the monitors start: they must not restore expired state.
+	a.state.Ask(time.Now(), p.names()...)
+	// Sources first: their restored conditions must be present when the last monitor reports.
+	a.applySources(p.sources)
 	a.supervisor.Apply(ctx, p.jobs)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop(p.tasks)
+	a.dropTasks(p.tasks)
 	a.sources = p.sources
-	a.allTold()
+	a.checkComplete()
 }
 
-// await notes whose conditions are not known yet: what an agent before this one has told
-// of them stands meanwhile.
-func (a *agent) await(p plan) {
-	before, awaited := a.silent, p.waiting
-	a.silent = map[string]bool{}
+// awaitConditions records which conditions are not known yet. The reporter keeps the
+// previous agent's rows of these conditions.
+func (a *agent) awaitConditions(p plan) {
+	before, awaited := a.unreported, p.waitingConditions
+	a.unreported = map[string]bool{}
 	for name, t := range p.tasks {
-		_, ran := a.runs[name]
-		a.silent[name] = len(t.conditions) > 0 && (before[name] || !ran)
-		if a.silent[name] {
-			awaited = append(awaited, t.kinds()...)
+		_, ran := a.tasks[name]
+		a.unreported[name] = len(t.conditions) > 0 && (before[name] || !ran)
+		if a.unreported[name] {
+			awaited = append(awaited, t.conditionTypes()...)
 		}
 	}
 	if a.reporter != nil {
@@ -261,59 +261,60 @@ func (a *agent) await(p plan) {
 	}
 }
 
-// allTold tells the reporter when all conditions are known for the first time: what an
-// agent before this one has reported, and nobody tells of, is then removed.
-func (a *agent) allTold() {
-	if a.complete || len(a.waiting) > 0 || slices.Contains(slices.Collect(maps.Values(a.silent)), true) {
+// checkComplete tells the reporter when all conditions are known for the first time. The
+// reporter then removes rows of the previous agent that no monitor reports.
+func (a *agent) checkComplete() {
+	if a.isComplete || len(a.waitingFiles) > 0 || slices.Contains(slices.Collect(maps.Values(a.unreported)), true) {
 		return
 	}
-	a.complete = true
-	slim(a.log) // the start is over
+	a.isComplete = true
+	releasePages(a.log) // startup is done
 	if a.reporter != nil {
 		a.reporter.Complete()
 	}
 }
 
-// drop lets go of the monitors that do not run any more. What they have found is
-// remembered for a while: a file may be away for a moment, and a label may flap.
-func (a *agent) drop(now map[string]task) {
-	for name := range a.runs {
+// dropTasks forgets monitors that no longer run. The state file keeps their findings for a
+// while, because a file may be missing for a moment and a label may flap.
+func (a *agent) dropTasks(now map[string]task) {
+	for name := range a.tasks {
 		if _, stays := now[name]; !stays {
-			a.retire(name)
+			a.retireCounter(name)
 		}
 	}
-	a.runs = now
+	a.tasks = now
 }
 
-// note says once of each version of a file what is odd about it.
-func (a *agent) note(s *settings.Setting) {
+// logWarnings logs the warnings of each version of a file once.
+func (a *agent) logWarnings(s *settings.Setting) {
 	key := s.String()
-	if a.noted[key] == s.Version {
+	if a.notedVersions[key] == s.Version {
 		return
 	}
-	a.noted[key] = s.Version
+	a.notedVersions[key] = s.Version
 	for _, warning := range s.Warnings {
-		a.log.Warn("a configuration file may say what is not meant", "file", s.Path, "warning", warning)
+		a.log.Warn("configuration file may contain a mistake", "file", s.Path, "warning", warning)
 	}
 }
 
-// noteBoth says which conditions both a daemon and a monitor keep, when that is news.
-func (a *agent) noteBoth(p plan) {
+// logSharedConditions logs conditions that both a daemon and a monitor report, when they
+// change.
+func (a *agent) logSharedConditions(p plan) {
 	monitors := map[string][]config.Condition{}
 	for name, t := range p.tasks {
 		monitors[name] = t.conditions
 	}
-	both := bothKeep(p.sources, monitors)
-	if !slices.Equal(both, a.both) {
+	both := sharedConditions(p.sources, monitors)
+	if !slices.Equal(both, a.sharedConditions) {
 		for _, warning := range both {
-			a.log.Warn("configuration files may say what is not meant", "warning", warning)
+			a.log.Warn("configuration files may contain a mistake", "warning", warning)
 		}
 	}
-	a.both = both
+	a.sharedConditions = both
 }
 
-// found takes what a monitor has found.
-func (a *agent) found(monitor string, r finding.Report) {
+// handleReport takes the findings of a monitor.
+func (a *agent) handleReport(monitor string, r finding.Report) {
 	for i := range r.Events {
 		event := &r.Events[i]
 		log := a.log.With("monitor", monitor, "reason", event.Reason, "message", event.Message, "time", event.Time, "id", event.ID)
@@ -323,46 +324,45 @@ func (a *agent) found(monitor string, r finding.Report) {
 			log.Info("condition changed", "condition", event.Condition)
 		}
 	}
-	a.telling.Lock()
-	a.report(a.chart.Add(monitor, r))
-	a.telling.Unlock()
+	a.reportMu.Lock()
+	a.report(a.aggregate.Add(monitor, r))
+	a.reportMu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(r.Conditions) > 0 && a.silent[monitor] {
-		a.silent[monitor] = false
-		a.allTold()
+	if len(r.Conditions) > 0 && a.unreported[monitor] {
+		a.unreported[monitor] = false
+		a.checkComplete()
 	}
 }
 
-// report is where what concerns the node as a whole leaves the agent: to the log and,
-// where there is one, to the API server.
+// report logs the merged state of the node and passes it to the reporter.
 func (a *agent) report(r finding.Report) {
 	for i := range r.Conditions {
 		c := &r.Conditions[i]
 		log := a.log.With("condition", c.Type, "status", c.Status, "reason", c.Reason, "since", c.Since)
 		if c.Status == catalog.False {
-			log.Debug("condition stands") // as most do, from the start on
+			log.Debug("condition stands") // most conditions, at each start
 		} else {
 			log.Info("condition stands")
 		}
 	}
 	for _, kind := range r.Gone {
-		a.log.Info("condition is kept no longer", "condition", kind)
+		a.log.Info("condition removed", "condition", kind)
 	}
 	if a.reporter != nil {
 		a.reporter.Take(r)
 	}
 }
 
-// labelsNeeded says whether a file asks for labels.
+// labelsNeeded reports whether a file selects nodes by labels.
 func (a *agent) labelsNeeded() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.ContainsFunc(a.settings, func(s settings.Setting) bool { return s.File != nil && !s.File.Nodes.Empty() })
 }
 
-// ask returns how the labels of the node are asked for.
-func (a *agent) ask(node string) func(context.Context) (map[string]string, error) {
+// labelGetter returns the function that reads the labels of the node.
+func (a *agent) labelGetter(node string) func(context.Context) (map[string]string, error) {
 	return func(ctx context.Context) (map[string]string, error) {
 		if a.client == nil {
 			return nil, a.noClient
@@ -371,21 +371,22 @@ func (a *agent) ask(node string) func(context.Context) (map[string]string, error
 	}
 }
 
-// ailments says why the agent is not well, in the order of names; nothing if it is.
-func (a *agent) ailments() []string {
-	var why []string
+// unhealthyReasons says why the agent is unhealthy, sorted by name. It is empty for a
+// healthy agent.
+func (a *agent) unhealthyReasons() []string {
+	var reasons []string
 	for _, h := range a.supervisor.Health() {
 		if h.Dead != "" {
-			why = append(why, fmt.Sprintf("%s is dead: %s", h.Monitor, h.Dead))
+			reasons = append(reasons, fmt.Sprintf("%s is dead: %s", h.Monitor, h.Dead))
 		}
 	}
-	why = append(why, a.intake.Ailments()...)
+	reasons = append(reasons, a.intake.Ailments()...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.settings {
 		if s := &a.settings[i]; s.File == nil && s.Err != nil {
-			why = append(why, fmt.Sprintf("%s cannot be used: %v", s.Path, s.Err))
+			reasons = append(reasons, fmt.Sprintf("%s cannot be used: %v", s.Path, s.Err))
 		}
 	}
-	return why
+	return reasons
 }

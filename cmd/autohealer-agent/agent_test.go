@@ -17,14 +17,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
-func TestTheExampleOfTheSeed(t *testing.T) {
+func TestExampleOfTheDesign(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	p.waitFor("a healthy condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK || body != "ok" {
-		t.Errorf("/healthz says %d %q", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK || body != "ok" {
+		t.Errorf("/healthz returns %d %q", code, body)
 	}
-	if got := p.figure(`problem_counter{reason="OOMKilling"}`) + p.figure(`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`); got != "00" {
+	if got := p.metric(`problem_counter{reason="OOMKilling"}`) + p.metric(`problem_gauge{type="KernelDeadlock",reason="DockerHung"}`); got != "00" {
 		t.Errorf("before there is a problem its metrics are %q, want 0 each", got)
 	}
 	s.log.write("all is well", oom, "100% fine", hung)
@@ -45,23 +45,23 @@ func TestTheExampleOfTheSeed(t *testing.T) {
 		`autohealer_agent_monitor_up{monitor="` + monitorOf(s) + `"}`:      "1",
 		`autohealer_agent_monitor_waiting{monitor="` + monitorOf(s) + `"}`: "0",
 	} {
-		if got := p.figure(metric); got != want {
+		if got := p.metric(metric); got != want {
 			t.Errorf("%s is %s, want %s", metric, got, want)
 		}
 	}
 	lint(t, p)
 	if took := p.stop(); took > time.Second {
-		t.Errorf("it takes %s to stop", took)
+		t.Errorf("stopping took %s", took)
 	}
 }
 
-func monitorOf(s scene) string { return "system-log-monitor:" + s.config }
+func monitorOf(s fixture) string { return "system-log-monitor:" + s.config }
 
-// lint holds a scrape against the habits of Prometheus. The names of two metrics, and of
-// the figures of the machine, are those of the old agent, for which dashboards ask.
+// lint checks a scrape with promlint. Two metrics and those of the machine keep the names of
+// node-problem-detector, which dashboards use.
 func lint(t *testing.T, p *process) {
 	t.Helper()
-	_, body := get(t, p.figures+"/metrics")
+	_, body := get(t, p.metricsURL+"/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
 	if err != nil {
 		t.Fatal(err)
@@ -73,22 +73,22 @@ func lint(t *testing.T, p *process) {
 		}
 	}
 	if strings.Count(body, "# HELP autohealer_agent_") < 8 {
-		t.Errorf("the scrape has little to be held against:\n%s", body)
+		t.Errorf("the scrape has few metrics:\n%s", body)
 	}
 }
 
-func TestARestartNeitherReplaysNorForgets(t *testing.T) {
+func TestRestartNeitherReplaysNorForgets(t *testing.T) {
 	for name, end := range map[string]func(*process){
 		"after SIGTERM": func(p *process) { p.stop() },
-		// The state is written soon after a problem, and a kill before that finds it
-		// once more, under the same identity.
+		// The agent writes its state soon after a problem. After an earlier kill it finds the
+		// problem again, with the same identity.
 		"after SIGKILL": func(p *process) { p.kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			found := map[string]bool{}
-			// finds waits for everything that was to be found until now. What one process
-			// tells may be what another has told before it was killed.
+			// finds waits for all problems so far. A process may report a problem again that a
+			// killed process reported.
 			finds := func(p *process, many int) {
 				t.Helper()
 				p.waitFor(fmt.Sprintf("%d different things", many), func() bool {
@@ -108,29 +108,28 @@ func TestARestartNeitherReplaysNorForgets(t *testing.T) {
 				finds(p, 3*round+2)
 				for id, n := range p.ids() {
 					if n != 1 {
-						t.Errorf("round %d: %s is told %d times", round, id, n)
+						t.Errorf("round %d: %s is reported %d times", round, id, n)
 					}
 				}
 				end(p)
-				s.log.write(oom, oom) // nobody is there
+				s.log.write(oom, oom) // while no agent runs
 			}
-			// Three times one problem while it ran, three times two while it did not, and
-			// one condition that changed once.
+			// Three problems while an agent ran, six while none ran, and one change of a condition.
 			finds(start(t, s.args()...), 3+6+1)
 			if len(found) != 3+6+1 {
-				t.Errorf("%d different things were found, want 10", len(found))
+				t.Errorf("%d different findings, want 10", len(found))
 			}
 		})
 	}
 }
 
-func TestARebootCures(t *testing.T) {
+func TestRebootClearsConditions(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	p.stop()
-	// Another boot is one whose identity is not the one that is remembered.
+	// Change the stored boot ID, so that the current boot looks like a new one.
 	path := filepath.Join(s.state, "state.json")
 	state, err := os.ReadFile(path)
 	if err != nil {
@@ -148,7 +147,7 @@ func TestARebootCures(t *testing.T) {
 	p = start(t, s.args()...)
 	p.waitFor("a cured condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
 	if n := p.logged("condition changed", "KernelDeadlock"); n != 1 {
-		t.Errorf("the cure is told %d times", n)
+		t.Errorf("the recovery is reported %d times", n)
 	}
 }
 
@@ -165,11 +164,11 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 
 	publish(t, mount, "..2", "kernel-monitor.json", `{"plugin": "filelog"`)
 	p.waitFor("the complaint", func() bool { return p.logged("level=ERROR", "cannot be used", "ConfigInvalid", file) == 1 })
-	if got := p.figure(`autohealer_agent_config_valid{file="` + file + `"}`); got != "0" {
-		t.Errorf("its validity is %s", got)
+	if got := p.metric(`autohealer_agent_config_valid{file="` + file + `"}`); got != "0" {
+		t.Errorf("config_valid is %s", got)
 	}
-	if code, _ := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("while the last good version is in force, /healthz says %d", code)
+	if code, _ := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("while the last good version is in force, /healthz returns %d", code)
 	}
 	s.log.write(oom)
 	p.waitFor("a problem that the last good version knows", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
@@ -181,7 +180,7 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	s.log.write(oom)
 	p.waitFor("a problem in the new words", func() bool { return p.logged("problem found", "OutOfMemory") == 1 })
 	if !p.is("KernelDeadlock", "True", "DockerHung")() {
-		t.Error("the sickness did not outlive a new version of the file")
+		t.Error("the condition was lost with a new version of the file")
 	}
 	if n := p.logged("a monitor is started"); n != 2 {
 		t.Errorf("%d monitors were started, want each once", n)
@@ -189,8 +188,8 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	if n := p.logged("a monitor is replaced"); n != 1 {
 		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
 	}
-	if got := p.figure(`problem_counter{reason="OOMKilling"}`); got != "1" {
-		t.Errorf("the counter of a rule that is gone is %s: counters do not go back", got)
+	if got := p.metric(`problem_counter{reason="OOMKilling"}`); got != "1" {
+		t.Errorf("the counter of a removed rule is %s, want no decrease", got)
 	}
 
 	if err := os.Remove(file); err != nil {
@@ -198,7 +197,7 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	}
 	p.waitFor("the end of its monitor", func() bool { return p.logged("ConfigRemoved") == 1 && p.logged("a monitor is stopped") == 1 })
 	if c, _ := p.condition("KernelDeadlock"); c.Status != "False" {
-		t.Errorf("the condition is %+v, want what the other file's monitor says", c)
+		t.Errorf("the condition is %+v, want that of the other file's monitor", c)
 	}
 	if err := os.Remove(other.config); err != nil {
 		t.Fatal(err)
@@ -206,7 +205,7 @@ func TestConfigMapsAreReloaded(t *testing.T) {
 	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("KernelDeadlock"); return !ok })
 }
 
-// publish does what the kubelet does to the mount of a ConfigMap.
+// publish updates a mounted ConfigMap as the kubelet does.
 func publish(t *testing.T, mount, version, file, text string) {
 	t.Helper()
 	if err := os.Mkdir(filepath.Join(mount, version), 0o700); err != nil {
@@ -222,14 +221,14 @@ func publish(t *testing.T, mount, version, file, text string) {
 	}
 }
 
-// The old agent logs a warning for each of them.
-func TestLinesWithoutAStampAreCountedAndNotLogged(t *testing.T) {
+// node-problem-detector logs a warning for each such line.
+func TestLinesWithoutATimestampAreCountedAndNotLogged(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	put(t, s.log.path, strings.Repeat("no stamp, and yet: "+hung+"\n", 500))
 	s.log.write(oom)
 	p.waitFor("the line that has one", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
-	if got := p.figure(`autohealer_agent_unstamped_lines_total{monitor="` + monitorOf(s) + `"}`); got != "500" {
+	if got := p.metric(`autohealer_agent_unstamped_lines_total{monitor="` + monitorOf(s) + `"}`); got != "500" {
 		t.Errorf("%s lines are counted", got)
 	}
 	if n := p.logged("no stamp, and yet"); n > 0 {
@@ -237,89 +236,89 @@ func TestLinesWithoutAStampAreCountedAndNotLogged(t *testing.T) {
 	}
 }
 
-func TestOneBadFileBlindsNoOther(t *testing.T) {
+func TestOneBadFileDoesNotAffectOthers(t *testing.T) {
 	s := newScene(t)
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	put(t, bad, "{")
 	p := start(t, append(s.args(), "--config.system-log-monitor="+bad)...)
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, bad) {
-		t.Errorf("/healthz says %d %q, want that a file cannot be used", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, bad) {
+		t.Errorf("/healthz returns %d %q, want the name of the bad file", code, body)
 	}
 	put(t, bad, kernelMonitor(s.log.path, ""))
-	p.waitFor("health", func() bool { code, _ := get(t, p.status+"/healthz"); return code == http.StatusOK })
+	p.waitFor("health", func() bool { code, _ := get(t, p.statusURL+"/healthz"); return code == http.StatusOK })
 }
 
-func TestAnAgentThatLooksAtNothingDoesNotRun(t *testing.T) {
+func TestAgentWithoutUsableFilesExits(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, "{")
 	p := start(t, s.args()...)
 	<-p.ended
 	if p.command.ProcessState.ExitCode() != 1 || p.logged("no configuration file can be used") != 1 || p.logged(s.config) == 0 {
-		t.Errorf("it ends with %d", p.command.ProcessState.ExitCode())
+		t.Errorf("the exit code is %d", p.command.ProcessState.ExitCode())
 	}
 }
 
-func TestAPatternThatIsTriedOnEveryLineWorksAndIsNamedAtTheStart(t *testing.T) {
+func TestExpensivePatternWorksAndIsLogged(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, strings.Replace(kernelMonitor(s.log.path, ""), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `\\d+ \\w\\w`, 1))
 	p := start(t, s.args()...)
 	s.log.write("it goes on for 17 ms")
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	if p.logged("level=WARN", "is expensive", s.config) != 1 {
-		t.Error("it is not named as expensive")
+		t.Error("no warning about the expensive pattern")
 	}
 }
 
-func TestAPortThatIsTakenIsToldAtTheStart(t *testing.T) {
+func TestPortInUseIsReportedAtTheStart(t *testing.T) {
 	s, other := newScene(t), newScene(t)
 	p := start(t, s.args()...)
-	_, port, _ := strings.Cut(p.status, "127.0.0.1:")
+	_, port, _ := strings.Cut(p.statusURL, "127.0.0.1:")
 	second := start(t, append(other.args(), "--port="+port)...)
 	<-second.ended
 	if second.logged("listening on 127.0.0.1:"+port, "--port") == 0 {
-		t.Error("it does not say which port is taken")
+		t.Error("the error does not name the port")
 	}
 }
 
-func TestTheAgentShowsWhatItDoes(t *testing.T) {
+func TestProfilesAreServedLocally(t *testing.T) {
 	p := start(t, newScene(t).args()...)
 	for path, want := range map[string]string{
 		"/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=2": "logwatch.(*Watch).Run", "/debug/pprof/cmdline": "--state-dir",
 		"/debug/pprof/trace?seconds=0.1": "go 1.", "/debug/pprof/profile?seconds=1": "\x1f\x8b",
 	} {
 		p.waitFor(path+" to show "+want, func() bool {
-			code, body := get(t, p.status+path)
+			code, body := get(t, p.statusURL+path)
 			return code == http.StatusOK && strings.Contains(body, want)
 		})
 	}
-	if code, _ := get(t, p.figures+"/debug/pprof/"); code != http.StatusNotFound {
-		t.Errorf("where metrics are it says %d", code)
+	if code, _ := get(t, p.metricsURL+"/debug/pprof/"); code != http.StatusNotFound {
+		t.Errorf("the metrics port returns %d", code)
 	}
 }
 
-// As in deploy/agent: the kubelet asks from outside of the pod, and so may its neighbours.
-func TestOthersAreNotShownWhatTheAgentDoes(t *testing.T) {
+// As in deploy/agent: the kubelet and other machines reach the port from outside the pod.
+func TestProfilesAreNotServedToOthers(t *testing.T) {
 	p := start(t, append(newScene(t).args(), "--address=0.0.0.0")...)
-	_, port, _ := strings.Cut(p.status, "127.0.0.1:")
+	_, port, _ := strings.Cut(p.statusURL, "127.0.0.1:")
 	outside := "http://" + net.JoinHostPort(ownAddress(t), port)
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/pprof/trace", "/debug/pprof/heap"} {
 		if code, body := get(t, outside+path); code != http.StatusForbidden || !strings.Contains(body, "kubectl port-forward") {
-			t.Errorf("%s says %d and %q to others", path, code, body)
+			t.Errorf("%s returns %d and %q to others", path, code, body)
 		}
 	}
 	for _, path := range []string{"/healthz", "/conditions"} {
 		if code, body := get(t, outside+path); code != http.StatusOK {
-			t.Errorf("%s says %d and %q to others", path, code, body)
+			t.Errorf("%s returns %d and %q to others", path, code, body)
 		}
 	}
-	if code, _ := get(t, p.status+"/debug/pprof/cmdline"); code != http.StatusOK {
-		t.Errorf("in its own pod it says %d", code)
+	if code, _ := get(t, p.statusURL+"/debug/pprof/cmdline"); code != http.StatusOK {
+		t.Errorf("from the same pod it returns %d", code)
 	}
 }
 
-// ownAddress is one of this machine that is not loopback.
+// ownAddress returns an address of this machine that is not loopback.
 func ownAddress(tb testing.TB) string {
 	tb.Helper()
 	all, err := net.InterfaceAddrs()
@@ -331,11 +330,11 @@ func ownAddress(tb testing.TB) string {
 			return is.IP.String()
 		}
 	}
-	tb.Fatalf("this machine has no address beside loopback: %v", all)
+	tb.Fatalf("this machine has only loopback addresses: %v", all)
 	return ""
 }
 
-func TestWhoComesFromHere(t *testing.T) {
+func TestIsLocal(t *testing.T) {
 	for _, test := range []struct {
 		from, to string
 		want     bool
@@ -344,7 +343,7 @@ func TestWhoComesFromHere(t *testing.T) {
 		{"[::1]:40000", "[::1]:20256", true},
 		{"[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]:20256", true},
 		{"10.0.0.7:40000", "10.0.0.8:20256", false},
-		{"10.0.0.8:40000", "10.0.0.8:20256", false}, // this machine by its other name
+		{"10.0.0.8:40000", "10.0.0.8:20256", false}, // this machine, not by loopback
 		{"10.0.0.7:40000", "127.0.0.1:20256", false},
 		{"127.0.0.6:40000", "10.0.0.8:20256", false},
 		{"[fe80::1%eth0]:40000", "[::1]:20256", false},
@@ -356,23 +355,23 @@ func TestWhoComesFromHere(t *testing.T) {
 		if to, err := net.ResolveTCPAddr("tcp", test.to); err == nil {
 			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, to))
 		}
-		if got := comesFromHere(r); got != test.want {
+		if got := isLocal(r); got != test.want {
 			t.Errorf("from %s to %s: %t", test.from, test.to, got)
 		}
 	}
 }
 
-func TestTwoAgentsDoNotShareAState(t *testing.T) {
+func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
 	s := newScene(t)
 	start(t, s.args()...)
 	second := start(t, s.args()...)
 	<-second.ended
 	if second.logged("--state-dir") == 0 {
-		t.Error("the second does not say what is wrong")
+		t.Error("the second agent does not explain the error")
 	}
 }
 
-func TestFilesForOtherNodesAreLeftAlone(t *testing.T) {
+func TestFilesForOtherNodesAreNotUsed(t *testing.T) {
 	var labels atomic.Value
 	labels.Store("")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -395,11 +394,11 @@ func TestFilesForOtherNodesAreLeftAlone(t *testing.T) {
 	p := start(t, args...)
 	p.waitFor("the file that is for all", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
 	p.waitFor("that the others wait", func() bool { return p.logged("wait until the labels", gpu, cpu) == 1 })
-	if got := p.figure(`autohealer_agent_config_waiting{file="` + gpu + `"}`); got != "1" {
-		t.Errorf("that it waits is %s in the metrics", got)
+	if got := p.metric(`autohealer_agent_config_waiting{file="` + gpu + `"}`); got != "1" {
+		t.Errorf("config_waiting is %s", got)
 	}
-	if code, _ := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("while files wait, /healthz says %d", code)
+	if code, _ := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("while files wait, /healthz returns %d", code)
 	}
 	labels.Store(`{"gpu":"true"}`)
 	p.waitFor("the file for GPUs", p.is("GPUHung", "False", "KernelHasNoDeadlock"))
@@ -408,12 +407,12 @@ func TestFilesForOtherNodesAreLeftAlone(t *testing.T) {
 	}
 	p.stop()
 
-	labels.Store("") // the API server is away
+	labels.Store("") // the API server does not answer
 	p = start(t, args...)
 	p.waitFor("the labels of before", p.is("GPUHung", "False", "KernelHasNoDeadlock"))
 }
 
-func TestTheRealKernelLog(t *testing.T) {
+func TestRealKernelLog(t *testing.T) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatalf("%v: run this test as root, on a machine with a kernel log", err)
@@ -443,6 +442,6 @@ func TestTheRealKernelLog(t *testing.T) {
 	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", mark+" problem 2") == 1 })
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 	if p.logged(mark+" problem 1") != 0 {
-		t.Error("what was found before is found once more")
+		t.Error("an old problem is found again")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// vocabulary of a kernel that is well, but speaks of the things that rules look for:
-// each line is a near miss of one or of none.
+// vocabulary of a healthy kernel, with words that rules look for: each line is a near miss of
+// one rule or of none.
 var vocabulary = []string{
 	"usb 1-1: new high-speed USB device number 7 using xhci_hcd, no error seen on the port so far",
 	"EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro, quota on",
@@ -29,8 +29,8 @@ var vocabulary = []string{
 	"nfs: server storage-7.cluster.local is responding again, I/O goes on where it had been stopped",
 }
 
-// writeLines writes a log of n lines, of 107 bytes on the average, with the seed of its
-// name. None of them matches a rule of a kernel monitor.
+// writeLines writes a log of n lines with an average of 107 bytes and a fixed seed. No line
+// matches a rule of the kernel monitor.
 func writeLines(tb testing.TB, path string, n int) {
 	tb.Helper()
 	file, err := os.Create(path)
@@ -50,8 +50,8 @@ func writeLines(tb testing.TB, path string, n int) {
 	}
 }
 
-// fifteenRules is a monitor of a file with the 14 rules of node-problem-detector's
-// kernel monitor and one more.
+// fifteenRules returns the configuration of a file monitor with the 14 rules of
+// node-problem-detector's kernel monitor and one more.
 func fifteenRules(tb testing.TB, log string) string {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join(originals, "kernel-monitor.json"))
@@ -76,7 +76,7 @@ func fifteenRules(tb testing.TB, log string) string {
 	return string(text)
 }
 
-// buildRelease builds the agent as it is released.
+// buildRelease builds the agent like a release.
 func buildRelease(tb testing.TB, folder string) string {
 	tb.Helper()
 	release := filepath.Join(folder, name)
@@ -88,7 +88,7 @@ func buildRelease(tb testing.TB, folder string) string {
 	return release
 }
 
-// resident returns how much memory the agent has, in MB.
+// resident returns the resident memory of the agent in MB.
 func (p *process) resident() float64 {
 	p.t.Helper()
 	return residentOf(p.t, p.command.Process.Pid)
@@ -108,17 +108,16 @@ func residentOf(tb testing.TB, pid int) float64 {
 	return kilobytes * 1024 / 1e6
 }
 
-// linesRead returns how many lines the only monitor has read.
-func (p *process) linesRead(s scene) int {
+// linesRead returns the number of lines that the only monitor has read.
+func (p *process) linesRead(s fixture) int {
 	p.t.Helper()
-	n, _ := strconv.ParseFloat(p.figure(`autohealer_agent_lines_total{monitor="`+monitorOf(s)+`"}`), 64)
+	n, _ := strconv.ParseFloat(p.metric(`autohealer_agent_lines_total{monitor="`+monitorOf(s)+`"}`), 64)
 	return int(n)
 }
 
-// An op is the whole life of an agent: it starts, reads a log of 1,000,000 lines
-// (107 MB, seed 1/107) by the 14 rules of a kernel monitor and one more, none of which
-// matches, and is stopped. cpu-s is the time of both the program and the kernel for
-// it, as the kernel counts it; MB-idle its memory before the log is there.
+// One op is a whole run of an agent: it starts, reads a log of 1,000,000 lines (107 MB, seed
+// 1/107) with the 14 rules of the kernel monitor and one more, of which none matches, and is
+// stopped. cpu-s is the user and system time, MB-idle the memory before the log exists.
 func BenchmarkTheWholeAgent(b *testing.B) {
 	folder := b.TempDir()
 	release := buildRelease(b, folder)
@@ -152,7 +151,7 @@ func BenchmarkTheWholeAgent(b *testing.B) {
 		busy = max(busy, p.resident())
 		p.stop()
 		if len(p.ids()) != 0 {
-			b.Fatalf("%d problems are found in a log that has none", len(p.ids()))
+			b.Fatalf("%d problems are found in a log without problems", len(p.ids()))
 		}
 		state := p.command.ProcessState
 		used := (state.UserTime() + state.SystemTime()).Seconds()

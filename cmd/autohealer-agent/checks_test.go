@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTheKubeletIsCheckedWithoutAProgram(t *testing.T) {
+func TestKubeletCheckNeedsNoProgram(t *testing.T) {
 	code := kubelet(t)
 	s, folder := newScene(t), t.TempDir()
 	file := filepath.Join(folder, "checks.json")
@@ -19,8 +19,8 @@ func TestTheKubeletIsCheckedWithoutAProgram(t *testing.T) {
 	p.waitFor("that the kubelet is well", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 	code.Store(http.StatusInternalServerError)
 	p.waitFor("that it is not", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
-	if got := p.figure(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`); got != "1" {
-		t.Errorf("its metric is %s", got)
+	if got := p.metric(`problem_gauge{type="KubeletUnhealthy",reason="KubeletUnhealthy"}`); got != "1" {
+		t.Errorf("the metric is %s", got)
 	}
 	code.Store(http.StatusServiceUnavailable)
 	says := func() bool {
@@ -32,14 +32,14 @@ func TestTheKubeletIsCheckedWithoutAProgram(t *testing.T) {
 	p = start(t, args...)
 	p.waitFor("that it is sick still", p.is("KubeletUnhealthy", "True", "KubeletUnhealthy"))
 	if n := p.logged("condition changed"); n != 0 {
-		t.Errorf("%d changes are told, and there was none", n)
+		t.Errorf("%d changes are reported, want none", n)
 	}
 	code.Store(http.StatusOK)
 	p.waitFor("that it is well again", p.is("KubeletUnhealthy", "False", "KubeletIsHealthy"))
 }
 
-// What they find is this machine's concern: here there is no kubelet and mostly no runtime.
-func TestTheChecksThatAreShippedRun(t *testing.T) {
+// The results do not matter: this machine has no kubelet and mostly no runtime.
+func TestShippedChecksRun(t *testing.T) {
 	s := newScene(t)
 	p := start(t, append(s.args(), "--config.check-monitor=../../config/health-checks.json")...)
 	for _, kind := range []string{"KubeletUnhealthy", "ContainerRuntimeUnhealthy", "ReadonlyFilesystem", "NTPProblem"} {
@@ -49,12 +49,12 @@ func TestTheChecksThatAreShippedRun(t *testing.T) {
 		`problem_counter{reason="ConntrackFull"}`, `problem_counter{reason="FilesystemIsReadOnly"}`,
 		`problem_gauge{type="ContainerRuntimeUnhealthy",reason="ContainerdUnhealthy"}`, `problem_gauge{type="NTPProblem",reason="NTPIsDown"}`,
 	} {
-		if got := p.figure(metric); got != "0" && got != "1" {
+		if got := p.metric(metric); got != "0" && got != "1" {
 			t.Errorf("%s is %s", metric, got)
 		}
 	}
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz says %d %q", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz returns %d %q", code, body)
 	}
 	p.stop()
 }

@@ -16,16 +16,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// inside is an agent in the process of the test, with monitors of the test's own.
+// inside returns an agent in the process of the test, with monitors of the test.
 func inside(t *testing.T) *agent {
 	t.Helper()
-	a, err := begin(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))
+	a, err := newAgent(options{stateDir: t.TempDir()}, none, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		a.supervisor.Stop()
-		if err := a.memory.Close(); err != nil {
+		if err := a.state.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -38,7 +38,7 @@ func asked(handler http.HandlerFunc) string {
 	return answer.Body.String()
 }
 
-// deaf is a monitor that hangs, and does not hear that it is to end.
+// deaf is a monitor that hangs and ignores the end of its context.
 type deaf chan struct{}
 
 func (d deaf) Run(ctx context.Context, _ supervise.Reporter) error {
@@ -46,18 +46,18 @@ func (d deaf) Run(ctx context.Context, _ supervise.Reporter) error {
 	return ctx.Err()
 }
 
-func TestWhileAChangeWaitsForAMonitorThatHangsTheAgentAnswers(t *testing.T) {
+func TestAgentAnswersWhileAChangeWaitsForAHangingMonitor(t *testing.T) {
 	a := inside(t)
 	hangs := make(deaf)
 	a.supervisor.Apply(t.Context(), []supervise.Job{{Name: "hangs", Make: func() supervise.Monitor { return hangs }}})
 	changed := make(chan struct{})
 	go func() {
 		defer close(changed)
-		a.change(t.Context(), func() {}) // no file asks for it any more
+		a.change(t.Context(), func() {}) // no file asks for the monitor now
 	}()
 	eventually(t, "the change", func() bool {
-		if a.changing.TryLock() {
-			a.changing.Unlock()
+		if a.changeMu.TryLock() {
+			a.changeMu.Unlock()
 			return false
 		}
 		return true
@@ -80,7 +80,7 @@ func TestWhileAChangeWaitsForAMonitorThatHangsTheAgentAnswers(t *testing.T) {
 		t.Error("the change waits for ever")
 	}
 	if text := asked(a.serveMetrics); !strings.Contains(text, "\nautohealer_agent_abandoned_monitors 1\n") {
-		t.Errorf("the one that hangs is not counted:\n%s", text)
+		t.Errorf("the hanging monitor is not counted:\n%s", text)
 	}
 	close(hangs)
 	eventually(t, "its end", func() bool {
@@ -88,7 +88,7 @@ func TestWhileAChangeWaitsForAMonitorThatHangsTheAgentAnswers(t *testing.T) {
 	})
 }
 
-// overrun is a log of which records were lost.
+// overrun is a log that has lost records.
 type overrun struct{ said bool }
 
 func (o *overrun) Next(ctx context.Context) (logs.Chunk, error) {
@@ -103,11 +103,11 @@ func (o *overrun) Next(ctx context.Context) (logs.Chunk, error) {
 
 func (o *overrun) Close() error { return nil }
 
-func TestRecordsThatWereLostAreCounted(t *testing.T) {
+func TestLostRecordsAreCounted(t *testing.T) {
 	a := inside(t)
 	a.supervisor.Apply(t.Context(), []supervise.Job{{Name: "kernel", Make: func() supervise.Monitor {
 		return logwatch.New(logwatch.Config{
-			Key: "kernel", Boot: a.boot, Memory: a.memory, Logger: a.log,
+			Key: "kernel", Boot: a.boot, Memory: a.state, Logger: a.log,
 			Monitor: config.LogMonitor{Plugin: config.Kmsg, Source: "kernel-monitor", BufferSize: 10},
 			Open:    func(logs.Position, time.Time) (logs.Reader, error) { return &overrun{}, nil },
 		})
@@ -117,23 +117,23 @@ func TestRecordsThatWereLostAreCounted(t *testing.T) {
 	})
 }
 
-func TestLinesThatWereCutAndGapsInALogAreCounted(t *testing.T) {
+func TestCutLinesAndGapsAreCounted(t *testing.T) {
 	s := newScene(t)
 	metric := func(name string) string { return "autohealer_agent_" + name + `{monitor="` + monitorOf(s) + `"}` }
 	s.log.write("all is well")
 	p := start(t, s.args()...)
 	p.waitFor("figures that are 0 at first", func() bool {
-		return p.figure(metric("cut_lines_total"))+p.figure(metric("log_gaps_total"))+p.figure(metric("lost_records_total")) == "000"
+		return p.metric(metric("cut_lines_total"))+p.metric(metric("log_gaps_total"))+p.metric(metric("lost_records_total")) == "000"
 	})
 	s.log.write(strings.Repeat("long ", 20<<10), "all is well")
-	p.waitFor("the cut line", func() bool { return p.figure(metric("cut_lines_total")) == "1" })
+	p.waitFor("the cut line", func() bool { return p.metric(metric("cut_lines_total")) == "1" })
 	p.stop()
-	// While nobody is there, the log is thrown away and another one begun.
+	// Replace the log while no agent runs.
 	put(t, s.log.path+".new", "")
 	kernelLog{t, s.log.path + ".new"}.write("another log")
 	if err := os.Rename(s.log.path+".new", s.log.path); err != nil {
 		t.Fatal(err)
 	}
 	p = start(t, s.args()...)
-	p.waitFor("the gap", func() bool { return p.figure(metric("log_gaps_total")) == "1" })
+	p.waitFor("the gap", func() bool { return p.metric(metric("log_gaps_total")) == "1" })
 }

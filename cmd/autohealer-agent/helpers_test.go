@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// asInTheImage links the programs that files of node-problem-detector call to the agent,
-// and returns where they are instead, for a file of which the paths are replaced. Nothing
-// is repaired on this machine.
+// asInTheImage links the helper programs of node-problem-detector to the agent, as in the
+// image. It returns a replacer of their paths in configuration files, which also disables
+// repairs on this machine.
 func asInTheImage(tb testing.TB) *strings.Replacer {
 	tb.Helper()
 	folder := tb.TempDir()
@@ -26,8 +26,8 @@ func asInTheImage(tb testing.TB) *strings.Replacer {
 	return strings.NewReplacer("/home/kubernetes/bin/", folder+"/", "./config/plugin/", folder+"/", "--enable-repair=true", "--enable-repair=false")
 }
 
-// Charts start node-problem-detector by a shell.
-func TestTheAgentIsStartedByWhatIsLeftOfAShell(t *testing.T) {
+// Helm charts start node-problem-detector with a shell.
+func TestShellOfTheImageStartsTheAgent(t *testing.T) {
 	sh := filepath.Join(t.TempDir(), "sh")
 	if err := os.Symlink(binary, sh); err != nil {
 		t.Fatal(err)
@@ -42,14 +42,14 @@ func TestTheAgentIsStartedByWhatIsLeftOfAShell(t *testing.T) {
 	}
 }
 
-// kubelet is something that answers as one, with what it is told to.
+// kubelet is a fake kubelet with a configurable answer.
 func kubelet(tb testing.TB) (code *atomic.Int32) {
 	tb.Helper()
 	code = &atomic.Int32{}
 	code.Store(http.StatusOK)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
-			tb.Errorf("the kubelet is asked for %s", r.URL.Path)
+			tb.Errorf("unexpected request to the kubelet: %s", r.URL.Path)
 		}
 		w.WriteHeader(int(code.Load()))
 	}))
@@ -62,7 +62,7 @@ func kubelet(tb testing.TB) (code *atomic.Int32) {
 	return code
 }
 
-func TestTheFlagsAndFilesOfNodeProblemDetectorRun(t *testing.T) {
+func TestFlagsAndFilesOfNodeProblemDetectorWork(t *testing.T) {
 	kubelet(t)
 	paths, err := filepath.Glob(originals + "/*.json")
 	if err != nil || len(paths) != 19 {
@@ -95,7 +95,7 @@ func TestTheFlagsAndFilesOfNodeProblemDetectorRun(t *testing.T) {
 	p := start(t, args...)
 	p.waitFor("a monitor of each file", func() bool { return p.logged("a monitor is started") == len(paths) })
 	for kind, is := range map[string]string{
-		"KubeletUnhealthy": "False", // it answers; of the rest this machine has its own story
+		"KubeletUnhealthy": "False", // the fake kubelet answers; other conditions depend on this machine
 		"KernelDeadlock":   "", "ReadonlyFilesystem": "",
 		"NTPProblem": "", "ContainerRuntimeUnhealthy": "", "FrequentKubeletRestart": "", "CorruptDockerOverlay2": "",
 	} {
@@ -105,19 +105,19 @@ func TestTheFlagsAndFilesOfNodeProblemDetectorRun(t *testing.T) {
 		}
 	}
 	for _, reason := range []string{"OOMKilling", "DockerHung", "KubeletUnhealthy", "NTPIsDown", "ConntrackFull", "DNSUnreachable", "FrequentKubeletRestart"} {
-		if got := p.figure(`problem_counter{reason="` + reason + `"}`); got == "none" {
+		if got := p.metric(`problem_counter{reason="` + reason + `"}`); got == "none" {
 			t.Errorf("%s is not counted", reason)
 		}
 	}
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz says %d %q", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz returns %d %q", code, body)
 	}
 	t.Logf("%d files, of which %d run programs", len(paths), programs)
 	lint(t, p)
 	p.stop()
 }
 
-func TestHealthCheckerIsCalledByItsPathAsEver(t *testing.T) {
+func TestHealthCheckerIsCalledByItsPath(t *testing.T) {
 	code := kubelet(t)
 	text, err := os.ReadFile(originals + "/health-checker-kubelet.json")
 	if err != nil {

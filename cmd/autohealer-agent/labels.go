@@ -9,59 +9,59 @@ import (
 )
 
 const (
-	// askAgain is how often the labels of the node are asked for, and half as long
-	// again: the agents of a cluster that starts as a whole must not ask together.
-	askAgain = 5 * time.Minute
-	// The waits while the API server does not answer.
-	firstAsk, longestAsk = time.Second, 5 * time.Minute
+	// pollInterval is the least time between two reads of the labels. A random part of up
+	// to half is added, so that the agents of a starting cluster do not read at once.
+	pollInterval = 5 * time.Minute
+	// Backoff while the API server does not answer.
+	minBackoff, maxBackoff = time.Second, 5 * time.Minute
 )
 
-// labels asks for the labels of the node, as long as somebody needs them.
+// labels reads the labels of the node while a file needs them.
 type labels struct {
-	ask    func(context.Context) (map[string]string, error)
-	needed <-chan struct{} // has one for each time that they are newly needed
-	still  func() bool     // whether they are needed still
-	told   func(context.Context, map[string]string)
-	log    *slog.Logger
+	get         func(context.Context) (map[string]string, error)
+	start       <-chan struct{} // receives when labels become needed
+	stillNeeded func() bool
+	onChange    func(context.Context, map[string]string)
+	log         *slog.Logger
 }
 
-// follow asks until ctx ends. What is needed by nobody is not asked for: it would cost
-// the API server as many requests as there are nodes.
-func (l labels) follow(ctx context.Context) {
+// run reads labels until ctx ends. It reads only while a file needs them, because each read
+// is a request per node of the cluster.
+func (l labels) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.needed:
-			l.while(ctx)
+		case <-l.start:
+			l.poll(ctx)
 		}
 	}
 }
 
-func (l labels) while(ctx context.Context) {
+func (l labels) poll(ctx context.Context) {
 	var last map[string]string
 	failing := false
-	wait := firstAsk
-	for l.still() {
-		known, err := l.ask(ctx)
-		next := askAgain + rand.N(askAgain/2)
+	wait := minBackoff
+	for l.stillNeeded() {
+		known, err := l.get(ctx)
+		next := pollInterval + rand.N(pollInterval/2)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			if !failing {
-				l.log.Warn("the labels of the node are not known anew", "err", err)
+				l.log.Warn("reading the labels of the node failed, retrying", "err", err)
 			}
 			failing = true
 			next = wait + rand.N(wait/2)
-			wait = min(2*wait, longestAsk)
+			wait = min(2*wait, maxBackoff)
 		default:
 			if failing {
-				l.log.Info("the labels of the node are known again")
+				l.log.Info("reading the labels of the node works again")
 			}
-			failing, wait = false, firstAsk
+			failing, wait = false, minBackoff
 			if last == nil || !maps.Equal(last, known) {
-				l.told(ctx, known)
+				l.onChange(ctx, known)
 			}
 			last = known
 		}

@@ -1,14 +1,14 @@
-// Command autohealer-agent looks after one node: it reads its logs, runs programs that
-// know more, examines the parts of the node itself and hears those who report, by the
-// configuration files of node-problem-detector and their extensions, and tells what it
-// finds.
+// Command autohealer-agent detects problems of one node: it reads logs, runs plugins and
+// built-in checks, and accepts reports of other daemons. It is configured by files of
+// node-problem-detector and their extensions. It reports conditions and Events to the API
+// server.
 //
-// It promises to take the flags and the files of node-problem-detector as they are, and
-// that killing it at any moment makes it forget nothing and find nothing twice. Under
-// the name of one of that agent's programs it is that program.
+// It accepts the flags and files of node-problem-detector unchanged. It can be killed at
+// any moment: after a restart it neither forgets a problem nor reports one twice. Called
+// under the name of one of node-problem-detector's helper programs, it is that program.
 //
-// It refuses to change anything on the node: it looks. Only where a file asks for it is
-// a service restarted that does not answer.
+// It does not change the node, with one exception: it restarts an unhealthy service if a
+// file asks for it.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
-// version is set when a release is built.
+// version is set by the linker in a release build.
 var version = "dev"
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/subprocess"
 )
 
-// binary is the agent, built once with the race detector for all tests that run it.
+// binary is the path of the agent, built once with the race detector for all tests.
 var binary string
 
 func TestMain(m *testing.M) {

@@ -10,56 +10,56 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// metrics returns all figures as they are now. The first two are those of
+// metrics returns all current metrics. The first two have the names of
 // node-problem-detector.
 func (a *agent) metrics() []*metrictext.Family {
 	problems := &metrictext.Family{Name: "problem_counter", Kind: metrictext.Counter, Labels: []string{"reason"},
-		Help: "How often a problem was found."}
+		Help: "Number of problems found."}
 	for reason, n := range a.problems() {
 		problems.Add(float64(n), reason)
 	}
-	standing := &metrictext.Family{Name: "problem_gauge", Kind: metrictext.Gauge, Labels: []string{"type", "reason"},
-		Help: "Whether a condition stands, for a reason."}
+	conditionGauge := &metrictext.Family{Name: "problem_gauge", Kind: metrictext.Gauge, Labels: []string{"type", "reason"},
+		Help: "Whether a condition is True, by reason."}
 	why := map[string]string{}
-	for _, c := range a.chart.Conditions() {
+	for _, c := range a.aggregate.Conditions() {
 		if c.Status == catalog.True {
 			why[c.Type] = c.Reason
 		}
 	}
-	for kind, reasons := range a.causes() {
-		// What stands for a reason that no rule has is that of somebody who reports. As
-		// long as nothing stands such a condition has none.
-		if stands := why[kind]; !slices.Contains(reasons, stands) && (stands != "" || len(reasons) == 0) {
-			reasons = append(reasons, stands)
+	for kind, reasons := range a.conditionReasons() {
+		// A reason that no rule has comes from a reporting daemon. While the condition of a
+		// daemon is not True, it has no reason.
+		if current := why[kind]; !slices.Contains(reasons, current) && (current != "" || len(reasons) == 0) {
+			reasons = append(reasons, current)
 		}
 		slices.Sort(reasons)
 		for _, reason := range slices.Compact(reasons) {
-			standing.Add(number(reason != "" && why[kind] == reason), kind, reason)
+			conditionGauge.Add(boolValue(reason != "" && why[kind] == reason), kind, reason)
 		}
 	}
 	info := &metrictext.Family{Name: "autohealer_agent_build_info", Kind: metrictext.Gauge, Labels: []string{"version"},
-		Help: "Which version of the agent this is."}
+		Help: "Version of the agent."}
 	info.Add(1, version)
 	kept := &metrictext.Family{Name: "autohealer_agent_state_kept", Kind: metrictext.Gauge,
-		Help: "Whether what is known outlives a restart: the last write of the state folder went well, and the folder is not one of the container itself."}
-	kept.Add(number(a.memory.Err() == nil))
+		Help: "Whether the state survives a restart: the last write to the state directory succeeded, and the directory is not part of the container."}
+	kept.Add(boolValue(a.state.Err() == nil))
 	unknown := &metrictext.Family{Name: "autohealer_agent_unknown_stored", Kind: metrictext.Gauge,
-		Help: "Fields of the state that a newer agent has stored and this one does not know. They are kept as they are."}
-	unknown.Add(float64(a.memory.CountUnknown() + a.unknownAgreed.Len()))
-	return slices.Concat([]*metrictext.Family{problems, standing, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
+		Help: "Unknown fields of the state that a newer agent stored. They are kept unchanged."}
+	unknown.Add(float64(a.state.CountUnknown() + a.unknownReporterFields.Len()))
+	return slices.Concat([]*metrictext.Family{problems, conditionGauge, info, kept, unknown}, a.fileMetrics(), a.monitorMetrics(), a.sourceMetrics(), a.reportMetrics(), a.machineMetrics())
 }
 
 func (a *agent) fileMetrics() []*metrictext.Family {
 	valid := &metrictext.Family{Name: "autohealer_agent_config_valid", Kind: metrictext.Gauge, Labels: []string{"file"},
-		Help: "Whether what stands in a configuration file is in force; if not, the last good version is, if there is one."}
+		Help: "Whether the current version of a configuration file is in force. If not, the last good version is, if there is one."}
 	waiting := &metrictext.Family{Name: "autohealer_agent_config_waiting", Kind: metrictext.Gauge, Labels: []string{"file"},
-		Help: "Whether a configuration file waits until the labels of the node are known."}
+		Help: "Whether a configuration file waits for the labels of the node."}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range a.settings {
 		s := &a.settings[i]
-		valid.Add(number(s.Err == nil), s.Path)
-		waiting.Add(number(slices.Contains(a.waiting, s.Path)), s.Path)
+		valid.Add(boolValue(s.Err == nil), s.Path)
+		waiting.Add(boolValue(slices.Contains(a.waitingFiles, s.Path)), s.Path)
 	}
 	return []*metrictext.Family{valid, waiting}
 }
@@ -68,16 +68,16 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 	family := func(name, kind, help string) *metrictext.Family {
 		return &metrictext.Family{Name: "autohealer_agent_" + name, Kind: kind, Labels: []string{"monitor"}, Help: help}
 	}
-	up := family("monitor_up", metrictext.Gauge, "Whether a monitor looks, or would if there were anything to look at.")
-	waits := family("monitor_waiting", metrictext.Gauge, "Whether a monitor waits for a log that is not there.")
-	lines := family("lines_total", metrictext.Counter, "Lines or records that were read.")
-	unstamped := family("unstamped_lines_total", metrictext.Counter, "Lines of interest that had no stamp in the format of their log, and did not count.")
+	up := family("monitor_up", metrictext.Gauge, "Whether a monitor works, or waits for its log.")
+	waits := family("monitor_waiting", metrictext.Gauge, "Whether a monitor waits for a missing log.")
+	lines := family("lines_total", metrictext.Counter, "Lines or records read.")
+	unstamped := family("unstamped_lines_total", metrictext.Counter, "Matching lines without a timestamp in the format of the log, which were ignored.")
 	lost := family("lost_records_total", metrictext.Counter, "Records that were overwritten before they could be read.")
-	cut := family("cut_lines_total", metrictext.Counter, "Lines that were too long to be read in full.")
-	gaps := family("log_gaps_total", metrictext.Counter, "Times that an unknown number of lines was lost: a file was truncated without a copy, or disappeared before it was read.")
+	cut := family("cut_lines_total", metrictext.Counter, "Lines that were too long and were cut.")
+	gaps := family("log_gaps_total", metrictext.Counter, "Number of gaps with an unknown number of lost lines: a file was truncated without a copy, or disappeared before it was read.")
 	for _, h := range a.supervisor.Health() {
-		up.Add(number(h.Dead == ""), h.Monitor)
-		waits.Add(number(h.Waits != ""), h.Monitor)
+		up.Add(boolValue(h.Dead == ""), h.Monitor)
+		waits.Add(boolValue(h.Waits != ""), h.Monitor)
 	}
 	a.supervisor.Each(func(name string, m supervise.Monitor) {
 		watch, ok := m.(*logwatch.Watch)
@@ -92,15 +92,15 @@ func (a *agent) monitorMetrics() []*metrictext.Family {
 		gaps.Add(float64(counts.Gaps), name)
 	})
 	abandoned := &metrictext.Family{Name: "autohealer_agent_abandoned_monitors", Kind: metrictext.Gauge,
-		Help: "Monitors that were to end, and still hang."}
+		Help: "Stopped monitors that still hang."}
 	abandoned.Add(float64(a.supervisor.Abandoned()))
 	programs := &metrictext.Family{Name: "autohealer_agent_abandoned_programs", Kind: metrictext.Gauge,
-		Help: "Programs that were to end, and have not, or have left something behind that has not."}
+		Help: "Killed programs that still run, or whose children do."}
 	programs.Add(float64(a.children.Abandoned()))
 	return []*metrictext.Family{up, waits, lines, unstamped, lost, cut, gaps, abandoned, programs}
 }
 
-// machineMetrics returns the figures that files ask for of the machine.
+// machineMetrics returns the metrics of the machine that files ask for.
 func (a *agent) machineMetrics() []*metrictext.Family {
 	var monitors []*stats.Monitor
 	a.supervisor.Each(func(_ string, m supervise.Monitor) {
@@ -111,7 +111,7 @@ func (a *agent) machineMetrics() []*metrictext.Family {
 	return stats.Families(monitors...)
 }
 
-func number(yes bool) float64 {
+func boolValue(yes bool) float64 {
 	if yes {
 		return 1
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/spelling"
 )
 
-// options are what the command line says.
+// options are the values of the flags.
 type options struct {
 	logMonitors, pluginMonitors, checkMonitors, statsMonitors []string
 
@@ -26,8 +26,8 @@ type options struct {
 	address, prometheusAddress string
 	port, prometheusPort       int
 
-	hostname  string // as the flag says
-	node      string // that it is about
+	hostname  string // value of the flag
+	node      string // resolved name of the node
 	override  string
 	reporting reporting
 
@@ -38,10 +38,10 @@ type options struct {
 	version    bool
 	verbosity  int
 
-	ignored []string // what was given and has no effect, for the log
+	ignored []string // given arguments without effect, for the log
 }
 
-// reporting is what the flags say of the way to the API server.
+// reporting is the part of the flags about reports to the API server.
 type reporting struct {
 	enable             bool
 	namespace          string // of Events
@@ -55,7 +55,7 @@ const (
 	defaultLeaseNamespace = "autohealer-system"
 )
 
-// list is a flag whose value is separated by commas, and that may be given again.
+// list is a flag with comma-separated values that may be repeated.
 type list struct{ to *[]string }
 
 // String is for the flag package.
@@ -71,45 +71,45 @@ func (l list) Set(text string) error {
 	return nil
 }
 
-// flags returns the flags, and fills o with their defaults.
+// flags registers the flags, and sets their defaults in o.
 func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
-	f.Var(list{&o.logMonitors}, "config."+string(config.SystemLog), "`files`, separated by commas, that say what is looked for in logs")
-	f.Var(list{&o.pluginMonitors}, "config."+string(config.CustomPlugin), "`files` that say which programs are run")
-	f.Var(list{&o.checkMonitors}, "config."+string(config.Check), "`files` that say which checks are made that are built in")
-	f.StringVar(&o.problemSources, "config."+string(config.Problems), "", "`file` that says which daemons may report problems, and where")
-	f.Var(list{&o.statsMonitors}, "config."+string(config.SystemStats), "`files` that say which figures become metrics")
+	f.Var(list{&o.logMonitors}, "config."+string(config.SystemLog), "comma-separated `files` with rules for logs")
+	f.Var(list{&o.pluginMonitors}, "config."+string(config.CustomPlugin), "`files` with custom plugins")
+	f.Var(list{&o.checkMonitors}, "config."+string(config.Check), "`files` with built-in checks")
+	f.StringVar(&o.problemSources, "config."+string(config.Problems), "", "`file` with the daemons that may report problems")
+	f.Var(list{&o.statsMonitors}, "config."+string(config.SystemStats), "`files` with metrics of the machine")
 	f.Var(list{&o.logMonitors}, "system-log-monitors", "old name of --config.system-log-monitor")
 	f.Var(list{&o.pluginMonitors}, "custom-plugin-monitors", "old name of --config.custom-plugin-monitor")
 
-	f.StringVar(&o.address, "address", "127.0.0.1", "`address` on which /healthz, /conditions and, to 127.0.0.1 only, /debug/pprof/ are served")
-	f.IntVar(&o.port, "port", 20256, "`port` of it, 0 for none")
-	f.StringVar(&o.prometheusAddress, "prometheus-address", "127.0.0.1", "`address` on which /metrics is served")
-	f.IntVar(&o.prometheusPort, "prometheus-port", 20257, "`port` of it, 0 for none")
+	f.StringVar(&o.address, "address", "127.0.0.1", "`address` of /healthz, /conditions and, from 127.0.0.1 only, /debug/pprof/")
+	f.IntVar(&o.port, "port", 20256, "`port` of --address, 0 to disable it")
+	f.StringVar(&o.prometheusAddress, "prometheus-address", "127.0.0.1", "`address` of /metrics")
+	f.IntVar(&o.prometheusPort, "prometheus-port", 20257, "`port` of --prometheus-address, 0 to disable it")
 
-	f.StringVar(&o.hostname, "hostname-override", "", "`name` of the node, if it is neither in $NODE_NAME nor that of the host")
-	f.StringVar(&o.override, "apiserver-override", "", "`address` of the API server, with settings behind a question mark: inClusterConfig, insecure, auth, useServiceAccount")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` for running outside of a cluster; in a cluster the service account is used")
-	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "`folder` in which positions and conditions outlive a restart, empty for none")
-	f.BoolVar(&o.validate, "validate", false, "check the files, say what is wrong with them, and exit")
-	f.BoolVar(&o.version, "version", false, "say which version this is, and exit")
-	f.IntVar(&o.verbosity, "v", 0, "how much is logged: from `level` 4 on also what is of no interest to most")
+	f.StringVar(&o.hostname, "hostname-override", "", "`name` of the node; default: $NODE_NAME, then the host name")
+	f.StringVar(&o.override, "apiserver-override", "", "`URL` of the API server, with the query parameters inClusterConfig, insecure, auth, useServiceAccount")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` for running outside a cluster; inside, the agent uses its service account")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "`directory` for log positions and conditions, which survive a restart; empty to disable")
+	f.BoolVar(&o.validate, "validate", false, "validate the files, print their errors, and exit")
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.IntVar(&o.verbosity, "v", 0, "log `level`; 4 and above include debug messages")
 
 	f.BoolVar(&o.reporting.enable, "enable-k8s-exporter", true, "report to the API server")
 	f.BoolVar(&o.reporting.conditions, "k8s-exporter-update-node-conditions", true, "report conditions")
 	f.BoolVar(&o.reporting.events, "k8s-exporter-write-events", true, "report Events")
 	f.StringVar(&o.reporting.namespace, "event-namespace", "", "`namespace` of Events; empty means default")
-	f.DurationVar(&o.reporting.heartbeat, "k8s-exporter-heartbeat-period", 5*time.Minute, "how often, at most, the node is looked at for what others have made of its conditions; nothing is written that has not changed")
-	f.StringVar(&o.reporting.leases, "lease-namespace", defaultLeaseNamespace, "`namespace` of the Lease by which the controller knows that the agent lives; empty: there is none")
-	f.BoolVar(&o.takeOver, "take-over", false, "take over conditions that another writes as often as he does; otherwise once")
+	f.DurationVar(&o.reporting.heartbeat, "k8s-exporter-heartbeat-period", 5*time.Minute, "how often the agent checks whether others changed its conditions; it writes only changes")
+	f.StringVar(&o.reporting.leases, "lease-namespace", defaultLeaseNamespace, "`namespace` of the Lease that shows that the agent is alive; empty to disable it")
+	f.BoolVar(&o.takeOver, "take-over", false, "take a condition over from another writer every time; by default only once")
 
 	for _, without := range withoutEffect {
-		f.Var(ignored{without, &o.ignored}, without.name, "taken and without effect: "+without.why)
+		f.Var(ignored{without, &o.ignored}, without.name, "ignored: "+without.why)
 	}
 	return f
 }
 
-// withoutEffect are flags that manifests of node-problem-detector have.
+// withoutEffect are flags of node-problem-detector that manifests may have.
 var withoutEffect = []struct {
 	name, why string
 	isBool    bool
@@ -122,15 +122,15 @@ var withoutEffect = []struct {
 	{"log-file", "the log goes to stderr", false},
 	{"log-file-max-size", "the log goes to stderr", false},
 	{"one-output", "the log goes to stderr", true},
-	{"log-backtrace-at", "the log has no lines of code", false},
-	{"add-dir-header", "the log has no lines of code", true},
+	{"log-backtrace-at", "the log has no source positions", false},
+	{"add-dir-header", "the log has no source positions", true},
 	{"skip-headers", "the log has no headers", true},
 	{"skip-log-headers", "the log has no headers", true},
-	{"vmodule", "there is one level for everything: --v", false},
-	{"apiserver-wait-timeout", "the agent begins at once, and reports when the API server answers", false},
-	{"apiserver-wait-interval", "the agent begins at once, and reports when the API server answers", false},
-	{"kube-api-qps", "what is reported is bounded in itself, and far lower", false},
-	{"kube-api-burst", "what is reported is bounded in itself, and far lower", false},
+	{"vmodule", "--v sets one level for everything", false},
+	{"apiserver-wait-timeout", "the agent starts at once and reports when the API server answers", false},
+	{"apiserver-wait-interval", "the agent starts at once and reports when the API server answers", false},
+	{"kube-api-qps", "the agent has its own, lower limits", false},
+	{"kube-api-burst", "the agent has its own, lower limits", false},
 	{"exporter.stackdriver", "nothing is reported to Stackdriver", false},
 }
 
@@ -146,7 +146,7 @@ type ignored struct {
 // String is for the flag package.
 func (i ignored) String() string { return "" }
 
-// Set notes that the flag was given.
+// Set records that the flag was given.
 func (i ignored) Set(string) error {
 	if !slices.Contains(*i.given, i.flag.name) {
 		*i.given = append(*i.given, i.flag.name)
@@ -154,11 +154,12 @@ func (i ignored) Set(string) error {
 	return nil
 }
 
-// IsBoolFlag says whether the flag may stand without a value.
+// IsBoolFlag reports whether the flag needs no value.
 func (i ignored) IsBoolFlag() bool { return i.flag.isBool }
 
-// parse reads the command line. One dash is as good as two, an underscore as good as a
-// dash, a value may follow behind a blank, and a number at once behind a single letter.
+// parse reads the command line as node-problem-detector does: with one dash or two,
+// underscores or dashes, a value after a blank, and a number directly after a single
+// letter.
 func parse(args []string, getenv func(string) string, out io.Writer) (options, error) {
 	var o options
 	flags := o.flags()
@@ -167,12 +168,12 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 		args = args[1:]
 		written, isFlag := strings.CutPrefix(arg, "-")
 		if written = strings.TrimPrefix(written, "-"); !isFlag || written == "" {
-			// As the old agent does, which "--logtostderr true" of a manifest relies on.
+			// node-problem-detector ignores arguments too. Manifests with "--logtostderr true" rely on it.
 			o.ignored = append(o.ignored, arg)
 			continue
 		}
 		written, value, hasValue := strings.Cut(written, "=")
-		if short := attached.FindStringSubmatch(arg); short != nil {
+		if short := shortFlag.FindStringSubmatch(arg); short != nil {
 			written, value, hasValue = short[1], short[2], true
 		}
 		known := flags.Lookup(strings.ReplaceAll(written, "_", "-"))
@@ -181,7 +182,7 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 			usage(flags, out)
 			return options{}, flag.ErrHelp
 		case known == nil:
-			return options{}, unknown(flags, written)
+			return options{}, unknownFlag(flags, written)
 		case !hasValue && isBool(known.Value):
 			value = "true"
 		case !hasValue && len(args) == 0:
@@ -197,15 +198,15 @@ func parse(args []string, getenv func(string) string, out io.Writer) (options, e
 		o.node = getenv("NODE_NAME")
 	}
 	if o.node == "" {
-		o.node, _ = os.Hostname() // without a name only labels cannot be asked for
+		o.node, _ = os.Hostname() // without a name the agent only cannot read its labels
 	}
 	return o, o.check()
 }
 
-// attached is a flag of one letter with its number, as in -v4.
-var attached = regexp.MustCompile(`^-([a-z])(\d+)$`)
+// shortFlag matches a flag of one letter with its number, such as -v4.
+var shortFlag = regexp.MustCompile(`^-([a-z])(\d+)$`)
 
-// wanted says which values a flag takes.
+// wanted describes the values of a flag.
 func wanted(f *flag.Flag) string {
 	getter, _ := f.Value.(flag.Getter)
 	if getter == nil {
@@ -218,19 +219,19 @@ func wanted(f *flag.Flag) string {
 		return "a time such as 30s or 5m"
 	}
 	if strings.HasSuffix(f.Name, "port") {
-		return aPort
+		return portRange
 	}
 	return "a whole number"
 }
 
-const aPort = "1 to 65535, or 0 for none"
+const portRange = "1 to 65535, or 0 for none"
 
 func isBool(v flag.Value) bool {
 	b, ok := v.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
 }
 
-func unknown(flags *flag.FlagSet, written string) error {
+func unknownFlag(flags *flag.FlagSet, written string) error {
 	var names []string
 	flags.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
 	if meant, ok := spelling.Nearest(written, names); ok {
@@ -240,28 +241,28 @@ func unknown(flags *flag.FlagSet, written string) error {
 }
 
 func usage(flags *flag.FlagSet, out io.Writer) {
-	fmt.Fprintln(out, name+" looks after a node, by the configuration files of node-problem-detector. Its flags:")
+	fmt.Fprintln(out, name+" detects problems of a node, with configuration files of node-problem-detector. Flags:")
 	flags.SetOutput(out)
 	flags.PrintDefaults()
 }
 
 func (o *options) check() error {
-	var wrong []error
+	var errs []error
 	for flag, port := range map[string]int{"port": o.port, "prometheus-port": o.prometheusPort} {
 		if port < 0 || port > 65535 {
-			wrong = append(wrong, fmt.Errorf("--%s=%d: want %s", flag, port, aPort))
+			errs = append(errs, fmt.Errorf("--%s=%d: want %s", flag, port, portRange))
 		}
 	}
 	if o.port != 0 && o.port == o.prometheusPort && o.address == o.prometheusAddress {
-		wrong = append(wrong, fmt.Errorf("--port and --prometheus-port are both %d: give each its own", o.port))
+		errs = append(errs, fmt.Errorf("--port and --prometheus-port are both %d: give each its own", o.port))
 	}
 	if len(o.files()) == 0 && !o.version {
-		wrong = append(wrong, errors.New("no configuration file is named: write --config.system-log-monitor=/config/kernel-monitor.json, or another"))
+		errs = append(errs, errors.New("no configuration file is named: write --config.system-log-monitor=/config/kernel-monitor.json, or another"))
 	}
-	return errors.Join(wrong...)
+	return errors.Join(errs...)
 }
 
-// files returns all files that are named.
+// files returns all configuration files.
 func (o *options) files() []settings.Name {
 	var names []settings.Name
 	for _, of := range []struct {

@@ -15,8 +15,8 @@ import (
 
 func none(string) string { return "" }
 
-func TestTheFlagsOfTheOldAgentAreTaken(t *testing.T) {
-	// As they stand in manifests, one in each way of writing.
+func TestFlagsOfNodeProblemDetectorAreAccepted(t *testing.T) {
+	// As in manifests, with every syntax.
 	o, err := parse([]string{
 		"--v=4", "-logtostderr", "--alsologtostderr=true", "--log_dir", "/tmp", "--stderrthreshold=2", "--vmodule=a=1", "--log_file_max_size=0", "--skip_headers",
 		"--config.system-log-monitor=/config/kernel-monitor.json,/config/docker-monitor.json",
@@ -49,7 +49,7 @@ func TestTheFlagsOfTheOldAgentAreTaken(t *testing.T) {
 	}
 }
 
-func TestTheVerbosityMayBeWrittenInAllWaysOfTheOldAgent(t *testing.T) {
+func TestVerbositySyntaxOfNodeProblemDetector(t *testing.T) {
 	for _, args := range [][]string{{"--v=4"}, {"-v=4"}, {"--v", "4"}, {"-v", "4"}, {"-v4"}} {
 		o, err := parse(append(args, "--config.system-log-monitor=a.json"), none, io.Discard)
 		if err != nil || o.verbosity != 4 || len(o.logMonitors) != 1 || len(o.ignored) != 0 {
@@ -58,13 +58,13 @@ func TestTheVerbosityMayBeWrittenInAllWaysOfTheOldAgent(t *testing.T) {
 	}
 }
 
-func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
+func TestDefaultsAreThoseOfNodeProblemDetector(t *testing.T) {
 	o, err := parse([]string{"--config.system-log-monitor=a.json"}, none, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.address != "127.0.0.1" || o.port != 20256 || o.prometheusAddress != "127.0.0.1" || o.prometheusPort != 20257 {
-		t.Errorf("it serves %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
+		t.Errorf("the addresses are %s:%d and %s:%d", o.address, o.port, o.prometheusAddress, o.prometheusPort)
 	}
 	if diff := cmp.Diff(reporting{enable: true, leases: "autohealer-system", heartbeat: 5 * time.Minute,
 		events: true, conditions: true}, o.reporting, cmp.AllowUnexported(reporting{})); diff != "" {
@@ -75,8 +75,8 @@ func TestTheDefaultsAreThoseOfTheOldAgent(t *testing.T) {
 	}
 }
 
-// The image starts with the two monitors of the old one, to which a manifest adds.
-func TestWhatAManifestNamesIsAddedToWhatTheImageDoes(t *testing.T) {
+// The image starts the two monitors of node-problem-detector's image. A manifest adds more.
+func TestManifestArgumentsAreAddedToTheImage(t *testing.T) {
 	image := "--config.system-log-monitor=/config/kernel-monitor.json,/config/readonly-monitor.json"
 	for _, test := range []struct {
 		args []string
@@ -91,7 +91,7 @@ func TestWhatAManifestNamesIsAddedToWhatTheImageDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shelf := settings.New(settings.Config{Names: o.files(), Judge: judge})
+		shelf := settings.New(settings.Config{Names: o.files(), Judge: checkFile})
 		shelf.Read()
 		var read []string
 		for _, s := range shelf.Settings() {
@@ -103,7 +103,7 @@ func TestWhatAManifestNamesIsAddedToWhatTheImageDoes(t *testing.T) {
 	}
 }
 
-func TestEachFlagNamesFilesOfItsKind(t *testing.T) {
+func TestEachFlagHasFilesOfItsKind(t *testing.T) {
 	o, err := parse([]string{
 		"--config.check-monitor=b.json,c.json", "--config.problem-sources=d.json", "--config.custom-plugin-monitor", "a.json", "--config.check-monitor=e.json",
 	}, none, io.Discard)
@@ -119,7 +119,7 @@ func TestEachFlagNamesFilesOfItsKind(t *testing.T) {
 	}
 }
 
-func TestTheNodesNameIsThatOfTheFlagThenOfTheEnvironmentThenOfTheHost(t *testing.T) {
+func TestNodeNameComesFromFlagThenEnvironmentThenHost(t *testing.T) {
 	env := func(name string) string { return map[string]string{"NODE_NAME": "from-env"}[name] }
 	file := "--config.system-log-monitor=a.json"
 	for _, c := range []struct {
@@ -138,7 +138,7 @@ func TestTheNodesNameIsThatOfTheFlagThenOfTheEnvironmentThenOfTheHost(t *testing
 	}
 }
 
-func TestAWrongCommandLineIsRefusedWithTheWayOut(t *testing.T) {
+func TestParseRefusesWithAFix(t *testing.T) {
 	file := "--config.system-log-monitor=a.json"
 	for _, c := range []struct {
 		args []string
@@ -178,6 +178,6 @@ func TestHelpListsEveryFlag(t *testing.T) {
 	}
 	var said strings.Builder
 	if err := command(t.Context(), []string{"-version"}, none, &said, io.Discard); err != nil || said.String() != "autohealer-agent dev\n" {
-		t.Errorf("it says %q (%v)", said.String(), err)
+		t.Errorf("the output is %q (%v)", said.String(), err)
 	}
 }

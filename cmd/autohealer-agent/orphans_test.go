@@ -10,17 +10,16 @@ import (
 	"testing"
 )
 
-// As in a container: whatever loses its parent becomes a child of the agent, and nobody
-// but the agent can bury it.
-func TestAsProcess1TheAgentBuriesOrphansAndTakesNoExitCodeOfOthers(t *testing.T) {
+// As in a container: orphaned processes become children of the agent, and only the agent can
+// reap them.
+func TestAsProcess1TheAgentReapsOrphansAndNoOtherExitCodes(t *testing.T) {
 	t.Parallel()
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
 		t.Fatalf("%v: install util-linux", err)
 	}
 	d := newDisk(t)
-	// Each run leaves three behind that leave the group as well, and ends with a code
-	// between their ends.
+	// Each run leaves three orphans in other process groups, and exits while they end.
 	put(t, d.program, fmt.Sprintf(`#!/bin/sh
 cd %s
 for late in 0 0.01 0.05; do
@@ -53,9 +52,9 @@ exit 0
 	}
 	p.waitFor("many orphans", func() bool { return left(d) > 200 })
 	if n := p.logged("status=Unknown"); n > 0 {
-		t.Errorf("%d times nobody knew: an exit code was taken by whoever buries", n)
+		t.Errorf("the result was Unknown %d times: the reaper took an exit code", n)
 	}
-	// From now on none are left behind: those that were must go, dead or alive.
+	// From now on the program leaves no orphans. The earlier ones must disappear.
 	put(t, file, strings.Replace(monitor, d.program, "/bin/true", 1))
 	p.waitFor("the new version", func() bool { return p.logged("a monitor is replaced") == 1 })
 	p.waitFor("that all are buried", func() bool {
@@ -69,7 +68,7 @@ exit 0
 	t.Logf("%d orphans were left behind", left(d))
 }
 
-// left counts what was left behind.
+// left counts the orphans.
 func left(d disk) int {
 	text, err := os.ReadFile(filepath.Join(d.folder, "left"))
 	if err != nil {
@@ -78,13 +77,13 @@ func left(d disk) int {
 	return strings.Count(string(text), "\n")
 }
 
-// isOrphan says whether a process is one that was left behind, dead or alive.
+// isOrphan reports whether a process is an orphan, dead or alive.
 func isOrphan(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && (strings.Contains(string(stat), "(sleep)") || strings.Contains(string(stat), "(sh)"))
 }
 
-// children returns those of all threads of a process.
+// children returns the children of all threads of a process.
 func children(t *testing.T, pid int) []int {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))

@@ -9,15 +9,15 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// plan is what the files ask for on this node.
+// plan is what the files require on this node.
 type plan struct {
-	tasks   map[string]task // by the name of their job
-	jobs    []supervise.Job
-	sources intake.Setup
-	waiting []string // conditions of files that wait for the labels of the node
+	tasks             map[string]task // by name of the job
+	jobs              []supervise.Job
+	sources           intake.Setup
+	waitingConditions []string // conditions of files that wait for labels
 }
 
-// names are those of all whose state is remembered.
+// names returns the names of all monitors and sources with stored state.
 func (p plan) names() []string {
 	names := slices.Collect(maps.Keys(p.tasks))
 	for i := range p.sources.Sources {
@@ -26,11 +26,11 @@ func (p plan) names() []string {
 	return names
 }
 
-// shownTwice are the metrics that more than one file shows, sorted.
-func (p plan) shownTwice() []string {
+// duplicateMetrics returns the metrics of more than one file, sorted.
+func (p plan) duplicateMetrics() []string {
 	var all, twice []string
 	for _, t := range p.tasks {
-		all = append(all, t.figures...)
+		all = append(all, t.metrics...)
 	}
 	slices.Sort(all)
 	for i, metric := range all {
@@ -41,7 +41,7 @@ func (p plan) shownTwice() []string {
 	return slices.Compact(twice)
 }
 
-// plan makes the plan, and notes which files wait for the labels of the node.
+// plan returns the plan, and records which files wait for the labels of the node.
 func (a *agent) plan() plan {
 	p := plan{tasks: map[string]task{}}
 	var waiting []string
@@ -53,27 +53,27 @@ func (a *agent) plan() plan {
 		}
 		selects := !s.File.Nodes.Empty()
 		selected = selected || selects
-		a.note(s)
+		a.logWarnings(s)
 		switch {
 		case selects && a.labels == nil:
 			waiting = append(waiting, s.Path)
 			if t, ok := a.task(s); ok {
-				p.waiting = append(p.waiting, t.kinds()...)
+				p.waitingConditions = append(p.waitingConditions, t.conditionTypes()...)
 			}
 		case selects && !s.File.ForNode(a.labels):
 		default:
-			a.take(&p, s)
+			a.addToPlan(&p, s)
 		}
 	}
-	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
+	if !slices.Equal(waiting, a.waitingFiles) && len(waiting) > 0 {
 		a.log.Warn("configuration files wait until the labels of the node are known", "files", waiting)
 	}
-	a.waiting = waiting
-	if twice := p.shownTwice(); !slices.Equal(twice, a.shownTwice) {
+	a.waitingFiles = waiting
+	if twice := p.duplicateMetrics(); !slices.Equal(twice, a.duplicateMetrics) {
 		if len(twice) > 0 {
-			a.log.Warn("several files show the same metrics, which are those of the first by path", "metrics", twice)
+			a.log.Warn("several files have the same metrics; only the first file by path serves them", "metrics", twice)
 		}
-		a.shownTwice = twice
+		a.duplicateMetrics = twice
 	}
 	if selected {
 		select {
@@ -84,8 +84,8 @@ func (a *agent) plan() plan {
 	return p
 }
 
-// take takes a file into the plan.
-func (a *agent) take(p *plan, s *settings.Setting) {
+// addToPlan adds a file to the plan.
+func (a *agent) addToPlan(p *plan, s *settings.Setting) {
 	if s.File.Problems != nil {
 		p.sources = sources(s.File.Problems)
 		return

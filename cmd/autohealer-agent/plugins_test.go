@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// disk is a program that examines a disk, and what it is told to find: a file beside it
-// means that it finds something, or takes its time.
+// disk is a plugin that checks a disk. Files beside it make it find a problem, or run slowly.
 type disk struct {
 	t       testing.TB
 	folder  string
@@ -35,7 +34,7 @@ echo well
 	return d
 }
 
-// is writes or takes away one of the files.
+// is writes or removes one of the files.
 func (d disk) is(what, text string) {
 	d.t.Helper()
 	put(d.t, filepath.Join(d.folder, what), text)
@@ -48,7 +47,7 @@ func (d disk) isNot(what string) {
 	}
 }
 
-// diskMonitor is a file that has a disk examined ten times a second.
+// diskMonitor is a configuration file that runs the plugin ten times a second.
 func diskMonitor(d disk, condition string) string {
 	return fmt.Sprintf(`{
 	"plugin": "custom", "source": "disk-monitor", "pluginConfig": {"invoke_interval": "100ms", "timeout": "15s"},
@@ -59,14 +58,14 @@ func diskMonitor(d disk, condition string) string {
 	]}`, condition, condition, d.program)
 }
 
-func TestAPluginTellsOfASicknessAndItsEnd(t *testing.T) {
+func TestPluginReportsAProblemAndItsEnd(t *testing.T) {
 	s, d := newScene(t), newDisk(t)
 	file := filepath.Join(d.folder, "disk.json")
 	put(t, file, diskMonitor(d, "DiskBadBlock"))
 	p := start(t, append(s.args(), "--config.custom-plugin-monitor="+file)...)
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_counter{reason="SlowDisk"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`, "autohealer_agent_abandoned_programs"} {
-		if got := p.figure(metric); got != "0" {
+		if got := p.metric(metric); got != "0" {
 			t.Errorf("before there is a problem %s is %s", metric, got)
 		}
 	}
@@ -76,7 +75,7 @@ func TestAPluginTellsOfASicknessAndItsEnd(t *testing.T) {
 		t.Errorf("its message is %q", c.Message)
 	}
 	for _, metric := range []string{`problem_counter{reason="BadBlocks"}`, `problem_gauge{type="DiskBadBlock",reason="BadBlocks"}`} {
-		if got := p.figure(metric); got != "1" {
+		if got := p.metric(metric); got != "1" {
 			t.Errorf("%s is %s", metric, got)
 		}
 	}
@@ -85,12 +84,12 @@ func TestAPluginTellsOfASicknessAndItsEnd(t *testing.T) {
 	if err := os.Rename(d.program, d.program+".away"); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("that nobody knows", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
+	p.waitFor("Unknown", p.is("DiskBadBlock", "Unknown", "PluginMissing"))
 	if c, _ := p.condition("DiskBadBlock"); !strings.Contains(c.Message, d.program) {
-		t.Errorf("it does not name the program: %q", c.Message)
+		t.Errorf("the message does not name the program: %q", c.Message)
 	}
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz says %d %q: the agent is well", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz returns %d %q, want a healthy agent", code, body)
 	}
 	if err := os.Mkdir(d.program, 0o700); err != nil {
 		t.Fatal(err)
@@ -107,7 +106,7 @@ func TestAPluginTellsOfASicknessAndItsEnd(t *testing.T) {
 	p.stop()
 }
 
-func TestARestartDoesNotMakeWellWhatAPluginHasFound(t *testing.T) {
+func TestRestartKeepsTheProblemOfAPlugin(t *testing.T) {
 	s, d := newScene(t), newDisk(t)
 	file := filepath.Join(d.folder, "disk.json")
 	put(t, file, diskMonitor(d, "DiskBadBlock"))
@@ -117,26 +116,26 @@ func TestARestartDoesNotMakeWellWhatAPluginHasFound(t *testing.T) {
 	p.waitFor("the sickness", p.is("DiskBadBlock", "True", "BadBlocks"))
 	before, _ := p.condition("DiskBadBlock")
 	p.stop()
-	d.is("slow", "") // so that there is time in which it is not known
+	d.is("slow", "") // leaves time without a result
 	p = start(t, args...)
 	p.waitFor("a word of it", func() bool { _, ok := p.condition("DiskBadBlock"); return ok })
 	if c, _ := p.condition("DiskBadBlock"); c.Status != "True" || c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("the first word is %+v, want %+v", c, before)
+		t.Errorf("the first condition is %+v, want %+v", c, before)
 	}
 	d.isNot("slow")
 	d.isNot("sick")
 	p.waitFor("that it is well again", p.is("DiskBadBlock", "False", "DiskIsWell"))
 	if n := p.logged("condition stands", "condition=DiskBadBlock"); n != 2 {
-		t.Errorf("%d words are told of it, want that it is sick and that it is well", n)
+		t.Errorf("%d reports, want one of the problem and one of its end", n)
 	}
 	d.is("hangs", "")
 	p.waitFor("a program that hangs", func() bool { _, err := os.Stat(filepath.Join(d.folder, "hanging")); return err == nil })
 	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("with a program that hangs it takes %s to stop", took)
+		t.Errorf("with a hanging program stopping took %s", took)
 	}
 }
 
-func TestAChangedPluginFileReplacesItsMonitorAndNoOther(t *testing.T) {
+func TestChangedPluginFileReplacesOnlyItsMonitor(t *testing.T) {
 	s, first, second := newScene(t), newDisk(t), newDisk(t)
 	mount := t.TempDir()
 	file, other := filepath.Join(mount, "disk.json"), filepath.Join(second.folder, "other.json")
@@ -160,14 +159,14 @@ func TestAChangedPluginFileReplacesItsMonitorAndNoOther(t *testing.T) {
 	if n := p.logged("a monitor is replaced"); n != 1 || p.logged("a monitor is replaced", file) != 1 {
 		t.Errorf("%d monitors were replaced, want the one whose file has changed", n)
 	}
-	if got := p.figure(`problem_counter{reason="BadBlocks"}`); got != "3" {
-		t.Errorf("what the version before had counted is %s: counters do not go back", got)
+	if got := p.metric(`problem_counter{reason="BadBlocks"}`); got != "3" {
+		t.Errorf("the counter is %s, want no decrease", got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
+	p.waitFor("the removal of the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
 	if !p.is("ReadonlyFilesystem", "True", "BadBlocks")() {
-		t.Error("the other is gone as well")
+		t.Error("the other monitor is gone too")
 	}
 }

@@ -21,34 +21,34 @@ import (
 	"time"
 )
 
-// process is an agent that runs, and what it has logged.
+// process is a running agent and its log.
 type process struct {
-	t       testing.TB
-	command *exec.Cmd
-	status  string // address of /healthz
-	figures string // address of /metrics
-	ended   chan struct{}
+	t          testing.TB
+	command    *exec.Cmd
+	statusURL  string // address of /healthz
+	metricsURL string // address of /metrics
+	ended      chan struct{}
 
 	mu    sync.Mutex
 	lines []string
 }
 
-// start runs the agent with ports of its own, until the test ends.
+// start runs the agent with free ports until the test ends.
 func start(tb testing.TB, args ...string) *process {
 	tb.Helper()
 	return launch(tb, binary, args...)
 }
 
-// launch runs one of several builds of the agent.
+// launch runs a given build of the agent.
 func launch(tb testing.TB, binary string, args ...string) *process {
 	tb.Helper()
-	status, figures := freePort(tb), freePort(tb)
+	status, metrics := freePort(tb), freePort(tb)
 	p := &process{
 		t: tb, ended: make(chan struct{}),
-		status: "http://127.0.0.1:" + status, figures: "http://127.0.0.1:" + figures,
-		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary, slices.Concat([]string{"--port=" + status, "--prometheus-port", figures}, args)...),
+		statusURL: "http://127.0.0.1:" + status, metricsURL: "http://127.0.0.1:" + metrics,
+		command: exec.CommandContext(context.WithoutCancel(tb.Context()), binary, slices.Concat([]string{"--port=" + status, "--prometheus-port", metrics}, args)...),
 	}
-	// Else it takes a second more to stop, and would report to the cluster that the test runs in.
+	// Otherwise the agent would report to the cluster that the test runs in, and stop a second later.
 	p.command.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "KUBERNETES_SERVICE_HOST=")
 	log, err := p.command.StderrPipe()
 	if err != nil {
@@ -72,7 +72,7 @@ func launch(tb testing.TB, binary string, args ...string) *process {
 		p.kill()
 		for _, line := range p.log() {
 			if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic") {
-				tb.Errorf("the agent says:\n%s", strings.Join(p.log(), "\n"))
+				tb.Errorf("log of the agent:\n%s", strings.Join(p.log(), "\n"))
 				break
 			}
 		}
@@ -103,13 +103,13 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// kill ends the agent as a crash does.
+// kill kills the agent.
 func (p *process) kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
 }
 
-// stop ends the agent as Kubernetes does, and returns how long it took.
+// stop stops the agent as Kubernetes does, and returns the duration.
 func (p *process) stop() time.Duration {
 	p.t.Helper()
 	began := time.Now()
@@ -119,10 +119,10 @@ func (p *process) stop() time.Duration {
 	select {
 	case <-p.ended:
 	case <-time.After(20 * time.Second):
-		p.t.Fatal("it does not stop")
+		p.t.Fatal("the agent does not stop")
 	}
 	if code := p.command.ProcessState.ExitCode(); code != 0 {
-		p.t.Errorf("it ends with %d", code)
+		p.t.Errorf("the exit code is %d", code)
 	}
 	return time.Since(began)
 }
@@ -133,7 +133,7 @@ func (p *process) log() []string {
 	return slices.Clone(p.lines)
 }
 
-// logged counts the lines that have all of these words.
+// logged counts the lines that contain all of these texts.
 func (p *process) logged(words ...string) int {
 	n := 0
 	for _, line := range p.log() {
@@ -146,7 +146,7 @@ func (p *process) logged(words ...string) int {
 
 var idOf = regexp.MustCompile(`msg="(?:problem found|condition changed)".* id=([0-9a-f]+)( |$)`)
 
-// ids returns the identities of all that was found, with how often each was.
+// ids returns the identities of all findings, with their number.
 func (p *process) ids() map[string]int {
 	ids := map[string]int{}
 	for _, line := range p.log() {
@@ -173,7 +173,7 @@ func eventually(tb testing.TB, what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			tb.Fatalf("waited in vain for %s", what)
+			tb.Fatalf("timeout while waiting for %s", what)
 		}
 	}
 }
@@ -196,10 +196,10 @@ func get(tb testing.TB, url string) (code int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// condition returns what /conditions says of one.
+// condition returns a condition from /conditions.
 func (p *process) condition(kind string) (c nodeCondition, ok bool) {
 	p.t.Helper()
-	_, body := get(p.t, p.status+"/conditions")
+	_, body := get(p.t, p.statusURL+"/conditions")
 	var list []nodeCondition
 	if err := json.Unmarshal([]byte(body), &list); err != nil {
 		p.t.Fatalf("/conditions is %q: %v", body, err)
@@ -212,7 +212,7 @@ func (p *process) condition(kind string) (c nodeCondition, ok bool) {
 	return nodeCondition{}, false
 }
 
-// is says whether a condition has a status and a reason.
+// is reports whether a condition has a status and a reason.
 func (p *process) is(kind, status, reason string) func() bool {
 	return func() bool {
 		c, ok := p.condition(kind)
@@ -220,10 +220,10 @@ func (p *process) is(kind, status, reason string) func() bool {
 	}
 }
 
-// figure returns the value of a metric, written as in a scrape.
-func (p *process) figure(metric string) string {
+// metric returns the value of a metric from a scrape.
+func (p *process) metric(metric string) string {
 	p.t.Helper()
-	_, body := get(p.t, p.figures+"/metrics")
+	_, body := get(p.t, p.metricsURL+"/metrics")
 	for line := range strings.Lines(body) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), metric+" "); ok {
 			return value
@@ -239,7 +239,7 @@ func put(tb testing.TB, path, text string) {
 	}
 }
 
-// kernelLog is a file into which a test writes as a syslog daemon would.
+// kernelLog is a file in the format of a syslog daemon.
 type kernelLog struct {
 	t    testing.TB
 	path string
@@ -261,8 +261,8 @@ func (l kernelLog) write(messages ...string) {
 	}
 }
 
-// kernelMonitor is the configuration of the seed's example: one rule of each type, on a
-// file. extra is put into it.
+// kernelMonitor is the configuration of the design's example: one rule of each type, on a
+// file, plus extra.
 func kernelMonitor(log, extra string) string {
 	return fmt.Sprintf(`{
 	"plugin": "filelog", "logPath": %q, "lookback": "5m", "bufferSize": 10, "source": "kernel-monitor", %s
@@ -280,22 +280,21 @@ const (
 	hung = "task docker:7 blocked for more than 300 seconds."
 )
 
-// scene is an agent's surroundings: a log, a configuration file for it, and a folder
-// for the state.
-type scene struct {
+// fixture holds a log, its configuration file and a state directory.
+type fixture struct {
 	log    kernelLog
 	config string
 	state  string
 }
 
-func newScene(tb testing.TB) scene {
+func newScene(tb testing.TB) fixture {
 	tb.Helper()
 	folder := tb.TempDir()
-	s := scene{log: kernelLog{tb, filepath.Join(folder, "kern.log")}, config: filepath.Join(folder, "kernel-monitor.json"), state: filepath.Join(folder, "state")}
+	s := fixture{log: kernelLog{tb, filepath.Join(folder, "kern.log")}, config: filepath.Join(folder, "kernel-monitor.json"), state: filepath.Join(folder, "state")}
 	put(tb, s.config, kernelMonitor(s.log.path, ""))
 	return s
 }
 
-func (s scene) args() []string {
+func (s fixture) args() []string {
 	return []string{"--config.system-log-monitor=" + s.config, "--state-dir=" + s.state}
 }

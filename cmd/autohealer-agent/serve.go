@@ -17,29 +17,29 @@ import (
 	"github.com/resourcestack/autohealer/internal/metrictext"
 )
 
-// server answers one port.
+// server serves one port.
 type server struct {
-	what     string
+	address  string
 	http     *http.Server
 	listener net.Listener
 	log      *slog.Logger
-	err      error // by which it ended
+	err      error // error that ended it
 }
 
-// listen takes the ports that the command line names, so that one which is taken is
-// told at the start.
+// listen opens the ports of the command line, so that a port in use is reported at the
+// start.
 func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
-	status, figures := http.NewServeMux(), http.NewServeMux()
+	status, metrics := http.NewServeMux(), http.NewServeMux()
 	status.HandleFunc("GET /healthz", a.serveHealth)
 	status.HandleFunc("GET /conditions", a.serveConditions)
-	profiles(status)
-	figures.HandleFunc("GET /metrics", a.serveMetrics)
+	handlePprof(status)
+	metrics.HandleFunc("GET /metrics", a.serveMetrics)
 	var servers []*server
 	for _, of := range []struct {
 		flag, address string
 		port          int
 		handler       http.Handler
-	}{{"port", o.address, o.port, status}, {"prometheus-port", o.prometheusAddress, o.prometheusPort, figures}} {
+	}{{"port", o.address, o.port, status}, {"prometheus-port", o.prometheusAddress, o.prometheusPort, metrics}} {
 		if of.port == 0 {
 			continue
 		}
@@ -49,10 +49,10 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 			for _, s := range servers {
 				s.listener.Close()
 			}
-			return nil, fmt.Errorf("listening on %s: %w (--%s=0 serves nothing, another number elsewhere)", address, err, of.flag)
+			return nil, fmt.Errorf("listening on %s: %w (set --%s to a free port, or to 0 to disable it)", address, err, of.flag)
 		}
 		servers = append(servers, &server{
-			what: address, listener: listener, log: a.log,
+			address: address, listener: listener, log: a.log,
 			http: &http.Server{
 				Handler: of.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second,
 				WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
@@ -63,16 +63,16 @@ func listen(ctx context.Context, o options, a *agent) ([]*server, error) {
 	return servers, nil
 }
 
-// profiles serves what the program is doing, where the old agent does: a monitor that
-// hangs is seen in /debug/pprof/goroutine?debug=2. Whoever else reaches the port learns
-// nothing of it, and cannot keep a privileged program busy.
-func profiles(mux *http.ServeMux) {
+// handlePprof serves profiles under the paths of node-problem-detector:
+// /debug/pprof/goroutine?debug=2 shows a hanging monitor. Only local clients may use them,
+// because profiles reveal data and keep a privileged program busy.
+func handlePprof(mux *http.ServeMux) {
 	for pattern, handle := range map[string]http.HandlerFunc{
 		"GET /debug/pprof/": pprof.Index, "GET /debug/pprof/cmdline": pprof.Cmdline, "GET /debug/pprof/profile": pprof.Profile,
 		"GET /debug/pprof/symbol": pprof.Symbol, "POST /debug/pprof/symbol": pprof.Symbol, "GET /debug/pprof/trace": pprof.Trace,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if !comesFromHere(r) {
+			if !isLocal(r) {
 				http.Error(w, "served to 127.0.0.1 only: reach it by kubectl port-forward", http.StatusForbidden)
 				return
 			}
@@ -81,10 +81,10 @@ func profiles(mux *http.ServeMux) {
 	}
 }
 
-// comesFromHere says whether a request goes from loopback to loopback. Either end alone
-// is not enough: kube-proxy lets other machines reach the 127.0.0.1 of a host, and a
-// proxy in the pod asks in the name of others.
-func comesFromHere(r *http.Request) bool {
+// isLocal reports whether a request goes from loopback to loopback. One end is not enough:
+// kube-proxy lets other machines reach 127.0.0.1 of a host, and a proxy in the pod forwards
+// requests of others.
+func isLocal(r *http.Request) bool {
 	to, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return to != nil && isLoopback(r.RemoteAddr) && isLoopback(to.String())
 }
@@ -94,8 +94,8 @@ func isLoopback(address string) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// serve answers until ctx ends. One that cannot go on ends the agent: who asks for its
-// health must get an answer.
+// serve serves until ctx ends. If a server fails, the agent exits: health checks must get
+// an answer.
 func (s *server) serve(ctx context.Context, stop func()) {
 	ended := make(chan struct{})
 	go func() {
@@ -108,22 +108,22 @@ func (s *server) serve(ctx context.Context, stop func()) {
 	err := s.http.Serve(s.listener)
 	close(ended)
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
-		s.err = fmt.Errorf("serving %s: %w", s.what, err)
+		s.err = fmt.Errorf("serving %s: %w", s.address, err)
 		stop()
 	}
 }
 
 func (a *agent) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if why := a.ailments(); len(why) > 0 {
+	if reasons := a.unhealthyReasons(); len(reasons) > 0 {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintln(w, strings.Join(why, "\n"))
+		fmt.Fprintln(w, strings.Join(reasons, "\n"))
 		return
 	}
 	fmt.Fprint(w, "ok")
 }
 
-// nodeCondition is a condition as the API of Kubernetes writes it.
+// nodeCondition is a condition in the JSON format of Kubernetes.
 type nodeCondition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
@@ -135,7 +135,7 @@ type nodeCondition struct {
 
 func (a *agent) serveConditions(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now().UTC().Format(time.RFC3339)
-	conditions := a.chart.Conditions()
+	conditions := a.aggregate.Conditions()
 	list := make([]nodeCondition, 0, len(conditions))
 	for _, c := range conditions {
 		list = append(list, nodeCondition{
@@ -145,13 +145,13 @@ func (a *agent) serveConditions(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(list); err != nil {
-		a.log.Debug("who asked for the conditions does not listen", "err", err)
+		a.log.Debug("sending the conditions failed", "err", err)
 	}
 }
 
 func (a *agent) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", metrictext.ContentType)
 	if err := metrictext.Write(w, a.metrics()...); err != nil {
-		a.log.Debug("who asked for the metrics does not listen", "err", err)
+		a.log.Debug("sending the metrics failed", "err", err)
 	}
 }

@@ -17,10 +17,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// The agent runs on every node. As it is released, with gRPC among what it links, it must
-// stay small: with the monitors of the kernel's log and the checks that come with it, a
-// program that it runs each second, somebody who asks for metrics and health, and a real
-// API server that it reports to.
+// The agent runs on every node, so the release build must stay small, although it links gRPC.
+// The test uses the monitors of the kernel log and the shipped checks, a plugin that runs each
+// second, requests for metrics and health, and a real API server.
 func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -63,7 +62,7 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, status: "http://" + a.Status, figures: "http://" + a.Metrics}
+	p := &process{t: t, statusURL: "http://" + a.Status, metricsURL: "http://" + a.Metrics}
 	admin, err := kubernetes.NewForConfig(cluster.AdminConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -81,16 +80,16 @@ func TestTheReleaseIsSmallOnDiskAndInMemory(t *testing.T) {
 		return true
 	})
 	memory := residentOf(t, a.PID())
-	for range 12 { // rounds of the checks, and more of the program
+	for range 12 { // several runs of the checks and the plugin
 		<-time.After(time.Second)
-		for _, url := range []string{p.figures + "/metrics", p.status + "/conditions"} {
+		for _, url := range []string{p.metricsURL + "/metrics", p.statusURL + "/conditions"} {
 			if code, body := get(t, url); code != http.StatusOK {
-				t.Fatalf("%s says %d %q", url, code, body)
+				t.Fatalf("%s returns %d %q", url, code, body)
 			}
 		}
 		memory = max(memory, residentOf(t, a.PID()))
 	}
-	const room = 2 // for what another kernel, or a longer life, adds
+	const room = 2 // margin for other kernels and longer runs
 	disk := float64(info.Size()) / 1e6
 	t.Logf("%.1f MB on disk, at most %.1f MB resident", disk, memory)
 	if disk > mostMegabytes || memory > mostMegabytes-room {

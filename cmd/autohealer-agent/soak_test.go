@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// soakEnv, if it is set, makes the soak as long as it is meant to be: 10 million lines,
-// 200 rotations, 50 restarts. Otherwise it is a hundredth of that.
+// soakEnv enables the full soak: 10 million lines, 200 rotations, 50 restarts. By default the
+// test does a hundredth of that.
 const soakEnv = "AUTOHEALER_SOAK"
 
-// TestSoak lets an agent read a log that is rotated all the time, in both ways, while
-// it is stopped and killed over and over: each problem is found exactly once, which is
-// to say under one identity, and the memory stays what it is.
+// TestSoak runs an agent on a log that is rotated repeatedly, by renaming and by copying, while
+// the agent is stopped and killed repeatedly. Each problem is found under exactly one identity,
+// and the memory does not grow.
 func TestSoak(t *testing.T) {
 	lines, rotations, restarts := 100_000, 20, 6
 	if os.Getenv(soakEnv) != "" {
@@ -29,13 +29,13 @@ func TestSoak(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, fifteenRules(t, s.log.path))
 	release := buildRelease(t, t.TempDir())
-	tally := &tally{ids: map[string]string{}}
+	tally := &findings{ids: map[string]string{}}
 	p := launch(t, release, s.args()...)
 	w := &writer{t: t, path: s.log.path, random: random}
 	smallest, largest := 1e9, 0.0
 	caughtUp := func() bool { tally.add(t, p); return len(tally.ids) == w.problems }
 
-	// A log that is rotated away before anybody has seen it is none that could be known.
+	// The agent cannot know a log that is rotated before its first read.
 	w.write(1000)
 	p.waitFor("the log", caughtUp)
 	stops, kills, copies := 0, 0, 0
@@ -55,14 +55,14 @@ func TestSoak(t *testing.T) {
 			tally.add(t, p)
 			size -= size / 2
 		}
-		w.write(size) // nobody is there, if it is down
+		w.write(size) // possibly while no agent runs
 		copied := random.IntN(2)
 		copies += copied
 		w.rotate(copied == 1)
 		if down {
 			p = launch(t, release, s.args()...)
 		}
-		// As many old files are kept as usual; who is slower than that loses lines.
+		// logrotate keeps few old files; a slower agent would lose lines.
 		if tally.add(t, p); round%3 == 2 {
 			p.waitFor("that it has caught up", caughtUp)
 		}
@@ -72,32 +72,32 @@ func TestSoak(t *testing.T) {
 	p.stop()
 	tally.add(t, p)
 
-	t.Logf("saw %d problems, %d of them told again; %d stops, %d kills, %d of the rotations by copying; memory %.1f to %.1f MB",
+	t.Logf("saw %d problems, %d of them reported again; %d stops, %d kills, %d of the rotations by copying; memory %.1f to %.1f MB",
 		len(tally.ids), tally.again, stops, kills, copies, smallest, largest)
 	if w.problems == 0 || len(tally.ids) != w.problems {
-		t.Errorf("%d problems were found of %d", len(tally.ids), w.problems)
+		t.Errorf("%d of %d problems were found", len(tally.ids), w.problems)
 	}
 	if stops == 0 || kills == 0 || copies == 0 || copies == rotations {
-		t.Error("one of the ways to stop or to rotate was never gone: this test looks at a part of it only")
+		t.Error("one way to stop or to rotate was never used: the test is incomplete")
 	}
 	if largest > 25 {
 		t.Errorf("the agent has %.1f MB of memory", largest)
 	}
 }
 
-// tally is what was found, by the number in the message, with its identity.
-type tally struct {
+// findings holds the identity of each problem, by the number in its message.
+type findings struct {
 	ids   map[string]string
 	again int
 	of    *process
-	seen  map[string]bool // what that agent has told
+	seen  map[string]bool // reported by the current agent
 	read  int             // lines of its log
 }
 
 var numbered = regexp.MustCompile(`msg="problem found".*Killed process (\d+) .* id=([0-9a-f]+)`)
 
-// add counts what an agent has logged since the last time.
-func (c *tally) add(t *testing.T, p *process) {
+// add counts the new log lines of an agent.
+func (c *findings) add(t *testing.T, p *process) {
 	t.Helper()
 	if c.of != p {
 		c.of, c.read, c.seen = p, 0, map[string]bool{}
@@ -124,7 +124,7 @@ func (c *tally) add(t *testing.T, p *process) {
 	c.read = len(log)
 }
 
-// writer writes a log, and rotates it as logrotate does.
+// writer writes a log and rotates it as logrotate does.
 type writer struct {
 	t        *testing.T
 	path     string
@@ -154,7 +154,7 @@ func (w *writer) write(lines int) {
 	}
 }
 
-// rotate keeps the last five files, by renaming or by copying the newest.
+// rotate renames or copies the log, and keeps the last five files.
 func (w *writer) rotate(copies bool) {
 	w.t.Helper()
 	for n := 5; n >= 1; n-- {

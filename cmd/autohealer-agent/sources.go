@@ -17,10 +17,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/statefile"
 )
 
-// sourceName is the name of a daemon that reports, beside those of monitors.
+// sourceName returns the name of a reporting daemon among the names of monitors.
 func sourceName(source string) string { return "problem-source:" + source }
 
-// sources is what a file says of the daemons that may report.
+// sources returns the daemons that a file allows to report.
 func sources(p *config.ProblemSources) intake.Setup {
 	setup := intake.Setup{Socket: p.Socket, TCP: p.TCP}
 	for _, source := range p.Sources {
@@ -29,12 +29,12 @@ func sources(p *config.ProblemSources) intake.Setup {
 	return setup
 }
 
-// judgeSources says what is wrong with them as a whole, with the path of their file, and
-// warns of what lets one speak for another.
-func judgeSources(path string, p *config.ProblemSources) (warnings []string, err error) {
+// checkSources validates the sources of a file as a whole. It warns of configurations in
+// which one source could report for another.
+func checkSources(path string, p *config.ProblemSources) (warnings []string, err error) {
 	setup := sources(p)
 	if err := setup.Validate(); err != nil {
-		return nil, prefixed(path, err)
+		return nil, prefixLines(path, err)
 	}
 	for _, warning := range setup.Exposed(check.RepairsFolder) {
 		warnings = append(warnings, path+": "+warning)
@@ -42,9 +42,9 @@ func judgeSources(path string, p *config.ProblemSources) (warnings []string, err
 	return warnings, nil
 }
 
-// withRest adds to what is wrong with single fields of a file what is wrong with the
-// sources as a whole, except where that follows from the former.
-func withRest(path string, wrong error, draft *config.ProblemSources) error {
+// addSourceErrors adds errors about the sources as a whole to errors about single fields,
+// unless the former follow from the latter.
+func addSourceErrors(path string, wrong error, draft *config.ProblemSources) error {
 	if draft == nil {
 		return wrong
 	}
@@ -63,9 +63,9 @@ func withRest(path string, wrong error, draft *config.ProblemSources) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// bothKeep says which conditions a daemon keeps that monitors keep as well, by their names:
-// that may be meant, and a condition is then as bad as the worst of them says.
-func bothKeep(setup intake.Setup, monitors map[string][]config.Condition) []string {
+// sharedConditions returns a warning for each condition that both a daemon and a monitor
+// report. That may be intended; the condition then has the worst status of them.
+func sharedConditions(setup intake.Setup, monitors map[string][]config.Condition) []string {
 	var both []string
 	for i := range setup.Sources {
 		source := &setup.Sources[i]
@@ -80,7 +80,7 @@ func bothKeep(setup intake.Setup, monitors map[string][]config.Condition) []stri
 	return both
 }
 
-// conditionsOf are those of the monitor that a file is for.
+// conditionsOf returns the conditions of a file's monitor.
 func conditionsOf(f *config.File) []config.Condition {
 	switch {
 	case f.Log != nil:
@@ -93,41 +93,43 @@ func conditionsOf(f *config.File) []config.Condition {
 	return nil
 }
 
-// hear listens to these daemons and to no others. It waits for those who report to have
-// been heard, and they for whoever holds what found takes: nothing of that is held here.
-func (a *agent) hear(setup intake.Setup) {
-	if err := a.intake.Apply(setup); err != nil { // which whoever has judged the file should have seen
-		a.log.Error("who may report stays as it was", "err", err)
+// applySources accepts reports of these daemons and of no others. It waits for running
+// reports, which take the locks of handleReport, so the caller must not hold them.
+func (a *agent) applySources(setup intake.Setup) {
+	if err := a.intake.Apply(setup); err != nil { // checkFile should have refused the file
+		a.log.Error("applying problem sources failed; the previous sources stay", "err", err)
 	}
 }
 
-// heard takes what a daemon has reported.
-func (a *agent) heard(source string, r finding.Report) { a.found(sourceName(source), r) }
+// handleSourceReport takes the findings of a daemon.
+func (a *agent) handleSourceReport(source string, r finding.Report) {
+	a.handleReport(sourceName(source), r)
+}
 
-// drawer is where the memory keeps what daemons have told.
-type drawer struct{ memory *statefile.Store }
+// sourceState stores the state of reporting daemons in the state file.
+type sourceState struct{ store *statefile.Store }
 
-// Recall returns what was kept last.
-func (d drawer) Recall(source string) json.RawMessage {
-	entry, _ := d.memory.Monitor(sourceName(source))
+// Recall returns the stored state of a source.
+func (d sourceState) Recall(source string) json.RawMessage {
+	entry, _ := d.store.Monitor(sourceName(source))
 	return entry.State
 }
 
-// Keep keeps something.
-func (d drawer) Keep(source string, state json.RawMessage, unknown int, urgent bool) {
-	d.memory.Keep(sourceName(source), statefile.Entry{State: state, UnknownInside: unknown}, urgent)
+// Keep stores the state of a source.
+func (d sourceState) Keep(source string, state json.RawMessage, unknown int, urgent bool) {
+	d.store.Keep(sourceName(source), statefile.Entry{State: state, UnknownInside: unknown}, urgent)
 }
 
-// sourceMetrics are the figures of what was reported.
+// sourceMetrics returns the metrics of problem reports.
 func (a *agent) sourceMetrics() []*metrictext.Family {
 	family := func(name, kind, help string, labels ...string) *metrictext.Family {
 		return &metrictext.Family{Name: "autohealer_agent_" + name, Kind: kind, Labels: labels, Help: help}
 	}
-	reports := family("problem_reports_total", metrictext.Counter, "Problem reports of a source, by the HTTP status of the answer.", "source", "code")
-	slowed := family("problem_reports_slowed_total", metrictext.Counter, "Problem reports that were answered late because their source sends too much.", "source")
-	events := family("problem_report_events_total", metrictext.Counter, "Events that a source has reported, each counted once.", "source")
-	silent := family("problem_source_silent", metrictext.Gauge, "Whether a source has said nothing for too long.", "source")
-	strangers := family("problem_reports_strangers_total", metrictext.Counter, "Problem reports of somebody who is not known.")
+	reports := family("problem_reports_total", metrictext.Counter, "Problem reports of a source, by HTTP status of the response.", "source", "code")
+	slowed := family("problem_reports_slowed_total", metrictext.Counter, "Problem reports that were delayed because their source sends too much.", "source")
+	events := family("problem_report_events_total", metrictext.Counter, "Events that a source reported, each counted once.", "source")
+	silent := family("problem_source_silent", metrictext.Gauge, "Whether a source has been silent for too long.", "source")
+	unauthenticated := family("problem_reports_strangers_total", metrictext.Counter, "Problem reports of unknown clients.")
 	counts, unknown := a.intake.Counts()
 	for _, of := range counts {
 		reports.Add(float64(of.Accepted), of.Source, "204")
@@ -136,10 +138,10 @@ func (a *agent) sourceMetrics() []*metrictext.Family {
 		}
 		slowed.Add(float64(of.Slowed), of.Source)
 		events.Add(float64(of.Events), of.Source)
-		silent.Add(number(of.Silent), of.Source)
+		silent.Add(boolValue(of.Silent), of.Source)
 	}
 	if len(counts) > 0 || unknown > 0 {
-		strangers.Add(float64(unknown))
+		unauthenticated.Add(float64(unknown))
 	}
-	return []*metrictext.Family{reports, slowed, events, silent, strangers}
+	return []*metrictext.Family{reports, slowed, events, silent, unauthenticated}
 }

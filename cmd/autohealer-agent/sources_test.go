@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/check"
 )
 
-// builtDiskWatch is the example of a daemon that reports, built once for all tests.
+// builtDiskWatch builds the example daemon once for all tests.
 var builtDiskWatch = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(filepath.Dir(binary), "disk-watch")
 	out, err := exec.Command("go", "build", "-o", path, "../../examples/disk-watch").CombinedOutput()
@@ -28,7 +28,7 @@ var builtDiskWatch = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// watched is a list of bad blocks, and where the daemon that looks at it reports to.
+// watched is a list of bad blocks, and the socket to which its daemon reports.
 type watched struct {
 	t      testing.TB
 	list   string
@@ -47,7 +47,7 @@ func newWatched(tb testing.TB) watched {
 	return w
 }
 
-// has makes that stand in the list, at once.
+// has replaces the list atomically.
 func (w watched) has(text string) {
 	w.t.Helper()
 	put(w.t, w.list+"~", text)
@@ -56,7 +56,7 @@ func (w watched) has(text string) {
 	}
 }
 
-// daemon runs disk-watch until it is killed, or the test ends.
+// daemon runs disk-watch until it is killed or the test ends.
 func (w watched) daemon() (kill func()) {
 	w.t.Helper()
 	path, err := builtDiskWatch()
@@ -80,19 +80,19 @@ func (w watched) daemon() (kill func()) {
 	return kill
 }
 
-// problemSources is a file by which disk-watch may report, of these conditions.
+// problemSources is a file that lets disk-watch report these conditions.
 func problemSources(w watched, conditions string) string {
 	return fmt.Sprintf(`{"sources": [{"name": "disk-watch", "socket": %q, "silence": "5s", "conditions": [%s]}]}`, w.socket, conditions)
 }
 
-func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
+func TestDaemonReportsFallsSilentAndComesBack(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t), newWatched(t)
 	file := filepath.Join(t.TempDir(), "sources.json")
 	put(t, file, problemSources(w, `"DiskBadBlock"`))
 	args := append(s.args(), "--config.problem-sources="+file)
 	p := start(t, args...)
-	p.waitFor("its metric, before anything is said", func() bool { return p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
+	p.waitFor("its metric, before anything is said", func() bool { return p.metric(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
 	p.waitFor("that nothing was said", p.is("DiskBadBlock", "Unknown", "SourceNotHeardYet"))
 	kill := w.daemon()
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
@@ -111,7 +111,7 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 		`autohealer_agent_config_valid{file="` + file + `"}`:                         "1",
 		`autohealer_agent_monitor_up{monitor="system-log-monitor:` + s.config + `"}`: "1",
 	} {
-		if got := p.figure(metric); got != want {
+		if got := p.metric(metric); got != want {
 			t.Errorf("%s is %s, want %s", metric, got, want)
 		}
 	}
@@ -119,31 +119,31 @@ func TestADaemonReportsFallsSilentAndComesBack(t *testing.T) {
 
 	kill()
 	p.waitFor("its silence", p.is("DiskBadBlock", "Unknown", "SourceSilent"))
-	if got := p.figure(`autohealer_agent_problem_source_silent{source="disk-watch"}`); got != "1" {
-		t.Errorf("that it is silent is %s in the metrics", got)
+	if got := p.metric(`autohealer_agent_problem_source_silent{source="disk-watch"}`); got != "1" {
+		t.Errorf("problem_source_silent is %s", got)
 	}
-	if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz says %d %q: the agent is well", code, body)
+	if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz returns %d %q, want a healthy agent", code, body)
 	}
 	kill = w.daemon()
 	p.waitFor("that it is back", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	kill()
 	before, _ := p.condition("DiskBadBlock")
 	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("it takes %s to stop", took)
+		t.Errorf("stopping took %s", took)
 	}
 
 	p = start(t, args...)
 	p.waitFor("what it had said before the restart", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	if c, _ := p.condition("DiskBadBlock"); c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("it stands since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
+		t.Errorf("the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
 	}
 	w.daemon()
 	w.has("")
 	p.waitFor("that the disk was repaired", p.is("DiskBadBlock", "False", "NoBadBlocks"))
 }
 
-func TestAConfigMapSaysAnewWhoMayReport(t *testing.T) {
+func TestConfigMapChangesTheSources(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t), newWatched(t)
 	mount := t.TempDir()
@@ -162,25 +162,25 @@ func TestAConfigMapSaysAnewWhoMayReport(t *testing.T) {
 	p.waitFor("that the last good version is in force", p.is("DiskBadBlock", "False", "NoBadBlocks"))
 
 	publish(t, mount, "..3", "sources.json", problemSources(w, `"ReadonlyFilesystem"`))
-	p.waitFor("that nobody keeps the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
+	p.waitFor("the removal of the condition", func() bool { _, ok := p.condition("DiskBadBlock"); return !ok })
 	refused := `autohealer_agent_problem_reports_total{source="disk-watch",code="403"}`
-	p.waitFor("that it is refused", func() bool { return p.figure(refused) != "none" })
+	p.waitFor("that it is refused", func() bool { return p.metric(refused) != "none" })
 
 	publish(t, mount, "..4", "sources.json", problemSources(w, `"DiskBadBlock"`))
-	p.waitFor("that it may", func() bool { return p.figure(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
-	w.has("18 100\n") // what was refused it tells again when it changes, or after a minute
-	p.waitFor("that it is heard again", p.is("DiskBadBlock", "True", "BadBlocksFound"))
+	p.waitFor("that it may", func() bool { return p.metric(`problem_gauge{type="DiskBadBlock",reason=""}`) == "0" })
+	w.has("18 100\n") // disk-watch repeats a refused report after a change, or after a minute
+	p.waitFor("the next report", p.is("DiskBadBlock", "True", "BadBlocksFound"))
 	if n := p.logged("a monitor is replaced"); n != 0 {
 		t.Errorf("%d monitors were replaced", n)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("that nobody is heard", func() bool { return p.logged("is heard no longer", "disk-watch") == 1 })
+	p.waitFor("the removal of the source", func() bool { return p.logged("is heard no longer", "disk-watch") == 1 })
 	p.waitFor("the end of its socket", func() bool { _, err := os.Stat(w.socket); return os.IsNotExist(err) })
 }
 
-func TestASocketThatCannotBeMadeIsAnAilment(t *testing.T) {
+func TestMissingSocketMakesTheAgentUnhealthy(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t), newWatched(t)
 	folder := filepath.Dir(w.socket)
@@ -189,18 +189,18 @@ func TestASocketThatCannotBeMadeIsAnAilment(t *testing.T) {
 	put(t, file, problemSources(w, `"DiskBadBlock"`))
 	p := start(t, append(s.args(), "--config.problem-sources="+file)...)
 	p.waitFor("an ailment", func() bool {
-		code, body := get(t, p.status+"/healthz")
+		code, body := get(t, p.statusURL+"/healthz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, w.socket)
 	})
 	if err := os.Remove(folder); err != nil {
 		t.Fatal(err)
 	}
-	p.waitFor("health", func() bool { code, _ := get(t, p.status+"/healthz"); return code == http.StatusOK })
+	p.waitFor("health", func() bool { code, _ := get(t, p.statusURL+"/healthz"); return code == http.StatusOK })
 }
 
-// Nobody knows how a condition is that was sick before. It must not go before its daemon
-// has had its time, nor look well.
-func TestAnAgentWithoutItsMemoryDoesNotTakeASickNodeForWell(t *testing.T) {
+// Without state, the agent does not know the status of a condition that was True. It must
+// neither remove it nor report False before the daemon's silence limit.
+func TestAgentWithoutStateDoesNotReportHealthy(t *testing.T) {
 	t.Parallel()
 	e, s, w := newEar(t), newScene(t), newWatched(t)
 	file := filepath.Join(t.TempDir(), "sources.json")
@@ -210,27 +210,30 @@ func TestAnAgentWithoutItsMemoryDoesNotTakeASickNodeForWell(t *testing.T) {
 	w.has("17 200\n")
 	kill := w.daemon()
 	applied := func(what string) func() bool {
-		return func() bool { rows := e.told(); return len(rows) > 0 && strings.Contains(rows[len(rows)-1], what) }
+		return func() bool {
+			rows := e.appliedRows()
+			return len(rows) > 0 && strings.Contains(rows[len(rows)-1], what)
+		}
 	}
-	p.waitFor("that the node is sick", applied("DiskBadBlock=True"))
+	p.waitFor("the condition", applied("DiskBadBlock=True"))
 	kill()
 	p.stop()
 	if err := os.RemoveAll(s.state); err != nil {
 		t.Fatal(err)
 	}
-	before := len(e.told())
+	before := len(e.appliedRows())
 	p = start(t, args...)
-	p.waitFor("that its daemon is not heard", p.is("DiskBadBlock", "Unknown", "SourceNeverHeard"))
-	p.waitFor("that this is told", applied("DiskBadBlock=Unknown"))
-	for _, row := range e.told()[before:] {
+	p.waitFor("the silence of the daemon", p.is("DiskBadBlock", "Unknown", "SourceNeverHeard"))
+	p.waitFor("the report of it", applied("DiskBadBlock=Unknown"))
+	for _, row := range e.appliedRows()[before:] {
 		if !strings.Contains(row, "DiskBadBlock=Unknown") {
-			t.Errorf("the node is told to be %q", row)
+			t.Errorf("the reported row is %q", row)
 		}
 	}
 	p.stop()
 }
 
-func TestATokenThatNobodyWritesHoldsUpNothing(t *testing.T) {
+func TestMissingTokenBlocksNothing(t *testing.T) {
 	t.Parallel()
 	s, w := newScene(t), newWatched(t)
 	pipe := filepath.Join(t.TempDir(), "token")
@@ -244,15 +247,15 @@ func TestATokenThatNobodyWritesHoldsUpNothing(t *testing.T) {
 	w.daemon()
 	p.waitFor("that the disk is well", p.is("DiskBadBlock", "False", "NoBadBlocks"))
 	p.waitFor("an ailment", func() bool {
-		code, body := get(t, p.status+"/healthz")
+		code, body := get(t, p.statusURL+"/healthz")
 		return code == http.StatusServiceUnavailable && strings.Contains(body, pipe)
 	})
 	if took := p.stop(); took > 3*time.Second {
-		t.Errorf("it takes %s to stop", took)
+		t.Errorf("stopping took %s", took)
 	}
 }
 
-func TestValidateJudgesWhoMayReport(t *testing.T) {
+func TestValidateChecksSources(t *testing.T) {
 	w := newWatched(t)
 	file := filepath.Join(t.TempDir(), "sources.json")
 	said := func(text string) (string, error) {
@@ -262,41 +265,41 @@ func TestValidateJudgesWhoMayReport(t *testing.T) {
 		return out.String(), err
 	}
 	if out, err := said(problemSources(w, `"DiskBadBlock"`)); err != nil || out != file+": ok, problem-sources: 1 source, 1 condition\n" {
-		t.Errorf("%v: it says %q", err, out)
+		t.Errorf("%v: the output is %q", err, out)
 	}
 	out, err := said(`{"tcp": "0.0.0.0:1", "sources": [{"name": "a", "uid": 7, "conditions": ["Ready"]}]}`)
 	if err == nil || strings.Count(out, file+": ") != 3 || !strings.Contains(out, "sources[0].conditions[0]") || !strings.Contains(out, "tcp: ") {
-		t.Errorf("%v: it says %q", err, out)
+		t.Errorf("%v: the output is %q", err, out)
 	}
 	out, err = said(`{"sources": [{"name": "a", "uid": 7, "rate": 0, "conditions": ["DiskBadBlok"]}, {"uid": "x", "conditions": ["Ready"]}]}`)
 	if want := []string{
 		"sources[0].rate: 0 is too small", "sources[1].name: missing", "sources[1].uid: \"x\" is not a whole number",
 		"sources[0].conditions[0]: \"DiskBadBlok\" is not in the catalogue", "sources[1].conditions[0]: Ready is reported by Kubernetes",
 	}; err == nil || strings.Count(out, file+": ") != 1+len(want) || slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(out, "  "+file+": "+w) }) {
-		t.Errorf("%v: it says %s", err, out)
+		t.Errorf("%v: the output is %s", err, out)
 	}
 	const beside = `{%s"sources": [{"name": "a", "uid": 7, "conditions": ["NTPProblem"]}, {"name": "b", "socket": "/run/autohealer/b/problems.sock", "conditions": ["DiskBadBlock"]}]}`
 	if out, err = said(fmt.Sprintf(beside, "")); err != nil || strings.Contains(out, "warning") {
-		t.Errorf("where sockets are unless somebody says otherwise: %v, it says %q", err, out)
+		t.Errorf("with the default socket: %v, the output is %q", err, out)
 	}
 	out, err = said(fmt.Sprintf(beside, `"socket": "/run/autohealer/problems.sock", `))
 	if err != nil || !strings.Contains(out, "\n  warning: socket: whoever is given its folder /run/autohealer is given the socket of b and "+check.RepairsFolder+" as well") {
-		t.Errorf("%v: it says %q", err, out)
+		t.Errorf("%v: the output is %q", err, out)
 	}
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
 	tokens := fmt.Sprintf(`{"sources": [{"name": "a", "tokenFile": %q, "conditions": ["NTPProblem"]}, {"name": "b", "tokenFile": %q, "conditions": ["DiskBadBlock"]}]}`, one, two)
 	put(t, one, "correct-horse-battery-staple")
 	out, err = said(tokens)
 	if err != nil || !strings.Contains(out, "warning: sources[1].tokenFile: reading a token: open "+two) {
-		t.Errorf("%v: it says %q", err, out)
+		t.Errorf("%v: the output is %q", err, out)
 	}
 	put(t, two, "correct-horse-battery-staple\n")
 	if out, err = said(tokens); err == nil || !strings.Contains(out, "sources[1].tokenFile: it has the token of a") {
-		t.Errorf("%v: it says %q", err, out)
+		t.Errorf("%v: the output is %q", err, out)
 	}
 }
 
-func TestItIsToldThatADaemonAndAMonitorKeepTheSameCondition(t *testing.T) {
+func TestSharedConditionOfDaemonAndMonitorIsLogged(t *testing.T) {
 	const monitor = "../../config/disk-log-message-filelog.json"
 	s, w := newScene(t), newWatched(t)
 	file := filepath.Join(t.TempDir(), "sources.json")
@@ -307,7 +310,7 @@ func TestItIsToldThatADaemonAndAMonitorKeepTheSameCondition(t *testing.T) {
 		t.Error(err)
 	}
 	if strings.Count(out.String(), "warning: ") != 1 || !strings.Contains(out.String(), "warning: DiskBadBlock is kept by disk-watch and by "+monitor) {
-		t.Errorf("it says %q", out.String())
+		t.Errorf("the output is %q", out.String())
 	}
 	p := start(t, append(s.args(), flags...)...)
 	p.waitFor("the warning", func() bool {
@@ -316,9 +319,9 @@ func TestItIsToldThatADaemonAndAMonitorKeepTheSameCondition(t *testing.T) {
 	p.stop()
 }
 
-// Where a link on the way to a file is turned elsewhere, no notice comes of it, and the
-// agent would look after half a minute.
-func TestAHangupHasTheFilesReadAtOnce(t *testing.T) {
+// inotify does not report a changed link in the path of a file. Without a signal the agent
+// would notice it after half a minute.
+func TestSIGHUPReloadsFiles(t *testing.T) {
 	s, w := newScene(t), newWatched(t)
 	folder := t.TempDir()
 	link := filepath.Join(folder, "current")
@@ -336,7 +339,7 @@ func TestAHangupHasTheFilesReadAtOnce(t *testing.T) {
 	}
 	turn("one", `"DiskBadBlock"`)
 	p := start(t, append(s.args(), "--config.problem-sources="+filepath.Join(link, "sources.json"))...)
-	stands := func(kind string) bool { return p.figure(`problem_gauge{type="`+kind+`",reason=""}`) == "0" }
+	stands := func(kind string) bool { return p.metric(`problem_gauge{type="`+kind+`",reason=""}`) == "0" }
 	p.waitFor("the first version", func() bool { return stands("DiskBadBlock") })
 	put(t, filepath.Join(folder, "one", "sources.json"), problemSources(w, `"DiskBadBlock", "NTPProblem"`))
 	p.waitFor("that edits are noticed", func() bool { return stands("NTPProblem") })

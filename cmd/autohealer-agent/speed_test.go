@@ -20,20 +20,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/testbed"
 )
 
-// What the agent may take in MB: of memory, and of disk.
+// Limits of the agent in MB: memory and disk.
 const (
 	mostMegabytes = 20
 	mostOnDisk    = 15
 )
 
-// onlooker watches one node.
-type onlooker struct {
+// nodeWatcher watches one node.
+type nodeWatcher struct {
 	tb     testing.TB
 	events <-chan watch.Event
 }
 
-// sees returns when the watch shows a condition with that status.
-func (o onlooker) sees(kind corev1.NodeConditionType, status corev1.ConditionStatus) time.Time {
+// sees returns when the watch delivers a condition with that status.
+func (o nodeWatcher) sees(kind corev1.NodeConditionType, status corev1.ConditionStatus) time.Time {
 	o.tb.Helper()
 	for limit := time.After(20 * time.Second); ; {
 		select {
@@ -43,13 +43,13 @@ func (o onlooker) sees(kind corev1.NodeConditionType, status corev1.ConditionSta
 				return time.Now()
 			}
 		case <-limit:
-			o.tb.Fatalf("waited in vain for %s=%s", kind, status)
+			o.tb.Fatalf("timeout while waiting for %s=%s", kind, status)
 		}
 	}
 }
 
-// still says how many events come within a while.
-func (o onlooker) still(while time.Duration) (n int) {
+// still counts the events during a time.
+func (o nodeWatcher) still(while time.Duration) (n int) {
 	for limit := time.After(while); ; {
 		select {
 		case <-o.events:
@@ -60,14 +60,13 @@ func (o onlooker) still(while time.Duration) (n int) {
 	}
 }
 
-// One op is the agent as it is released, with the kernel monitor of config/ and the real
-// /dev/kmsg, on a node of 15 KB of a real API server, under its rights and the guard: it
-// is left alone for 35 s, and then a line makes a condition True, which another client
-// watches, and another ends it, 101 times. The times are from before the write of a line
-// until the watcher has the condition. The first after so long a time is ms-cold and not
-// among the others. In between an administrator applies a condition of his own, of which
-// the API server asks nothing: what the same watcher sees of that is ms-bare, the part of
-// the way that is nobody's to shorten.
+// One op is a release build of the agent with the kernel monitor of config/ and the real
+// /dev/kmsg, on a node of 15 KB of a real API server, with its rights and the admission policies.
+// The agent is idle for 35 s. Then 101 times a line makes a condition True, which another client
+// watches, and another line ends it. A time starts before the write of the line and ends when the
+// watcher has the condition. The first one after the idle time is ms-cold and not among the
+// others. In between an administrator applies a condition without admission policies. The
+// watcher's time for it is ms-bare, which the agent cannot shorten.
 func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
@@ -97,7 +96,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		o := onlooker{b, seen.ResultChan()}
+		o := nodeWatcher{b, seen.ResultChan()}
 		a, err := install.StartAgent(b.Context(), cluster, install.AgentOptions{
 			Node: made[0].Name, Program: release, StateDir: filepath.Join(folder, fmt.Sprint("state-", round)), Args: []string{"--config.system-log-monitor=" + config},
 		})
@@ -120,7 +119,7 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 			}
 			o.still(500 * time.Millisecond)
 			bare = append(bare, applyBare(b, o, admin, made[0].Name, line))
-			// A node that flaps would be slowed down.
+			// The reporter slows down flapping nodes.
 			o.still(600 * time.Millisecond)
 			if _, err := fmt.Fprintf(kmsg, "<3>%s ends %d\n", mark, line); err != nil {
 				b.Fatal(err)
@@ -145,12 +144,13 @@ func BenchmarkKernelLineSeenByAWatcher(b *testing.B) {
 	b.ReportMetric(idle, "MB-idle")
 	b.ReportMetric(size, "MB-binary")
 	if writes > 0 || idle > mostMegabytes {
-		b.Errorf("the node was written %d times while nothing happened, and the agent had %.1f MB of memory, of which %d are allowed", writes, idle, mostMegabytes)
+		b.Errorf("the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
 	}
 }
 
-// applyBare writes a condition that nobody guards, and says how long it took to be seen.
-func applyBare(b *testing.B, o onlooker, admin kubernetes.Interface, node string, round int) time.Duration {
+// applyBare writes a condition without admission policies, and returns the time until the
+// watcher sees it.
+func applyBare(b *testing.B, o nodeWatcher, admin kubernetes.Interface, node string, round int) time.Duration {
 	b.Helper()
 	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse}[round%2]
 	row := fmt.Sprintf(`{"type": "Bare", "status": %q, "reason": "Applied", "message": "by an administrator", "lastHeartbeatTime": %q}`, status, time.Now().UTC().Format(time.RFC3339))
@@ -168,8 +168,8 @@ func applyBare(b *testing.B, o onlooker, admin kubernetes.Interface, node string
 	return passed
 }
 
-// The bounds of the benchmark above that depend on no clock, so that they are kept.
-func TestTheAgentIsSmall(t *testing.T) {
+// The limits of the benchmark above that do not depend on a clock.
+func TestAgentIsSmall(t *testing.T) {
 	folder := t.TempDir()
 	release, size := small(t, folder)
 	cluster, admin := agentCluster(t)
@@ -182,12 +182,12 @@ func TestTheAgentIsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer seen.Stop()
-	o := onlooker{t, seen.ResultChan()}
+	o := nodeWatcher{t, seen.ResultChan()}
 	shipped, err := os.ReadFile("../../config/kernel-monitor.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What others have written to the kernel's log a moment ago is something that happens.
+	// Recent kernel lines of other programs would also cause writes.
 	config := filepath.Join(folder, "kernel-monitor.json")
 	put(t, config, strings.Replace(string(shipped), `"lookback": "5m"`, `"lookback": "0s"`, 1))
 	a, err := install.StartAgent(t.Context(), cluster, install.AgentOptions{
@@ -201,14 +201,14 @@ func TestTheAgentIsSmall(t *testing.T) {
 	idle := residentOf(t, a.PID())
 	t.Logf("the program has %.1f MB, and %.1f MB of memory when idle", size, idle)
 	if writes > 0 || idle > mostMegabytes {
-		t.Errorf("the node was written %d times while nothing happened, and the agent had %.1f MB of memory, of which %d are allowed", writes, idle, mostMegabytes)
+		t.Errorf("the idle agent wrote the node %d times and had %.1f MB of memory, want none and at most %d MB", writes, idle, mostMegabytes)
 	}
 	if err := a.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// small builds the agent as it is released, and returns how many MB it has.
+// small builds a release of the agent, and returns its size in MB.
 func small(tb testing.TB, folder string) (release string, megabytes float64) {
 	tb.Helper()
 	release = buildRelease(tb, folder)
@@ -217,12 +217,12 @@ func small(tb testing.TB, folder string) (release string, megabytes float64) {
 		tb.Fatal(err)
 	}
 	if megabytes = float64(info.Size()) / 1e6; megabytes > mostOnDisk {
-		tb.Errorf("the program has %.1f MB, and %d are allowed", megabytes, mostOnDisk)
+		tb.Errorf("the program has %.1f MB, want at most %d", megabytes, mostOnDisk)
 	}
 	return release, megabytes
 }
 
-// agentCluster is one with everything that agents need.
+// agentCluster starts a cluster with everything that agents need.
 func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 	tb.Helper()
 	cluster := testbed.New(tb, testbed.Config{})
@@ -241,8 +241,8 @@ func agentCluster(tb testing.TB) (*testbed.Cluster, *kubernetes.Clientset) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// withRule is the kernel monitor that is installed by default, with a condition that
-// lines of a mark begin and end.
+// withRule returns the default kernel monitor with an additional condition, which lines with a
+// mark set and clear.
 func withRule(tb testing.TB, mark string) string {
 	tb.Helper()
 	text, err := os.ReadFile("../../config/kernel-monitor.json")

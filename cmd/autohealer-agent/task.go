@@ -17,21 +17,21 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/supervise"
 )
 
-// task is what a file asks for, whatever its kind: a monitor, and what it is about.
+// task is the monitor that a file asks for.
 type task struct {
 	source     string
 	conditions []config.Condition
-	// causes are the reasons of permanent rules, by their conditions.
-	causes map[string][]string
-	// counted says whether problems become metrics.
-	counted bool
-	// figures are the names of the metrics that it shows of the machine.
-	figures []string
-	make    func() (supervise.Monitor, error)
+	// reasons are the reasons of permanent rules, by condition.
+	reasons map[string][]string
+	// countsProblems says whether problems become metrics.
+	countsProblems bool
+	// metrics are the names of the machine's metrics that the task serves.
+	metrics    []string
+	newMonitor func() (supervise.Monitor, error)
 }
 
-// kinds are the types of its conditions.
-func (t task) kinds() []string {
+// conditionTypes returns the types of the conditions.
+func (t task) conditionTypes() []string {
 	kinds := make([]string, len(t.conditions))
 	for i, c := range t.conditions {
 		kinds[i] = c.Type
@@ -39,44 +39,44 @@ func (t task) kinds() []string {
 	return kinds
 }
 
-// counter is a monitor that counts the problems that it finds, by reason. Each reason of
-// a rule is there from the start.
+// counter is a monitor that counts its problems by reason. Each reason of a rule is present
+// from the start.
 type counter interface{ Problems() map[string]uint64 }
 
-// task returns what becomes of a file. It is not ok if no monitor does.
+// task returns the task of a file. ok is false if the file has no monitor.
 func (a *agent) task(s *settings.Setting) (t task, ok bool) {
 	name, path, f := s.String(), s.Path, s.File
 	switch {
 	case f.Log != nil:
 		m := *f.Log
 		return task{
-			source: m.Source, conditions: m.Conditions, counted: m.Metrics,
-			causes: causes(m.Rules, func(r config.LogRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
-			make: func() (supervise.Monitor, error) {
-				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: a.boot, Memory: a.memory, Logger: a.log}), nil
+			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
+			reasons: permanentReasons(m.Rules, func(r config.LogRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
+			newMonitor: func() (supervise.Monitor, error) {
+				return logwatch.New(logwatch.Config{Key: name, Monitor: m, Boot: a.boot, Memory: a.state, Logger: a.log}), nil
 			},
 		}, true
 	case f.Plugin != nil:
 		m := *f.Plugin
 		return task{
-			source: m.Source, conditions: m.Conditions, counted: m.Metrics,
-			causes: causes(m.Rules, func(r config.PluginRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
-			make: func() (supervise.Monitor, error) {
-				return plugin.New(plugin.Config{Key: name, Monitor: m, Children: a.children, Boot: a.boot.ID, Memory: a.memory, Logger: a.log})
+			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
+			reasons: permanentReasons(m.Rules, func(r config.PluginRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
+			newMonitor: func() (supervise.Monitor, error) {
+				return plugin.New(plugin.Config{Key: name, Monitor: m, Children: a.children, Boot: a.boot.ID, Memory: a.state, Logger: a.log})
 			},
 		}, true
 	case f.Check != nil:
 		m := *f.Check
 		return task{
-			source: m.Source, conditions: m.Conditions, counted: m.Metrics,
-			causes: causes(m.Rules, func(r config.CheckRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
-			make:   func() (supervise.Monitor, error) { return a.checks(name, m) },
+			source: m.Source, conditions: m.Conditions, countsProblems: m.Metrics,
+			reasons:    permanentReasons(m.Rules, func(r config.CheckRule) (bool, string, string) { return r.Permanent, r.Condition, r.Reason }),
+			newMonitor: func() (supervise.Monitor, error) { return a.checks(name, m) },
 		}, true
 	case f.Stats != nil:
 		m := *f.Stats
 		return task{
-			source: string(f.Kind), figures: stats.Names(m),
-			make: func() (supervise.Monitor, error) {
+			source: string(f.Kind), metrics: stats.Names(m),
+			newMonitor: func() (supervise.Monitor, error) {
 				return stats.New(stats.Config{Key: name, File: path, Monitor: m, Logger: a.log})
 			},
 		}, true
@@ -84,8 +84,8 @@ func (a *agent) task(s *settings.Setting) (t task, ok bool) {
 	return task{}, false
 }
 
-// causes returns the reasons that permanent rules have, by their conditions.
-func causes[Rule any](rules []Rule, of func(Rule) (permanent bool, condition, reason string)) map[string][]string {
+// permanentReasons returns the reasons of permanent rules, by condition.
+func permanentReasons[Rule any](rules []Rule, of func(Rule) (permanent bool, condition, reason string)) map[string][]string {
 	reasons := map[string][]string{}
 	for _, rule := range rules {
 		permanent, condition, reason := of(rule)
@@ -96,40 +96,42 @@ func causes[Rule any](rules []Rule, of func(Rule) (permanent bool, condition, re
 	return reasons
 }
 
-// messagePause is how long the message of a check stands at least that has replaced
-// another: what a kubelet answers may be new each time.
+// messagePause is the least time between two messages of a check. A kubelet's answer may
+// differ each time.
 const messagePause = time.Minute
 
-// checks returns the monitor of checks that are built in. Their messages say what is done
-// about a sickness, and so are told anew while it stands.
+// checks returns the monitor of built-in checks. Their messages say which repair is under
+// way, so they are updated while the problem lasts.
 func (a *agent) checks(name string, m config.CheckMonitor) (*interval.Monitor, error) {
 	node := check.Node{
 		Getenv: a.getenv, Boot: a.boot.Time, Units: a.units, Repairs: a.repairs,
-		Tell: func(e finding.Event) { a.found(name, finding.Report{Source: m.Source, Events: []finding.Event{e}}) },
+		Tell: func(e finding.Event) {
+			a.handleReport(name, finding.Report{Source: m.Source, Events: []finding.Event{e}})
+		},
 	}
-	made := interval.Config{
+	cfg := interval.Config{
 		Key: name, Source: m.Source, Conditions: m.Conditions, Concurrency: m.Concurrency,
 		UpdateOnMessage: true, MessagePause: messagePause, SkipInitialStatus: m.SkipInitialStatus,
-		Boot: a.boot.ID, Memory: a.memory, Logger: a.log,
+		Boot: a.boot.ID, Memory: a.state, Logger: a.log,
 	}
 	if m.UpdateOnMessage {
-		made.MessagePause = 0
+		cfg.MessagePause = 0
 	}
 	for i := range m.Rules {
 		rule := &m.Rules[i]
-		examine, err := check.New(*rule, node)
+		run, err := check.New(*rule, node)
 		if err != nil {
 			return nil, err
 		}
-		made.Rules = append(made.Rules, interval.Rule{
+		cfg.Rules = append(cfg.Rules, interval.Rule{
 			Name: rule.Check, Permanent: rule.Permanent, Condition: rule.Condition, Reason: rule.Reason,
-			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: examine,
+			Interval: rule.InvokeInterval, Timeout: rule.Timeout, Exam: run,
 		})
 	}
-	return interval.New(made)
+	return interval.New(cfg)
 }
 
-// job has a task done.
+// job returns the supervised job of a task.
 func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 	name := s.String()
 	job := supervise.Job{Name: name, Version: s.Version, Source: t.source}
@@ -137,14 +139,14 @@ func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 		job.Conditions = append(job.Conditions, condition.Type)
 	}
 	job.Make = func() supervise.Monitor {
-		monitor, err := t.make()
-		if err != nil { // which whoever has judged the file should have seen
-			monitor = broken{err}
+		monitor, err := t.newMonitor()
+		if err != nil { // checkFile should have refused the file
+			monitor = failedMonitor{err}
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.retire(name)
-		if counts, ok := monitor.(counter); ok && t.counted {
+		a.retireCounter(name)
+		if counts, ok := monitor.(counter); ok && t.countsProblems {
 			a.counters[name] = counts
 		}
 		return monitor
@@ -152,46 +154,47 @@ func (a *agent) job(s *settings.Setting, t task) supervise.Job {
 	return job
 }
 
-// broken is a monitor that cannot be: it says why, and counts as dead.
-type broken struct{ err error }
+// failedMonitor stands for a monitor that could not be created. It returns the error and
+// counts as dead.
+type failedMonitor struct{ err error }
 
-// Run is that of a monitor.
-func (b broken) Run(context.Context, supervise.Reporter) error { return b.err }
+// Run returns the error.
+func (b failedMonitor) Run(context.Context, supervise.Reporter) error { return b.err }
 
-// retire keeps the counts of a monitor that is no more: a counter never goes back.
-func (a *agent) retire(name string) {
+// retireCounter keeps the counts of an ended monitor, because a counter must not decrease.
+func (a *agent) retireCounter(name string) {
 	if counts := a.counters[name]; counts != nil {
-		add(a.retired, counts.Problems())
+		addCounts(a.retiredProblems, counts.Problems())
 	}
 	delete(a.counters, name)
 }
 
-func add(to, more map[string]uint64) {
+func addCounts(to, more map[string]uint64) {
 	for reason, n := range more {
 		to[reason] += n
 	}
 }
 
-// problems returns how often each problem was found, by reason.
+// problems returns the number of problems by reason.
 func (a *agent) problems() map[string]uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	sum := maps.Clone(a.retired)
+	sum := maps.Clone(a.retiredProblems)
 	for _, counts := range a.counters {
-		add(sum, counts.Problems())
+		addCounts(sum, counts.Problems())
 	}
 	return sum
 }
 
-// causes returns the conditions that become metrics, each with the reasons that its
-// rules have. Those of a daemon that reports have none: it has its own words.
-func (a *agent) causes() map[string][]string {
+// conditionReasons returns the conditions that become metrics, with the reasons of their
+// rules. Conditions of daemons have none, because daemons choose their reasons.
+func (a *agent) conditionReasons() map[string][]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[string][]string{}
-	for _, t := range a.runs {
-		for condition, reasons := range t.causes {
-			if t.counted {
+	for _, t := range a.tasks {
+		for condition, reasons := range t.reasons {
+			if t.countsProblems {
 				all[condition] = append(all[condition], reasons...)
 			}
 		}

@@ -8,67 +8,67 @@ import (
 	"testing"
 )
 
-// allFigures are the files of figures that are shipped.
-const allFigures = "../../config/system-stats-monitor.json,../../config/net-cgroup-system-stats-monitor.json"
+// shippedStats are the shipped files of machine metrics.
+const shippedStats = "../../config/system-stats-monitor.json,../../config/net-cgroup-system-stats-monitor.json"
 
-func TestAScrapeShowsTheFiguresOfTheFilesThatAreShipped(t *testing.T) {
+func TestScrapeHasTheMetricsOfShippedFiles(t *testing.T) {
 	s := newScene(t)
-	p := start(t, append(s.args(), "--config.system-stats-monitor="+allFigures)...)
+	p := start(t, append(s.args(), "--config.system-stats-monitor="+shippedStats)...)
 	p.waitFor("the last of the figures", func() bool {
-		return p.figure(`net_tx_bytes{interface_name="lo"}`) != "none" && p.figure("cpu_load_1m") != "none"
+		return p.metric(`net_tx_bytes{interface_name="lo"}`) != "none" && p.metric("cpu_load_1m") != "none"
 	})
 	for _, metric := range []string{
 		"cpu_load_15m", "system_processes_total", `cpu_usage_time{state="user"}`,
 		`memory_bytes_used{state="used"}`, "memory_unevictable_used", `net_rx_packets{interface_name="lo"}`,
 	} {
-		got, err := strconv.ParseFloat(p.figure(metric), 64)
+		got, err := strconv.ParseFloat(p.metric(metric), 64)
 		if err != nil || got < 0 {
-			t.Errorf("%s is %s", metric, p.figure(metric))
+			t.Errorf("%s is %s", metric, p.metric(metric))
 		}
 	}
-	_, scrape := get(t, p.figures+"/metrics")
+	_, scrape := get(t, p.metricsURL+"/metrics")
 	for _, family := range []string{"host_uptime{", "system_os_feature{", "disk_io_time{", "problem_counter{"} {
 		if !strings.Contains(scrape, "\n"+family) {
-			t.Errorf("there is no %s}", family)
+			t.Errorf("%s} is missing", family)
 		}
 	}
-	for _, file := range strings.Split(allFigures, ",") {
-		if got := p.figure(`autohealer_agent_monitor_up{monitor="system-stats-monitor:` + file + `"}`); got != "1" {
-			t.Errorf("the monitor of %s is up: %s", file, got)
+	for _, file := range strings.Split(shippedStats, ",") {
+		if got := p.metric(`autohealer_agent_monitor_up{monitor="system-stats-monitor:` + file + `"}`); got != "1" {
+			t.Errorf("monitor_up of %s is %s", file, got)
 		}
 	}
 	if n := p.logged("level=WARN", "figures"); n != 0 {
-		t.Errorf("%d warnings are of figures", n)
+		t.Errorf("%d warnings about machine metrics", n)
 	}
 	lint(t, p)
 	p.stop()
 }
 
-func TestMetricsOfTwoFilesAreToldOfOnceAndShownOnce(t *testing.T) {
+func TestDuplicateMetricsAreLoggedAndServedOnce(t *testing.T) {
 	s, folder := newScene(t), t.TempDir()
 	first, second := filepath.Join(folder, "a.json"), filepath.Join(folder, "b.json")
 	load := func(id string) string { return `{"cpu": {"metricsConfigs": {"` + id + `": {"displayName": "load"}}}}` }
 	put(t, first, load("cpu/load_1m"))
 	put(t, second, load("cpu/load_5m"))
 	p := start(t, append(s.args(), "--config.system-stats-monitor="+second+","+first)...)
-	const words = "several files show the same metrics"
-	p.waitFor("what is told of them", func() bool { return p.logged(words, "[load]") == 1 })
-	p.waitFor("the figure", func() bool { return p.figure("load") != "none" })
-	if _, scrape := get(t, p.figures+"/metrics"); strings.Count(scrape, "\nload ") != 1 || !strings.Contains(scrape, "over the last minute") {
-		t.Errorf("it is not that of the first alone:\n%s", scrape)
+	const words = "several files have the same metrics"
+	p.waitFor("the warning", func() bool { return p.logged(words, "[load]") == 1 })
+	p.waitFor("the figure", func() bool { return p.metric("load") != "none" })
+	if _, scrape := get(t, p.metricsURL+"/metrics"); strings.Count(scrape, "\nload ") != 1 || !strings.Contains(scrape, "over the last minute") {
+		t.Errorf("want only the metric of the first file:\n%s", scrape)
 	}
 	put(t, s.config, kernelMonitor(s.log.path, `"skipList": ["x"],`))
 	p.waitFor("that another file has changed", func() bool { return p.logged("a monitor is replaced", s.config) == 1 })
 	if n := p.logged(words); n != 1 {
-		t.Errorf("it is told %d times", n)
+		t.Errorf("the warning is logged %d times", n)
 	}
 	put(t, second, strings.Replace(load("cpu/load_5m"), `"load"`, `"load5"`, 1))
-	p.waitFor("the second as well", func() bool { return p.figure("load5") != "none" })
+	p.waitFor("the second as well", func() bool { return p.metric("load5") != "none" })
 	put(t, second, load("cpu/load_15m"))
-	p.waitFor("what is told of them anew", func() bool { return p.logged(words) == 2 })
+	p.waitFor("the second warning", func() bool { return p.logged(words) == 2 })
 }
 
-func TestValidateSaysWhatIsWrongWithFigures(t *testing.T) {
+func TestValidateExplainsErrorsOfMachineMetrics(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "figures.json")
 	said := func() (string, error) {
 		var out strings.Builder
@@ -77,10 +77,10 @@ func TestValidateSaysWhatIsWrongWithFigures(t *testing.T) {
 	}
 	put(t, file, `{"cpu": {"metricsConfigs": {"cpu/load_1m": {"displayName": "problem_gauge"}, "cpu/load_5m": {"displayName": "problem_counter"}}}}`)
 	if text, err := said(); err == nil || strings.Count(text, file+": cpu.metricsConfigs[") != 2 {
-		t.Errorf("of metrics of the agent it says (%v):\n%s", err, text)
+		t.Errorf("for a metric of the agent (%v):\n%s", err, text)
 	}
 	put(t, file, `{"cpu": {"metricsConfigs": {"cpu/load_1m": {"displayName": "load"}, "cpu/lode_1m": {"displayName": "lode"}}}}`)
 	if text, err := said(); err != nil || !strings.Contains(text, ": 1 figure\n") || !strings.Contains(text, `  warning: cpu.metricsConfigs["cpu/lode_1m"]: there is no such figure`) {
-		t.Errorf("of one that nobody knows it says (%v):\n%s", err, text)
+		t.Errorf("for an unknown metric (%v):\n%s", err, text)
 	}
 }

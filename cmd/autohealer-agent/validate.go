@@ -12,18 +12,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/stats"
 )
 
-// judge says whether a version of a file can be used. What it warns of is taken, and
-// may not be meant.
-func judge(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
+// checkFile reads a version of a file and returns an error if it is unusable. Warnings name
+// parts that are accepted but may be mistakes.
+func checkFile(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
 	file, warnings, err = config.Parse(path, kind, text)
 	if err != nil && kind == config.Problems {
-		err = withRest(path, err, config.DraftSources(text))
+		err = addSourceErrors(path, err, config.DraftSources(text))
 	}
 	if err != nil {
 		return nil, warnings, err
 	}
 	if file.Problems != nil {
-		exposed, err := judgeSources(path, file.Problems)
+		exposed, err := checkSources(path, file.Problems)
 		if err != nil {
 			return nil, warnings, err
 		}
@@ -32,7 +32,7 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 	if file.Stats != nil {
 		odd, err := stats.Check(*file.Stats)
 		if err != nil {
-			return nil, warnings, prefixed(path, err)
+			return nil, warnings, prefixLines(path, err)
 		}
 		for _, warning := range odd {
 			warnings = append(warnings, path+": "+warning)
@@ -51,34 +51,34 @@ func judge(path string, kind config.Kind, text []byte) (file *config.File, warni
 	return file, warnings, nil
 }
 
-// prefixed has every line of an error begin with the path of its file.
-func prefixed(path string, err error) error {
+// prefixLines puts the path of a file before every line of an error.
+func prefixLines(path string, err error) error {
 	return fmt.Errorf("%s: %s", path, strings.ReplaceAll(err.Error(), "\n", "\n"+path+": "))
 }
 
-// judgeHere also warns of programs and tokens that are not on this machine. Whoever runs
-// the agent cannot do anything about that, whoever writes a file can; and an agent that
-// looked for them would hang with a file system that does not answer.
-func judgeHere(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
-	file, warnings, err = judge(path, kind, text)
+// checkFileOnHost also warns of programs and tokens that are missing on this machine. Only
+// the author of a file can fix them, so the running agent does not look: it would hang with
+// a file system that does not answer.
+func checkFileOnHost(path string, kind config.Kind, text []byte) (file *config.File, warnings []string, err error) {
+	file, warnings, err = checkFile(path, kind, text)
 	if err != nil {
 		return nil, warnings, err
 	}
 	if file.Problems != nil {
 		unread, err := sources(file.Problems).Tokens()
 		if err != nil {
-			return nil, warnings, prefixed(path, err)
+			return nil, warnings, prefixLines(path, err)
 		}
 		warnings = append(warnings, unread...)
 	}
 	return file, append(warnings, file.MissingPrograms()...), nil
 }
 
-// validate says of each file whether it can be used. The error says that one cannot.
+// validate prints for each file whether it is usable, and returns an error if one is not.
 func validate(names []settings.Name, out io.Writer) error {
-	shelf := settings.New(settings.Config{Names: names, Judge: judgeHere})
-	shelf.Read()
-	bad, all := 0, shelf.Settings()
+	files := settings.New(settings.Config{Names: names, Judge: checkFileOnHost})
+	files.Read()
+	bad, all := 0, files.Settings()
 	monitors := map[string][]config.Condition{}
 	for _, s := range all {
 		if s.File != nil {
@@ -87,7 +87,7 @@ func validate(names []settings.Name, out io.Writer) error {
 	}
 	for _, s := range all {
 		if s.File != nil && s.File.Problems != nil {
-			s.Warnings = append(s.Warnings, bothKeep(sources(s.File.Problems), monitors)...)
+			s.Warnings = append(s.Warnings, sharedConditions(sources(s.File.Problems), monitors)...)
 		}
 		if s.Err != nil {
 			bad++
@@ -108,7 +108,7 @@ func validate(names []settings.Name, out io.Writer) error {
 	return nil
 }
 
-// describe says what a file asks for.
+// describe summarizes a file.
 func describe(f *config.File) string {
 	words := string(f.Kind)
 	asks := func(conditions []config.Condition, rules int) string {

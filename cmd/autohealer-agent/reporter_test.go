@@ -28,25 +28,25 @@ import (
 	"github.com/resourcestack/autohealer/internal/report"
 )
 
-// ear plays an API server that takes everything, and notes it.
-type ear struct {
+// fakeAPI is an API server that accepts and records everything.
+type fakeAPI struct {
 	*httptest.Server
 	mu     sync.Mutex
-	labels string // of the node; while it is empty the node cannot be got
+	labels string // of the node; while empty, the node cannot be read
 	stall  bool   // the next apply is not answered
 	asked  []string
-	rows   []string // of each apply of conditions: "type=status" in the order of types
+	rows   []string // of each apply: "type=status", sorted by type
 }
 
-func newEar(tb testing.TB) *ear {
+func newEar(tb testing.TB) *fakeAPI {
 	tb.Helper()
-	e := &ear{labels: "{}"}
+	e := &fakeAPI{labels: "{}"}
 	e.Server = httptest.NewServer(e)
 	tb.Cleanup(e.Close)
 	return e
 }
 
-func (e *ear) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -84,8 +84,8 @@ func (e *ear) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"metadata":{"name":"worker-1","uid":"u","resourceVersion":"1","labels":%s}}`, e.labels)
 }
 
-// heard says how often something was asked for.
-func (e *ear) heard(what string) int {
+// requests counts the requests that contain a text.
+func (e *fakeAPI) requests(what string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := 0
@@ -97,31 +97,31 @@ func (e *ear) heard(what string) int {
 	return n
 }
 
-// told are the rows of each apply.
-func (e *ear) told() []string {
+// appliedRows returns the rows of each apply.
+func (e *fakeAPI) appliedRows() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]string{}, e.rows...)
 }
 
-func (e *ear) args() []string {
+func (e *fakeAPI) args() []string {
 	return []string{"--hostname-override=worker-1", "--apiserver-override=" + e.URL + "?inClusterConfig=false"}
 }
 
-func TestWhatIsFoundIsReported(t *testing.T) {
+func TestFindingsAreReported(t *testing.T) {
 	e, s := newEar(t), newScene(t)
 	p := start(t, append(s.args(), e.args()...)...)
-	p.waitFor("the first row", func() bool { return len(e.told()) == 1 })
+	p.waitFor("the first row", func() bool { return len(e.appliedRows()) == 1 })
 	s.log.write(oom, hung)
-	p.waitFor("the change", func() bool { return len(e.told()) == 2 })
-	if diff := cmp.Diff([]string{"KernelDeadlock=False", "KernelDeadlock=True"}, e.told()); diff != "" {
+	p.waitFor("the change", func() bool { return len(e.appliedRows()) == 2 })
+	if diff := cmp.Diff([]string{"KernelDeadlock=False", "KernelDeadlock=True"}, e.appliedRows()); diff != "" {
 		t.Error(diff)
 	}
-	p.waitFor("the problem and the change as Events", func() bool { return e.heard("POST /api/v1/namespaces/default/events") == 2 })
+	p.waitFor("the problem and the change as Events", func() bool { return e.requests("POST /api/v1/namespaces/default/events") == 2 })
 	p.waitFor("the Lease", func() bool {
-		return e.heard("PATCH /apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases/autohealer-agent-worker-1") == 1
+		return e.requests("PATCH /apis/coordination.k8s.io/v1/namespaces/autohealer-system/leases/autohealer-agent-worker-1") == 1
 	})
-	p.waitFor("the figures", func() bool { return p.figure("autohealer_agent_events_sent_total") == "2" })
+	p.waitFor("the figures", func() bool { return p.metric("autohealer_agent_events_sent_total") == "2" })
 	for metric, want := range map[string]string{
 		`autohealer_agent_requests_total{request="conditions",result="ok"}`: "2",
 		`autohealer_agent_requests_total{request="lease",result="ok"}`:      "1",
@@ -129,19 +129,18 @@ func TestWhatIsFoundIsReported(t *testing.T) {
 		`autohealer_agent_events_taken_total`:                               "2",
 		`autohealer_agent_events_queued`:                                    "0",
 	} {
-		if got := p.figure(metric); got != want {
+		if got := p.metric(metric); got != want {
 			t.Errorf("%s is %s, want %s", metric, got, want)
 		}
 	}
 	lint(t, p)
 	if took := p.stop(); took > time.Second {
-		t.Errorf("it takes %s to stop", took)
+		t.Errorf("stopping took %s", took)
 	}
 }
 
-// What is not said is removed, so that half of the rows would take the other half away
-// for a moment, at each restart.
-func TestNoRowIsReportedBeforeAllAreKnown(t *testing.T) {
+// An apply removes missing rows. A partial apply at each restart would remove the other rows for a moment.
+func TestConditionsAreReportedTogether(t *testing.T) {
 	e, s := newEar(t), newScene(t)
 	e.mu.Lock()
 	e.labels = ""
@@ -150,24 +149,24 @@ func TestNoRowIsReportedBeforeAllAreKnown(t *testing.T) {
 	gpu := filepath.Join(folder, "gpu.json")
 	put(t, gpu, strings.ReplaceAll(kernelMonitor(filepath.Join(folder, "gpu.log"), `"nodeSelector": "gpu=true",`), "KernelDeadlock", "GPUHung"))
 	p := start(t, append(append(s.args(), e.args()...), "--config.system-log-monitor="+gpu)...)
-	p.waitFor("that the labels are asked for", func() bool { return e.heard("GET /api/v1/nodes/worker-1") > 1 })
-	if told := e.told(); len(told) > 0 {
-		t.Errorf("%q is told", told)
+	p.waitFor("a read of the labels", func() bool { return e.requests("GET /api/v1/nodes/worker-1") > 1 })
+	if rows := e.appliedRows(); len(rows) > 0 {
+		t.Errorf("the applied rows are %q", rows)
 	}
 	e.mu.Lock()
 	e.labels = `{"gpu":"true"}`
 	e.mu.Unlock()
-	p.waitFor("the rows", func() bool { return len(e.told()) > 0 })
-	if diff := cmp.Diff([]string{"GPUHung=False KernelDeadlock=False"}, e.told()); diff != "" {
+	p.waitFor("the rows", func() bool { return len(e.appliedRows()) > 0 })
+	if diff := cmp.Diff([]string{"GPUHung=False KernelDeadlock=False"}, e.appliedRows()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestTheFlagsSayWhatIsReported(t *testing.T) {
+func TestReportingFlags(t *testing.T) {
 	for _, c := range []struct {
 		flags        string
 		rows, events bool
-		where        string // Events go
+		where        string // namespace of Events
 		lease        bool
 	}{
 		{"--enable-k8s-exporter=false", false, false, "", false},
@@ -182,92 +181,92 @@ func TestTheFlagsSayWhatIsReported(t *testing.T) {
 			s.log.write(oom, hung)
 			p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 			p.waitFor("what is to be reported", func() bool {
-				return (e.heard("/status") > 0) == c.rows && (e.heard("POST ") == 2) == c.events && (e.heard("/leases/") > 0) == c.lease
+				return (e.requests("/status") > 0) == c.rows && (e.requests("POST ") == 2) == c.events && (e.requests("/leases/") > 0) == c.lease
 			})
-			p.stop() // it has told everything then
-			if got := e.heard("/status") > 0; got != c.rows {
+			p.stop() // sends everything that is pending
+			if got := e.requests("/status") > 0; got != c.rows {
 				t.Errorf("conditions are reported: %v", got)
 			}
-			if got := e.heard("POST /api/v1/namespaces/" + c.where + "/events"); got != e.heard("POST ") || (got == 2) != c.events {
-				t.Errorf("%d Events are reported, and %d in all", got, e.heard("POST "))
+			if got := e.requests("POST /api/v1/namespaces/" + c.where + "/events"); got != e.requests("POST ") || (got == 2) != c.events {
+				t.Errorf("%d Events are reported, and %d in all", got, e.requests("POST "))
 			}
-			if got := e.heard("/leases/") > 0; got != c.lease {
+			if got := e.requests("/leases/") > 0; got != c.lease {
 				t.Errorf("a Lease is kept: %v", got)
 			}
-			if c.flags == "--enable-k8s-exporter=false" && e.heard("/") > 0 {
-				t.Errorf("it asks for %q", e.asked)
+			if c.flags == "--enable-k8s-exporter=false" && e.requests("/") > 0 {
+				t.Errorf("the requests are %q", e.asked)
 			}
 		})
 	}
 }
 
-func TestWhatIsNotToldYetIsToldAtTheEnd(t *testing.T) {
+func TestPendingReportsAreSentAtTheEnd(t *testing.T) {
 	e, s := newEar(t), newScene(t)
 	e.mu.Lock()
 	e.stall = true
 	e.mu.Unlock()
 	p := start(t, append(s.args(), e.args()...)...)
-	p.waitFor("the first row", func() bool { return e.heard("/status") == 1 })
+	p.waitFor("the first row", func() bool { return e.requests("/status") == 1 })
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	p.stop()
-	if told := e.told(); len(told) == 0 || told[len(told)-1] != "KernelDeadlock=True" {
-		t.Errorf("%q is told", told)
+	if rows := e.appliedRows(); len(rows) == 0 || rows[len(rows)-1] != "KernelDeadlock=True" {
+		t.Errorf("the applied rows are %q", rows)
 	}
-	if got := e.heard("POST "); got != 1 {
-		t.Errorf("%d Events are told", got)
+	if got := e.requests("POST "); got != 1 {
+		t.Errorf("%d Events are sent", got)
 	}
 }
 
-func TestWithoutAnAPIServerTheAgentServesAndLogs(t *testing.T) {
+func TestAgentRunsWithoutAnAPIServer(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	p.waitFor("a condition", p.is("KernelDeadlock", "False", "KernelHasNoDeadlock"))
 	if n := p.logged("nothing is reported", "--kubeconfig"); n != 1 {
-		t.Errorf("it is said %d times that nothing is reported, and what to do", n)
+		t.Errorf("the warning is logged %d times", n)
 	}
-	if got := p.figure("autohealer_agent_events_taken_total"); got != "none" {
-		t.Errorf("there is a figure of what is reported: %s", got)
+	if got := p.metric("autohealer_agent_events_taken_total"); got != "none" {
+		t.Errorf("there is a metric of reports: %s", got)
 	}
-	// One that was asked for is another matter.
+	// A configured API server that cannot be found is an error.
 	p = start(t, append(newScene(t).args(), "--kubeconfig=/nowhere/config")...)
 	<-p.ended
 	if p.logged("/nowhere/config") == 0 || p.command.ProcessState.ExitCode() != 1 {
-		t.Errorf("it ends with %d", p.command.ProcessState.ExitCode())
+		t.Errorf("the exit code is %d", p.command.ProcessState.ExitCode())
 	}
 }
 
-func TestWhatWasAgreedWithOtherWritersIsRemembered(t *testing.T) {
+func TestReporterStateIsRestored(t *testing.T) {
 	folder := t.TempDir()
 	state := report.State{Taken: map[string][]string{"A": {"npd"}}, Yielded: map[string]string{"B": "other"}}
 	for round := range 2 {
 		var log bytes.Buffer
-		a, err := begin(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))
+		a, err := newAgent(options{stateDir: folder}, none, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if round == 0 {
-			a.memory.KeepNote(`{"new":1}`) // of a newer agent
-			a.agreed()
-			a.agree(state)
-		} else if note := a.memory.Note(); !strings.Contains(note, `"new":1`) {
+			a.state.KeepNote(`{"new":1}`) // written by a newer agent
+			a.restoreReporter()
+			a.saveReporter(state)
+		} else if note := a.state.Note(); !strings.Contains(note, `"new":1`) {
 			t.Errorf("a field of a newer agent is lost: %s", note)
-		} else if diff := cmp.Diff(state, a.agreed()); diff != "" {
+		} else if diff := cmp.Diff(state, a.restoreReporter()); diff != "" {
 			t.Error(diff)
 		}
-		a.memory.KeepNote(map[int]string{0: a.memory.Note(), 1: "[nonsense"}[round])
+		a.state.KeepNote(map[int]string{0: a.state.Note(), 1: "[nonsense"}[round])
 		if round == 1 {
-			if diff := cmp.Diff(report.State{}, a.agreed()); diff != "" || !strings.Contains(log.String(), "settled anew") {
-				t.Errorf("of nonsense %s\n%s", diff, log.String())
+			if diff := cmp.Diff(report.State{}, a.restoreReporter()); diff != "" || !strings.Contains(log.String(), "starting without it") {
+				t.Errorf("after an unreadable state: %s\n%s", diff, log.String())
 			}
 		}
-		if err := a.memory.Close(); err != nil {
+		if err := a.state.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// lastRow is an API that keeps the last row that it was told.
+// lastRow is an API that keeps the last reported row.
 type lastRow struct {
 	mu   sync.Mutex
 	text string
@@ -282,45 +281,44 @@ func (l *lastRow) Do(_ context.Context, r kubeapi.Request) (kubeapi.Answer, erro
 	return kubeapi.Answer{Body: []byte(`{"metadata":{"uid":"u","resourceVersion":"1"}}`)}, nil
 }
 
-// Several monitors may keep one condition, and each tells of it whenever it wants.
-func TestTheLastWordOfManyMonitorsIsWhatIsReported(t *testing.T) {
+// Several monitors may report one condition at any time.
+func TestTheLastStateOfManyMonitorsIsReported(t *testing.T) {
 	for round := range 50 {
-		a, told := inside(t), &lastRow{}
-		a.log = slog.New(dawdling{})
+		a, api := inside(t), &lastRow{}
+		a.log = slog.New(slowLog{})
 		var err error
-		if a.reporter, err = report.New(report.Config{API: told, Node: "n"}); err != nil {
+		if a.reporter, err = report.New(report.Config{API: api, Node: "n"}); err != nil {
 			t.Fatal(err)
 		}
 		a.reporter.Complete()
 		var monitors sync.WaitGroup
 		for m := range 4 {
 			monitors.Go(func() {
-				a.found(strconv.Itoa(m), finding.Report{Conditions: []finding.Condition{{
+				a.handleReport(strconv.Itoa(m), finding.Report{Conditions: []finding.Condition{{
 					Type: "Shared", Status: catalog.True, Reason: fmt.Sprint("SaidBy", m), Since: time.Unix(int64(100-m), 0),
 				}}})
 			})
 		}
 		monitors.Wait()
-		a.speak(t.Context())() // what is left is told
-		if want := a.chart.Conditions()[0].Reason; !strings.Contains(told.text, want) {
-			t.Fatalf("round %d: %s stands, and the API server is told %s", round, want, told.text)
+		a.startReporter(t.Context())() // sends pending reports
+		if want := a.aggregate.Conditions()[0].Reason; !strings.Contains(api.text, want) {
+			t.Fatalf("round %d: the condition is %s, and the API server has %s", round, want, api.text)
 		}
 	}
 }
 
-// dawdling is a log that takes its time.
-type dawdling struct{ slog.Handler }
+// slowLog is a log handler that takes its time.
+type slowLog struct{ slog.Handler }
 
-func (dawdling) Handle(context.Context, slog.Record) error {
+func (slowLog) Handle(context.Context, slog.Record) error {
 	<-time.After(rand.N(200 * time.Microsecond))
 	return nil
 }
 
-func (d dawdling) Enabled(context.Context, slog.Level) bool { return true }
-func (d dawdling) WithAttrs([]slog.Attr) slog.Handler       { return d }
+func (d slowLog) Enabled(context.Context, slog.Level) bool { return true }
+func (d slowLog) WithAttrs([]slog.Attr) slog.Handler       { return d }
 
-// The manifests and the program are made together.
-func TestTheManifestsHaveArgumentsThatTheAgentTakes(t *testing.T) {
+func TestManifestArgumentsAreValid(t *testing.T) {
 	for _, variant := range []string{"kmsg", "journal"} {
 		text, err := deploy.Manifests.ReadFile("agent/" + variant + "/agent.yaml")
 		if err != nil {
@@ -349,7 +347,7 @@ func TestTheManifestsHaveArgumentsThatTheAgentTakes(t *testing.T) {
 			ports[p.Name] = p.ContainerPort
 		}
 		if int(ports["status"]) != o.port || int(ports["metrics"]) != o.prometheusPort {
-			t.Errorf("%s: it serves %d and %d, and the manifest names %v", variant, o.port, o.prometheusPort, ports)
+			t.Errorf("%s: the ports are %d and %d, and the manifest has %v", variant, o.port, o.prometheusPort, ports)
 		}
 		if mounts := fmt.Sprint(container.VolumeMounts); !strings.Contains(mounts, o.stateDir) {
 			t.Errorf("%s: the state in %s is not kept", variant, o.stateDir)

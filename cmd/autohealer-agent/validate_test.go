@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// originals are the files that node-problem-detector ships.
+// originals are the files of node-problem-detector.
 const originals = "../../internal/probe/config/testdata/node-problem-detector"
 
 func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
@@ -34,12 +34,12 @@ func TestValidateAcceptsEveryFileOfNodeProblemDetector(t *testing.T) {
 	}
 	for _, words := range []string{"system-log-monitor of kmsg: 3 conditions, 14 rules\n", "custom-plugin-monitor: 1 condition, 2 rules\n", "system-stats-monitor: 16 figures\n"} {
 		if !strings.Contains(out.String(), words) {
-			t.Errorf("it does not say %q:\n%s", words, out.String())
+			t.Errorf("the output does not contain %q:\n%s", words, out.String())
 		}
 	}
 }
 
-// kindOf is the flag by which a file is named.
+// kindOf returns the flag for a file.
 func kindOf(text string) string {
 	switch {
 	case strings.Contains(text, `"custom"`):
@@ -52,7 +52,7 @@ func kindOf(text string) string {
 	return "system-log-monitor"
 }
 
-func TestValidateAcceptsEveryFileThatIsShipped(t *testing.T) {
+func TestValidateAcceptsEveryShippedFile(t *testing.T) {
 	files, err := filepath.Glob("../../config/*.json")
 	if err != nil || len(files) < 19 {
 		t.Fatalf("there are %d files (%v)", len(files), err)
@@ -79,15 +79,15 @@ func TestValidateAcceptsEveryFileThatIsShipped(t *testing.T) {
 		"/system-stats-monitor.json: ok, system-stats-monitor: 27 figures\n", "/net-cgroup-system-stats-monitor.json: ok, system-stats-monitor: 16 figures\n",
 	} {
 		if !strings.Contains(out.String(), words) {
-			t.Errorf("it does not say %q:\n%s", words, out.String())
+			t.Errorf("the output does not contain %q:\n%s", words, out.String())
 		}
 	}
 	if strings.Contains(out.String(), "expensive") {
-		t.Errorf("a file that everybody has is expensive:\n%s", out.String())
+		t.Errorf("a shipped file is expensive:\n%s", out.String())
 	}
 }
 
-func TestValidateSaysWhatIsWrongAndWhatIsExpensive(t *testing.T) {
+func TestValidateNamesErrorsAndExpensivePatterns(t *testing.T) {
 	folder := t.TempDir()
 	good, bad := filepath.Join(folder, "good.json"), filepath.Join(folder, "bad.json")
 	put(t, good, strings.Replace(kernelMonitor("/var/log/kern.log", `"nodeSelector": "gpu=true",`), `task docker:\\w+ blocked for more than \\w+ seconds\\.`, `\\d+ \\w+`, 1))
@@ -103,12 +103,12 @@ func TestValidateSaysWhatIsWrongAndWhatIsExpensive(t *testing.T) {
 		bad + ": not ok\n", "rules[2].pattern", "there is no such file",
 	} {
 		if !strings.Contains(out.String(), words) {
-			t.Errorf("it does not say %q:\n%s", words, out.String())
+			t.Errorf("the output does not contain %q:\n%s", words, out.String())
 		}
 	}
 }
 
-func TestOnlyValidateWarnsOfProgramsThatAreNotOnThisMachine(t *testing.T) {
+func TestOnlyValidateWarnsOfMissingPrograms(t *testing.T) {
 	s := newScene(t)
 	program := filepath.Join(t.TempDir(), "check_ntp.sh")
 	plugin := filepath.Join(t.TempDir(), "ntp.json")
@@ -123,23 +123,23 @@ func TestOnlyValidateWarnsOfProgramsThatAreNotOnThisMachine(t *testing.T) {
 		return out.String()
 	}
 	if text := said(); !strings.Contains(text, "  warning: rules[0].path: ") || !strings.Contains(text, "on this machine") {
-		t.Errorf("it does not warn:\n%s", text)
+		t.Errorf("there is no warning:\n%s", text)
 	}
 	p := start(t, append(s.args(), flag)...)
 	p.waitFor("that its monitor runs", func() bool { return p.logged("a monitor is started", plugin) == 1 })
 	if p.logged("on this machine") != 0 {
-		t.Error("an agent that runs warns of it too")
+		t.Error("the running agent warns too")
 	}
 	put(t, program, "#!/bin/sh")
 	if err := os.Chmod(program, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if text := said(); strings.Contains(text, "warning") {
-		t.Errorf("it warns of a program that is there:\n%s", text)
+		t.Errorf("there is a warning about an existing program:\n%s", text)
 	}
 }
 
-func TestWhatIsWrongWithPluginConfigNamesItsFieldOnce(t *testing.T) {
+func TestPluginConfigErrorNamesItsFieldOnce(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, strings.Replace(kernelMonitor(s.log.path, ""), "Jan _2 15:04:05", "15:04:05", 1))
 	var out strings.Builder

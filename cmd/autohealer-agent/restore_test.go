@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/probe/settings"
 )
 
-// empty takes out what was written, so that nobody can find it once more.
+// empty truncates the log, so that no agent finds its lines again.
 func (l kernelLog) empty() {
 	l.t.Helper()
 	if err := os.Truncate(l.path, 0); err != nil {
@@ -19,7 +19,7 @@ func (l kernelLog) empty() {
 	}
 }
 
-func TestAFileThatIsAwayForAMomentDoesNotCure(t *testing.T) {
+func TestMissingFileDoesNotClearConditions(t *testing.T) {
 	s, other := newScene(t), newScene(t)
 	args := append(s.args(), "--config.system-log-monitor="+other.config)
 	p := start(t, args...)
@@ -31,15 +31,15 @@ func TestAFileThatIsAwayForAMomentDoesNotCure(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.waitFor("the end of its monitor", func() bool { return p.logged("a monitor is stopped") == 1 })
-	s.log.write(oom) // nobody looks
+	s.log.write(oom) // while no monitor reads
 	put(t, s.config, kernelMonitor(s.log.path, ""))
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 	if c, _ := p.condition("KernelDeadlock"); c.LastTransitionTime != before.LastTransitionTime {
-		t.Errorf("it stands since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
+		t.Errorf("the condition is since %s, want %s", c.LastTransitionTime, before.LastTransitionTime)
 	}
 	p.waitFor("what was written meanwhile", func() bool { return p.logged("problem found", "OOMKilling") == 1 })
 
-	// Also when the agent is started while it is away.
+	// The same holds if the agent starts while the file is missing.
 	p.stop()
 	if err := os.Rename(s.config, s.config+".away"); err != nil {
 		t.Fatal(err)
@@ -51,29 +51,29 @@ func TestAFileThatIsAwayForAMomentDoesNotCure(t *testing.T) {
 	}
 	p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 	if n := p.logged("condition changed"); n != 0 {
-		t.Errorf("%d changes of the condition are told, and there was none", n)
+		t.Errorf("%d changes of the condition are reported, want none", n)
 	}
 }
 
-func TestABadEditAndARestartDoNotCure(t *testing.T) {
+func TestBadEditAndRestartDoNotClearConditions(t *testing.T) {
 	s := newScene(t)
 	p := start(t, s.args()...)
 	s.log.write(hung)
 	p.waitFor("the condition", p.is("KernelDeadlock", "True", "DockerHung"))
 	s.log.empty()
 	put(t, s.config, "{")
-	for range 3 { // the last good version is not forgotten by being used
+	for range 3 { // the agent keeps the last good version across restarts
 		p.stop()
 		p = start(t, s.args()...)
 		p.waitFor("the condition of before", p.is("KernelDeadlock", "True", "DockerHung"))
 		if p.logged("level=ERROR", "ConfigInvalid", "the last good version stays in force", s.config) != 1 {
-			t.Error("that the file is bad is not told once")
+			t.Error("the bad file is not logged exactly once")
 		}
-		if got := p.figure(`autohealer_agent_config_valid{file="` + s.config + `"}`); got != "0" {
-			t.Errorf("its validity is %s", got)
+		if got := p.metric(`autohealer_agent_config_valid{file="` + s.config + `"}`); got != "0" {
+			t.Errorf("config_valid is %s", got)
 		}
-		if code, body := get(t, p.status+"/healthz"); code != http.StatusOK {
-			t.Errorf("while the last good version is in force, /healthz says %d %q", code, body)
+		if code, body := get(t, p.statusURL+"/healthz"); code != http.StatusOK {
+			t.Errorf("while the last good version is in force, /healthz returns %d %q", code, body)
 		}
 	}
 	s.log.write(oom)
@@ -81,27 +81,27 @@ func TestABadEditAndARestartDoNotCure(t *testing.T) {
 	put(t, s.config, kernelMonitor(s.log.path, ""))
 	p.waitFor("that the file is good again", func() bool { return p.logged("ConfigLoaded") == 1 })
 	if n := p.logged("a monitor is replaced"); n != 0 {
-		t.Error("its monitor was replaced by the same")
+		t.Error("the monitor was replaced")
 	}
 }
 
-func TestALabelThatFlapsDoesNotCure(t *testing.T) {
+func TestFlappingLabelDoesNotClearConditions(t *testing.T) {
 	s := newScene(t)
 	put(t, s.config, kernelMonitor(s.log.path, `"nodeSelector": "gpu=true",`))
-	a, err := begin(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))
+	a, err := newAgent(options{stateDir: s.state}, none, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		a.supervisor.Stop()
-		if err := a.memory.Close(); err != nil {
+		if err := a.state.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	shelf := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: judge})
-	a.follow(t.Context(), shelf.Read(), shelf.Settings())
+	shelf := settings.New(settings.Config{Names: []settings.Name{{Kind: config.SystemLog, Path: s.config}}, Judge: checkFile})
+	a.applyFiles(t.Context(), shelf.Read(), shelf.Settings())
 	deadlock := func() (status catalog.Status) {
-		for _, c := range a.chart.Conditions() {
+		for _, c := range a.aggregate.Conditions() {
 			if c.Type == "KernelDeadlock" {
 				status = c.Status
 			}
@@ -109,17 +109,17 @@ func TestALabelThatFlapsDoesNotCure(t *testing.T) {
 		return status
 	}
 	gpu := map[string]string{"gpu": "true"}
-	a.learn(t.Context(), gpu)
+	a.setLabels(t.Context(), gpu)
 	s.log.write(hung)
 	eventually(t, "the condition", func() bool { return deadlock() == catalog.True })
 	s.log.empty()
-	a.learn(t.Context(), map[string]string{})
+	a.setLabels(t.Context(), map[string]string{})
 	if status := deadlock(); status != "" {
-		t.Errorf("on a node that is not meant it is %s", status)
+		t.Errorf("on an unselected node the status is %s", status)
 	}
-	a.learn(t.Context(), gpu)
+	a.setLabels(t.Context(), gpu)
 	eventually(t, "the first word of it", func() bool { return deadlock() != "" })
 	if status := deadlock(); status != catalog.True {
-		t.Errorf("when the label is back it is %s", status)
+		t.Errorf("when the label is back the status is %s", status)
 	}
 }

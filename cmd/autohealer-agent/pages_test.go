@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestOnlyWhatNobodyHasWrittenIsGivenBack(t *testing.T) {
+func TestOnlyUnmodifiedMappingsAreReleased(t *testing.T) {
 	const table = `00400000-00a2d000 r-xp 00000000 fe:00 10642682                           /autohealer-agent
 Size:               6324 kB
 Anonymous:             0 kB
@@ -28,18 +28,18 @@ Anonymous:             0 kB
 7ffd1a9e8000-7ffd1a9ec000 r--p 00000000 00:00 0                          [vvar]
 Anonymous:             0 kB
 `
-	want := []part{{0x400000, 0xa2d000}, {0xb00000, 0x10ee000}}
-	if diff := cmp.Diff(want, unchanged(strings.NewReader(table), "/autohealer-agent"), cmp.AllowUnexported(part{})); diff != "" {
+	want := []mapping{{0x400000, 0xa2d000}, {0xb00000, 0x10ee000}}
+	if diff := cmp.Diff(want, unmodifiedMappings(strings.NewReader(table), "/autohealer-agent"), cmp.AllowUnexported(mapping{})); diff != "" {
 		t.Error(diff)
 	}
 	for _, odd := range []string{"", "\n", "Anonymous: 0 kB\n", "1-\nAnonymous: 0 kB\n", "0-0\n"} {
-		if got := unchanged(strings.NewReader(odd), ""); len(got) > 0 {
-			t.Errorf("%q: %v is given back", odd, got)
+		if got := unmodifiedMappings(strings.NewReader(odd), ""); len(got) > 0 {
+			t.Errorf("%q: %v is released", odd, got)
 		}
 	}
 }
 
-func TestAProgramThatIsSlimGoesOn(t *testing.T) {
+func TestProgramRunsAfterReleasingPages(t *testing.T) {
 	mapped := func() int {
 		text, err := os.ReadFile("/proc/self/status")
 		if err != nil {
@@ -53,11 +53,11 @@ func TestAProgramThatIsSlimGoesOn(t *testing.T) {
 		return kilobytes
 	}
 	before := mapped()
-	if err := giveBack(); err != nil {
+	if err := releaseProgramPages(); err != nil {
 		t.Fatal(err)
 	}
 	after := mapped()
 	if t.Logf("of %d kB of the program %d are left", before, after); after >= before {
-		t.Error("nothing was given back")
+		t.Error("nothing was released")
 	}
 }
