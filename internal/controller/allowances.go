@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// maxLaunchFailures is how many nodes of a pool are replaced one after the other because
-	// they do not become ready. After that one is tried at a time, with growing waits: a
-	// bad image is not cured by launching it again.
+	// maxLaunchFailures is how many nodes of a pool are replaced in a row because they do
+	// not become Ready. After that the controller tries one node at a time with growing
+	// waits, because launching a bad image again does not help.
 	maxLaunchFailures = 3
-	// maxLaunchWait bounds those waits. The first is twice as long as a node may take to
-	// become ready, of which its replacement has used up one half when it is due, and each
-	// that follows twice as long as the one before.
+	// maxLaunchWait limits those waits. The first wait is twice the ready timeout, and
+	// the replacement has used up half of it when it is due. Each further wait is twice
+	// the previous one.
 	maxLaunchWait = 6 * time.Hour
 )
 
 // claimCounts is what one claim adds to the counts of its pool.
 type claimCounts struct {
-	initialised int // its node is, or was, ready for work
-	disrupted   int // and it is being taken out of service
-	claims      int // it has a machine, or will have
-	going       int // and it is being taken out of service
+	initialised int // its node is or was ready for work
+	disrupted   int // initialised, and being taken out of service
+	claims      int // it has or will have an instance
+	going       int // being taken out of service
 	starting    int // its node was never ready for work
-	trying      int // it is decided that its node does not become ready, and not yet marked; see isTry
+	trying      int // its node's ready timeout has passed and the claim is not marked yet; see isLaunchFailure
 }
 
 func (s *claimCounts) add(other claimCounts, sign int) {
@@ -44,25 +44,24 @@ func (s *claimCounts) add(other claimCounts, sign int) {
 	s.trying += sign * other.trying
 }
 
-// poolCounts is how many claims a pool has, in the words of Karpenter's budgets, and how
-// often in a row its nodes have not become ready.
+// poolCounts counts the claims of a pool as Karpenter's budgets do, and how many of its
+// nodes in a row did not become Ready.
 type poolCounts struct {
 	claimCounts
 	failures launchFailures
 	dirty    bool
-	due      time.Time // when the clock alone changes what is allowed, zero for never
+	due      time.Time // when time alone changes the allowance, zero for never
 }
 
-// launchFailures are the nodes of a pool that were replaced because they had not become ready,
-// since one has.
+// launchFailures counts the nodes of a pool that were replaced because they did not
+// become Ready, since the last node that did.
 type launchFailures struct {
 	failed   int
 	last     time.Time
-	template string // a hash of what they were made of, empty if nobody knows
+	template string // hash of the template they were made from, empty if unknown
 }
 
-// next is when the next one may be replaced, where a node may take so long to become
-// ready.
+// next returns when the next node may be replaced, given the ready timeout.
 func (t launchFailures) next(timeout time.Duration) time.Time {
 	if t.failed < maxLaunchFailures {
 		return time.Time{}
@@ -85,7 +84,7 @@ func (r *repairs) countOf(pool string) *poolCounts {
 	return count
 }
 
-// recountDirty counts a claim as it is now.
+// recountDirty updates the counts for a claim.
 func (l *loop) recountDirty(c *nodeClaim) {
 	count := l.repairs.countOf(c.pool())
 	if now := l.countsOf(c); now != c.counts {
@@ -99,7 +98,7 @@ func (l *loop) recountDirty(c *nodeClaim) {
 	}
 }
 
-// recountPool counts all claims of a pool as they are now.
+// recountPool updates the counts for all claims of a pool.
 func (l *loop) recountPool(name string) {
 	for _, c := range l.nodeClaims.byName {
 		if c.pool() == name {
@@ -108,8 +107,8 @@ func (l *loop) recountPool(name string) {
 	}
 }
 
-// endHold has the nodes of a pool tried as if none had failed. An heir that reads of
-// them would hold the pool once more, so the page is written again.
+// endHold resets the launch failures of a pool. It requests a ledger snapshot, because
+// the next leader would otherwise hold the pool again.
 func (l *loop) endHold(pool string, count *poolCounts, words string) {
 	if count.isHeld() {
 		l.reportPoolReleased(pool, words)
@@ -118,14 +117,13 @@ func (l *loop) endHold(pool string, count *poolCounts, words string) {
 	l.ledger.isOutdated = true
 }
 
-// noteTemplate ends the hold of a pool whose nodes are made of something else now than
-// those that have failed.
+// noteTemplate ends the hold of a pool if its template has changed since the failures.
 func (l *loop) noteTemplate(name string) {
 	count := l.repairs.countOf(name)
 	now := l.templateOf(name)
 	switch {
 	case count.failures.failed == 0 || now == "" || now == count.failures.template:
-	case count.failures.template == "": // nobody knew when they failed
+	case count.failures.template == "": // the template was unknown when they failed
 		count.failures.template = now
 		l.ledger.isOutdated = true
 	default:
@@ -133,18 +131,17 @@ func (l *loop) noteTemplate(name string) {
 	}
 }
 
-// isLaunchFailure says whether what becomes of a claim's node tells something about the pool's
-// present template. A claim that Karpenter made before the template changed does not:
-// neither does its failure count towards the next hold, nor does its success end one.
-// It is replaced like all others, because its replacement is made from the new template.
-// Karpenter makes no further claim from the old one, so this cannot go on for long.
-// Where one of the two hashes is unknown the claim counts.
+// isLaunchFailure reports whether the claim was made from the pool's current template. An
+// older claim says nothing about it: its failure does not count towards the next hold,
+// and its success does not end one. It is still replaced, because its replacement uses
+// the new template. Karpenter makes no more claims from the old template, so this does
+// not last. If one of the hashes is unknown, the claim counts.
 func (l *loop) isLaunchFailure(c *nodeClaim) bool {
 	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
 	return made == "" || now == "" || made == now
 }
 
-// templateOf is a hash of what a pool's nodes are made of, empty if nobody knows.
+// templateOf returns a hash of the pool's template, empty if unknown.
 func (l *loop) templateOf(name string) string {
 	if pool := l.repairs.pools[name]; pool != nil {
 		return pool.Annotations[karpenter.HashAnnotation]
@@ -158,11 +155,12 @@ func (l *loop) forgetPoolCounts(c *nodeClaim) {
 	c.counts, count.dirty = claimCounts{}, true
 }
 
-// countsOf says what a claim adds. Karpenter's own repair counts the nodes that once were
-// initialised, and one that it restarts, which is not meanwhile; those that never were are
-// counted by whoever replaces them. One that is not ready is not for that reason taken out
-// of service: a sick node must not block its own repair. A claim whose machine is going has
-// been paid for. One that is decided here counts as taken out of service before it is.
+// countsOf returns what a claim adds. Karpenter's own repair counts nodes that were
+// initialised once, including a node that it restarts. Nodes that were never initialised
+// count for the ready timeout. A node that is not Ready still counts as in service: an
+// unhealthy node must not block its own repair. A claim whose instance is terminating
+// does not count. A claim that this controller plans to terminate counts as disrupted
+// already.
 func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
 	if c.Is(karpenter.InstanceTerminating) {
 		return s
@@ -196,14 +194,14 @@ func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
 	return s
 }
 
-// recountNode counts the claim of a node as it is now.
+// recountNode updates the counts for the claims of a node.
 func (l *loop) recountNode(node *corev1.Node) {
 	for _, c := range l.nodeClaims.byID[node.Spec.ProviderID] {
 		l.recountDirty(c)
 	}
 }
 
-// noteTermination counts a node that is to be terminated, or no longer is.
+// noteTermination records whether the plan terminates the node.
 func (l *loop) noteTermination(p *nodeState, plan triage.Plan) {
 	var by triage.RuleID
 	if t := plan.Treatment; t != nil && isRepair(t.Rule) {
@@ -215,8 +213,9 @@ func (l *loop) noteTermination(p *nodeState, plan triage.Plan) {
 	}
 }
 
-// updateAllowances tells the core how many more nodes of a pool may be terminated, where
-// that has changed. What the core decides in answer is counted before the next is told.
+// updateAllowances tells the core how many more nodes of each pool may be terminated,
+// where that has changed. It counts each decision of the core before it sets the next
+// allowance.
 func (l *loop) updateAllowances(now time.Time) (due time.Time) {
 	l.reconcileWoken(now)
 	for name, count := range l.repairs.counts {
@@ -227,7 +226,7 @@ func (l *loop) updateAllowances(now time.Time) (due time.Time) {
 		due = earliest(due, l.updateAllowance(now, name, count))
 	}
 	for _, count := range l.repairs.counts {
-		if count.dirty { // by what another pool's nodes had to say
+		if count.dirty { // changed by decisions about another pool
 			due = now
 		}
 	}
@@ -257,8 +256,8 @@ func (l *loop) updateAllowance(now time.Time, name string, count *poolCounts) (d
 	return count.due
 }
 
-// allowance says how many more nodes of a pool a rule may begin to terminate, why no
-// more, and when the clock alone changes that.
+// allowance returns how many more terminations a rule may start in a pool, why no more,
+// and when time alone changes that.
 func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
 	allowed, changes := l.disruptionAllowance(now, id, name, count)
 	if id.Kind != triage.ReadyTimeout || l.repairs.pools[name] == nil {
@@ -270,9 +269,9 @@ func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *po
 	return allowed, changes
 }
 
-// disruptionAllowance says the same by the budgets of the pool alone.
+// disruptionAllowance does the same for the disruption budgets of the pool alone.
 func (l *loop) disruptionAllowance(now time.Time, id triage.RuleID, name string, count *poolCounts) (*triage.Allowance, time.Time) {
-	if name == "" { // a claim that somebody has made without a pool has no budgets, and nor have nodes without a claim
+	if name == "" { // claims without a pool and nodes without a claim have no budgets
 		return nil, time.Time{}
 	}
 	pool := l.repairs.pools[name]
@@ -288,7 +287,7 @@ func (l *loop) disruptionAllowance(now time.Time, id triage.RuleID, name string,
 		budgets = absolute(budgets)
 	}
 	room, words, changes := budget.Room(now, name, budgets, karpenter.Unhealthy, total, going)
-	if room > 0 && room < budget.Unbounded { // who has to wait does so when that is used up
+	if room > 0 && room < budget.Unbounded { // the reason for waiting must be the one after the room is used up
 		_, words, _ = budget.Room(now, name, budgets, karpenter.Unhealthy, total, going+room)
 	}
 	if room == budget.Unbounded {
@@ -297,9 +296,9 @@ func (l *loop) disruptionAllowance(now time.Time, id triage.RuleID, name string,
 	return &triage.Allowance{Places: room, Words: words}, changes
 }
 
-// absolute leaves the shares out: where nothing is in service there is nothing for them
-// to be of, and nothing to protect. One of 0% says that nobody is to go, and one that
-// cannot be read lets nothing through.
+// absolute drops budgets in percent. If no node is in service, a percentage has no base
+// and there is nothing to protect. It keeps 0%, which allows no disruption, and
+// unreadable budgets, which block everything.
 func absolute(budgets []karpenter.Budget) []karpenter.Budget {
 	kept := []karpenter.Budget{}
 	for _, b := range budgets {
@@ -310,7 +309,7 @@ func absolute(budgets []karpenter.Budget) []karpenter.Budget {
 	return kept
 }
 
-// left says how many more nodes may be replaced that have not become ready.
+// left returns how many more nodes may be replaced because they did not become Ready.
 func (t launchFailures) left(now time.Time, pool string, timeout time.Duration, trying int) (places int, words string, until time.Time) {
 	if t.failed < maxLaunchFailures {
 		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", maxLaunchFailures, pool), time.Time{}
@@ -323,5 +322,6 @@ func (t launchFailures) left(now time.Time, pool string, timeout time.Duration, 
 	return max(0, 1-trying), words, time.Time{}
 }
 
-// isHeld says whether a pool is held because its nodes do not become ready.
+// isHeld reports whether replacement in the pool is paused because its nodes do not
+// become Ready.
 func (c *poolCounts) isHeld() bool { return c.failures.failed >= maxLaunchFailures }

@@ -15,16 +15,16 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// assignedPolicies is which rules may terminate a node: the names of one of each kind, empty
-// for none.
+// assignedPolicies names the rules that may terminate a node: one of each kind, empty for
+// none.
 type assignedPolicies struct{ repairedBy, timedBy string }
 
 func (g assignedPolicies) repair() triage.RuleID {
 	return triage.RuleID{Kind: triage.Repair, Name: g.repairedBy}
 }
 
-// label tells the core who governs a node. Rules of terminations select by nothing else,
-// so that a node has one policy, and a policy counts no node of another.
+// label passes the assignment to the core as labels. Termination rules select by these
+// labels only, so a node has one policy, and a policy counts no node of another.
 func (g assignedPolicies) label(facts *triage.Node) {
 	if g == (assignedPolicies{}) {
 		return
@@ -40,12 +40,12 @@ func (g assignedPolicies) label(facts *triage.Node) {
 	facts.Labels = told
 }
 
-// assignPolicies finds out who governs a node, and which policies would if there was nobody
-// else.
+// assignPolicies determines the policies of a node, and the policies that another one
+// shadows.
 func (l *loop) assignPolicies(p *nodeState) {
 	is, shadowed := l.repairs.assignedTo(p.node)
-	// A node that was never ready for work is the business of the ready timeout alone,
-	// where there is one: else a pool that is held would be emptied all the same.
+	// While a node was never ready for work, the ready timeout alone applies, if there is
+	// one. Otherwise repair rules would empty a pool whose replacement is paused.
 	if is.timedBy != "" && !l.hasStarted(p) {
 		is.repairedBy = ""
 	}
@@ -61,26 +61,26 @@ func (l *loop) assignPolicies(p *nodeState) {
 	p.assigned, p.shadowed = is, shadowed
 }
 
-// hasStarted says whether a node is, or ever was, ready for work. What is to go before it
-// is, its claim says: without one that is known nobody can tell.
+// hasStarted reports whether a node is or ever was ready for work. The claim names the
+// startup taints that must go first, so without a known claim the answer is no.
 func (l *loop) hasStarted(p *nodeState) bool {
 	if p.started {
 		return true
 	}
-	note, _ := ownership.Read(p.node.Annotations) // unreadable: it says nothing
+	note, _ := ownership.Read(p.node.Annotations) // an unreadable record counts as empty
 	c, _ := l.nodeClaims.claimOf(p.node)
 	p.started = note.Initialized || p.node.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(p.node, c.NodeClaim)
-	if p.started { // of two claims with one provider ID, the other may be the one that has changed
+	if p.started { // two claims may share the provider ID, and the other one may have changed
 		l.recountNode(p.node)
 	}
 	return p.started
 }
 
-// assignedTo says by which rules a node may be terminated: by what stands on its NodePool,
-// then by the policy that names the pool, then by one that selects the node; of two of
-// those by the older. A policy that is switched off governs all the same, and nobody else
-// takes its place. Nor do defaults take the place of what somebody has written and nobody
-// can follow: it may have been to switch them off.
+// assignedTo returns the rules that may terminate a node. The repair block of its
+// NodePool comes first, then the policy that names the pool, then a policy that selects
+// the node. Of two such policies the older one wins. A disabled policy still wins: no
+// other policy takes its place. Defaults do not replace an invalid policy, because it may
+// have been written to disable them.
 func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed []string) {
 	name := node.Labels[karpenter.NodePoolLabel]
 	pool := r.pools[name]
@@ -100,7 +100,7 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 		is.repairedBy = poolRule(name)
 	case winner != nil:
 		if pool == nil {
-			name = "" // whatever the label says, no NodePool has made it
+			name = "" // the label is wrong: no such NodePool exists
 		}
 		is.repairedBy = winner.ruleFor(name)
 	}
@@ -113,7 +113,7 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 	case by == nil:
 		is.repairedBy = ""
 	case !isEnabled(by.spec):
-		is.timedBy = "" // the switch is one for both
+		is.timedBy = "" // one switch disables both
 	}
 	if r.followed[timeoutRule(is.timedBy)] == nil {
 		is.timedBy = ""
@@ -121,13 +121,13 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 	return is, shadowed
 }
 
-// neverValid says whether somebody has written something about a node of a pool of which
-// no version can be followed.
+// neverValid reports whether a block or policy applies to the node that never had a valid
+// version.
 func (r *repairs) neverValid(node *corev1.Node, pool *repairblock.Pool) bool {
 	return pool.NeverValid() || slices.ContainsFunc(r.invalidPools, func(pol *repairPolicy) bool { return pol.asksFor(node) })
 }
 
-// noteShadowed notes whether another policy governs a node that this one asks for.
+// noteShadowed records whether another policy wins for a node that this one selects.
 func (r *repairs) noteShadowed(policy, node string, is bool) {
 	pol := r.policies[policy]
 	switch {
@@ -141,8 +141,7 @@ func (r *repairs) noteShadowed(policy, node string, is bool) {
 	}
 }
 
-// sortPolicies puts the policies that are followed in the order of precedence, and those
-// aside that cannot be.
+// sortPolicies sorts the followed policies by precedence, and collects the invalid ones.
 func (r *repairs) sortPolicies() {
 	r.inOrder, r.invalidPools = nil, nil
 	for _, pol := range r.policies {
@@ -160,8 +159,8 @@ func (r *repairs) sortPolicies() {
 	})
 }
 
-// assignAllPolicies has all nodes governed anew, after the policies have changed, and looks at
-// those that it makes a difference to.
+// assignAllPolicies assigns all nodes again after a change of policies, and reobserves
+// the nodes that are affected.
 func (l *loop) assignAllPolicies(now time.Time, isStirred func(*nodeState) bool) {
 	var concerned []string
 	for _, name := range slices.Sorted(maps.Keys(l.nodeStates)) {
@@ -174,7 +173,7 @@ func (l *loop) assignAllPolicies(now time.Time, isStirred func(*nodeState) bool)
 	l.reobserve(now, concerned...)
 }
 
-// poolRule and timeoutRule name the rules of a NodePool, and policyRule that of a policy.
+// poolRule returns the rule name of a NodePool's repair block.
 func poolRule(pool string) string { return "NodePool/" + pool }
 
 func policyRule(policy string) string { return "RepairPolicy/" + policy }

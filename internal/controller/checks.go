@@ -18,7 +18,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// checks are the health checks, and the kinds that they speak of.
+// checks holds the NodeHealthChecks and the watches of the kinds that they reference.
 type checks struct {
 	inbox   *optionalInbox[*remediationv1alpha1.NodeHealthCheck]
 	watches dynamicWatches
@@ -26,47 +26,47 @@ type checks struct {
 
 	known     map[string]*check
 	templates map[remediation.Template]*unstructured.Unstructured
-	// deferring says that another controller follows the health checks, and this one
-	// leaves them to it.
+	// deferring says that another controller (medik8s) follows the health checks, so this
+	// controller does not.
 	deferring  bool
-	changed    bool   // something that a health check depends on
-	unreadable string // why nobody can tell what all health checks have under way, empty if somebody can
+	changed    bool   // something that health checks depend on has changed
+	unreadable string // why the remediation objects are not all known, empty if they are
 }
 
-// check is a health check and what has come of it.
+// check is a NodeHealthCheck and its state.
 type check struct {
 	findings
 	object *remediationv1alpha1.NodeHealthCheck
-	ladder []remediation.Template // of the version that is followed
-	rule   triage.Rule            // likewise; its ID is zero if none is
-	// problem is why nothing new is begun, pauses aside, empty for nothing; disabled
-	// is the reason of it in the status, empty if it will pass in a moment.
+	ladder []remediation.Template // of the followed version
+	rule   triage.Rule            // of the followed version; its ID is zero for none
+	// problem is why no treatment starts, apart from pauses; empty for none. disabled is
+	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
 	storm             storm
-	waits             map[triage.Code]int // as they were last told
-	skipped           triage.Code         // why nothing new is begun at all, as it was last told
+	waits             map[triage.Code]int // as last reported
+	skipped           triage.Code         // why no treatment starts at all, as last reported
 
 	status  remediationv1alpha1.NodeHealthCheckStatus
-	version string // of the object that the status was last stored in
+	version string // of the object after the last status write
 	writing bool
-	mayFrom time.Time // when it may be written next, at the earliest
+	mayFrom time.Time // earliest next status write
 	trouble writeFailure
 }
 
-// storm is what was last told of one.
+// storm is the last reported state of a storm.
 type storm struct{ isOn, isCooling bool }
 
 func checkRule(name string) triage.RuleID {
 	return triage.RuleID{Kind: triage.NodeHealthCheck, Name: name}
 }
 
-// isFollowed says whether some version of the health check is followed.
+// isFollowed reports whether a version of the health check is followed.
 func (c *check) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 
-// isNew says that nobody has looked yet whether its templates are there.
+// isNew reports whether its templates have not been checked yet.
 func (c *check) isNew() bool { return c.problem != "" && c.disabled == "" }
 
-// checkOf returns the health check of a rule, nil if there is none any more.
+// checkOf returns the health check of a rule, nil if it is gone.
 func (l *loop) checkOf(rule triage.RuleID) *check {
 	if rule.Kind != triage.NodeHealthCheck {
 		return nil
@@ -74,10 +74,9 @@ func (l *loop) checkOf(rule triage.RuleID) *check {
 	return l.checks.known[rule.Name]
 }
 
-// knowsChecks says whether everything is known that health checks depend on: they
-// themselves, who else follows them, and all objects of the kinds that they speak
-// of. A kind that is not there has none, and one that cannot be read keeps nobody
-// else waiting.
+// knowsChecks reports whether everything that health checks depend on is loaded: the
+// checks, the medik8s leader, and all objects of the referenced kinds. A kind that is not
+// served has no objects. A kind that cannot be read does not block the others.
 func (l *loop) knowsChecks(now time.Time) bool {
 	checks, _ := l.checks.inbox.availability()
 	peers, _ := l.checks.medik8s.inbox.availability()
@@ -94,7 +93,7 @@ func (l *loop) knowsChecks(now time.Time) bool {
 	return true
 }
 
-// takeChecks takes in the health checks that have changed, and what they depend on.
+// takeChecks takes in changed health checks and their dependencies.
 func (l *loop) takeChecks(now time.Time) {
 	letter := l.checks.inbox.take()
 	if letter.listVersion != "" {
@@ -122,8 +121,8 @@ func (l *loop) takeChecks(now time.Time) {
 	}
 }
 
-// whyUnreadable names the kinds of remediation objects of which nobody can tell which
-// there are.
+// whyUnreadable names the kinds of remediation objects that could not be listed, empty
+// for none.
 func (c *checks) whyUnreadable() string {
 	var unread []string
 	for of, k := range c.watches.known {
@@ -138,8 +137,8 @@ func (c *checks) whyUnreadable() string {
 	return "objects of kind " + strings.Join(unread, ", ") + " could not be read"
 }
 
-// template returns a template, nil if there is none. A kind without namespaces is
-// often referred to with one all the same.
+// template returns a template, nil if it does not exist. References to cluster-scoped
+// templates often contain a namespace, so it looks for those too.
 func (c *checks) template(t remediation.Template) *unstructured.Unstructured {
 	if template := c.templates[t]; template != nil {
 		return template
@@ -148,7 +147,7 @@ func (c *checks) template(t remediation.Template) *unstructured.Unstructured {
 	return c.templates[t]
 }
 
-// upsertCheck takes over a health check that is new or has changed.
+// upsertCheck stores a new or changed health check.
 func (l *loop) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealthCheck) {
 	c := l.checks.known[object.Name]
 	if c == nil || c.object.UID != object.UID {
@@ -159,8 +158,8 @@ func (l *loop) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealth
 		l.checks.known[object.Name] = c
 		delete(l.retiredRules, checkRule(object.Name))
 	}
-	// Of the version that was written here, the answer told. A CRD of somebody else may
-	// not keep all of it, and to write it once more would not help.
+	// The status of the version that this controller wrote is known from the answer.
+	// Another product's CRD may drop some fields, and writing them again would not help.
 	if c.object == nil || object.ResourceVersion != c.version && !olderVersion(object.ResourceVersion, c.version) {
 		c.status = object.Status
 	}
@@ -185,8 +184,8 @@ func (l *loop) removeCheck(now time.Time, name string) {
 	l.cfg.Logger.Info("health check gone", "nodeHealthCheck", name)
 }
 
-// ensureWatches watches the kinds that somebody speaks of, and no others. Those of
-// objects that are known stay, also if the template was taken out of the ladder.
+// ensureWatches watches exactly the kinds that policies reference. Kinds of known objects
+// stay watched even if their template has been removed from the ladder.
 func (l *loop) ensureWatches() {
 	spoken := map[schema.GroupVersionKind]bool{}
 	for _, c := range l.checks.known {
@@ -226,10 +225,10 @@ func (l *loop) ensureWatches() {
 	}
 }
 
-// isTemplates says whether the objects of a kind are templates.
+// isTemplates reports whether the kind is a template.
 func isTemplates(of schema.GroupVersionKind) bool { return strings.HasSuffix(of.Kind, "Template") }
 
-// takeTemplates takes in the templates that have changed.
+// takeTemplates takes in changed templates.
 func (l *loop) takeTemplates(now time.Time) {
 	for of, k := range l.checks.watches.known {
 		if k.watch(now) {
@@ -266,9 +265,8 @@ func (l *loop) reportKind(k *dynamicWatch) {
 	}
 }
 
-// followChecks has the health checks followed as they and what they depend on are
-// now. It comes when all objects of theirs are known: a rule that is followed
-// before could begin what is under way already.
+// followChecks updates the rules of the health checks. It runs after all remediation
+// objects are known, because a rule without them could start a treatment twice.
 func (l *loop) followChecks(now time.Time) {
 	if isBack := l.checks.medik8s.isActive(); isBack != l.checks.deferring {
 		l.deferToMedik8s(now, isBack)
@@ -276,7 +274,7 @@ func (l *loop) followChecks(now time.Time) {
 	if !l.checks.changed {
 		return
 	}
-	l.checks.changed, l.repairs.changed = false, true // a template is gone, or there
+	l.checks.changed, l.repairs.changed = false, true // a template may have appeared or gone
 	for _, name := range slices.Sorted(maps.Keys(l.checks.known)) {
 		if !l.checks.deferring {
 			l.followCheck(now, l.checks.known[name])
@@ -284,8 +282,8 @@ func (l *loop) followChecks(now time.Time) {
 	}
 }
 
-// deferToMedik8s leaves the health checks to another controller, or takes them over
-// from it. What either has under way the other goes on with.
+// deferToMedik8s hands the health checks to the other controller, or takes them back.
+// Each side continues the treatments of the other.
 func (l *loop) deferToMedik8s(now time.Time, isBack bool) {
 	l.checks.deferring, l.checks.changed = isBack, true
 	l.cfg.Metrics.setDeferring(isBack)
@@ -295,7 +293,7 @@ func (l *loop) deferToMedik8s(now time.Time, isBack bool) {
 		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
 	}
 	for name, c := range l.checks.known {
-		c.stale, c.mayFrom = true, time.Time{} // who follows it now is news
+		c.stale, c.mayFrom = true, time.Time{} // report the change at once
 		if isBack {
 			l.core.RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
@@ -305,9 +303,8 @@ func (l *loop) deferToMedik8s(now time.Time, isBack bool) {
 	l.lookAtStatuses(now)
 }
 
-// followCheck has a health check followed as it is now. A version that cannot be
-// followed changes nothing about what is under way: the one before stays, if there
-// was one, and begins nothing new.
+// followCheck updates the rule of a health check. If the new version is invalid, the
+// previous one stays in force for running treatments and starts no new ones.
 func (l *loop) followCheck(now time.Time, c *check) {
 	name := c.object.Name
 	rule, err := observe.NodeHealthCheck(c.object)
@@ -340,24 +337,25 @@ func (l *loop) followCheck(now time.Time, c *check) {
 		return
 	}
 	if !wasFollowed {
-		l.reobserveCheck(now, name) // so that what is under way is known first
+		l.reobserveCheck(now, name) // existing treatments first
 	}
-	if err := l.core.SetRule(now, rule); err != nil { // which was compiled, so it is valid
+	if err := l.core.SetRule(now, rule); err != nil { // it compiled, so it is valid
 		l.cfg.Logger.Error("health check not followed", "nodeHealthCheck", name, "err", err)
 		return
 	}
 	if wasFollowed && !isSame {
-		l.reobserveCheck(now, name) // a step has another number now
+		l.reobserveCheck(now, name) // steps have new numbers
 	}
 	if isOn, calmSince := stormOf(c.status); isOn && !wasFollowed {
 		l.core.ResumeStorm(now, rule.ID, calmSince)
-		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // which has been told
+		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
 	}
 	c.stale = true
 	l.lookAtStatuses(now)
 }
 
-// templateProblem says what is wrong with the templates of a ladder.
+// templateProblem returns what is wrong with the templates of a ladder, empty for
+// nothing.
 func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
 		for _, of := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
@@ -391,9 +389,9 @@ func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled
 	return "", ""
 }
 
-// sameNames says which templates would make objects of one name: those of one kind,
-// unless all of them say that a node may have several. The webhook may not have seen
-// them.
+// sameNames returns a message if two templates of the ladder would create objects of the
+// same name. Templates of one kind do, unless all of them allow several objects per node.
+// The webhook may not have seen the templates.
 func (c *checks) sameNames(ladder []remediation.Template) string {
 	for i, t := range ladder {
 		for _, other := range ladder[:i] {
@@ -410,7 +408,7 @@ func (c *checks) sameNames(ladder []remediation.Template) string {
 	return ""
 }
 
-// reportCheck lets people know that a health check is disabled, or no longer.
+// reportCheck reports that a health check is disabled or enabled again.
 func (l *loop) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
 	c.stale = true
@@ -424,7 +422,7 @@ func (l *loop) reportCheck(now time.Time, c *check, problem, disabled string) {
 	l.announce(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
 }
 
-// references returns the templates that a health check names, as it names them.
+// references returns the template references of a health check.
 func references(object *remediationv1alpha1.NodeHealthCheck) []corev1.ObjectReference {
 	var refs []corev1.ObjectReference
 	if object.Spec.RemediationTemplate != nil {

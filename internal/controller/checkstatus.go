@@ -20,24 +20,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// rowPause is how much longer a status rests for every node that it names: to store
-// such a row takes the API server a millisecond of a processor, changed or not, which
-// in a storm it needs for the treatments.
+// rowPause is the additional delay of a status write per listed node. Storing a row costs
+// the API server about a millisecond of CPU, which it needs for treatments in a storm.
 const rowPause = 20 * time.Millisecond
 
-// deferredStatusEvery is how often it is said again in the status of a health check that it is
-// left to another controller, which may have removed it: to insist would be a fight.
+// deferredStatusEvery is the interval for restoring the StandingBack condition if the
+// other controller removes it. A short interval would make both controllers fight.
 const deferredStatusEvery = 10 * time.Minute
 
-// writeCheckStatuses brings the statuses of health checks up to date.
+// writeCheckStatuses updates the statuses of health checks.
 func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 	for name, c := range l.checks.known {
 		counts, _ := l.core.Population(checkRule(name))
 		l.cfg.Metrics.checked(name, counts, c)
 		if c.waits[c.skipped] == 0 {
-			c.skipped = 0 // the next time it is told again
+			c.skipped = 0 // report it again next time
 		}
-		if counts.CalmUntil.After(now) { // the end of which no node may notice
+		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
 			l.statusAt = earliest(l.statusAt, counts.CalmUntil)
 		}
 		if !l.checks.deferring {
@@ -47,7 +46,7 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 			continue
 		}
 		switch {
-		case c.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
+		case c.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
 			continue
 		case now.Before(c.statusFrom()):
 			l.statusAt = earliest(l.statusAt, c.statusFrom())
@@ -67,8 +66,8 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 	}
 }
 
-// statusFrom returns when the status may be written next. Only what it says of nodes
-// waits for longer the more they are, not what it says of the health check itself.
+// statusFrom returns when the status may be written next. Only changes of listed nodes
+// wait longer with their number, not changes of the health check itself.
 func (c *check) statusFrom() time.Time {
 	isOn, calmSince := stormOf(c.status)
 	isDisabled := meta.IsStatusConditionTrue(c.status.Conditions, remediationv1alpha1.Disabled)
@@ -83,7 +82,7 @@ func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, sta
 	l.statusWritesRunning++
 	name := c.object.Name
 	write := func(ctx context.Context) (string, error) { return l.write.HealthCheckStatus(ctx, name, status) }
-	if l.checks.deferring { // nothing else in it is ours to write
+	if l.checks.deferring { // the other controller owns all other fields
 		c.mayFrom = now.Add(deferredStatusEvery)
 		condition := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
 		write = func(ctx context.Context) (string, error) { return l.write.HealthCheckCondition(ctx, name, condition) }
@@ -98,8 +97,8 @@ func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, sta
 	})
 }
 
-// deferredStatus says that a health check is left to another controller. The rest of it
-// is what that one has written.
+// deferredStatus adds the StandingBack condition and keeps everything that the other
+// controller has written.
 func (l *loop) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatus {
 	status := *c.status.DeepCopy()
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -109,7 +108,7 @@ func (l *loop) deferredStatus(c *check) remediationv1alpha1.NodeHealthCheckStatu
 	return status
 }
 
-// checkStatusResult is what became of the status of a health check.
+// checkStatusResult is the result of a status write.
 type checkStatusResult struct {
 	name    string
 	check   *check
@@ -127,7 +126,7 @@ func (l *loop) handleCheckStatusResult(o checkStatusResult) {
 	case o.err == nil:
 		o.check.status, o.check.version = o.status, o.version
 		o.check.trouble = writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will tell
+	case apierrors.IsNotFound(o.err): // the watch will report the deletion
 	default:
 		o.check.stale, o.check.mayFrom = true, time.Now().Add(statusRetry)
 		if o.check.trouble.add(treat.Classify(o.err), o.err) {
@@ -136,7 +135,7 @@ func (l *loop) handleCheckStatusResult(o checkStatusResult) {
 	}
 }
 
-// checkStatus says what has come of a health check.
+// checkStatus returns the status of a health check.
 func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alpha1.NodeHealthCheckStatus {
 	rows, treated := l.unhealthyNodes(c)
 	status := remediationv1alpha1.NodeHealthCheckStatus{
@@ -160,7 +159,7 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 	}
 	if waiting := c.waiting(counts); len(waiting) > 0 {
 		words := "waiting: " + listed(waiting)
-		if status.Phase == remediationv1alpha1.PhaseEnabled { // so it is not true that none needs one
+		if status.Phase == remediationv1alpha1.PhaseEnabled { // some node does need one
 			status.Reason = words
 		} else {
 			status.Reason += "; " + words
@@ -169,7 +168,7 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 	return status
 }
 
-// judge sets the conditions of the health check itself.
+// judge sets the conditions of the health check.
 func (c *check) judge(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
 	set := func(kind string, is bool, reason, message string, since time.Time) {
 		condition := metav1.Condition{
@@ -207,7 +206,7 @@ func (c *check) judge(status *remediationv1alpha1.NodeHealthCheckStatus, counts 
 	set(remediationv1alpha1.StormCooldownActive, isCooling, change, cooling, counts.CalmSince)
 }
 
-// stormOf reads what an earlier reign has written of a storm.
+// stormOf reads the state of a storm that an earlier term stored.
 func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmSince time.Time) {
 	if meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormCooldownActive) {
 		calmSince = meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StormCooldownActive).LastTransitionTime.Time
@@ -215,7 +214,7 @@ func stormOf(status remediationv1alpha1.NodeHealthCheckStatus) (isOn bool, calmS
 	return meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive), calmSince
 }
 
-// reportStorm lets people know when a storm begins, is over, and is forgotten.
+// reportStorm publishes the begin and end of a storm and of its cooldown.
 func (l *loop) reportStorm(c *check, counts triage.Population) {
 	is := storm{isOn: counts.Storm, isCooling: counts.Storm && !counts.CalmSince.IsZero()}
 	if is == c.storm {
@@ -231,7 +230,7 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 	case is.isOn && !was.isOn:
 		event = treat.StormRecoveryStarted
 		words = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
-	case is.isOn: // it is back
+	case is.isOn: // unhealthy nodes exceed the threshold again
 		event, words = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
 	default:
 		event, words = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
@@ -240,9 +239,8 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 	l.announce(c, nil, event, triage.Reason{}, words)
 }
 
-// waiting counts the nodes that wait for something other than time. Whether it is the
-// storm or the time after it that keeps them changes for all of them at once, and is
-// not noted with each.
+// waiting counts the nodes that wait for something other than time. GateClosed and
+// CoolingDown change for all nodes at once, so the counts derive them from the storm.
 func (c *check) waiting(counts triage.Population) map[triage.Code]int {
 	isCooling := counts.Storm && !counts.CalmSince.IsZero()
 	waiting := map[triage.Code]int{}
@@ -260,7 +258,7 @@ func (c *check) waiting(counts triage.Population) map[triage.Code]int {
 	return waiting
 }
 
-// listed tells counts in one line.
+// listed formats counts in one line.
 func listed(counts map[triage.Code]int) string {
 	parts := make([]string, 0, len(counts))
 	for _, code := range slices.Sorted(maps.Keys(counts)) {
@@ -269,8 +267,8 @@ func listed(counts map[triage.Code]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// isWait says whether a reason is one of a sick node that is not treated although its
-// time has come.
+// isWait reports whether the code describes an unhealthy node whose treatment is due and
+// does not start.
 func isWait(code triage.Code) bool {
 	switch code {
 	case triage.GateClosed, triage.CoolingDown, triage.CapFull, triage.NotAllowed, triage.ControlPlaneBusy, triage.Busy, triage.Vetoed, triage.OnHold, triage.Retrying:
@@ -280,8 +278,8 @@ func isWait(code triage.Code) bool {
 	}
 }
 
-// unhealthyNodes lists the nodes that are not healthy, and counts those with a
-// remediation.
+// unhealthyNodes lists the unhealthy nodes, and counts the nodes with a remediation
+// object.
 func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
 	objects := map[string][]remediationObject{}
 	for name, b := range l.treatments {
@@ -291,7 +289,7 @@ func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNod
 	}
 	names := slices.Collect(maps.Keys(objects))
 	for name, reason := range c.nodes {
-		// That nobody knows a node to be sick does not make it so.
+		// An unclear condition does not make a node unhealthy.
 		if _, isListed := objects[name]; !isListed && reason.Code != triage.Unclear {
 			names = append(names, name)
 		}
@@ -334,7 +332,7 @@ func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject)
 	case !isKnown && l.nodeStates[name] == nil:
 		row.Reason, row.Message = triage.NodeGone.String(), l.treatmentMessage(name, "the node is gone")
 		return row
-	case !isKnown: // as the health check is not followed, or by the remediation of another node
+	case !isKnown: // the health check is not followed, or the object is for another node
 		row.Reason, row.Message = c.disabled, l.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
@@ -343,7 +341,7 @@ func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject)
 	switch reason.Code {
 	case triage.Recovering:
 		row.HealthyDelayed = new(true)
-	case triage.Recovered: // what is still there was to go at once
+	case triage.Recovered: // remaining objects were to be deleted at once
 		if at := slices.IndexFunc(objects, func(o remediationObject) bool { return o.Deleting }); at >= 0 && row.ConditionsHealthyTimestamp == nil {
 			row.ConditionsHealthyTimestamp = new(metav1.NewTime(objects[at].DeletedAt))
 		}
@@ -351,7 +349,7 @@ func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject)
 	return row
 }
 
-// treatmentMessage tells a reason, and what keeps it from being done.
+// treatmentMessage appends to a message what delays the treatment.
 func (l *loop) treatmentMessage(node, words string) string {
 	b := l.treatments[node]
 	if b == nil {
@@ -375,7 +373,7 @@ func (l *loop) treatmentMessage(node, words string) string {
 	return strings.Join(parts, "; ")
 }
 
-// restateTreatments has the health checks tell anew what they have to say about a node.
+// restateTreatments marks the statuses of the node's policies as stale.
 func (l *loop) restateTreatments(now time.Time, b *nodeTreatments) {
 	for _, o := range b.objects {
 		l.restateCheck(now, ruleOf(o.Object))

@@ -17,34 +17,33 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// nodeClaim is a NodeClaim: the machine behind a node, which its provider replaces when
-// the claim is deleted.
+// nodeClaim is a NodeClaim: the instance behind a node, which Karpenter replaces when the
+// claim is deleted.
 type nodeClaim struct {
 	*karpenter.NodeClaim
-	mark    *ownership.Mark // nil if it is not ours, or cannot be read
-	unknown int             // what of the mark this version does not know
-	ended   bool            // somebody here has deleted it, whatever the watch says
+	mark    *ownership.Mark // nil if there is none of ours, or it cannot be read
+	unknown int             // fields of the mark that this version does not know
+	ended   bool            // this controller has deleted it; the watch may be behind
 	counts  claimCounts     // what it adds to the counts of its pool
 }
 
-// isEnding says whether the machine is on its way out.
+// isEnding reports whether the claim is being deleted.
 func (c *nodeClaim) isEnding() bool { return c.ended || c.DeletionTimestamp != nil }
 
-// isMarkedBy says whether a rule has marked the claim, for this very node.
+// isMarkedBy reports whether the rule has marked the claim for this node.
 func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
 	return c.mark != nil && triage.RuleID(c.mark.Rule) == rule && c.mark.NodeUID == node.UID
 }
 
 func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
 
-// nodeClaims are the NodeClaims, and which node each is behind.
+// nodeClaims holds the NodeClaims and links them to nodes.
 type nodeClaims struct {
 	mail   *optionalInbox[*karpenter.NodeClaim]
-	byName map[string]*nodeClaim   // by name
-	byID   map[string][]*nodeClaim // by provider ID: one, or two where something is wrong
-	nodes  map[string][]string     // names, likewise
-	// dirty are nodes of which something else is to be said since another has come
-	// or gone.
+	byName map[string]*nodeClaim
+	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
+	nodes  map[string][]string     // node names, by provider ID
+	// dirty holds nodes whose facts have changed because a claim or another node has.
 	dirty map[string]bool
 }
 
@@ -54,9 +53,9 @@ func newNodeClaims(mail *optionalInbox[*karpenter.NodeClaim]) nodeClaims {
 	}
 }
 
-// claimOf returns the claim of a node, nil if it has none, or if nobody can tell which
-// it is; then the words say why. A machine that two nodes call theirs is one whose node
-// has got another name: what is left of the old one must not take the new one away.
+// claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
+// words says why. Two nodes with one provider ID mean that the node was renamed: the old
+// Node object must not cause the deletion of the new one's claim.
 func (m *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, words string) {
 	id := node.Spec.ProviderID
 	claims, nodes := m.byID[id], m.nodes[id]
@@ -80,7 +79,7 @@ func countsKey(what string, names []string, id string) string {
 	return fmt.Sprintf("%s %s have one provider ID, %s", what, strings.Join(slices.Sorted(slices.Values(names)), " and "), id)
 }
 
-// nodesOf returns the names of the nodes that a claim is behind: of one, as a rule.
+// nodesOf returns the names of the claim's nodes, usually one.
 func (m *nodeClaims) nodesOf(c *nodeClaim) []string {
 	if c.Status.ProviderID == "" {
 		return nil
@@ -88,7 +87,7 @@ func (m *nodeClaims) nodesOf(c *nodeClaim) []string {
 	return m.nodes[c.Status.ProviderID]
 }
 
-// link notes which provider ID a node has.
+// link records the provider ID of a node.
 func (m *nodeClaims) link(before, node *corev1.Node) {
 	if before != nil && before.Spec.ProviderID != node.Spec.ProviderID {
 		m.unlink(before)
@@ -114,7 +113,7 @@ func (m *nodeClaims) markDirty(id string) {
 	}
 }
 
-// reobserveDirty looks at the nodes of which something else is to be said now.
+// reobserveDirty reobserves the nodes in dirty.
 func (l *loop) reobserveDirty(now time.Time) {
 	if len(l.nodeClaims.dirty) > 0 {
 		names := slices.Sorted(maps.Keys(l.nodeClaims.dirty))
@@ -123,7 +122,7 @@ func (l *loop) reobserveDirty(now time.Time) {
 	}
 }
 
-// takeClaims takes in the claims that have changed.
+// takeClaims takes in changed claims.
 func (l *loop) takeClaims(now time.Time) {
 	letter := l.nodeClaims.mail.take()
 	if letter.listVersion != "" {
@@ -146,7 +145,7 @@ func (l *loop) takeClaims(now time.Time) {
 	l.reobserveDirty(now)
 }
 
-// upsertClaim takes over a claim as it is now, unless it is known better.
+// upsertClaim stores a claim unless a newer version is known.
 func (l *loop) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
 	c := l.nodeClaims.byName[object.Name]
 	switch {
@@ -161,7 +160,7 @@ func (l *loop) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
 		if c.pool() != object.Labels[karpenter.NodePoolLabel] {
 			l.forgetPoolCounts(c)
 		}
-		l.removeFromCounts(c) // its provider ID may be another
+		l.removeFromCounts(c) // its provider ID may have changed
 	}
 	was := c.mark
 	c.NodeClaim, c.mark = object, l.readMark(c, object)
@@ -171,7 +170,7 @@ func (l *loop) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
 	l.recountDirty(c)
 }
 
-// readMark returns the mark of a claim. One that cannot be read is told of once.
+// readMark returns the mark of a claim. It logs an unreadable mark once.
 func (l *loop) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownership.Mark {
 	mark, err := ownership.ReadMark(object.Annotations)
 	if err != nil && (before.NodeClaim == nil || before.Annotations[ownership.MarkAnnotation] != object.Annotations[ownership.MarkAnnotation]) {
@@ -189,7 +188,7 @@ func (l *loop) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownersh
 	return mark
 }
 
-// rememberMark gives back the place of a node whose claim was spared.
+// rememberMark frees the slot of a node whose termination was cancelled.
 func (l *loop) rememberMark(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
@@ -199,7 +198,7 @@ func (l *loop) rememberMark(c *nodeClaim, was *ownership.Mark) {
 	}
 }
 
-// addToCounts files a claim under its name and its provider ID, and takeOut takes it out.
+// addToCounts indexes a claim by name and provider ID.
 func (l *loop) addToCounts(c *nodeClaim) {
 	m := &l.nodeClaims
 	m.byName[c.Name] = c
@@ -221,9 +220,10 @@ func (l *loop) removeFromCounts(c *nodeClaim) {
 	}
 }
 
-// claimDeleted notes that a claim is gone. If it had a mark, its node goes too, and until it
-// does it is in treatment still: of the two watches, one may be ahead. What has been sent
-// may have marked and deleted it before anybody saw that.
+// claimDeleted handles the deletion of a claim. If the claim had a mark, its node goes
+// too and stays in treatment until then, because the watch of claims may be ahead. A
+// write in flight may have marked and deleted the claim before the watch reported the
+// mark.
 func (l *loop) claimDeleted(now time.Time, c *nodeClaim) {
 	if c.mark != nil {
 		l.noteOutlived(now, *c.mark)
@@ -238,12 +238,12 @@ func (l *loop) claimDeleted(now time.Time, c *nodeClaim) {
 	l.removeFromCounts(c)
 }
 
-// markOf returns the mark that a claim gets which the ledger names.
+// markOf returns the mark for the claim that a ledger entry names.
 func markOf(e ledger.Entry) ownership.Mark {
 	return ownership.Mark{Rule: e.Rule, Node: e.Node, NodeUID: types.UID(e.UID), Since: e.Since}
 }
 
-// noteOutlived notes that the claim of a node is gone, and the node is not, yet.
+// noteOutlived records that the claim of a node is gone and the node is not yet.
 func (l *loop) noteOutlived(now time.Time, mark ownership.Mark) {
 	if p := l.nodeStates[mark.Node]; p != nil && p.node.UID == mark.NodeUID {
 		p.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
@@ -252,29 +252,28 @@ func (l *loop) noteOutlived(now time.Time, mark ownership.Mark) {
 	}
 }
 
-// outlivedClaim is a node that is there although its claim was deleted and is gone. It goes, or
-// nobody knows what it is, and then its place is not kept for ever.
+// outlivedClaim is the deleted claim of a node that still exists. The node should go
+// soon. After until its slot is free, because the reason for its existence is unknown.
 type outlivedClaim struct {
 	mark  ownership.Mark
 	until time.Time
 }
 
-// isOutlivingClaim says whether a node is to follow its claim.
+// isOutlivingClaim reports whether the node should soon follow its deleted claim.
 func (p *nodeState) isOutlivingClaim(now time.Time) bool {
 	return p.outlivedClaim != nil && p.outlivedClaim.mark.NodeUID == p.node.UID && now.Before(p.outlivedClaim.until)
 }
 
-// claimKey names a claim as the ledger does.
+// claimKey returns the ledger's key for a claim.
 func claimKey(name string) string { return claimKind + " /" + name }
 
 const claimKind = "NodeClaim.karpenter.sh"
 
-// claimNamed returns the name of the claim that a key of the ledger names.
+// claimNamed returns the claim name from a ledger key.
 func claimNamed(key string) (name string, is bool) { return strings.CutPrefix(key, claimKind+" /") }
 
-// addClaimFacts adds to the facts about a node what its machine tells: who governs its
-// repair, whether it has started, whether it is being terminated, and what speaks
-// against that.
+// addClaimFacts adds the facts that come from the claim: the assigned policies, whether
+// the node has started, whether it is being terminated, and vetoes against termination.
 func (l *loop) addClaimFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	l.assignPolicies(p)
 	p.assigned.label(facts)
@@ -311,7 +310,7 @@ func (l *loop) addClaimFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	switch {
 	case words != "":
 		veto(words)
-	case c == nil && l.repairs.pools[poolName] != nil: // else no NodePool has made it, whatever its label says
+	case c == nil && l.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
 		veto("no NodeClaim has its provider ID, so there is nothing to delete")
 	case c == nil:
 		if r := l.repairs.followed[p.assigned.repair()]; r != nil && len(r.ladder) == 0 {
@@ -323,11 +322,11 @@ func (l *loop) addClaimFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	l.addMarkFacts(now, p, facts)
 }
 
-// addStartFacts adds whether a node is ready for work. What is to go before it is, its claim
-// says: while a node of a pool has none that is known, nobody can tell. Who was called
-// ready once stays so for good, so the claim is waited for even where the pool is not
-// known: the watch of nodes may be ahead of both. Where no NodeClaims are kept, a label
-// promises none.
+// addStartFacts adds whether the node is ready for work. The claim names the startup
+// taints that must go first. "Ready once" is permanent, so while a node of a pool has no
+// known claim it counts as starting. This holds even if the pool is unknown, because the
+// watch of nodes may be ahead of both. If NodeClaims are not served, the pool label means
+// nothing.
 func (l *loop) addStartFacts(p *nodeState, c *nodeClaim, facts *triage.Node) {
 	var of *karpenter.NodeClaim
 	if c != nil {
@@ -343,18 +342,18 @@ func (l *loop) addStartFacts(p *nodeState, c *nodeClaim, facts *triage.Node) {
 	}
 }
 
-// awaitsClaim says whether a node that no claim is known of is to have one.
+// awaitsClaim reports whether a node without a known claim should have one.
 func (l *loop) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
 	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.mail.hasSynced())
 }
 
-// addMarkFacts adds the termination of a node that is under way.
+// addMarkFacts adds the running termination of a node.
 func (l *loop) addMarkFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	add := func(mark ownership.Mark, isFinal bool) {
 		rule := triage.RuleID(mark.Rule)
-		// What nobody can call back any more counts under the rule that governs the node
-		// now, if the one that began it is gone: the bound of the pool is the same.
+		// A termination that cannot be cancelled counts under the node's current rule if
+		// its own rule is gone. The bound of the pool is the same.
 		if isFinal && l.repairs.followed[rule] == nil && p.assigned.repairedBy != "" {
 			rule = p.assigned.repair()
 		}
@@ -371,8 +370,8 @@ func (l *loop) addMarkFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	}
 }
 
-// recordsStart says whether it is to be noted on a node that it was ready for work once:
-// where somebody asks for that, and Karpenter has not said so.
+// recordsStart reports whether to record on the node that it was ready for work: a ready
+// timeout applies and Karpenter has not recorded it.
 func (l *loop) recordsStart(p *nodeState) bool {
 	if p.assigned.timedBy == "" || p.node.Labels[karpenter.InitializedLabel] == "true" {
 		return false
@@ -381,17 +380,17 @@ func (l *loop) recordsStart(p *nodeState) bool {
 	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
 }
 
-// vetoTreatments has nobody treat a node, whatever the kind of rule.
+// vetoTreatments blocks all treatments of a node.
 func (*loop) vetoTreatments(facts *triage.Node, words string) {
 	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: words})
 }
 
-// addOwnClaimFacts adds what a claim tells.
+// addOwnClaimFacts adds the facts of the node's claim.
 func (l *loop) addOwnClaimFacts(p *nodeState, c *nodeClaim, facts *triage.Node, veto func(words string)) {
 	if by, is := karpenter.DoNotRepair(c.Annotations); is {
 		veto("NodeClaim " + c.Name + " is annotated " + by)
 	}
-	if _, is := c.Annotations[ownership.MarkAnnotation]; is && c.mark == nil { // it may be a newer version's
+	if _, is := c.Annotations[ownership.MarkAnnotation]; is && c.mark == nil { // a newer version may have written it
 		veto("NodeClaim " + c.Name + " has annotation " + ownership.MarkAnnotation + ", which this version cannot read; remove it to have the node repaired")
 	}
 	how, is := c.Disrupted()
@@ -399,7 +398,7 @@ func (l *loop) addOwnClaimFacts(p *nodeState, c *nodeClaim, facts *triage.Node, 
 	case !is:
 	case c.mark == nil || c.mark.NodeUID != p.node.UID:
 		l.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
-	case !c.isEnding(): // somebody else has begun, too
+	case !c.isEnding(): // another component has started to disrupt it as well
 		p.rulesSeen = "NodeClaim " + c.Name + " " + how
 	}
 }

@@ -22,41 +22,42 @@ import (
 )
 
 const (
-	// statusEvery is how often the status of a set may change: people read it.
+	// statusEvery limits how often the status of a set changes, so that users can read
+	// it.
 	statusEvery = time.Second
-	// statusLook is how often it is looked whose status has to.
+	// statusLook is the minimum interval between two checks for stale statuses.
 	statusLook = 200 * time.Millisecond
-	// statusRetry is the wait after a status that could not be written.
+	// statusRetry is the delay after a failed status write.
 	statusRetry = 5 * time.Second
-	// countsStay is how long the counts of a set that is gone can be read: a few
-	// times as long as anybody waits between two looks.
+	// countsStay is how long counters of a deleted set stay: a few times the usual scrape
+	// interval.
 	countsStay = 15 * time.Minute
 )
 
-// conditionSet is a ConditionSet and what has come of it.
+// conditionSet is a ConditionSet and its state.
 type conditionSet struct {
 	findings
 	set  *v1alpha1.ConditionSet
 	rule triage.Rule
 
-	inForce     *v1alpha1.ConditionSet // the version that is followed; nil if none is
-	unjudged    bool                   // there is no verdict on this version yet
-	inherited   bool                   // this reign has found the version, and seen no change of it
+	inForce     *v1alpha1.ConditionSet // the followed version; nil for none
+	unjudged    bool                   // this version has not been validated
+	inherited   bool                   // this version is unchanged since the start of this term
 	problems    []validate.Problem     // why it is not followed
-	err         error                  // the same in words
-	awaitsNodes bool                   // it would be, if nodes reported something else
-	proof       proof                  // what it lacks until it is followed without a hold
-	unclear     map[string]taintID     // nodes with a taint that it may have placed, but no record proves it
+	err         error                  // the problems as one error
+	awaitsNodes bool                   // rejected because of node reports, so validate again when they change
+	proof       proof                  // reports that are missing until the set is followed without restrictions
+	unclear     map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
 
-	status  v1alpha1.ConditionSetStatus // as it is stored, as far as we know
-	version string                      // of the object that it was last stored in
+	status  v1alpha1.ConditionSetStatus // as stored, as far as known
+	version string                      // of the object after the last status write
 	writing bool
-	mayFrom time.Time    // when it may be written next
-	trouble writeFailure // of the last time
+	mayFrom time.Time    // earliest next status write
+	trouble writeFailure // of the last status write
 }
 
-// isInAPI says whether the set is an object of its own, and has a status. It is
-// not if it is written in a ConfigMap.
+// isInAPI reports whether the set is an API object with a status, and not part of a
+// ConfigMap.
 func (p *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(p.set) == nil }
 
 func setRule(name string) triage.RuleID {
@@ -71,8 +72,8 @@ func (l *loop) setOf(rule triage.RuleID) *v1alpha1.ConditionSet {
 	return nil
 }
 
-// followSet takes over a set that is new or has changed. Whether it is followed is
-// found out later in the round, when nodes and other sets are known.
+// followSet stores a new or changed set. Validation comes later in the round, when nodes
+// and other sets are known.
 func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 	pol := l.sets[set.Name]
 	if pol == nil {
@@ -81,7 +82,7 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 		delete(l.retiredRules, setRule(set.Name))
 	}
 	isSame := pol.set != nil && pol.set.UID == set.UID
-	// An annotation is no part of a generation.
+	// Annotations do not change the generation.
 	known := isSame && pol.set.Generation == set.Generation &&
 		pol.set.Annotations[v1alpha1.AcceptImpactAnnotation] == set.Annotations[v1alpha1.AcceptImpactAnnotation]
 	if !isSame || !olderVersion(set.ResourceVersion, pol.version) {
@@ -109,11 +110,9 @@ func (l *loop) removeSet(now time.Time, name string) {
 	l.cfg.Logger.Info("set gone", "conditionSet", name)
 }
 
-// retire lets the counts of a set that is gone go too, once nothing has been
-// counted for a while. A counter that vanishes with its set misleads nobody: what
-// is asked of counters is how much they have grown, and everybody who looks has
-// seen the last of it. One that comes back later, because a taint was stuck on a
-// node, begins at zero and is counted from there.
+// retire schedules the deletion of a deleted set's counters. Users look at the growth of
+// counters, and every scraper has seen the last value by then. If a counter comes back
+// because a taint was stuck on a node, it starts at zero.
 func (l *loop) retire(now time.Time, rule triage.RuleID) {
 	if l.retiredRules == nil {
 		l.retiredRules = map[triage.RuleID]time.Time{}
@@ -121,7 +120,7 @@ func (l *loop) retire(now time.Time, rule triage.RuleID) {
 	l.retiredRules[rule] = now.Add(countsStay)
 }
 
-// forgetRetired forgets what nobody counts any more, and returns when it will.
+// forgetRetired deletes counters that are due, and returns when the next ones are.
 func (l *loop) forgetRetired(now time.Time) (due time.Time) {
 	for rule, at := range l.retiredRules {
 		if now.Before(at) {
@@ -134,13 +133,13 @@ func (l *loop) forgetRetired(now time.Time) (due time.Time) {
 	return due
 }
 
-// findings are what a policy has to say about which nodes.
+// findings holds the reasons that a policy has for nodes.
 type findings struct {
 	nodes map[string]triage.Reason
-	stale bool // the status that is stored may not be what it should be
+	stale bool // the stored status may be outdated
 }
 
-// findingsOf returns those of a rule, nil if there is no such policy any more.
+// findingsOf returns the findings of a rule, nil if its policy is gone.
 func (l *loop) findingsOf(rule triage.RuleID) *findings {
 	if pol := l.sets[rule.Name]; pol != nil && rule.Kind == triage.ConditionSet {
 		return &pol.findings
@@ -154,7 +153,7 @@ func (l *loop) findingsOf(rule triage.RuleID) *findings {
 	return nil
 }
 
-// noteFindings keeps for every policy what it has to say about which node.
+// noteFindings stores the findings for a node with their policies.
 func (l *loop) noteFindings(now time.Time, p *nodeState, findings []triage.Reason) {
 	if len(p.findings) == 0 && len(findings) == 0 {
 		return
@@ -176,8 +175,8 @@ func (l *loop) noteFindings(now time.Time, p *nodeState, findings []triage.Reaso
 	l.lookAtStatuses(now)
 }
 
-// restate has the sets tell anew what they have to say about a node: not that has
-// changed, but what is on the node or on its way there.
+// restate marks the statuses of the node's policies as stale, because the node or a write
+// to it has changed while the findings have not.
 func (l *loop) restate(now time.Time, p *nodeState) {
 	for _, finding := range p.findings {
 		if of := l.findingsOf(finding.Rule); of != nil {
@@ -187,8 +186,8 @@ func (l *loop) restate(now time.Time, p *nodeState) {
 	}
 }
 
-// lookAtStatuses asks for a look at the statuses, now if the last one is long ago. One
-// that is due later anyway may be about something else.
+// lookAtStatuses schedules a check of the statuses as soon as statusLook allows. A later
+// scheduled check may be for another policy, so the earlier time wins.
 func (l *loop) lookAtStatuses(now time.Time) {
 	at := l.statusLast.Add(statusLook)
 	if at.Before(now) {
@@ -197,7 +196,7 @@ func (l *loop) lookAtStatuses(now time.Time) {
 	l.statusAt = earliest(l.statusAt, at)
 }
 
-// writeStatuses brings the statuses up to date, and returns when to look again.
+// writeStatuses updates the statuses, and returns when to check again.
 func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
 	if l.statusAt.IsZero() || now.Before(l.statusAt) {
 		return l.statusAt
@@ -213,7 +212,7 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 			continue
 		}
 		switch {
-		case pol.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
+		case pol.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
 			continue
 		case now.Before(pol.mayFrom):
 			l.statusAt = earliest(l.statusAt, pol.mayFrom)
@@ -229,7 +228,7 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 	return l.statusAt
 }
 
-// statusResult is what became of a status.
+// statusResult is the result of a status write.
 type statusResult struct {
 	name    string
 	policy  *conditionSet
@@ -258,7 +257,7 @@ func (l *loop) handleStatusResult(o statusResult) {
 	case o.err == nil:
 		o.policy.status, o.policy.version = o.status, o.version
 		o.policy.trouble = writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will tell
+	case apierrors.IsNotFound(o.err): // the watch will report the deletion
 	default:
 		o.policy.stale, o.policy.mayFrom = true, time.Now().Add(statusRetry)
 		if o.policy.trouble.add(treat.Classify(o.err), o.err) {
@@ -267,12 +266,12 @@ func (l *loop) handleStatusResult(o statusResult) {
 	}
 }
 
-// nodeCounts counts what has come of a set.
+// nodeCounts counts the nodes of a set by outcome.
 type nodeCounts struct {
 	tainted, heldBack, superseded int
 }
 
-// countNodes counts what is on the nodes, not what is on its way there.
+// countNodes counts taints that are on the nodes, not taints in flight.
 func (l *loop) countNodes(pol *conditionSet) (t nodeCounts) {
 	for name, reason := range pol.nodes {
 		switch effect := l.nodeStates[name].hasTaint(reason.Rule); {
@@ -288,7 +287,7 @@ func (l *loop) countNodes(pol *conditionSet) (t nodeCounts) {
 	return t
 }
 
-// hasTaint returns the effect of a rule's taint on the node, 0 if there is none.
+// hasTaint returns the effect of the rule's taint on the node, 0 for none.
 func (p *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
 	if p == nil {
 		return 0
@@ -301,16 +300,15 @@ func (p *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
 	return effect
 }
 
-// hasForeignTaint says whether the node has the taint that a reason speaks of, and
-// nobody of ours has placed it.
+// hasForeignTaint reports whether the node has the taint of the reason and another
+// component placed it.
 func (p *nodeState) hasForeignTaint(reason triage.Reason) bool {
 	return slices.ContainsFunc(p.node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == reason.Key && string(t.Effect) == reason.Effect.String()
 	}) && !slices.ContainsFunc(p.ours, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
 }
 
-// setMessage tells a reason, and if the taint that it speaks of is not on the node as
-// ours, why not.
+// setMessage returns the text of a reason. If our taint is not on the node, it adds why.
 func (l *loop) setMessage(name string, reason triage.Reason) string {
 	p := l.nodeStates[name]
 	if p == nil || reason.Key == "" || reason.Code == triage.DryRun {
@@ -335,7 +333,7 @@ func (l *loop) setMessage(name string, reason triage.Reason) string {
 	return reason.String() + "; being written"
 }
 
-// statusOf says what has come of a set.
+// statusOf returns the status of a set.
 func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.ConditionSetStatus {
 	status := v1alpha1.ConditionSetStatus{
 		ObservedGeneration: pol.set.Generation,
@@ -371,8 +369,8 @@ func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.Co
 	return status
 }
 
-// today returns what a rule says of a node now: the numbers in a reason may have
-// moved since.
+// today returns the current finding of the rule for the node, because the numbers in a
+// stored reason may be outdated.
 func (l *loop) today(node string, reason triage.Reason) triage.Reason {
 	plan, _ := l.core.Plan(node)
 	for _, finding := range plan.Findings {
@@ -383,7 +381,7 @@ func (l *loop) today(node string, reason triage.Reason) triage.Reason {
 	return reason
 }
 
-// setCondition sets the conditions of the set itself.
+// setCondition sets the conditions of the set.
 func (l *loop) setCondition(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
@@ -415,5 +413,5 @@ func (l *loop) setCondition(pol *conditionSet, status *v1alpha1.ConditionSetStat
 	meta.SetStatusCondition(&status.Conditions, bounded)
 }
 
-// clamp turns a count into what the API holds.
+// clamp converts a count to the API's type.
 func clamp(n int) int32 { return int32(min(n, 1<<31-1)) } //nolint:gosec // bounded in the same line

@@ -19,28 +19,28 @@ import (
 	"github.com/resourcestack/autohealer/internal/configmaps"
 )
 
-// configMapSets are the ConfigMaps that sets are written in. What is in force of one is
-// what is kept of it, so that whoever takes over goes on with the same: a version
-// that is found good is kept first, and in force when that is done.
+// configMapSets holds the ConfigMaps that contain condition sets. The controller first
+// stores a valid version as a revision, and the version takes effect afterwards. So the
+// next leader continues with the same version.
 type configMapSets struct {
 	inbox     *inbox[*reading]
 	revisions *configmaps.RevisionStore
-	// restored is what was kept when this reign began, of ConfigMaps that have
-	// not come yet.
+	// restored holds the revisions that existed when this term began, for ConfigMaps that
+	// the watch has not delivered yet.
 	restored     map[types.UID]configmaps.Stored
 	access       chan revisionAccess
-	hasRevisions bool     // what was kept has been read
-	denied       []string // rights that were missing to read ConfigMaps, or what was kept of them
-	loaded       bool     // all that there were have come
+	hasRevisions bool     // the revisions have been listed
+	denied       []string // errors about missing rights to read ConfigMaps or revisions
+	loaded       bool     // all existing ConfigMaps have been taken in
 
 	known   map[string]*configMapSet
-	leaving []*configMapSet // that are gone, and whose kept versions are not yet
+	leaving []*configMapSet // deleted ConfigMaps whose revisions still exist
 
 	writing int
 	done    chan revisionResult
-	writeAt time.Time // when the shelf is to be looked at, zero for never
-	judgeAt time.Time // when refused versions are to be judged again, likewise
-	changed bool      // something has changed since that could speak for them
+	writeAt time.Time // when to check revisions next, zero for never
+	judgeAt time.Time // when to validate rejected versions again, zero for never
+	changed bool      // something has changed that may make a rejected version valid
 }
 
 func newConfigMapSets(cfg Config, signal chan<- struct{}) *configMapSets {
@@ -53,34 +53,34 @@ func newConfigMapSets(cfg Config, signal chan<- struct{}) *configMapSets {
 	}
 }
 
-// configMapSet is a ConfigMap and what has come of it.
+// configMapSet is a ConfigMap and its state.
 type configMapSet struct {
-	*reading                     // as it is now
+	*reading                     // the current content
 	inForce  *configmaps.Version // nil for none
-	lastGood *configmaps.Version // the last one that was found good; nil for none
-	// refused is the version that is there now and not good, nil if it is, and fault
-	// what is wrong with it. For as long as it is the same, that is told now and then.
+	lastGood *configmaps.Version // the last valid version; nil for none
+	// refused is the current content if it is invalid, nil otherwise; fault says why.
+	// While it stays the same, the fault is reported again only now and then.
 	refused    *corev1.ConfigMap
 	fault      error
 	reportedAt time.Time
-	waits      bool     // it may become good as it is, when something around it changes
-	warnings   []string // of the good one
+	waits      bool     // it may become valid when other sets or nodes change
+	warnings   []string // of the valid version
 
 	stored         configmaps.Stored
-	staleRevisions bool // more is kept than should be: somebody died in the middle
+	staleRevisions bool // more revisions exist than should: an earlier process ended in the middle
 	writing        bool
 	mayFrom        time.Time
 	trouble        writeFailure
 }
 
-// isBehind says whether what the ConfigMap says now is not in force.
+// isBehind reports whether the current content is not in force.
 func (s *configMapSet) isBehind() bool {
 	return s.refused != nil || s.inForce == nil || !s.inForce.Same(s.lastGood)
 }
 
-// updateSetMetrics has a metric say whether what a ConfigMap says now is followed, all of it:
-// a set may fall after it was in force, because whoever takes over finds another that
-// goes before it.
+// updateSetMetrics updates the metric that says whether all of a ConfigMap's current
+// content is followed. A set in force may become invalid later: after a change of leader
+// another set may take precedence.
 func (l *loop) updateSetMetrics(s *configMapSet) {
 	isBehind := s.isBehind()
 	if s.inForce != nil {
@@ -92,15 +92,15 @@ func (l *loop) updateSetMetrics(s *configMapSet) {
 	l.cfg.Metrics.configMap(s.Name, isBehind)
 }
 
-// reading is a ConfigMap and what it says.
+// reading is a ConfigMap and its parsed content.
 type reading struct {
 	*corev1.ConfigMap
 	version *configmaps.Version
-	err     error // why there is no version
+	err     error // why version is nil
 }
 
-// newConfigMapInbox returns a mailbox that reads ConfigMaps on their way in. Whoever
-// brings them waits then, and not the loop, which has nodes to treat.
+// newConfigMapInbox returns an inbox that parses ConfigMaps in the watch's goroutine, so
+// that the loop does not spend time on it.
 func newConfigMapInbox(signal chan<- struct{}) *inbox[*reading] {
 	m := newInbox[*reading](signal, nil)
 	m.open = func(brought any) (*reading, bool) {
@@ -114,8 +114,8 @@ func newConfigMapInbox(signal chan<- struct{}) *inbox[*reading] {
 	return m
 }
 
-// configMapSource is where ConfigMaps with sets come from. What is missing is told, and
-// waited for.
+// configMapSource lists and watches ConfigMaps with sets. While a right is missing, it
+// reports that and retries.
 func configMapSource(c client.WithWatch, namespace string, tell func(context.Context, revisionAccess)) cache.ListerWatcherWithContext {
 	source := sourceOf(c, func() client.ObjectList { return &corev1.ConfigMapList{} },
 		client.InNamespace(namespace), client.MatchingLabels{configmaps.Label: configmaps.LabelValue})
@@ -137,8 +137,8 @@ func configMapSource(c client.WithWatch, namespace string, tell func(context.Con
 	}
 }
 
-// takeConfigMaps takes in the ConfigMaps that have changed. It comes after the nodes,
-// because a version is judged by what it would do to them.
+// takeConfigMaps takes in changed ConfigMaps. It runs after takeNodes, because validation
+// computes the impact on nodes.
 func (l *loop) takeConfigMaps(now time.Time) {
 	if !l.configMaps.canBeRead() {
 		return
@@ -151,7 +151,7 @@ func (l *loop) takeConfigMaps(now time.Time) {
 			}
 		}
 	}
-	come := slices.SortedFunc(maps.Values(letter.changes), func(a, b change[*reading]) int { // who was there first goes first
+	come := slices.SortedFunc(maps.Values(letter.changes), func(a, b change[*reading]) int { // the oldest first
 		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), strings.Compare(a.object.Name, b.object.Name))
 	})
 	for _, a := range come {
@@ -168,12 +168,12 @@ func (l *loop) takeConfigMaps(now time.Time) {
 		}
 		s.reading = a.object
 	}
-	for _, a := range come { // when all know what is in force
+	for _, a := range come { // after all stored versions are in force
 		if !a.gone {
 			l.queueConfigMap(now, l.configMaps.known[a.object.Name])
 		}
 	}
-	if len(come) > 0 && l.configMaps.judgeAt.After(now) { // one that goes may have been in another's way
+	if len(come) > 0 && l.configMaps.judgeAt.After(now) { // a removed ConfigMap may have conflicted with another
 		l.configMaps.judgeAt, l.configMaps.changed = now, true
 	}
 	l.validateConfigMaps(now)
@@ -193,7 +193,7 @@ func (l *loop) takeConfigMaps(now time.Time) {
 	}
 }
 
-// upsertConfigMap begins with what was kept of a ConfigMap.
+// upsertConfigMap starts with the stored revision of a new ConfigMap.
 func (l *loop) upsertConfigMap(now time.Time, object *reading) *configMapSet {
 	s := &configMapSet{reading: object, stored: l.configMaps.restored[object.UID]}
 	s.staleRevisions = !s.stored.HasOneRevision()
@@ -210,7 +210,7 @@ func (l *loop) upsertConfigMap(now time.Time, object *reading) *configMapSet {
 	return s
 }
 
-// forgetRestored lets go what was kept of ConfigMaps that are not there.
+// forgetRestored deletes the revisions of ConfigMaps that do not exist.
 func (l *loop) forgetRestored(now time.Time) {
 	for uid, kept := range l.configMaps.restored {
 		gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: uid}}
@@ -220,8 +220,8 @@ func (l *loop) forgetRestored(now time.Time) {
 	l.configMaps.restored = nil
 }
 
-// removeConfigMap lets the sets of a ConfigMap go that is gone, or no longer carries
-// the label. What was kept of it must not come back with it.
+// removeConfigMap removes the sets of a ConfigMap that is deleted or has lost its label.
+// Its revisions are deleted too, so that they do not take effect if it comes back.
 func (l *loop) removeConfigMap(now time.Time, s *configMapSet) {
 	if s.inForce != nil {
 		for _, set := range s.inForce.Sets {

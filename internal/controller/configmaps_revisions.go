@@ -17,10 +17,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// revisionWriters is how many versions are kept at a time.
+// revisionWriters limits concurrent writes of revisions.
 const revisionWriters = 2
 
-// enforce makes a version the one that is followed.
+// enforce puts a version in force.
 func (l *loop) enforce(now time.Time, s *configMapSet, version *configmaps.Version) {
 	var before []configmaps.Set
 	if s.inForce != nil {
@@ -35,14 +35,14 @@ func (l *loop) enforce(now time.Time, s *configMapSet, version *configmaps.Versi
 	for _, set := range version.Sets {
 		object := set.DeepCopy()
 		object.Generation = l.generation(object)
-		// Whoever vets sets goes by their status, which this one has nowhere: the
-		// version as a whole was judged.
+		// Validation reads the Accepted condition, and a set from a ConfigMap has no
+		// stored status. The version as a whole has been validated.
 		object.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, ObservedGeneration: object.Generation}}
 		l.followSet(now, object)
 	}
 }
 
-// generation counts the versions of a set, as the API server does for others.
+// generation returns the generation of a set, counted as the API server does.
 func (l *loop) generation(set *v1alpha1.ConditionSet) int64 {
 	pol := l.sets[set.Name]
 	switch {
@@ -54,38 +54,39 @@ func (l *loop) generation(set *v1alpha1.ConditionSet) int64 {
 	return pol.set.Generation + 1
 }
 
-// revisionResult is what became of a write to the shelf.
+// revisionResult is the result of storing or deleting revisions.
 type revisionResult struct {
 	set     *configMapSet
-	version *configmaps.Version // nil if everything was to go
+	version *configmaps.Version // nil if all revisions were deleted
 	stored  configmaps.Stored
 	err     error
 }
 
-// writeRevisions keeps what is good and not kept, and returns when to look again.
+// writeRevisions stores valid versions that are not stored yet, and returns when to check
+// again.
 func (l *loop) writeRevisions(ctx context.Context, now time.Time) (due time.Time) {
 	if l.configMaps.writeAt.IsZero() || now.Before(l.configMaps.writeAt) {
 		return earliest(l.configMaps.writeAt, l.configMaps.judgeAt)
 	}
 	l.configMaps.writeAt = time.Time{}
 	l.configMaps.leaving = slices.DeleteFunc(l.configMaps.leaving, func(s *configMapSet) bool {
-		return !s.writing && s.stored.IsEmpty() && s.trouble.tries == 0 // else something may be there all the same
+		return !s.writing && s.stored.IsEmpty() && s.trouble.tries == 0 // otherwise a revision may still exist
 	})
 	for _, s := range slices.Concat(slices.Collect(maps.Values(l.configMaps.known)), l.configMaps.leaving) {
 		switch {
 		case s.writing || s.lastGood != nil && s.stored.Version != nil && s.stored.Version.Same(s.lastGood) && !s.staleRevisions:
-		case l.configMaps.known[s.Name] == s && (s.lastGood == nil || l.isLeaving(s.UID)): // nothing is good yet, or another's has to go first
+		case l.configMaps.known[s.Name] == s && (s.lastGood == nil || l.isLeaving(s.UID)): // no valid version yet, or old revisions must be deleted first
 		case now.Before(s.mayFrom):
 			l.configMaps.writeAt = earliest(l.configMaps.writeAt, s.mayFrom)
-		case l.configMaps.writing < revisionWriters: // else the next answer makes room
+		case l.configMaps.writing < revisionWriters: // otherwise the next result triggers another check
 			l.writeRevision(ctx, s)
 		}
 	}
 	return earliest(l.configMaps.writeAt, l.configMaps.judgeAt)
 }
 
-// isLeaving says whether something is kept that must go first: the label was
-// taken away and put back.
+// isLeaving reports whether old revisions must be deleted first, because the label was
+// removed and added again.
 func (l *loop) isLeaving(uid types.UID) bool {
 	return slices.ContainsFunc(l.configMaps.leaving, func(s *configMapSet) bool { return s.UID == uid })
 }
@@ -93,7 +94,7 @@ func (l *loop) isLeaving(uid types.UID) bool {
 func (l *loop) writeRevision(ctx context.Context, s *configMapSet) {
 	s.writing = true
 	l.configMaps.writing++
-	s.staleRevisions = false // which is tried once
+	s.staleRevisions = false // tried once
 	version, kept := s.lastGood, s.stored
 	l.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -108,7 +109,7 @@ func (l *loop) writeRevision(ctx context.Context, s *configMapSet) {
 	})
 }
 
-// handleRevisionResult takes in what became of a write to the shelf.
+// handleRevisionResult takes in the result of a revision write.
 func (l *loop) handleRevisionResult(now time.Time, o revisionResult) {
 	s := o.set
 	l.configMaps.writing--
@@ -127,10 +128,10 @@ func (l *loop) handleRevisionResult(now time.Time, o revisionResult) {
 		}
 		return
 	}
-	isNews := o.version != nil && (s.stored.Version == nil || !s.stored.Version.Same(o.version)) // else it was only tidied up
+	isNews := o.version != nil && (s.stored.Version == nil || !s.stored.Version.Same(o.version)) // otherwise only old revisions were deleted
 	held := s.holds()
 	s.trouble, s.mayFrom, s.stored = writeFailure{}, time.Time{}, o.stored
-	if !isNews || s.lastGood == nil { // or it is gone, if only meanwhile
+	if !isNews || s.lastGood == nil { // or the ConfigMap is gone meanwhile
 		return
 	}
 	if s.inForce == nil || !s.inForce.Same(o.version) {

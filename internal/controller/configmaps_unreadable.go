@@ -17,19 +17,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// What is written in ConfigMaps is read by rights of their own, which an older role
-// does not give. Without them ConditionSets are followed all the same, and what sets
-// of ConfigMaps have placed stays: to begin without knowing them would take taints
-// off nodes that must have them. Every other error is waited for, because it passes.
+// ConfigMaps and revisions need rights of their own, which an older ClusterRole does not
+// grant. Without them the controller still follows ConditionSets and leaves all taints of
+// ConfigMap sets in place: without those sets it would remove taints that nodes need. All
+// other errors are retried, because they pass.
 
-// revisionAccess is word of whether ConfigMaps with sets, and what was kept of them, can be
-// read.
+// revisionAccess says whether the controller can read ConfigMaps with sets and their
+// revisions.
 type revisionAccess struct {
 	kept   map[types.UID]configmaps.Stored
-	denied error // the right that is missing; nil for none
+	denied error // the missing right; nil for none
 }
 
-// setAccess lets the loop know, unless it has ended.
+// setAccess passes the access to the loop, unless the loop has ended.
 func (s *configMapSets) setAccess(ctx context.Context, a revisionAccess) {
 	select {
 	case s.access <- a:
@@ -37,7 +37,7 @@ func (s *configMapSets) setAccess(ctx context.Context, a revisionAccess) {
 	}
 }
 
-// untilAllowed does something, again and again while a right is missing for it.
+// untilAllowed calls do, and retries while the API server denies it.
 func untilAllowed(ctx context.Context, tell func(context.Context, revisionAccess), do func() error) error {
 	for failures := 1; ; failures++ {
 		err := do()
@@ -53,7 +53,7 @@ func untilAllowed(ctx context.Context, tell func(context.Context, revisionAccess
 	}
 }
 
-// readRevisions reads what was kept, and tells it.
+// readRevisions lists the revisions and passes them to the loop.
 func (s *configMapSets) readRevisions(ctx context.Context, log *slog.Logger) {
 	for failures := 1; ; failures++ {
 		var kept map[types.UID]configmaps.Stored
@@ -75,8 +75,8 @@ func (s *configMapSets) readRevisions(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// handleAccess takes in whether ConfigMaps with sets can be read. Every right that is
-// missing is told once.
+// handleAccess takes in whether ConfigMaps with sets can be read. It logs every missing
+// right once.
 func (l *loop) handleAccess(a revisionAccess) {
 	switch {
 	case a.denied == nil:
@@ -87,11 +87,11 @@ func (l *loop) handleAccess(a revisionAccess) {
 	}
 }
 
-// canBeRead says whether everything has come that ConfigMaps are judged by.
+// canBeRead reports whether ConfigMaps and revisions are loaded.
 func (s *configMapSets) canBeRead() bool { return s.hasRevisions && s.inbox.hasSynced() }
 
-// holds says whether what a rule has placed must stay as it is, because what the
-// rule says cannot be read. Only sets of ConfigMaps have such names.
+// holds reports whether the taints of a rule must stay unchanged because the rule cannot
+// be read. Only sets from ConfigMaps have rule names of this form.
 func (s *configMapSets) holds(rule triage.RuleID) bool {
 	configMap, isWritten := configmaps.ConfigMapName(rule.Name)
 	switch {
@@ -104,11 +104,11 @@ func (s *configMapSets) holds(rule triage.RuleID) bool {
 	return of != nil && of.holds()
 }
 
-// holds says whether the last good version of a ConfigMap can no longer be read, and
-// there is no other one that is in force.
+// holds reports whether the stored version of a ConfigMap is unreadable and no other
+// version is in force.
 func (s *configMapSet) holds() bool { return s.stored.Err != nil && s.inForce == nil }
 
-// holdsAny says whether there may be anything that must stay as it is.
+// holdsAny reports whether any taint may have to stay unchanged.
 func (s *configMapSets) holdsAny() bool {
 	if !s.loaded {
 		return true
@@ -121,15 +121,15 @@ func (s *configMapSets) holdsAny() bool {
 	return false
 }
 
-// planOf returns the plan of a node, with what must stay on it as it is. The core
-// knows nothing of a rule that cannot be read, and would have all of it go.
+// planOf returns the plan of a node, extended by everything that must stay unchanged. The
+// core does not know unreadable rules and would remove their taints.
 func (l *loop) planOf(p *nodeState) (triage.Plan, bool) {
 	plan, ok := l.core.Plan(p.node.Name)
 	plan.Initialized = plan.Initialized && l.recordsStart(p)
 	if !ok || !l.configMaps.holdsAny() {
 		return plan, ok
 	}
-	note, _ := ownership.Read(p.node.Annotations) // unreadable: nothing on the node counts as ours
+	note, _ := ownership.Read(p.node.Annotations) // with an unreadable record, no taint counts as ours
 	for _, t := range p.ours {
 		if l.configMaps.holds(t.Rule) {
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: t})
@@ -140,7 +140,7 @@ func (l *loop) planOf(p *nodeState) (triage.Plan, bool) {
 			plan.Remember = append(plan.Remember, triage.Memory{Rule: rule, Condition: m.Condition, Since: m.Since, Transition: m.Transition})
 		}
 	}
-	// In the order of the rules, as they were noted: else the note would be written again.
+	// Keep the recorded order of rules, so that the record does not change.
 	slices.SortStableFunc(plan.Taints, func(a, b triage.PlannedTaint) int { return compareRules(a.Rule, b.Rule) })
 	slices.SortStableFunc(plan.Remember, func(a, b triage.Memory) int { return compareRules(a.Rule, b.Rule) })
 	return plan, true
@@ -150,7 +150,7 @@ func compareRules(a, b triage.RuleID) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// releaseUnknown looks again at every node with something on it that had to stay.
+// releaseUnknown reconciles every node with taints of ConfigMap sets.
 func (l *loop) releaseUnknown(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(l.nodeStates)) {
 		p := l.nodeStates[name]

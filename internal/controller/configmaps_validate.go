@@ -15,18 +15,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// validateConfigMapsEvery is how often a version is judged again that is refused for what
-// goes on around it: which names nodes report, which other sets there are.
+// validateConfigMapsEvery is how often to validate a version again that was rejected
+// because of nodes or other sets.
 const validateConfigMapsEvery = 5 * time.Second
 
-// editConfigMapAgain is said where too many nodes match, for the reason of [againByHand].
+// editConfigMapAgain is the advice for a version that matches too many nodes, like
+// [editAgain].
 const editConfigMapAgain = ". This version is not judged again when fewer do: change the ConfigMap or that annotation"
 
-// queueConfigMap takes in what a ConfigMap says now.
+// queueConfigMap takes in the current content of a ConfigMap.
 func (l *loop) queueConfigMap(now time.Time, s *configMapSet) {
 	defer l.updateSetMetrics(s)
 	switch {
-	case s.refused != nil && !s.waits && configmaps.SameContent(s.refused, s.ConfigMap): // it stays so until it says something else
+	case s.refused != nil && !s.waits && configmaps.SameContent(s.refused, s.ConfigMap): // unchanged, so still invalid
 	case s.err != nil:
 		l.refuseConfigMap(now, s, s.err)
 	case s.lastGood != nil && s.version.Same(s.lastGood):
@@ -42,7 +43,8 @@ func (l *loop) queueConfigMap(now time.Time, s *configMapSet) {
 	}
 }
 
-// validateConfigMaps judges again what was refused for what goes on around it.
+// validateConfigMaps validates versions again that were rejected because of nodes or
+// other sets.
 func (l *loop) validateConfigMaps(now time.Time) {
 	if l.configMaps.judgeAt.IsZero() || now.Before(l.configMaps.judgeAt) {
 		return
@@ -60,7 +62,7 @@ func (l *loop) validateConfigMaps(now time.Time) {
 	}
 }
 
-// validateConfigMap finds out whether a version that can be read is good.
+// validateConfigMap decides whether a parsed version is valid.
 func (l *loop) validateConfigMap(now time.Time, s *configMapSet) {
 	warnings, problems, hurts := l.validateSets(s)
 	if len(problems) > 0 {
@@ -74,13 +76,13 @@ func (l *loop) validateConfigMap(now time.Time, s *configMapSet) {
 	l.acceptConfigMap(now, s, s.version)
 }
 
-// configMapMessage are what advice about a set is called where it is written in a ConfigMap.
+// configMapMessage adapts advice about a set to ConfigMaps.
 var configMapMessage = strings.NewReplacer("annotate the set", "annotate the ConfigMap", "Write status:", "Write conditionStatus:")
 
-// validateSets returns what is to be said of a version, and everything that speaks
-// against it, and whether it is too many nodes that do. All of its sets are good, or none of them is followed. It is the one
-// that is being written: where it says the same as another set that is followed,
-// it is the one that has to change, whichever is older.
+// validateSets returns warnings about a version, all problems, and whether it matches too
+// many nodes. Either all sets of a version are valid or none is followed. If a set
+// duplicates another followed set, this version has to change even if it is older,
+// because the user is editing it.
 func (l *loop) validateSets(s *configMapSet) (warnings []string, problems configmaps.LineErrors, hurts bool) {
 	var others []*v1alpha1.ConditionSet
 	for _, pol := range l.sets {
@@ -93,7 +95,7 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 		c := validate.Case{Set: set.ConditionSet, Others: others, Reported: reported, Impact: l.core.Impact}
 		if pol := l.sets[set.Name]; pol != nil {
 			c.Before = pol.inForce
-			if pol.isStanding() { // also if the reign before has kept it, and this one has not judged it yet
+			if pol.isStanding() { // also if an earlier term stored it and this one has not validated it yet
 				c.Before = pol.set
 			}
 		}
@@ -102,7 +104,7 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 		}
 		judge := validate.Judge
 		if c.Before != nil && equality.Semantic.DeepEqual(c.Before.Spec, set.Spec) {
-			judge = validate.Standing // there is nothing new to say of it
+			judge = validate.Standing // unchanged: compare it with other sets only
 		}
 		verdict := judge(c)
 		for _, p := range verdict.Problems {
@@ -121,15 +123,14 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 	return warnings, problems, hurts
 }
 
-// located says where in a ConfigMap something is written that there is something to
-// say of.
+// located returns a message with the key and line in the ConfigMap.
 func located(set configmaps.Set, field, text string) configmaps.LineError {
 	key, line := set.Where(field)
 	return configmaps.LineError{Key: key, Line: line, Text: "set " + set.Spec.Type + ": " + configMapMessage.Replace(text)}
 }
 
-// fieldOf takes the field off a warning that begins with one. What is said of the
-// annotations of a set is right for those of the ConfigMap as it is.
+// fieldOf splits a warning into its field and text. Warnings about annotations have no
+// field; they fit the ConfigMap's annotations as they are.
 func fieldOf(warning string) (field, text string) {
 	if field, text, found := strings.Cut(warning, ": "); found && strings.HasPrefix(field, "spec.") {
 		return field, text
@@ -137,23 +138,23 @@ func fieldOf(warning string) (field, text string) {
 	return "", warning
 }
 
-// acceptConfigMap has a good version kept. It is in force when it is.
+// acceptConfigMap requests a revision of a valid version, which takes effect afterwards.
 func (l *loop) acceptConfigMap(now time.Time, s *configMapSet, version *configmaps.Version) {
 	wasRefused := s.refused != nil
 	s.lastGood, s.refused, s.fault, s.waits = version, nil, nil, false
 	switch {
 	case s.inForce == nil && !l.configMaps.loaded:
-		// Nothing is kept, but somebody may have lost it: taints that stand go if no
-		// set asks for them now.
+		// No revision exists; it may have been lost. Enforce the version now, because
+		// otherwise existing taints would be removed.
 		l.enforce(now, s, version)
-	case wasRefused && !s.isBehind(): // the last good version was brought back
+	case wasRefused && !s.isBehind(): // the last valid version was restored
 		l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), EventReason: treat.Accepted, Message: "back to the version that is in force"})
 	}
 	l.configMaps.writeAt = now
 }
 
-// refuseConfigMap notes what is wrong with a version. What is wrong with the same one is
-// told again only after a while.
+// refuseConfigMap records the problems of a version. It reports the same content again
+// only after a while.
 func (l *loop) refuseConfigMap(now time.Time, s *configMapSet, err error) {
 	isSame := s.refused != nil && configmaps.SameContent(s.refused, s.ConfigMap)
 	s.refused, s.fault, s.waits = s.ConfigMap, err, false
@@ -165,7 +166,7 @@ func (l *loop) refuseConfigMap(now time.Time, s *configMapSet, err error) {
 	l.lookAtStatuses(now)
 }
 
-// reportConfigMap tells what is wrong with the version that is there now.
+// reportConfigMap publishes an Event with the problems of the current content.
 func (l *loop) reportConfigMap(now time.Time, s *configMapSet) {
 	what, more := "nothing of it is in force, because there is no good version yet", ""
 	switch {

@@ -31,32 +31,31 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// Config is what a controller works with.
+// Config holds the dependencies and settings of a Controller.
 type Config struct {
 	// Client talks to the API server. It must not read from a cache.
 	Client client.WithWatch
-	// Nodes is where nodes come from, trimmed as nodewatch does.
+	// Nodes lists and watches nodes, trimmed as nodewatch does.
 	Nodes cache.ListerWatcherWithContext
-	// Agents is where the Leases of agents come from, and AgentNamespace where they are.
+	// Agents lists and watches the Leases of agents, which are in AgentNamespace.
 	Agents         agentlease.Leases
 	AgentNamespace string
-	// Namespace is where the ledger is kept, and ConfigMaps with sets are read.
+	// Namespace holds the ledger and the ConfigMaps with condition sets.
 	Namespace string
-	// Identity is the name of this process. No other process ever has the same.
+	// Identity names this process. It must be unique for every process.
 	Identity string
-	// Repairs is how nodes are replaced.
+	// Repairs configures the replacement of nodes.
 	Repairs RepairConfig
-	// NodeFacts, if there is one, is told of every node from now on.
+	// NodeFacts receives every node from now on. It may be nil.
 	NodeFacts *nodefacts.Store
-	// Event tells users of a change. It must not block, and may be called by several
-	// goroutines.
+	// Event publishes an Event. It must not block and must be safe for concurrent use.
 	Event func(treat.Event)
 	// Metrics may be nil.
 	Metrics *Metrics
 	Logger  *slog.Logger
 }
 
-// Validate says everything that is missing.
+// Validate returns an error that names every missing field.
 func (c Config) Validate() error {
 	var errs []error
 	for _, field := range []struct {
@@ -73,13 +72,13 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Controller follows the policies of a cluster for as long as it leads.
+// Controller follows the policies of a cluster while this replica leads.
 type Controller struct {
 	cfg      Config
 	liveness liveness
 }
 
-// New returns a controller that does nothing until it is started.
+// New returns a controller that does nothing until Start.
 func New(cfg Config) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring the controller: %w", err)
@@ -90,10 +89,10 @@ func New(cfg Config) (*Controller, error) {
 	return &Controller{cfg: cfg}, nil
 }
 
-// NeedLeaderElection says that only one replica at a time may be started.
+// NeedLeaderElection returns true: only the leader runs the controller.
 func (c *Controller) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends, or until another has taken over.
+// Start runs until ctx ends or another replica has claimed the ledger.
 func (c *Controller) Start(ctx context.Context) error {
 	book, inherited, err := c.claimLedger(ctx)
 	if err != nil {
@@ -181,8 +180,8 @@ func (c *Controller) Start(ctx context.Context) error {
 	return l.run(ctx)
 }
 
-// newAgentMonitor returns who calls them silent. It shares nothing with the loop: what
-// it writes, the loop sees as it sees what agents write.
+// newAgentMonitor returns the monitor that marks agents without a fresh Lease as silent.
+// It shares no state with the loop, which sees the monitor's writes through the watch.
 func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 	return agentlease.NewMonitor(agentlease.Config{
 		Leases:    c.cfg.Agents,
@@ -195,8 +194,8 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 	})
 }
 
-// newRepairBlocks returns who knows which repair blocks are in force. It shares nothing with
-// the loop, which takes from it what has changed.
+// newRepairBlocks returns the store that knows which repair blocks are in force. It
+// shares no state with the loop, which polls it for changes.
 func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store, error) {
 	r := c.cfg.Repairs
 	return repairblock.NewStore(repairblock.Config{
@@ -214,15 +213,15 @@ func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store
 		Changed: func() {
 			select {
 			case signal <- struct{}{}:
-			default: // it is lit already
+			default: // a signal is pending already
 			}
 		},
 		Logger: c.cfg.Logger,
 	})
 }
 
-// claimLedger takes the ledger over. An API server that is not there yet, or rights
-// that are not, are waited for: who leads must not give up what others wait for.
+// claimLedger claims the ledger. It retries while the API server is unreachable or denies
+// access, because giving up would stop the leader without another replica doing better.
 func (c *Controller) claimLedger(ctx context.Context) (*ledger.Ledger, []ledger.Entry, error) {
 	for failures := 1; ; failures++ {
 		book, inherited, err := ledger.Claim(ctx, c.cfg.Client, c.cfg.Namespace, c.cfg.Identity)

@@ -1,72 +1,69 @@
-// Package controller joins the rooms: it lets triage know what the API server
-// holds, and has treat do what triage plans. It promises that a place under a
-// bound is written down in the ledger before anything is sent that takes it,
-// that a place is freed only when nothing can be on its way any more, and that
-// one node's trouble does not hold up another's. It refuses to decide: every
-// taint it has placed or removed stands in a plan, with the plan's own reason.
+// Package controller carries out the plans of internal/triage in a cluster. It tells the
+// triage core what the API server holds and makes the writes that the core plans: taints,
+// remediation objects, deletions of NodeClaims. It guarantees that the ledger stores a
+// slot under a bound before any write that takes the slot. It frees a slot only when no
+// write that takes it can still arrive. A failing node does not delay other nodes. The
+// package makes no decisions: every change is part of a plan and carries the plan's
+// reason.
 //
-// # One loop
+// # The loop
 //
-// A single goroutine owns the core and everything that is known. Watches put
-// the newest version of every object into a mailbox, writers report what became
-// of their writes, and the loop takes in all that has come, asks the core which
-// nodes are concerned, and for each compares the plan with the node. The work of
-// a round follows what has changed, not the size of the cluster.
+// One goroutine owns the core and all state. Watches put the newest version of every
+// object into an inbox, and writers report their results. Each round of the loop takes in
+// all changes, asks the core which nodes are affected, and compares their plans with the
+// nodes. The cost of a round follows the number of changes, not the size of the cluster.
 //
-// # Who is followed
+// # Validation
 //
-// A webhook judges a set before it is stored, if there is one, and it may have been
-// off. So the loop judges every set again by the same rules (internal/validate) once nodes and
-// sets have come in. One that is refused is not followed, and its status says why.
-// What a status says has been accepted, in this version, is held against the other
-// sets only and never against the nodes: whoever takes over in the middle of a storm
-// goes on with the policies that there were. A set that is refused for what nodes
-// report is judged again when they report something else.
+// The admission webhook may be missing or may have been off. The loop therefore validates
+// every ConditionSet again with the same rules (internal/validate) once nodes and sets
+// are loaded. The controller does not follow a rejected set, and the set's status says
+// why. A set version that its status calls accepted is compared with other sets only, not
+// with nodes: a new leader keeps the existing policies in the middle of a storm. If nodes
+// report something else, the loop validates a set again that it rejected because of them.
 //
-// Sets that are written in ConfigMaps are in force once they are kept, and whoever
-// takes over begins with what was kept. Where that cannot be read, because a right is
-// missing or a later reader does not understand it, the rules are not known, and a
-// rule that is not known has its taints removed. So what such rules have placed is
-// held as it is: the note on a node names them, and no other rule has such a name.
+// A ConditionSet from a ConfigMap takes effect once the controller has stored its
+// revision, and a new leader starts with the stored revisions. If a revision cannot be
+// read, its rules are unknown, and taints of unknown rules would be removed. The
+// controller therefore leaves all taints of ConfigMap sets in place until it can read the
+// revision. The ownership record on the node names the rules.
 //
-// # The way of a write
+// # How a node write works
 //
-//	consider ── plan differs from node ──► queue ──► takes a place? ── no ──► write
-//	                                                      │ yes                ▲
-//	                                                      ▼                    │
-//	                                                   ledger ── committed ────┘
+//	reconcileNode ── plan differs from node ──► queue ──► takes a slot? ── no ──► write
+//	                                                           │ yes                ▲
+//	                                                           ▼                    │
+//	                                                        ledger ─── stored ──────┘
 //
-// A write carries the version of the node that its plan was made from, so it is
-// made only if nothing has changed since: that is the fresh look before every
-// step. If the node has changed, it is read again, and planned again.
+// A write carries the resourceVersion that its plan was made from, so it succeeds only if
+// the node is unchanged. If the node has changed, the controller reads it and plans
+// again.
 //
-// A write whose answer was lost may be on its way still. It can only be made
-// while the node has the version that it names; until the node is seen with
-// another, its place stays taken. When such a write is no longer wanted, a fence
-// gives the node a new version first. The same holds for the writes of a
-// predecessor, which the ledger names.
+// A write without an answer may still arrive while the node has that resourceVersion. Its
+// slot stays taken until the controller sees another version. If the write is no longer
+// wanted, a fence (an empty write) gives the node a new version first. The same holds for
+// writes of the previous leader, which the ledger names.
 //
-// # Who is gone
+// # Nodes that wait for a replacement
 //
-// A node that a remediator takes away for good keeps its place until it is replaced. The
-// core keeps it while this process lives. For an heir the ledger names it, and what took
-// it away is not ended before it does: one of the two always tells of it.
+// A node that a remediator removes for good keeps its slot until it is replaced. The core
+// remembers this while the process lives, and the ledger remembers it for the next
+// leader. The remediation object is deleted only after the ledger names the node.
 //
 // # How a node is terminated
 //
-// By whom a node may be terminated is found out here, once for every node, and told to the
-// core as a label that no node can have: so a node has one policy, and a policy counts no
-// node of another. How many may go, beside the bound, is told as an allowance: what the
-// pool's disruption budgets leave, and for nodes that do not become ready how many tries
-// their pool has left.
+// The controller assigns each node to one policy and passes the assignment to the core as
+// a label that no real node can have. So each node counts under one policy only. Besides
+// the bound, an allowance limits terminations: what the NodePool's disruption budgets
+// leave, and the number of launch attempts left for nodes that do not become Ready.
 //
-//	decided ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
+//	planned ──► ledger names the claim ──► mark on the claim ──► claim deleted ──► node gone
 //	                                            │                                     │
-//	                                   spared: mark taken off            ledger names the departure
+//	                                   cancelled: mark removed        ledger awaits the replacement
 //
-// The mark and the deletion each carry the claim's version: what has changed meanwhile is
-// looked at first, and a claim that was spared cannot be deleted by what was sent before.
-// One of ledger, mark and departure always tells whoever comes next. The watches of nodes
-// and of claims tell in any order: a node that outlives its claim is in treatment until it
-// goes too, and a node of a pool whose claim is not known yet is not called ready.
+// The mark and the deletion each carry the claim's resourceVersion, so an earlier request
+// cannot delete a claim whose termination was cancelled. At every moment the ledger or
+// the mark tells the next leader about the termination. The watches of nodes and claims
+// are not ordered. A node that outlives its claim stays in treatment until it is gone. A
+// node of a pool whose claim is not known yet does not count as ready.
 package controller

@@ -17,27 +17,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// briefOutage is for how long a kind may fail to be read before that counts. The loop
-// looks more often than that.
+// briefOutage is how long a kind may be unreadable before that counts. The loop checks
+// more often.
 const briefOutage = time.Minute
 
-// availability is what the API server has said when it was asked for all objects of a
-// kind.
+// availability is the API server's last answer to a list or watch of a kind.
 type availability int
 
 const (
 	notAnswered  availability = iota
-	available                 // and its objects have been listed
-	notServed                 // there is no such kind
-	accessDenied              // there may be, but it may not be read
-	failing                   // it could not be read, which may pass
+	available                 // and its objects are listed
+	notServed                 // the kind does not exist
+	accessDenied              // the controller may not read the kind
+	failing                   // temporarily unreadable
 )
 
-// optionalInbox is a mailbox for what need not be there, with what came of asking for it.
+// optionalInbox is an inbox for a kind that may not exist, with its availability.
 type optionalInbox[T client.Object] struct {
 	*inbox[T]
 	source cache.ListerWatcherWithContext
-	sample T // of what is asked for
+	sample T // an empty object of the kind
 
 	mu   sync.Mutex
 	last availability
@@ -48,26 +47,26 @@ func newOptionalInbox[T client.Object](signal chan<- struct{}, sample T, source 
 	return &optionalInbox[T]{inbox: newInbox[T](signal, nil), source: source, sample: sample}
 }
 
-// run lists and watches until ctx ends. What comes of it is told by whoever wants to
-// know, and not with every try.
+// run lists and watches until ctx ends. It does not log errors: callers report the
+// availability.
 func (q *optionalInbox[T]) run(ctx context.Context) {
 	q.fill(ctx, q.sample, q, slog.New(slog.DiscardHandler))
 }
 
-// availability returns the last answer, and the error that it was read from.
+// availability returns the last answer and its error.
 func (q *optionalInbox[T]) availability() (availability, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.last == available && !q.hasSynced() {
-		return notAnswered, nil // the list is on its way into the mailbox
+		return notAnswered, nil // the inbox does not hold the list yet
 	}
 	return q.last, q.err
 }
 
-// notServedVersion is the version of the list of a kind that went.
+// notServedVersion is the list version after a kind has been removed.
 const notServedVersion = "none"
 
-// noteAnswer takes an answer in, and lights the signal if it is another than before.
+// noteAnswer stores an answer and signals if it has changed.
 func (q *optionalInbox[T]) noteAnswer(err error) {
 	is := failing
 	switch {
@@ -84,7 +83,7 @@ func (q *optionalInbox[T]) noteAnswer(err error) {
 	q.mu.Unlock()
 	if isNews {
 		q.put(func(time.Time) bool {
-			if is == notServed && q.synced { // with the kind went all that there was of it
+			if is == notServed && q.synced { // all objects are gone with their kind
 				q.batch, q.synced = batch[T]{changes: map[string]change[T]{}, listVersion: notServedVersion}, false
 			}
 			return true
@@ -92,7 +91,7 @@ func (q *optionalInbox[T]) noteAnswer(err error) {
 	}
 }
 
-// ListWithContext asks, and hears the answer.
+// ListWithContext lists and records the availability.
 func (q *optionalInbox[T]) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	list, err := q.source.ListWithContext(ctx, options)
 	if ctx.Err() == nil {
@@ -101,7 +100,8 @@ func (q *optionalInbox[T]) ListWithContext(ctx context.Context, options metav1.L
 	return list, err
 }
 
-// WatchWithContext does the same: a watch may bring the first list too.
+// WatchWithContext watches and records the availability. A watch may deliver the first
+// list.
 func (q *optionalInbox[T]) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := q.source.WatchWithContext(ctx, options)
 	if ctx.Err() == nil {
@@ -110,22 +110,23 @@ func (q *optionalInbox[T]) WatchWithContext(ctx context.Context, options metav1.
 	return w, err
 }
 
-// absentRetry is how long a companion that is absent is not asked for, while its other is.
+// absentRetry is how often to ask for a missing kind while the other kind is missing too.
 const absentRetry = 5 * time.Minute
 
-// dependentSource is the source of a kind that is installed together with another, which
-// somebody watches already. Where both are absent nobody asks the API server for this one
-// but now and then: until the other comes, it is not to be expected either.
+// dependentSource is the source of a kind that is installed together with another kind.
+// If the other kind is missing, this one probably is too. So while both are missing, it
+// asks the API server only now and then.
 type dependentSource struct {
 	source cache.ListerWatcherWithContext
-	isLost func() bool // the other is known to be absent
+	isLost func() bool // reports whether the other kind is missing
 
 	mu     sync.Mutex
-	absent error // the answer by which this one is absent, nil if it is not
+	absent error // the last "not served" error, nil if the kind is served
 	asked  time.Time
 }
 
-// isServed has the API server asked, unless the answer is to be expected.
+// isServed makes the request, or returns the last error if the kind is expected to be
+// missing.
 func (c *dependentSource) isServed(request func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,49 +141,48 @@ func (c *dependentSource) isServed(request func() error) error {
 	return err
 }
 
-// ListWithContext lists.
+// ListWithContext lists the kind.
 func (c *dependentSource) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
 	err = c.isServed(func() (err error) { list, err = c.source.ListWithContext(ctx, options); return err })
 	return list, err
 }
 
-// WatchWithContext watches.
+// WatchWithContext watches the kind.
 func (c *dependentSource) WatchWithContext(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
 	err = c.isServed(func() (err error) { w, err = c.source.WatchWithContext(ctx, options); return err })
 	return w, err
 }
 
-// isNotServed says whether an error means that there is no such kind.
+// isNotServed reports whether the error means that the kind does not exist.
 func isNotServed(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
-// dynamicWatches are the kinds of templates and remediation objects that health checks speak
-// of. Which those are is found out at run time, so each is watched from when it is
-// first spoken of.
+// dynamicWatches watches the kinds of templates and remediation objects that policies
+// reference. Policies name these kinds at run time, so each watch starts with its first
+// reference.
 type dynamicWatches struct {
 	client client.WithWatch
 	signal chan<- struct{}
-	// watch has some work done in the background until it is stopped, or the reign
-	// ends.
+	// watch runs work in the background until stop is called or the term ends.
 	watch func(work func(ctx context.Context)) (stop context.CancelFunc)
 
 	known map[schema.GroupVersionKind]*dynamicWatch
 }
 
-// dynamicWatch is one of them.
+// dynamicWatch is the watch of one kind.
 type dynamicWatch struct {
 	schema.GroupVersionKind
 	*optionalInbox[*unstructured.Unstructured]
 	stop context.CancelFunc
 
-	// answered is the answer that the loop has acted on, and why the error with it. The
-	// last one may be newer, and speak of objects that nobody has taken in yet.
+	// answered is the availability that the loop has acted on, and why is its error. The
+	// inbox may have a newer answer, about objects that the loop has not taken in.
 	answered    availability
 	why         error
-	brokenSince time.Time // zero if it is not
+	brokenSince time.Time // zero if it works
 }
 
-// watch takes in what was said last, and says whether it is news. A watch that ends
-// goes on where it was, so a short break is none.
+// watch takes in the last answer and reports whether it is new. A watch that ends resumes
+// where it was, so a short outage is not new.
 func (k *dynamicWatch) watch(now time.Time) (isNews bool) {
 	said, err := k.availability()
 	switch {
@@ -198,7 +198,7 @@ func (k *dynamicWatch) watch(now time.Time) (isNews bool) {
 	return true
 }
 
-// ensure begins to watch a kind, if nobody does yet.
+// ensure watches a kind, if it is not watched yet.
 func (k *dynamicWatches) ensure(of schema.GroupVersionKind) {
 	if k.known[of] != nil {
 		return
@@ -211,7 +211,7 @@ func (k *dynamicWatches) ensure(of schema.GroupVersionKind) {
 	k.known[of] = met
 }
 
-// otherVersion returns another version of a kind that is being watched.
+// otherVersion returns another watched version of a kind.
 func (k *dynamicWatches) otherVersion(of schema.GroupVersionKind) (version schema.GroupVersionKind, isWatched bool) {
 	for other, it := range k.known {
 		if other != of && other.GroupKind() == of.GroupKind() && it.answered == available {
@@ -221,13 +221,13 @@ func (k *dynamicWatches) otherVersion(of schema.GroupVersionKind) (version schem
 	return version, false
 }
 
-// stop ends the watch of a kind that nobody speaks of any more.
+// stop ends the watch of a kind that no policy references any more.
 func (k *dynamicWatches) stop(of schema.GroupVersionKind) {
 	k.known[of].stop()
 	delete(k.known, of)
 }
 
-// unstructuredSource is where objects of a kind come from.
+// unstructuredSource lists and watches the objects of a kind.
 func unstructuredSource(c client.WithWatch, of schema.GroupVersionKind) cache.ListerWatcherWithContext {
 	list := func() *unstructured.UnstructuredList {
 		list := &unstructured.UnstructuredList{}
@@ -237,7 +237,7 @@ func unstructuredSource(c client.WithWatch, of schema.GroupVersionKind) cache.Li
 	return sourceOf(c, func() client.ObjectList { return list() })
 }
 
-// sourceOf is where everything of a list comes from, restricted as the options say.
+// sourceOf lists and watches the objects of a list type, restricted by the options.
 func sourceOf(c client.WithWatch, list func() client.ObjectList, restrict ...client.ListOption) cache.ListerWatcherWithContext {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {

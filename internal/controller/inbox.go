@@ -16,50 +16,49 @@ import (
 	"github.com/resourcestack/autohealer/internal/protowatch"
 )
 
-// pageSize is how many objects are asked for at a time where the API server
-// cannot stream them. A page is trimmed before the next one is asked for.
+// pageSize is how many objects to list per request if the API server cannot stream them.
+// Each page is trimmed before the next request.
 const pageSize = 250
 
-// inbox holds the newest version of every object that has changed since it
-// was last emptied, by its key. It is what a reflector writes to in place of a
-// cache: the loop keeps what it needs of each object, and nobody keeps it twice.
+// inbox holds the newest version of every object that has changed since take. A reflector
+// writes to it instead of a cache: the loop keeps what it needs of each object, so no
+// object is stored twice.
 type inbox[T client.Object] struct {
-	signal     chan<- struct{} // has room for one
+	signal     chan<- struct{} // has capacity one
 	open       func(brought any) (object T, ok bool)
 	same       func(before, after T) bool
-	namespaced bool // over several namespaces, so that a name does not tell which one it is
+	namespaced bool // keys contain the namespace
 
 	mu     sync.Mutex
 	batch  batch[T]
 	synced bool
-	known  map[string]T // the last that came of every object, where same is asked
+	known  map[string]T // the last version of every object, if same is set
 }
 
-// batch is what a mailbox held.
+// batch is the content of an inbox.
 type batch[T client.Object] struct {
 	changes map[string]change[T]
-	// listVersion, when not empty, is the version of a list of everything: what is
-	// not among them did not exist then.
+	// listVersion, when not empty, is the version of a full list: objects that are not
+	// among the changes did not exist at that version.
 	listVersion string
 }
 
-// change is an object as it came, or word that it is gone.
+// change is a new version of an object, or its deletion.
 type change[T client.Object] struct {
 	object T
 	gone   bool
 	at     time.Time
 }
 
-// newInbox returns one that lights the signal when something has come that the
-// same function, if there is one, does not find to be as it was. The rest waits for
-// the next round, whatever that is for: most of what comes are heartbeats, and a
-// round for each would cost more than reading it.
+// newInbox returns an inbox that signals changes. If same is set, a version for which it
+// returns true does not signal and waits for the next round. Most changes are heartbeats,
+// and a round for each would cost more than reading it.
 func newInbox[T client.Object](signal chan<- struct{}, same func(before, after T) bool) *inbox[T] {
 	open := func(brought any) (T, bool) { object, ok := brought.(T); return object, ok }
 	return &inbox[T]{signal: signal, open: open, same: same, known: map[string]T{}, batch: batch[T]{changes: map[string]change[T]{}}}
 }
 
-// key tells the objects of the mailbox apart.
+// key returns the key of an object in the inbox.
 func (m *inbox[T]) key(object T) string {
 	if m.namespaced {
 		return object.GetNamespace() + "/" + object.GetName()
@@ -67,7 +66,7 @@ func (m *inbox[T]) key(object T) string {
 	return object.GetName()
 }
 
-// take empties the mailbox.
+// take returns and removes the content of the inbox.
 func (m *inbox[T]) take() batch[T] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,14 +78,14 @@ func (m *inbox[T]) take() batch[T] {
 	return taken
 }
 
-// hasSynced says whether everything that existed at the start has come.
+// hasSynced reports whether the initial list has arrived.
 func (m *inbox[T]) hasSynced() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.synced
 }
 
-// put puts something in, and lights the signal if it is news.
+// put applies a change and signals if it is new.
 func (m *inbox[T]) put(apply func(now time.Time) (isNews bool)) {
 	m.mu.Lock()
 	isNews := apply(time.Now())
@@ -96,14 +95,14 @@ func (m *inbox[T]) put(apply func(now time.Time) (isNews bool)) {
 	}
 	select {
 	case m.signal <- struct{}{}:
-	default: // it is lit already
+	default: // a signal is pending already
 	}
 }
 
-// Add puts in an object that is new.
+// Add stores a new object.
 func (m *inbox[T]) Add(obj any) error { return m.Update(obj) }
 
-// Update puts in an object that has changed.
+// Update stores a changed object.
 func (m *inbox[T]) Update(obj any) error {
 	object, ok := m.open(obj)
 	if !ok {
@@ -122,15 +121,15 @@ func (m *inbox[T]) Update(obj any) error {
 	return nil
 }
 
-// dropManagedFields drops what is large and read by nobody. Nodes come without it, and
-// must not be written to: who sent them reads them still.
+// dropManagedFields drops managed fields, which are large and unused. Nodes arrive
+// without them and must not be modified: the sender still reads them.
 func dropManagedFields(object client.Object) {
 	if object.GetManagedFields() != nil {
 		object.SetManagedFields(nil)
 	}
 }
 
-// Delete notes that an object is gone.
+// Delete records the deletion of an object.
 func (m *inbox[T]) Delete(obj any) error {
 	object, ok := m.open(obj)
 	if !ok {
@@ -144,7 +143,7 @@ func (m *inbox[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace puts in everything there is.
+// Replace stores a full list.
 func (m *inbox[T]) Replace(list []any, version string) error {
 	latest, known := make(map[string]change[T], len(list)), make(map[string]T, len(list))
 	now := time.Now()
@@ -166,7 +165,7 @@ func (m *inbox[T]) Replace(list []any, version string) error {
 	return nil
 }
 
-// Resync has no meaning here: nothing that came is lost.
+// Resync does nothing, because an inbox loses no change.
 func (m *inbox[T]) Resync() error { return nil }
 
 // fill lists and watches objects of a kind until ctx ends.
@@ -174,11 +173,11 @@ func (m *inbox[T]) fill(ctx context.Context, kind client.Object, source cache.Li
 	logger := logr.FromSlogHandler(log.Handler())
 	reflector := cache.NewReflectorWithOptions(withoutStaleList(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
-	reflector.RunWithContext(logr.NewContext(ctx, logger)) // by which it tells of failures
+	reflector.RunWithContext(logr.NewContext(ctx, logger)) // it logs failures through the context
 }
 
-// withoutStaleList never lists from a cache that may be behind: who takes over must see
-// what the one before has written.
+// withoutStaleList never lists from a cache that may be outdated: a new leader must see
+// all writes of the previous one.
 func withoutStaleList(from cache.ListerWatcherWithContext) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

@@ -15,46 +15,46 @@ import (
 )
 
 const (
-	// maxNamed bounds how many nodes a page of the ledger names. It is far more than
-	// are under way at a time. What a page can hold bounds it as well.
+	// maxNamed limits the nodes that one ledger snapshot names. It is far more than are
+	// treated at a time. The size of the stored object is another limit.
 	maxNamed = 500
-	// tidyAfter is how long a page may name what has ended and misleads no successor.
+	// tidyAfter is how long a snapshot may keep entries that have ended and do not
+	// mislead the next leader.
 	tidyAfter = 10 * time.Second
 )
 
-// ledgerWriter is how the loop keeps the ledger. All who ask while one page is being
-// written are on the next one together.
+// ledgerWriter writes snapshots of the ledger. All requests that arrive during one write
+// are part of the next snapshot.
 type ledgerWriter struct {
 	ledger   *ledger.Ledger
-	restored []ledger.Entry // of the one before
-	kept     []ledger.Entry // likewise, of kinds that this version does not know
+	restored []ledger.Entry // entries of the previous leader
+	kept     []ledger.Entry // entries of the previous leader of kinds that this version does not know
 
-	queuedNodes    []*nodeState // on the next page
-	nodesWithSlots []*nodeState // on the page as it is, or as it is being written
-	writingNodes   []*nodeState // those of named who wait for the page
+	queuedNodes    []*nodeState // wait for the next snapshot
+	nodesWithSlots []*nodeState // named by the stored snapshot or the one being written
+	writingNodes   []*nodeState // wait for the snapshot being written
 
-	// queuedTreatments and starting are the same as entering and asked for treatments that
-	// take a place. Those that are named are few: one node of the control plane at a
-	// time, and what the one before left.
+	// The same for treatments that take a slot. Few treatments are named: one
+	// control-plane node at a time, and entries of the previous leader.
 	queuedTreatments, writingTreatments []*nodeTreatments
 	treatmentsWithSlots                 []*nodeTreatments
 	replacements                        awaitingReplacement
-	stored                              []ledger.Entry // the page as it is
-	next                                []ledger.Entry // the page as it is being written
-	isOutdated                          bool           // the page names tries that count no more
-	tidyAt                              time.Time      // when the next page is due because of tidyAfter, zero for never
+	stored                              []ledger.Entry // the stored snapshot
+	next                                []ledger.Entry // the snapshot being written
+	isOutdated                          bool           // the stored snapshot is unknown or names launch failures that do not count any more
+	tidyAt                              time.Time      // when to write a snapshot because of tidyAfter, zero for never
 	busy                                bool
 	done                                chan error
 
 	notBefore time.Time
-	trouble   writeFailure // of the last page
+	trouble   writeFailure // of the last snapshot
 }
 
-// restore takes up the placements that the one before may have sent. It
-// may be made as long as the node has the version that it names.
+// restore resumes the taint writes that the previous leader may have sent. They may still
+// succeed while the node has the version that the entry names.
 func (l *loop) restore(now time.Time) {
 	for _, e := range l.ledger.restored {
-		if !e.Gone.IsZero() { // these first: they say when
+		if !e.Gone.IsZero() { // first, because these entries hold the time
 			l.restoreReplacement(now, l.nodeStates[e.Node], e)
 		}
 	}
@@ -85,16 +85,16 @@ func (l *loop) restore(now time.Time) {
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
 	}
 	l.ledger.stored, l.ledger.restored = l.ledger.restored, nil
-	l.ledger.tidyAt = now // what the one before has left goes at once
+	l.ledger.tidyAt = now // remove outdated entries of the previous leader at once
 	l.restoreUnknown(now)
 	for _, node := range slices.Sorted(maps.Keys(l.treatments)) {
 		l.findReplacements(now, l.treatments[node])
 	}
 }
 
-// restoreUnknown heeds what a newer version has named that this one does not know. It stays
-// on the page. Of nodes of the control plane one is treated at a time, whatever the
-// treatment: so what may be made yet is waited for.
+// restoreUnknown handles entries of a newer version that this version does not know. They
+// stay in the ledger. Only one control-plane node may be treated at a time, by any kind
+// of treatment, so the controller waits for writes that may still arrive.
 func (l *loop) restoreUnknown(now time.Time) {
 	pg := &l.ledger
 	l.cfg.Metrics.unknownEntries("ledger", pg.ledger.CountUnknown(pg.stored))
@@ -107,8 +107,8 @@ func (l *loop) restoreUnknown(now time.Time) {
 	}
 }
 
-// restoreTreatment takes up a treatment that the one before may have sent. It may be
-// made for a while yet; where it has been, the object is known already.
+// restoreTreatment resumes a treatment that the previous leader may have started. The
+// write may still succeed for a while. If it has succeeded, the object is known already.
 func (l *loop) restoreTreatment(now time.Time, p *nodeState, e ledger.Entry) {
 	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.deferring {
 		return
@@ -135,8 +135,8 @@ func (l *loop) restoreTreatment(now time.Time, p *nodeState, e ledger.Entry) {
 	l.cfg.Logger.Info("treatment inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
 }
 
-// writeLedger begins the next page if somebody waits for it, and returns when to
-// try again if that must wait.
+// writeLedger writes the next snapshot if one is needed. It returns when to try again if
+// the snapshot must wait.
 func (l *loop) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
 	pg := &l.ledger
 	entries, due := l.nextSnapshot(now)
@@ -152,8 +152,8 @@ func (l *loop) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
 	return time.Time{}
 }
 
-// nextSnapshot returns the page as it is to be, nil if none is to be written now, and then
-// when it may be if that must wait.
+// nextSnapshot returns the entries of the next snapshot, nil if none may be written now.
+// In that case due is when to try again.
 func (l *loop) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
 	pg := &l.ledger
 	hasDepartures := l.hasReplacements(now)
@@ -182,7 +182,7 @@ func (l *loop) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Tim
 	l.addNodes(now, room)
 	l.addTreatments(now, room)
 	if len(pg.writingNodes)+len(pg.writingTreatments) == 0 && !isStale {
-		return nil, due // the page is full, or nobody needs it any more
+		return nil, due // the ledger is full, or no request is left
 	}
 	entries = pg.entries()
 	entries = append(entries, l.launchFailureEntries(now, entries)...)
@@ -190,9 +190,9 @@ func (l *loop) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Tim
 	return pg.next, time.Time{}
 }
 
-// addNodes puts nodes that wait for the page on the next one, as far as there is room. The
-// first is put on a page that names no other write whether there is room or not: nothing
-// would ever make any, and what the API server says of that page is told.
+// addNodes adds waiting nodes to the next snapshot, as far as there is room. A snapshot
+// without any other write takes the first node even without room. Otherwise that node
+// would wait forever; this way the API server's error is reported.
 func (l *loop) addNodes(now time.Time, room *ledger.Room) {
 	pg := &l.ledger
 	waiting := pg.queuedNodes
@@ -201,7 +201,7 @@ func (l *loop) addNodes(now time.Time, room *ledger.Room) {
 		p.asks = grantedSlot{}
 		if len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.replacements.requested) < maxNamed {
 			p.asks = l.requestedSlot(p, now)
-			if len(p.asks.rules) == 0 { // it no longer takes a place
+			if len(p.asks.rules) == 0 { // needs no slot any more
 				p.stage = queued
 				l.writeQueue.push(p)
 				continue
@@ -217,7 +217,7 @@ func (l *loop) addNodes(now time.Time, room *ledger.Room) {
 	}
 }
 
-// addTreatments does so with treatments.
+// addTreatments adds waiting treatments in the same way.
 func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
 	pg := &l.ledger
 	beginning := pg.queuedTreatments
@@ -226,7 +226,7 @@ func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
 		b.asks = ledger.Entry{}
 		if len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.replacements.requested)+len(pg.treatmentsWithSlots)+len(pg.writingTreatments) < maxNamed {
 			b.asks = l.requestedTreatmentSlot(now, b)
-			if b.asks.Object == "" { // it no longer takes a place
+			if b.asks.Object == "" { // needs no slot any more
 				b.stage = queued
 				l.taskQueue.push(b)
 				continue
@@ -242,21 +242,22 @@ func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
 	}
 }
 
-// isEmpty says whether the next page names no write.
+// isEmpty reports whether the next snapshot names no write.
 func (pg *ledgerWriter) isEmpty() bool {
 	return len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.treatmentsWithSlots)+len(pg.writingTreatments) == 0
 }
 
-// hasEnded says whether the page is to be written again because it names something that
-// has ended, or when it is. What would have a successor keep a place that is free goes at
-// once, the rest together after a while: a storm of taints is not to cost twice the pages.
+// hasEnded reports whether a new snapshot is due because stored entries have ended, or
+// when it will be. An entry that would make the next leader keep a free slot is removed
+// at once. Other entries are removed together later, so that a storm of taints does not
+// double the number of snapshots.
 func (l *loop) hasEnded(now time.Time) (isDue bool, due time.Time) {
 	pg := &l.ledger
 	before, kept := l.launchFailuresBefore(pg.stored), leavingNode(l.core.Departures())
 	isTidy := true
 	for _, e := range pg.stored {
 		switch {
-		case !e.Gone.IsZero(): // where a successor would keep the place, hasReplaced says so
+		case !e.Gone.IsZero(): // hasReplacements removes entries that would mislead the next leader
 			isTidy = isTidy && (kept[newReplacement(e)] || l.isStillAwaited(e))
 		case e.Tries > 0:
 			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Tries > count.failures.failed+before[e.Rule.Name] {
@@ -266,7 +267,7 @@ func (l *loop) hasEnded(now time.Time) (isDue bool, due time.Time) {
 			if b := l.treatments[e.Node]; b == nil || b.granted != e {
 				return true, time.Time{}
 			}
-		default: // a successor sees by the node's version that nothing can arrive
+		default: // the next leader sees by the node's version that nothing can arrive
 			p := l.nodeStates[e.Node]
 			isTidy = isTidy && p != nil && string(p.node.UID) == e.UID && p.granted.version == e.ResourceVersion
 		}
@@ -280,7 +281,7 @@ func (l *loop) hasEnded(now time.Time) (isDue bool, due time.Time) {
 	return !isTidy && !now.Before(pg.tidyAt), pg.tidyAt
 }
 
-// entries returns what the page is to say of nodes.
+// entries returns the entries of the next snapshot for nodes and treatments.
 func (pg *ledgerWriter) entries() []ledger.Entry {
 	entries := make([]ledger.Entry, 0, len(pg.nodesWithSlots)+len(pg.writingNodes))
 	for _, p := range pg.writingNodes {
@@ -299,11 +300,12 @@ func (pg *ledgerWriter) entries() []ledger.Entry {
 			entries = append(entries, b.granted)
 		}
 	}
-	return append(entries, pg.replacements.requested...) // which is a page, however empty
+	return append(entries, pg.replacements.requested...) // not nil, even if empty
 }
 
-// requestsSlotAgain says whether what the next page names is what this one does, if of a later
-// version: then the write that names the older one has not been made, and never will be.
+// requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
+// for a later version of the claim. In that case the write for the older version can
+// never succeed.
 func (b *nodeTreatments) requestsSlotAgain() bool {
 	before, after := b.granted, b.asks
 	if _, isClaim := claimNamed(before.Object); isClaim {
@@ -313,7 +315,8 @@ func (b *nodeTreatments) requestsSlotAgain() bool {
 	return before == after
 }
 
-// requestedSlot returns what a patient needs on the page now, beside what it has there.
+// requestedSlot returns the slots that a node needs in the ledger, including those it
+// has.
 func (l *loop) requestedSlot(p *nodeState, now time.Time) grantedSlot {
 	if p.gone {
 		return grantedSlot{}
@@ -338,8 +341,8 @@ func (l *loop) requestedSlot(p *nodeState, now time.Time) grantedSlot {
 	return g
 }
 
-// requestedTreatmentSlot returns what is to be on the page before a treatment may begin, nothing
-// if none is to any more.
+// requestedTreatmentSlot returns the entry that the ledger must store before the next
+// task, an empty entry for none.
 func (l *loop) requestedTreatmentSlot(now time.Time, b *nodeTreatments) ledger.Entry {
 	e, _ := l.nextTask(now, b)
 	if e == nil || !e.takesSlot() {
@@ -348,8 +351,8 @@ func (l *loop) requestedTreatmentSlot(now time.Time, b *nodeTreatments) ledger.E
 	return e.ledgerEntry()
 }
 
-// takesSlot says whether an errand takes a place under a bound that nothing in the API
-// tells of before it has been run.
+// takesSlot reports whether the task takes a slot under a bound that no API object shows
+// before the task has run.
 func (e *task) takesSlot() bool {
 	switch e.kind {
 	case createRemediation:
@@ -361,7 +364,7 @@ func (e *task) takesSlot() bool {
 	}
 }
 
-// ledgerEntry names an errand that takes a place.
+// ledgerEntry returns the entry for a task that takes a slot.
 func (e *task) ledgerEntry() ledger.Entry {
 	entry := ledger.Entry{
 		Rule: ownership.Rule(e.rule), Node: e.node.Name, UID: string(e.node.UID), Step: e.step,
@@ -383,10 +386,10 @@ func (g grantedSlot) entries(to []ledger.Entry, p *nodeState) []ledger.Entry {
 	return to
 }
 
-// snapshotStored lets those go on who are on the page that has been written. An error
-// that it returns ends the reign. A page that somebody has made unreadable does
-// not: it may still be ours, nobody takes a place meanwhile, and only this process
-// knows what it has named.
+// snapshotStored handles the result of a snapshot write and lets the named writes
+// continue. A returned error ends the term. An unreadable ledger does not: it may still
+// belong to this process, no new slot is granted meanwhile, and only this process knows
+// its entries.
 func (l *loop) snapshotStored(err error) error {
 	pg := &l.ledger
 	pg.busy = false
@@ -410,12 +413,12 @@ func (l *loop) snapshotStored(err error) error {
 			b.asks = ledger.Entry{}
 			l.restateTreatments(time.Now(), b)
 		}
-		pg.isOutdated = true // which page is there nobody knows
-		// Should it be one of these that the API server refuses the page for, the others
-		// are not to wait for it.
+		pg.isOutdated = true // the stored snapshot is unknown
+		// If the API server rejects the snapshot because of one of these, the others go
+		// first in the next one.
 		pg.queuedNodes, pg.writingNodes = append(pg.queuedNodes, pg.writingNodes...), nil
 		pg.queuedTreatments, pg.writingTreatments = append(pg.queuedTreatments, pg.writingTreatments...), nil
-		return nil // departures ask again by themselves
+		return nil // replacements request their entries again by themselves
 	}
 	if pg.trouble.tries > 0 {
 		l.cfg.Logger.Info("ledger written after trouble", "tries", pg.trouble.tries)
@@ -452,8 +455,8 @@ func (l *loop) snapshotStored(err error) error {
 	return nil
 }
 
-// ledgerResult tells what has become of a page. One that is not ours, or that cannot
-// be read, was not written over.
+// ledgerResult classifies the result of a snapshot write. A ledger that another replica
+// has claimed, or that is unreadable, was not overwritten.
 func ledgerResult(err error) treat.Result {
 	if errors.Is(err, ledger.ErrDeposed) || errors.Is(err, ledger.ErrUnreadable) {
 		return treat.Refused

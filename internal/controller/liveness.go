@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// maxSleep is how long the loop rests at most: who leads shows that it is
-	// alive also where there is nothing to do.
+	// maxSleep limits the time between two rounds, so that an idle leader also shows that
+	// it is alive.
 	maxSleep = 10 * time.Second
-	// maxRound is how long a round may take. The longest, which takes in all
-	// nodes of a large cluster, is over in seconds even where the processor is scarce.
+	// maxRound limits one round. The longest round, which takes in all nodes of a large
+	// cluster, takes seconds even with little CPU.
 	maxRound = time.Minute
 )
 
-// liveness shows from outside that the loop goes on. The zero value is that of a
-// replica that does not lead.
+// liveness shows that the loop makes progress. The zero value is for a replica that does
+// not lead.
 type liveness struct {
-	due atomic.Pointer[time.Time] // when the next round begins at the latest; nil for never
+	due atomic.Pointer[time.Time] // when the next round starts at the latest; nil for never
 }
 
-// sleeping notes that a round is over, and when the next one begins at the latest.
+// sleeping records the end of a round and the latest start of the next one.
 func (p *liveness) sleeping(until time.Time) { p.due.Store(&until) }
 
-// stopped notes that there will be no more rounds.
+// stopped records that the loop has ended.
 func (p *liveness) stopped() { p.due.Store(nil) }
 
 func (p *liveness) check(now time.Time) error {
@@ -35,9 +35,9 @@ func (p *liveness) check(now time.Time) error {
 	return nil
 }
 
-// Healthy says whether a restart would not help. It would if this replica leads
-// and its loop hangs: its lease is renewed all the same, so nobody else takes
-// over. A replica that does not lead is healthy, and so is one that has nothing to
-// do, or whose API server does not answer: requests have goroutines of their own,
-// and the loop goes on without them.
+// Healthy returns an error if a restart would help: this replica leads and its loop
+// hangs. Leader election goes on renewing the Lease in that case, so no other replica
+// takes over. A replica that does not lead is healthy. So is an idle leader, or one whose
+// API server does not answer, because requests run in their own goroutines and do not
+// block the loop.
 func (c *Controller) Healthy(*http.Request) error { return c.liveness.check(time.Now()) }

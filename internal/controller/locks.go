@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// leaseDuration is for how long a node is locked at a time against other tools
-	// of maintenance.
+	// leaseDuration is how long the controller takes a node's maintenance Lease at a
+	// time.
 	leaseDuration = 10 * time.Minute
-	// maxWork is for how long a remediator may work on a node where no timeout
-	// says it: who waits for such a node must have it at some time.
+	// maxWork is how long a remediator may work on a node without a timeout, so that
+	// other holders get the Lease eventually.
 	maxWork = 3 * leaseDuration
 )
 
-// leaseTask returns what is to be done about the lock on a node, and about the
-// annotation by which somebody has confirmed its health, or when there may be.
+// leaseTask returns the next task for the node's Lease, or for the annotation that
+// confirms its health. Without a task it returns when there may be one.
 func (l *loop) leaseTask(now time.Time, b *nodeTreatments, p *nodeState, plan triage.Plan) (e *task, due time.Time) {
 	if l.checks.deferring && !l.isTreated(b, p) {
-		return nil, time.Time{} // who locks it for a health check is another controller
+		return nil, time.Time{} // the other controller handles the Lease
 	}
 	by, until, held := nodelease.Held(b.lease, now)
 	if held && !nodelease.IsHealthCheck(by) {
-		return nil, until.Add(time.Microsecond) // which may be put off; at that very time it is held still
+		return nil, until.Add(time.Microsecond) // the holder may renew it; at exactly this time it is still held
 	}
 	if holder, until := l.wantsLease(now, b, p, plan.Treatment); now.Before(until) {
 		if !nodelease.NeedsRenewal(b.lease, holder, leaseDuration, now) {
@@ -34,8 +34,8 @@ func (l *loop) leaseTask(now time.Time, b *nodeTreatments, p *nodeState, plan tr
 	}
 	switch isPlanned := plan.Treatment != nil && l.usesRemediationObject(b, p, plan.Treatment.Rule); {
 	case isPlanned && !l.isTreated(b, p):
-		return nil, time.Time{} // it is locked with the treatment
-	case b.granted.Object != "": // it may still arrive
+		return nil, time.Time{} // the Lease is taken with the treatment
+	case b.granted.Object != "": // the treatment may still arrive
 		return nil, time.Time{}
 	case b.lease != nil && b.lease.Spec.HolderIdentity != nil && nodelease.IsHealthCheck(*b.lease.Spec.HolderIdentity):
 		return &task{kind: releaseLease, node: p.node, lease: b.lease}, time.Time{}
@@ -45,9 +45,9 @@ func (l *loop) leaseTask(now time.Time, b *nodeTreatments, p *nodeState, plan tr
 	return nil, time.Time{}
 }
 
-// wantsLease says for whom a node is to be locked, and until when: while something of
-// a health check is there that may be at work. Whose time is up is told so first. Where
-// that cannot be, it is locked for a while longer, and not for ever.
+// wantsLease returns for which holder and until when to hold the Lease: while a
+// remediator may work on the node. Before the Lease ends, the object is annotated as
+// timed out. If that fails, the Lease is held for a while longer, but not forever.
 func (l *loop) wantsLease(now time.Time, b *nodeTreatments, p *nodeState, t *triage.PlannedTreatment) (by string, until time.Time) {
 	for _, o := range l.ownObjects(b, p) {
 		works := l.worksUntil(o, t)
@@ -61,10 +61,9 @@ func (l *loop) wantsLease(now time.Time, b *nodeTreatments, p *nodeState, t *tri
 	return by, until
 }
 
-// worksUntil says until when a remediator may be at work on the node: until its
-// timeout, also if what comes next is held back; and when the node is healthy again
-// and only a delay or somebody's word is waited for, for no longer than if there was
-// no timeout.
+// worksUntil returns until when a remediator may work on the node: until its timeout,
+// even if the next step is delayed. If the node is healthy again and only a delay or a
+// confirmation is left, it is maxWork after that.
 func (l *loop) worksUntil(o remediationObject, t *triage.PlannedTreatment) time.Time {
 	switch timeout := l.timeoutOf(o); {
 	case isOf(t, o) && t.Reason.Code == triage.Exhausted:
@@ -78,12 +77,12 @@ func (l *loop) worksUntil(o remediationObject, t *triage.PlannedTreatment) time.
 	}
 }
 
-// isOf says whether a treatment is planned, and the object is one of it.
+// isOf reports whether the object belongs to the planned treatment.
 func isOf(t *triage.PlannedTreatment, o remediationObject) bool {
 	return t != nil && t.Rule == ruleOf(o.Object)
 }
 
-// timeoutOf returns the timeout of the step that an object is of, zero for none.
+// timeoutOf returns the timeout of the object's step, zero for none.
 func (l *loop) timeoutOf(o remediationObject) time.Duration {
 	c := l.policyOf(ruleOf(o.Object))
 	if c == nil {

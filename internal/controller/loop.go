@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// writers is how many nodes are written at a time.
+	// writers limits concurrent writes to nodes.
 	writers = 24
-	// statusWriters is how many statuses are. They must not hold up a taint.
+	// statusWriters limits concurrent writes of statuses, so that they do not delay
+	// taints.
 	statusWriters = 2
 )
 
-// loop is one reign: everything that is known, from the claim of the ledger to
-// its loss. Only the goroutine of run touches it.
+// loop holds all state of one term as leader, from the claim of the ledger to its loss.
+// Only the goroutine of run uses it.
 type loop struct {
 	cfg   Config
 	core  *triage.Core
@@ -51,17 +52,17 @@ type loop struct {
 	treatments         map[string]*nodeTreatments
 	treatmentsByObject map[string]*nodeTreatments // of remediation objects, by kind, namespace and name
 	orphans            orphanedRemediations
-	nextTreatmentDue   time.Time              // when a bed is to be looked at, zero for never
-	taskQueue          queue[*nodeTreatments] // with something to do
-	tasksRunning       int                    // errands that are being run
+	nextTreatmentDue   time.Time              // when to check treatments next, zero for never
+	taskQueue          queue[*nodeTreatments] // nodes with a pending task
+	tasksRunning       int
 	taskResults        chan *taskResult
 
-	startRequests chan startRequest // whether a treatment may still begin; nil while the loop does not run
-	answered      []startRequest    // to be answered after the round
+	startRequests chan startRequest // asks whether a treatment may still start; nil while the loop is not running
+	answered      []startRequest    // answered after the round
 	stopped       chan struct{}     // closed when the loop has ended
 
-	writeQueue    queue[*nodeState] // with something to do
-	delayed       []*nodeState      // likewise, but not now
+	writeQueue    queue[*nodeState] // nodes with a pending write
+	delayed       []*nodeState      // nodes whose pending write waits for a retry
 	writesRunning int
 	writeResults  chan writeResult
 
@@ -70,7 +71,7 @@ type loop struct {
 	checkStatusResults  chan checkStatusResult
 	repairStatusResults chan repairStatusResult
 
-	statusAt   time.Time // when statuses are to be looked at, zero for never
+	statusAt   time.Time // when to check statuses next, zero for never
 	statusLast time.Time
 
 	ledger       ledgerWriter
@@ -78,7 +79,7 @@ type loop struct {
 	liveness     *liveness
 	retryLog     logLimiter
 	refusalLog   logLimiter
-	retiredRules map[triage.RuleID]time.Time // policies that are gone: when their counts may go
+	retiredRules map[triage.RuleID]time.Time // deleted policies, and when to delete their counters
 	startedAt    time.Time
 }
 
@@ -131,27 +132,27 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// round takes in all that has come, brings every node that is concerned in line
-// with its plan, and returns when the next round is due, zero if nothing will be.
+// round takes in all changes and reconciles every affected node with its plan. It returns
+// when the next round is due, zero for never.
 func (l *loop) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if !l.loaded && (!l.nodeInbox.hasSynced() || !l.setInbox.hasSynced() || !l.configMaps.canBeRead() && len(l.configMaps.denied) == 0 || !l.knowsRepairs(now) || !l.knowsChecks(now)) {
-		return time.Time{} // the mailboxes will call
+		return time.Time{} // an inbox signals when it is filled
 	}
 	l.takeSets(now)
 	if !l.loaded {
-		l.validateSetsDue(now, false) // so that nodes meet rules, and not each rule all nodes
+		l.validateSetsDue(now, false) // rules before nodes: otherwise each new rule would be evaluated on all nodes
 	}
 	l.takeRepairs(now)
-	l.takeClaims(now) // so that what is allowed is known before anything is decided
+	l.takeClaims(now) // allowances must be known before decisions
 	l.updateAllowances(now)
 	l.takeNodes(now)
 	l.validateSetsDue(now, true)
-	l.takeConfigMaps(now) // which are held against the sets that are followed
+	l.takeConfigMaps(now) // validated against the followed sets
 	l.validateSetsDue(now, true)
-	proving := l.proveSets(now) // before a plan is carried out that the nodes speak against
+	proving := l.proveSets(now) // before a plan is carried out that node reports contradict
 	l.takeChecks(now)
-	l.takeObjects(now) // of nodes that are known, and for rules that are not yet
+	l.takeObjects(now) // needs the nodes, and must precede the rules
 	l.followChecks(now)
 	l.followRepairs(now)
 	if !l.loaded {
@@ -159,7 +160,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 			l.cfg.NodeFacts.Takeover()
 		}
 		l.restore(now)
-		l.updateAllowances(now) // which it may have changed
+		l.updateAllowances(now) // restore may have changed them
 		l.loaded = true
 		l.checkOrphans(now)
 		l.core.Loaded(now)
@@ -182,7 +183,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.reconcileWoken(now)
 	allowing := l.updateAllowances(now)
 	due := earliest(l.retry(now), earliest(allowing, l.writeLedger(ctx, now)))
-	if l.writeQueue.len() > 0 && l.writesRunning < writers || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a last look changed a plan
+	if l.writeQueue.len() > 0 && l.writesRunning < writers || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
 		due = now
 	}
 	due = earliest(earliest(due, l.writeRevisions(ctx, now)), l.writeStatuses(ctx, now))
@@ -200,12 +201,12 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// takeNodes lets the core know of the nodes that have changed.
+// takeNodes passes changed nodes to the core.
 func (l *loop) takeNodes(now time.Time) {
 	letter := l.nodeInbox.take()
 	if letter.listVersion != "" {
 		for name, p := range l.nodeStates {
-			// One that was read afresh may be younger than the list.
+			// A node from a direct read may be newer than the list.
 			if _, there := letter.changes[name]; !there && !olderVersion(letter.listVersion, p.node.ResourceVersion) {
 				l.removeNode(now, p)
 			}
@@ -220,7 +221,7 @@ func (l *loop) takeNodes(now time.Time) {
 			if p != nil && !older(a.object, p.node) {
 				l.removeNode(now, p)
 			}
-		case p != nil && !isNews(p.node, a.object): // our own write told us before the watch did
+		case p != nil && !isNews(p.node, a.object): // the result of our own write came before the watch event
 		case p != nil && nodewatch.Same(p.node, a.object): // a heartbeat
 			p.setNode(a.object, p.seen)
 		default:
@@ -229,47 +230,48 @@ func (l *loop) takeNodes(now time.Time) {
 	}
 	l.core.Observe(now, facts...)
 	l.reobserveDirty(now)
-	// Somebody else's taint that served may be gone, which is no fact of the core.
+	// A taint of another component may be gone. The core does not know those taints, so
+	// check the node even if the core does not wake it.
 	for i := range facts {
 		l.reconcileNode(now, l.nodeStates[facts[i].Name])
 	}
 }
 
-// isNews says whether the watch brings another version than the one that is known,
-// and none that is older. Versions that cannot be compared are news: it is the
-// watch that goes on.
+// isNews reports whether the watch delivers another version than the known one, and not
+// an older one. Versions that cannot be compared count as news, because the watch moves
+// on.
 func isNews(known, brought *corev1.Node) bool {
 	return known.ResourceVersion != brought.ResourceVersion && !older(brought, known)
 }
 
-// older says whether a is an older version than b.
+// older reports whether a has an older version than b.
 func older(a, b *corev1.Node) bool { return olderVersion(a.ResourceVersion, b.ResourceVersion) }
 
-// olderVersion says the same of two versions of one resource, which count upwards.
+// olderVersion reports whether a is older than b. Both are versions of one resource.
 func olderVersion(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
-// upsertNode takes over a newer version of a node.
+// upsertNode stores a newer version of a node and returns its facts.
 func (l *loop) upsertNode(node *corev1.Node, at time.Time) triage.Node {
 	p := l.nodeStates[node.Name]
 	if p == nil {
 		p = &nodeState{}
 		l.nodeStates[node.Name] = p
 	}
-	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // another set may select it now
+	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // other sets may select it now
 		l.lookAtStatuses(at)
 	}
 	before := p.node
 	l.nodeClaims.link(before, node)
 	p.setNode(node, at)
 	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
-		note, _ := ownership.Read(node.Annotations) // unreadable: that is told below
+		note, _ := ownership.Read(node.Annotations) // an unreadable record is reported below
 		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-p.unknown)
 		p.unknown = note.CountUnknown()
 	}
-	if before != nil { // which may have had another machine
+	if before != nil { // it may have had another NodeClaim
 		l.recountNode(before)
 	}
 	l.recountNode(node)
@@ -316,7 +318,7 @@ func (l *loop) removeNode(now time.Time, p *nodeState) {
 	l.reconcileTreatments(now, name)
 }
 
-// takeSets takes in the policies that have changed.
+// takeSets takes in changed condition sets.
 func (l *loop) takeSets(now time.Time) {
 	letter := l.setInbox.take()
 	if letter.listVersion != "" {
@@ -333,13 +335,13 @@ func (l *loop) takeSets(now time.Time) {
 			l.followSet(now, a.object)
 		}
 	}
-	if l.validation.due && !l.configMaps.judgeAt.IsZero() { // what has changed may have been in a ConfigMap's way
+	if l.validation.due && !l.configMaps.judgeAt.IsZero() { // the change may unblock a ConfigMap
 		l.configMaps.judgeAt, l.configMaps.changed = now, true
 	}
 }
 
-// reconcileWoken looks at every node whose plan may ask for something else than
-// before. Until everything is known, no plan is what it will be.
+// reconcileWoken reconciles every node whose plan may have changed. It does nothing until
+// everything is loaded, because plans are incomplete before.
 func (l *loop) reconcileWoken(now time.Time) {
 	for l.loaded {
 		name, ok := l.core.NextWoken()

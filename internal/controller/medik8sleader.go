@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// medik8sLeaseName is what the leader of medik8s' node-healthcheck-operator holds, in
-	// whatever namespace it runs.
+	// medik8sLeaseName is the leader-election Lease of medik8s'
+	// node-healthcheck-operator, in any namespace.
 	medik8sLeaseName = "e1f13584.medik8s.io"
-	// medik8sLeaseDuration is how long it lasts where it does not say so.
+	// medik8sLeaseDuration is the default if the Lease has no duration.
 	medik8sLeaseDuration = 15 * time.Second
 )
 
-// medik8sLeader is medik8s' own controller of health checks. Two that follow the same health
-// check would undo what the other does.
+// medik8sLeader watches for medik8s' own controller of NodeHealthChecks. Two controllers
+// that follow the same health check would undo each other's work.
 type medik8sLeader struct {
 	inbox *optionalInbox[*coordinationv1.Lease]
-	// leases are those that somebody holds, by namespace.
+	// leases are the held Leases, by namespace and name.
 	leases map[string]observedLease
 }
 
-// observedLease is what is known of a lease. When it ends is told by our own clock, from
-// when its last renewal came: that of its holder may be wrong.
+// observedLease is a Lease and when it ends by the local clock, counted from the arrival
+// of its last renewal. The clock of the holder may be wrong.
 type observedLease struct {
 	holder   string
 	renewed  metav1.MicroTime
@@ -39,14 +39,14 @@ type observedLease struct {
 	ended    bool
 }
 
-// medik8sLeases is where the leases of such a controller come from.
+// medik8sLeases lists and watches the leader-election Leases of medik8s.
 func medik8sLeases(c client.WithWatch) cache.ListerWatcherWithContext {
 	byName := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(metav1.ObjectNameField, medik8sLeaseName)}
 	return sourceOf(c, func() client.ObjectList { return &coordinationv1.LeaseList{} }, byName)
 }
 
-// take takes in the leases that have changed. While they cannot be read, none ends:
-// it may be renewed all the time.
+// take takes in changed Leases. While they cannot be read, none ends, because the holder
+// may be renewing it.
 func (p *medik8sLeader) take(now time.Time) {
 	defer p.end(now)
 	letter := p.inbox.take()
@@ -59,7 +59,7 @@ func (p *medik8sLeader) take(now time.Time) {
 	}
 	for key, a := range letter.changes {
 		spec := a.object.Spec
-		if a.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was given up
+		if a.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was released
 			delete(p.leases, key)
 			continue
 		}
@@ -79,8 +79,7 @@ func (p *medik8sLeader) take(now time.Time) {
 	}
 }
 
-// end ends the tenures whose time is over, or gives all of them time if nobody can
-// tell.
+// end ends expired Leases. If they cannot be read, it extends all of them.
 func (p *medik8sLeader) end(now time.Time) {
 	said, _ := p.inbox.availability()
 	for key, t := range p.leases {
@@ -96,20 +95,19 @@ func (p *medik8sLeader) end(now time.Time) {
 	}
 }
 
-// isUnknown says whether nobody has been able to tell who holds what.
+// isUnknown reports whether the holders of the Leases could not be determined.
 func (p *medik8sLeader) isUnknown() (is bool, why error) {
 	said, why := p.inbox.availability()
 	return said == accessDenied || said == failing && !p.inbox.hasSynced(), why
 }
 
-// isActive says whether such a controller is at work. If nobody can tell, it may be.
+// isActive reports whether the other controller is running or may be.
 func (p *medik8sLeader) isActive() bool {
 	isUntold, _ := p.isUnknown()
 	return isUntold || !p.until().IsZero()
 }
 
-// until returns when the last lease ends that somebody still holds, zero if nobody
-// does.
+// until returns when the last held Lease ends, zero if none is held.
 func (p *medik8sLeader) until() (end time.Time) {
 	for _, t := range p.leases {
 		if !t.ended && t.until.After(end) {
@@ -119,7 +117,7 @@ func (p *medik8sLeader) until() (end time.Time) {
 	return end
 }
 
-// message say why the health checks are left alone.
+// message says why this controller does not follow the health checks.
 func (p *medik8sLeader) message() string {
 	if isUntold, err := p.isUnknown(); isUntold {
 		return fmt.Sprintf("nobody can tell whether medik8s' node-healthcheck-operator is running, so the health checks are left alone: %v", err)

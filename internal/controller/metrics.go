@@ -10,7 +10,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// Metrics are what the controller counts.
+// Metrics holds the metrics of the controller.
 type Metrics struct {
 	nodes    *prometheus.GaugeVec
 	placed   *prometheus.CounterVec
@@ -43,7 +43,7 @@ type Metrics struct {
 	poolBlocks   *prometheus.GaugeVec
 }
 
-// NewMetrics returns metrics that are not registered yet.
+// NewMetrics returns unregistered metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -161,17 +161,17 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Event counts what became of an Event.
+// Event counts an Event by its outcome.
 func (m *Metrics) Event(outcome string) { m.events.WithLabelValues(outcome).Inc() }
 
-// Describe lists the metrics.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range m.collectors() {
 		c.Describe(to)
 	}
 }
 
-// Collect reads the metrics.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	for _, c := range m.collectors() {
 		c.Collect(to)
@@ -192,17 +192,17 @@ func (m *Metrics) wrote(resource string, fate treat.Result) {
 	m.writes.WithLabelValues(resource, resultNames[fate]).Inc()
 }
 
-// unknownEntries tells how much there is in a format that this version does not know.
+// unknownEntries sets how many entries of a format this version does not know.
 func (m *Metrics) unknownEntries(format string, n int) {
 	m.unknown.WithLabelValues(format).Set(float64(n))
 }
 
-// addUnknownEntries tells that there is more of it, or less.
+// addUnknownEntries changes that number by n.
 func (m *Metrics) addUnknownEntries(format string, n int) {
 	m.unknown.WithLabelValues(format).Add(float64(n))
 }
 
-// population tells the counts of a set.
+// population sets the gauges of a condition set.
 func (m *Metrics) population(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "matched": counts.Sick, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
@@ -212,21 +212,21 @@ func (m *Metrics) population(set string, counts triage.Population, t nodeCounts,
 	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
 }
 
-// configMap tells whether a ConfigMap says something else than what is in force.
+// configMap sets whether the content of a ConfigMap differs from what is in force.
 func (m *Metrics) configMap(name string, isBehind bool) {
 	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
 }
 
 func (m *Metrics) forgetConfigMap(name string) { m.behind.DeleteLabelValues(name) }
 
-// forgetSet drops what is said of a set while it is there.
+// forgetSet deletes the gauges of a condition set.
 func (m *Metrics) forgetSet(set string) {
 	labels := prometheus.Labels{"conditionset": set}
 	m.nodes.DeletePartialMatch(labels)
 	m.accepted.DeletePartialMatch(labels)
 }
 
-// forgetCounts drops what was counted for a policy.
+// forgetCounts deletes the counters of a policy.
 func (m *Metrics) forgetCounts(rule triage.RuleID) {
 	if rule.Kind == triage.NodeHealthCheck {
 		labels := prometheus.Labels{"nodehealthcheck": rule.Name}
@@ -235,7 +235,7 @@ func (m *Metrics) forgetCounts(rule triage.RuleID) {
 		m.toRecovery.DeletePartialMatch(labels)
 		return
 	}
-	if isRepair(rule) { // counted by pools
+	if isRepair(rule) { // counted by pool
 		labels := prometheus.Labels{"nodepool": rule.Name}
 		m.repairs.DeletePartialMatch(labels)
 		m.readyTimeout.DeletePartialMatch(labels)
@@ -246,7 +246,7 @@ func (m *Metrics) forgetCounts(rule triage.RuleID) {
 	m.removed.DeletePartialMatch(labels)
 }
 
-// treated counts what became of a remediation.
+// treated counts a remediation by its outcome.
 func (m *Metrics) treated(rule triage.RuleID, condition, outcome string) {
 	if isRepair(rule) {
 		m.repairs.WithLabelValues("", condition, "Remediation", outcome).Inc()
@@ -255,7 +255,7 @@ func (m *Metrics) treated(rule triage.RuleID, condition, outcome string) {
 	m.treatments.WithLabelValues(rule.Name, outcome).Inc()
 }
 
-// begunAfter tells how long after it was due a treatment has begun.
+// begunAfter observes the delay between a treatment's due time and its start.
 func (m *Metrics) begunAfter(rule triage.RuleID, wait time.Duration) {
 	if isRepair(rule) {
 		m.repairAfter.WithLabelValues(rule.Kind.String()).Observe(wait.Seconds())
@@ -264,32 +264,32 @@ func (m *Metrics) begunAfter(rule triage.RuleID, wait time.Duration) {
 	m.toRemediation.WithLabelValues(rule.Name).Observe(wait.Seconds())
 }
 
-// recoveredAfter tells how long after a remediation was begun the node had recovered.
+// recoveredAfter observes the time from the start of a remediation to recovery.
 func (m *Metrics) recoveredAfter(rule triage.RuleID, wait time.Duration) {
 	if !isRepair(rule) {
 		m.toRecovery.WithLabelValues(rule.Name).Observe(wait.Seconds())
 	}
 }
 
-// terminated counts what became of a node's machine.
+// terminated counts a termination by its outcome.
 func (m *Metrics) terminated(pool, condition, mode, outcome string) {
 	m.repairs.WithLabelValues(pool, condition, mode, outcome).Inc()
 }
 
-// timedOut counts a node that had not become ready in time.
+// timedOut counts a node that did not become Ready in time.
 func (m *Metrics) timedOut(pool, capacityType string) {
 	m.readyTimeout.WithLabelValues(pool, capacityType).Inc()
 }
 
-// repaired tells the counts of a rule of repairs.
+// repaired sets the gauges of a repair rule.
 func (m *Metrics) repaired(rule triage.RuleID, pool string, sum repairCounts) {
 	for state, n := range map[string]int{"governed": sum.nodes, "sick": sum.sick, "repairing": sum.repairing, "held": sum.held} {
 		m.repairNodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
 	}
 }
 
-// repairedFrom tells from when nodes may be repaired, and of those no more that were told
-// of before.
+// repairedFrom sets when nodes become eligible for repair, and deletes the gauges of
+// nodes that are no longer listed.
 func (m *Metrics) repairedFrom(rule triage.RuleID, pool string, now, before map[string]time.Time) {
 	for node := range before {
 		if _, still := now[node]; !still {
@@ -301,26 +301,26 @@ func (m *Metrics) repairedFrom(rule triage.RuleID, pool string, now, before map[
 	}
 }
 
-// forgetRepair drops what is said of a rule of repairs while it is there.
+// forgetRepair deletes the gauges of a repair rule.
 func (m *Metrics) forgetRepair(rule triage.RuleID) {
 	labels := prometheus.Labels{"rule": rule.String()}
 	m.repairNodes.DeletePartialMatch(labels)
 	m.repairFrom.DeletePartialMatch(labels)
 }
 
-// blocks tells what is the matter with repair blocks.
+// blocks sets the gauges of repair blocks.
 func (m *Metrics) blocks(t repairblock.Counts) {
 	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.NotSaved} {
 		m.poolBlocks.WithLabelValues(state).Set(float64(n))
 	}
 }
 
-// held tells whether a pool is.
+// held sets whether replacement in a pool is paused.
 func (m *Metrics) held(pool string, is bool) { m.poolHeld.WithLabelValues(pool).Set(zeroOrOne(is)) }
 
 func (m *Metrics) forgetPool(pool string) { m.poolHeld.DeleteLabelValues(pool) }
 
-// checked tells the counts of a health check.
+// checked sets the gauges of a health check.
 func (m *Metrics) checked(name string, counts triage.Population, c *check) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "healthy": counts.Selected - counts.Sick - counts.Recovering,
@@ -341,7 +341,7 @@ func (m *Metrics) checked(name string, counts triage.Population, c *check) {
 	c.waits = waiting
 }
 
-// forgetCheck drops what is said of a health check while it is there.
+// forgetCheck deletes the gauges of a health check.
 func (m *Metrics) forgetCheck(name string) {
 	labels := prometheus.Labels{"nodehealthcheck": name}
 	m.checkNodes.DeletePartialMatch(labels)
@@ -351,7 +351,7 @@ func (m *Metrics) forgetCheck(name string) {
 
 func (m *Metrics) setDeferring(isBack bool) { m.deferring.Set(zeroOrOne(isBack)) }
 
-// agentsHeard tells how many agents are, and how many are silent.
+// agentsHeard sets the numbers of live and silent agents.
 func (m *Metrics) agentsHeard(heard, silent int) {
 	m.agents.WithLabelValues("heard").Set(float64(heard))
 	m.agents.WithLabelValues("silent").Set(float64(silent))

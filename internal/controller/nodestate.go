@@ -22,72 +22,73 @@ import (
 )
 
 const (
-	// writeTimeout is how long a write may go without an answer.
+	// writeTimeout limits a write, including its answer.
 	writeTimeout = 10 * time.Second
-	// firstRetry and lastRetry bound the wait after a write that was not made.
+	// firstRetry and lastRetry bound the backoff after a failed write.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// writesAtOnce and writesPerSecond bound how fast a flapping node is written.
+	// writesAtOnce and writesPerSecond bound the writes to one flapping node.
 	writesAtOnce    = 10
 	writesPerSecond = 1
-	// firstRefusedRetry and lastRefusedRetry bound the wait after a write that the
-	// server does not accept: somebody has to change something before it will.
+	// firstRefusedRetry and lastRefusedRetry bound the backoff after a write that the API
+	// server rejected. A user has to change something before it succeeds.
 	firstRefusedRetry = 5 * time.Second
 	lastRefusedRetry  = 5 * time.Minute
-	// refusalHeld is how long a refusal counts when there is another one.
+	// refusalHeld is how long a refusal counts towards the backoff of the next one.
 	refusalHeld = 2 * lastRefusedRetry
 )
 
-// nodeState is a node and what goes on with it.
+// nodeState is a node and the state of its writes.
 type nodeState struct {
 	node *corev1.Node
-	seen time.Time // when this version came
+	seen time.Time // when this version arrived
 
-	// stage is where a write for the node is on its way.
+	// stage is the progress of the next write for the node.
 	stage queueStage
-	// granted is what the ledger names for the node, asks what its next page will.
+	// granted is the slot that the ledger names for the node; asks is the slot requested
+	// in its next snapshot.
 	granted, asks grantedSlot
 	named         bool
-	// inFlight is the version of the node that a placement names which may be
-	// made yet; empty for none. lost is the same of one whose answer never came.
+	// inFlight is the node version that an unfinished taint write names, empty for none.
+	// lost is the same for a write whose answer never came.
 	inFlight, lost string
 
 	failure   writeFailure  // of the last write
-	notBefore time.Time     // of the next write
-	writeRate *rate.Limiter // of its writes; nil before the first
-	// needsRead says that the node must be read afresh before anything else.
+	notBefore time.Time     // earliest time of the next write
+	writeRate *rate.Limiter // limits writes; nil before the first
+	// needsRead requires a read of the node before any write.
 	needsRead bool
 
-	// refusals is how often the server has refused writes of late.
+	// refusals counts recent rejections by the API server.
 	refusals         int
 	refusedAt        time.Time
 	refusalsReported map[triage.RuleID]reportedRefusal
 
 	wanted          time.Time      // since when a taint is missing
-	ours            []triage.Taint // that are on the node
-	unowned         []taintID      // that are on the node, and that no record proves to be ours
+	ours            []triage.Taint // our taints on the node
+	unowned         []taintID      // taints on the node that no ownership record proves to be ours
 	findings        []triage.Reason
-	reported        map[triage.RuleID]triage.Code // what people know of it under health checks and repair policies
-	reportedMessage map[triage.RuleID]string      // of those: by what they are held, without numbers
+	reported        map[triage.RuleID]triage.Code // last reported code per health check and repair policy
+	reportedMessage map[triage.RuleID]string      // last reported cause per policy, without numbers
 
-	assigned      assignedPolicies // by whom it may be terminated
-	shadowed      []string         // repair policies that ask for it in vain
-	started       bool             // it is, or was, ready for work
-	rulesSeen     string           // what speaks against its termination, empty for nothing
-	terminatedBy  triage.RuleID    // the rule that it is to be terminated by, zero for none
-	outlivedClaim *outlivedClaim   // its claim, nil if that is there or was never marked
+	assigned      assignedPolicies // policies that may terminate the node
+	shadowed      []string         // repair policies that select the node without effect
+	started       bool             // the node is or was ready for work
+	rulesSeen     string           // the repair rules that apply, and what blocks them; compared to detect changes
+	terminatedBy  triage.RuleID    // the rule that plans to terminate the node, zero for none
+	outlivedClaim *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
 
 	unreadable      bool
-	unknown         int              // entries and fields of its record that this version does not know
-	unclearReported map[taintID]bool // taints of unclear ownership that people know of
+	unknown         int              // entries and fields of the record that this version does not know
+	unclearReported map[taintID]bool // taints of unclear ownership that were reported
 	gone            bool
 }
 
-// grantedSlot is a right, written in the ledger, to take places with one write.
+// grantedSlot is the right, stored in the ledger, to take slots with one write.
 type grantedSlot struct {
 	version string // of the node
 	rules   []triage.RuleID
-	unknown format.Unknown // what a newer version has named beside that
+	unknown format.Unknown // fields that a newer version of the controller stored
 }
 
 func (g grantedSlot) covers(version string, rules []triage.RuleID) bool {
@@ -102,18 +103,18 @@ func (g grantedSlot) covers(version string, rules []triage.RuleID) bool {
 	return true
 }
 
-// queueStage is where a node's next write stands.
+// queueStage is the progress of the next write for a node.
 type queueStage int
 
 const (
 	idle           queueStage = iota
-	queued                    // something is to be done
-	awaitingLedger            // waits for the ledger
-	inFlight                  // sent, no answer yet
+	queued                    // has something to do
+	awaitingLedger            // waits until the ledger stores its slot
+	inFlight                  // sent, not answered
 )
 
-// setNode takes over a newer version of the node. A write that names an older one
-// has been made, or never will be.
+// setNode stores a newer version of the node. A write that names an older version has
+// either succeeded already or never will.
 func (p *nodeState) setNode(node *corev1.Node, at time.Time) {
 	if p.node != nil && p.node.UID != node.UID {
 		p.granted, p.failure, p.notBefore, p.needsRead, p.wanted = grantedSlot{}, writeFailure{}, time.Time{}, false, time.Time{}
@@ -128,11 +129,11 @@ func (p *nodeState) setNode(node *corev1.Node, at time.Time) {
 	}
 }
 
-// confirmWrite notes that the last write was not made. One before it, with the same
-// version, may be yet if its answer was lost.
+// confirmWrite records that the last write failed for certain. An earlier write with the
+// same version may still succeed if its answer was lost.
 func (p *nodeState) confirmWrite() { p.inFlight = p.lost }
 
-// reconcileNode queues a node if there is something to do about it.
+// reconcileNode queues a node if its plan differs from the node.
 func (l *loop) reconcileNode(now time.Time, p *nodeState) {
 	plan, ok := l.planOf(p)
 	if !ok {
@@ -143,14 +144,14 @@ func (l *loop) reconcileNode(now time.Time, p *nodeState) {
 	l.reportWaits(p, plan.Findings)
 	l.ensureTreatments(now, p, plan)
 	if p.stage != idle {
-		return // it is looked at again before it goes on
+		return // checked again before the write
 	}
 	change, releases := l.next(p, plan, now)
 	switch {
 	case change != nil || p.needsRead:
 		if change != nil && len(change.Placed) > 0 && p.wanted.IsZero() {
 			p.wanted = p.seen
-			if now.Sub(p.seen) > time.Second { // time alone made it due
+			if now.Sub(p.seen) > time.Second { // due by time, not by a change
 				p.wanted = now
 			}
 		}
@@ -166,38 +167,38 @@ func (l *loop) reconcileNode(now time.Time, p *nodeState) {
 	}
 }
 
-// forgetSlots gives back the places of rules that have nothing on the node and nothing
-// on its way there.
+// forgetSlots frees the slots of rules that have no taint on the node and no write in
+// flight.
 func (l *loop) forgetSlots(now time.Time, p *nodeState, rules []triage.RuleID) {
 	for _, rule := range rules {
 		l.core.Abandon(now, p.node.Name, rule, 0)
 	}
 }
 
-// next returns the change that a plan asks for, or the rules whose place can be
-// freed at once because nothing of theirs is on the node or on its way.
+// next returns the change that a plan asks for. Without a change it returns the rules
+// whose slot is free at once, because they have no taint on the node or in flight.
 func (l *loop) next(p *nodeState, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
 	if change = treat.Prepare(p.node, plan, now); change != nil {
 		return change, nil
 	}
-	if p.inFlight != "" { // the node is as planned, so nobody wants that write any more
+	if p.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
 		return l.fence(p), nil
 	}
 	for _, reason := range plan.Release {
-		if reason.Rule.Kind == triage.ConditionSet { // what else there is stands elsewhere
+		if reason.Rule.Kind == triage.ConditionSet { // treatments release their slots themselves
 			releases = append(releases, reason.Rule)
 		}
 	}
 	return nil, releases
 }
 
-// fence gives the node a new version. Its token is another one every time: the
-// same twice would change nothing.
+// fence gives the node a new version. Its token differs every time, because the same
+// token twice would change nothing.
 func (l *loop) fence(p *nodeState) *treat.Change {
 	return treat.Fence(p.node, l.cfg.Identity+"/"+p.node.ResourceVersion)
 }
 
-// startWrites sends what is queued, as far as there are writers.
+// startWrites starts queued writes, up to the limit of concurrent writes.
 func (l *loop) startWrites(ctx context.Context, now time.Time) {
 	for tries := l.writeQueue.len(); tries > 0 && l.writesRunning < writers; tries-- {
 		p := l.writeQueue.pop()
@@ -216,8 +217,8 @@ func (l *loop) startWrites(ctx context.Context, now time.Time) {
 	l.cfg.Metrics.waiting.Set(float64(l.writeQueue.len() + len(l.delayed) + len(l.ledger.queuedNodes) + len(l.ledger.writingNodes)))
 }
 
-// startWrite looks at the plan once more and sends what it asks for, by way of the
-// ledger if it takes a place.
+// startWrite checks the plan again and sends its change, after the ledger has stored the
+// slots that the change takes.
 func (l *loop) startWrite(ctx context.Context, p *nodeState, now time.Time) {
 	plan, ok := l.planOf(p)
 	if !ok {
@@ -227,10 +228,10 @@ func (l *loop) startWrite(ctx context.Context, p *nodeState, now time.Time) {
 	change, releases := l.next(p, plan, now)
 	if change != nil && l.overBound(now, change.Takes) {
 		if p.inFlight == "" {
-			l.reconcileNode(now, p) // the plan is another now
+			l.reconcileNode(now, p) // the plan has changed
 			return
 		}
-		change = l.fence(p) // it may be one too many, and must not arrive
+		change = l.fence(p) // it may exceed the bound and must not arrive
 	}
 	switch {
 	case change == nil:
@@ -249,10 +250,10 @@ func (l *loop) startWrite(ctx context.Context, p *nodeState, now time.Time) {
 	}
 }
 
-// overBound looks once more, before a place is taken for good, whether there are
-// more places taken than there may be now: a bound may have been lowered, or
-// nodes may have gone. If so, as many as are too many are called off, of those
-// that have not been sent, and the one that has waited longest is the last.
+// overBound checks, before a slot is taken for good, whether a rule has more slots taken
+// than its bound allows now. The bound may have been lowered, or nodes may have gone. If
+// so, overBound cancels the surplus among the writes that have not been sent. The node
+// that has waited longest is cancelled last.
 func (l *loop) overBound(now time.Time, takes []triage.RuleID) (over bool) {
 	for _, rule := range takes {
 		if !l.isOverBound(rule) {
@@ -274,8 +275,8 @@ func (l *loop) isOverBound(rule triage.RuleID) bool {
 	return ok && counts.Cap >= 0 && counts.Pooled > counts.Cap
 }
 
-// unsent returns the patients that a rule has something to say about and that
-// nothing has been sent for, the longest-waiting last.
+// unsent returns the nodes with a finding of the rule for which no write has been sent.
+// The node that has waited longest is last.
 func (l *loop) unsent(rule triage.RuleID) []*nodeState {
 	since := map[*nodeState]time.Time{}
 	for _, p := range l.nodeStates {
@@ -290,7 +291,8 @@ func (l *loop) unsent(rule triage.RuleID) []*nodeState {
 	})
 }
 
-// mayWrite says whether the node's pace allows a write now, and puts it off if not.
+// mayWrite reports whether the rate limit of the node allows a write, and delays it if
+// not.
 func (p *nodeState) mayWrite(now time.Time) bool {
 	if p.writeRate == nil {
 		p.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
@@ -302,7 +304,7 @@ func (p *nodeState) mayWrite(now time.Time) bool {
 	return false
 }
 
-// retry queues again what was put off until now, and returns when the next is due.
+// retry queues delayed writes that are due, and returns when the next one is.
 func (l *loop) retry(now time.Time) (due time.Time) {
 	l.delayed = slices.DeleteFunc(l.delayed, func(p *nodeState) bool {
 		if p.gone {
@@ -318,25 +320,25 @@ func (l *loop) retry(now time.Time) (due time.Time) {
 	return due
 }
 
-// writeResult is what became of a write.
+// writeResult is the result of a write.
 type writeResult struct {
 	state   *nodeState
-	uid     types.UID     // of the node that was meant
-	change  *treat.Change // nil if the node was only to be read
+	uid     types.UID     // of the intended node
+	change  *treat.Change // nil if the node was only read
 	version string
 	result  treat.Result
 	err     error
-	fresh   *corev1.Node // the node as it is now, where that was asked for
-	missing bool         // there is no such node
+	fresh   *corev1.Node // the current node, if it was read
+	missing bool         // the node does not exist
 }
 
-// deniedAsStale says whether a write was turned down as if the node had changed,
-// although it has not: some admission webhook answers with a conflict.
+// deniedAsStale reports whether the API server answered with a conflict although the node
+// is unchanged. Some admission webhooks deny requests with a conflict.
 func (o writeResult) deniedAsStale() bool {
 	return o.change != nil && o.err != nil && o.fresh != nil && o.fresh.UID == o.uid && o.fresh.ResourceVersion == o.change.Node.ResourceVersion
 }
 
-// writeNode makes a change, or with none reads the node afresh.
+// writeNode applies a change. A nil change reads the node.
 func (l *loop) writeNode(ctx context.Context, p *nodeState, change *treat.Change) {
 	p.stage = inFlight
 	l.writesRunning++
@@ -360,7 +362,7 @@ func (l *loop) writeNode(ctx context.Context, p *nodeState, change *treat.Change
 	})
 }
 
-// handleWriteResult takes in what became of a write.
+// handleWriteResult takes in the result of a write.
 func (l *loop) handleWriteResult(o writeResult) {
 	now := time.Now()
 	p := o.state
@@ -397,7 +399,7 @@ func (l *loop) handleWriteResult(o writeResult) {
 	}
 }
 
-// writeDone takes over a change without waiting for the watch to tell of it.
+// writeDone stores the new node state without waiting for the watch.
 func (l *loop) writeDone(now time.Time, p *nodeState, o writeResult) {
 	p.notBefore, p.needsRead = time.Time{}, false
 	l.clearFailure(now, p)
@@ -408,10 +410,10 @@ func (l *loop) writeDone(now time.Time, p *nodeState, o writeResult) {
 	l.reportChange(now, p, o.change)
 }
 
-// nodeRefreshed takes over a node that was read afresh.
+// nodeRefreshed stores a node that was read directly.
 func (l *loop) nodeRefreshed(now time.Time, p *nodeState, o writeResult) {
 	switch {
-	case o.missing && p.node.UID == o.uid: // else it has been made again meanwhile
+	case o.missing && p.node.UID == o.uid: // otherwise the node has been created again
 		l.removeNode(now, p)
 	case o.missing:
 	case older(p.node, o.fresh):
@@ -419,7 +421,7 @@ func (l *loop) nodeRefreshed(now time.Time, p *nodeState, o writeResult) {
 	}
 }
 
-// backOff puts off the next write of a node, longer with every failure.
+// backOff delays the next write of a node, longer with every failure.
 func (l *loop) backOff(now time.Time, p *nodeState, o writeResult) {
 	isNews := p.failure.add(o.result, o.err)
 	wait := backOff(p.failure.tries)
@@ -431,15 +433,15 @@ func (l *loop) backOff(now time.Time, p *nodeState, o writeResult) {
 
 func backOff(tries int) time.Duration { return growing(tries, firstRetry, lastRetry) }
 
-// growing returns a wait that doubles with every try, about first to begin with
-// and never more than last.
+// growing returns a randomized delay that doubles with every try, from about first up to
+// last.
 func growing(tries int, first, last time.Duration) time.Duration {
 	wait := min(first<<min(tries-1, 10), last)
 	return wait/2 + rand.N(wait/2)
 }
 
-// writeRefused gives the places back that the server does not let the change take,
-// and says so.
+// writeRefused frees the slots of a change that the API server rejected, and reports the
+// rejection.
 func (l *loop) writeRefused(now time.Time, p *nodeState, o writeResult) {
 	if now.Sub(p.refusedAt) > refusalHeld {
 		p.refusals = 0
@@ -448,12 +450,12 @@ func (l *loop) writeRefused(now time.Time, p *nodeState, o writeResult) {
 	p.refusedAt = now
 	wait := growing(p.refusals, firstRefusedRetry, lastRefusedRetry)
 	isNews := p.failure.add(o.result, o.err)
-	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.refusalLog.allows(now) { // there is no set to complain to
+	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.refusalLog.allows(now) { // no set to report it on
 		l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
 	}
 	if len(o.change.Takes) == 0 || p.inFlight != "" {
 		p.notBefore = now.Add(wait)
-	} else { // NoSchedule in its place is another write, which may be accepted
+	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
 		for _, rule := range o.change.Takes {
 			l.core.Abandon(now, p.node.Name, rule, wait)
 		}
@@ -469,12 +471,12 @@ func (l *loop) writeRefused(now time.Time, p *nodeState, o writeResult) {
 	}
 }
 
-// reportChange lets people know of a change that was made.
+// reportChange publishes Events, logs and metrics for a change.
 func (l *loop) reportChange(now time.Time, p *nodeState, change *treat.Change) {
 	told := map[triage.RuleID]bool{}
 	for _, placed := range change.Placed {
 		told[placed.Rule] = true
-		if placed.Reason.Code != triage.FellBack { // what was refused may have been the stronger one
+		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
 			delete(p.refusalsReported, placed.Rule)
 		}
 		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
@@ -495,7 +497,7 @@ func (l *loop) reportChange(now time.Time, p *nodeState, change *treat.Change) {
 		}
 		l.cfg.Logger.Info("taint removed", "node", p.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
 		if told[removed.Rule] {
-			continue // it was exchanged, which has been told
+			continue // replaced by another taint, reported above
 		}
 		word := treat.Event{Node: p.node, Policy: treat.AboutSet(l.setOf(removed.Rule)), Reason: removed.Reason}
 		if pol := l.sets[removed.Rule.Name]; pol != nil && pol.err != nil {
@@ -510,7 +512,7 @@ func unreadableRecord(err error) string {
 		"remove the annotation " + ownership.Annotation + " and the taints that are not wanted"
 }
 
-// queue is a queue.
+// queue is a first-in, first-out queue.
 type queue[T any] struct {
 	items []T
 	head  int

@@ -9,19 +9,19 @@ import (
 	"github.com/resourcestack/autohealer/internal/remediation"
 )
 
-// orphanedRemediations are what may be left of treatments of control-plane nodes that are gone:
-// remediation objects, and those that may still be made. The core forgets a node that
-// goes, and would let the next one have its turn; but remediators go by the name of a
-// node, and may be at work on the one that has it now.
+// orphanedRemediations tracks remediation objects, and writes in flight, for
+// control-plane nodes that are gone. The core forgets a deleted node and would let the
+// next one start. But remediators go by the node's name and may be working on a new node
+// of that name.
 type orphanedRemediations struct {
-	nodes   map[string]bool // that have, or had, something of a control-plane node
+	nodes   map[string]bool // nodes that may have such objects
 	message string          // what is left, empty for nothing
-	// keptUntil is until when something may be made that the ledger names and this
-	// version does not know.
+	// keptUntil is until when writes may arrive for ledger entries that this version does
+	// not know.
 	keptUntil time.Time
 }
 
-// add has a bed looked at for as long as there is something in it.
+// add tracks a node name while it has objects.
 func (r *orphanedRemediations) add(node string) {
 	if r.nodes == nil {
 		r.nodes = map[string]bool{}
@@ -29,7 +29,7 @@ func (r *orphanedRemediations) add(node string) {
 	r.nodes[node] = true
 }
 
-// checkOrphans has the nodes of the control plane wait for what is left. It comes
+// checkOrphans blocks treatments of control-plane nodes while something is left. It runs
 // before anything is sent.
 func (l *loop) checkOrphans(now time.Time) {
 	var left []string
@@ -58,7 +58,7 @@ func (l *loop) checkOrphans(now time.Time) {
 	}
 }
 
-// reobserveControlPlane looks at every node of the control plane.
+// reobserveControlPlane reobserves all control-plane nodes.
 func (l *loop) reobserveControlPlane(now time.Time) {
 	var plane []string
 	for name, p := range l.nodeStates {
@@ -70,26 +70,27 @@ func (l *loop) reobserveControlPlane(now time.Time) {
 	l.reobserve(now, plane...)
 }
 
-// holdsControlPlaneSlot says whether other nodes of the control plane wait for the object.
+// holdsControlPlaneSlot reports whether other control-plane nodes must wait for the
+// object.
 func (t remediationObject) holdsControlPlaneSlot() bool {
 	return t.ControlPlane && t.Owner != remediation.Owner{}
 }
 
-// isOf says whether the object is about a node that is there.
+// isOf reports whether the object is for this existing node.
 func (t remediationObject) isOf(p *nodeState) bool { return p != nil && t.IsOf(p.node) }
 
-// hasSlotFor says whether what the ledger names is for a node that is there.
+// hasSlotFor reports whether the ledger entry is for this existing node.
 func (b *nodeTreatments) hasSlotFor(p *nodeState) bool {
 	return p != nil && string(p.node.UID) == b.granted.UID
 }
 
-// awaitOrphans returns until when something may still be made for a node that is gone,
-// and gives its place back once it cannot be.
+// awaitOrphans returns until when a write for a deleted node may still succeed, and frees
+// the slot afterwards.
 func (l *loop) awaitOrphans(now time.Time, b *nodeTreatments, p *nodeState) (due time.Time) {
 	if b.granted.Object == "" || b.hasSlotFor(p) {
 		return time.Time{}
 	}
-	if _, isClaim := claimNamed(b.granted.Object); isClaim { // the node went with it, and the page is to say so
+	if _, isClaim := claimNamed(b.granted.Object); isClaim { // the node went with its claim, and the ledger must name it first
 		if !l.isSlotNotInLedger(b.granted) {
 			b.releaseSlot()
 		}

@@ -17,10 +17,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// mostUnclear is how many nodes a message names whose taint may not be ours.
+// mostUnclear limits the nodes that a message names.
 const mostUnclear = 5
 
-// taintID is what tells the taints of one node apart.
+// taintID identifies a taint on a node.
 type taintID struct {
 	key    string
 	effect corev1.TaintEffect
@@ -28,19 +28,19 @@ type taintID struct {
 
 func (t taintID) String() string { return t.key + ":" + string(t.effect) }
 
-// unowned are the taints of which no record proves that this system placed them. Most
-// are nobody's concern here; those with the key and effect of a set are reported.
+// unowned holds the taints without a record that this controller placed them. Most belong
+// to other components; those with the key and effect of a set are reported.
 type unowned struct {
-	nodes map[taintID]map[string]bool // the nodes that have each taint
-	stale bool                        // they, or the sets that ask for them, have changed
+	nodes map[taintID]map[string]bool // node names by taint
+	stale bool                        // the taints or the sets have changed
 }
 
-// unownedOn returns the taints of a node of which no record proves that they are ours.
+// unownedOn returns the taints of a node without a record that they are ours.
 func unownedOn(node *corev1.Node) (taints []taintID) {
 	if len(node.Spec.Taints) == 0 {
 		return nil
 	}
-	note, _ := ownership.Read(node.Annotations) // unreadable: it proves nothing
+	note, _ := ownership.Read(node.Annotations) // an unreadable record proves nothing
 	for _, t := range node.Spec.Taints {
 		if !note.Owns(t) && !note.Keeps(t) {
 			taints = append(taints, taintID{t.Key, t.Effect})
@@ -49,7 +49,7 @@ func unownedOn(node *corev1.Node) (taints []taintID) {
 	return taints
 }
 
-// update takes over what is on a node now, nil for a node that is gone.
+// update stores the taints of a node, nil for a node that is gone.
 func (u *unowned) update(p *nodeState, taints []taintID) {
 	if slices.Equal(p.unowned, taints) {
 		return
@@ -75,8 +75,8 @@ func (u *unowned) update(p *nodeState, taints []taintID) {
 	p.unowned = taints
 }
 
-// taintsOf are the taints that a set may place: where NoExecute is bounded, NoSchedule
-// stands in for it.
+// taintsOf returns the taints that a set may place: NoSchedule replaces NoExecute beyond
+// the bound.
 func taintsOf(rule triage.Rule) []taintID {
 	taint := rule.Response.Taint
 	ids := []taintID{{taint.Key, corev1.TaintEffect(taint.Effect.String())}}
@@ -86,9 +86,8 @@ func taintsOf(rule triage.Rule) []taintID {
 	return ids
 }
 
-// reportUnowned tells of every taint that has the key and effect of a set that is
-// followed, and that no record proves to be ours: once by an Event on the node, and in
-// the status of the set for as long as it is there.
+// reportUnowned reports every taint that has the key and effect of a followed set and no
+// record: once as an Event on the node, and in the set's status while it exists.
 func (l *loop) reportUnowned(now time.Time) {
 	if !l.loaded || !l.unowned.stale {
 		return
@@ -98,7 +97,7 @@ func (l *loop) reportUnowned(now time.Time) {
 		pol := l.sets[name]
 		unclear := map[string]taintID{}
 		if pol.err == nil && pol.rule.Response.Taint != nil {
-			for _, id := range slices.Backward(taintsOf(pol.rule)) { // so that of two the stronger is named
+			for _, id := range slices.Backward(taintsOf(pol.rule)) { // of two taints on a node, the stronger one is named
 				for node := range l.unowned.nodes[id] {
 					unclear[node] = id
 					l.reportUnclear(l.nodeStates[node], pol, id)
@@ -126,14 +125,14 @@ func (l *loop) reportUnclear(p *nodeState, pol *conditionSet, id taintID) {
 	l.cfg.Event(treat.Event{Node: p.node, Policy: treat.AboutSet(pol.set), EventReason: treat.OwnershipUnclear, Message: words})
 }
 
-// remedy says what people can do about a taint of which nothing proves that it is ours.
+// remedy says what users can do about a taint of unclear ownership.
 func remedy(node string, id taintID) string {
 	return fmt.Sprintf("To remove it: kubectl taint node %s %s- (if the node is still unhealthy, Autohealer places its own). "+
 		"To keep it for another component: give the set another taintKey", node, id)
 }
 
-// judgeOwnership says in the status of a set which taints may not be ours. A set that
-// never had such a taint has no word of it.
+// judgeOwnership sets the OwnershipUnclear condition of a set. A set that never had a
+// taint of unclear ownership does not get the condition.
 func (pol *conditionSet) judgeOwnership(status *v1alpha1.ConditionSetStatus) {
 	condition := metav1.Condition{
 		Type: v1alpha1.OwnershipUnclear, Status: metav1.ConditionFalse, Reason: "AllRecorded",

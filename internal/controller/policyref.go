@@ -6,17 +6,17 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// policyRef is what is to be known of a policy that asks for remediation objects: a health
-// check, or a repair policy for nodes that have no machine to be replaced.
+// policyRef describes a policy that uses remediation objects: a health check, or a repair
+// policy for nodes without a NodeClaim.
 type policyRef struct {
 	owner      remediation.Owner
 	generation int64
-	ladder     []remediation.Template // of the version that is followed
-	rule       triage.Rule            // likewise; its ID is zero if none is
+	ladder     []remediation.Template // of the followed version
+	rule       triage.Rule            // of the followed version; its ID is zero for none
 }
 
-// holder is whose name stands on the Lease of a node that is treated. A health check
-// and a policy may have one name.
+// holder returns the holder identity for the Lease of a treated node. A health check and
+// a repair policy may have the same name, so their holders differ.
 func holder(owner remediation.Owner) string {
 	if owner.Kind == remediation.PolicyKind {
 		return nodelease.HolderOf(policyRule(owner.Name))
@@ -24,10 +24,10 @@ func holder(owner remediation.Owner) string {
 	return nodelease.HolderOf(owner.Name)
 }
 
-// isFollowed says whether some version of the policy is followed.
+// isFollowed reports whether a version of the policy is followed.
 func (c *policyRef) isFollowed() bool { return c.rule.ID != triage.RuleID{} }
 
-// policyOf returns that of a rule, nil if the policy is gone.
+// policyOf returns the policy of a rule, nil if it is gone.
 func (l *loop) policyOf(rule triage.RuleID) *policyRef {
 	switch rule.Kind {
 	case triage.NodeHealthCheck:
@@ -48,7 +48,7 @@ func (l *loop) policyOf(rule triage.RuleID) *policyRef {
 	return nil
 }
 
-// ruleOf returns the rule that an object was made for, zero if none of ours was.
+// ruleOf returns the rule that an object was created for, zero if it is not ours.
 func ruleOf(o remediation.Object) triage.RuleID {
 	switch o.Owner.Kind {
 	case remediation.CheckKind:
@@ -59,8 +59,8 @@ func ruleOf(o remediation.Object) triage.RuleID {
 	return triage.RuleID{}
 }
 
-// isOurs says whether one of our rules has made the object, and it is not left to
-// another controller.
+// isOurs reports whether this controller's policies own the object. Objects of health
+// checks are not ours while deferring.
 func (l *loop) isOurs(o remediation.Object) bool {
 	return o.Owner.Kind == remediation.CheckKind && !l.checks.deferring || o.Owner.Kind == remediation.PolicyKind
 }

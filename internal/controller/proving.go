@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	// proveEvery is how often a set is judged while nodes begin to report what it names,
-	// times the number of such sets: a judgement looks at every node.
+	// proveEvery is how often to judge a set while nodes start to report its conditions,
+	// times the number of such sets, because each judgement looks at every node.
 	proveEvery = time.Second
-	// reportsSettle is how long no further node must have begun to report a condition
-	// before the nodes that do are taken for all that will. It is longer than the pause
-	// between two nodes of a rollout.
+	// reportsSettle is how long no further node may start to report a condition before
+	// the reporting nodes count as all of them. It is longer than the pause between two
+	// nodes of a rollout.
 	reportsSettle = 5 * time.Minute
 
 	// The reasons of the condition Accepted while a set is unproven, and while it is held
-	// because admission would refuse it. A controller that takes over goes by them.
+	// because admission would reject it. A new leader reads them.
 	reasonAwaitingReports = "AwaitingReports"
 	reasonHeld            = "Held"
 )
 
-// proof is what is missing until a set is known not to match healthy nodes. The set was
-// accepted when too few nodes reported what it names to tell its impact.
+// proof is what is missing until a set is known not to match healthy nodes. When the set
+// was accepted, too few nodes reported its conditions to tell its impact.
 type proof struct {
-	types    []string  // condition types that are to be proven; none if nothing is
-	reports  int       // how many nodes reported them at the last look
-	matching int       // how many nodes matched at the last judgement
-	settled  time.Time // when the reports have settled, unless there are more by then
-	released bool      // they have, and the set is followed until another node begins to report
-	refused  bool      // admission would refuse the set now; only the user ends that
-	told     bool      // an Event has told that the set is held
-	text     string    // what the last judgement said
+	types    []string  // condition types to prove; empty for none
+	reports  int       // nodes that reported them at the last check
+	matching int       // nodes that matched at the last judgement
+	settled  time.Time // when the reports have settled, unless more arrive
+	released bool      // the reports have settled; the set is followed until another node starts to report
+	refused  bool      // admission would reject the set now; only the user can change that
+	told     bool      // an Event has reported that the set is held
+	text     string    // the result of the last judgement
 }
 
-// withholds says whether the set is kept from placing a taint that it would place.
+// withholds reports whether the set is prevented from placing a taint.
 func (p *conditionSet) withholds() bool {
 	return p.proof.refused || p.rule.Hold != "" && p.proof.matching > 0
 }
 
-// hold is why the rule of a set places nothing; empty if it may.
+// hold returns why the rule of a set places no taint; empty if it may.
 func (p *proof) hold() string {
 	switch {
 	case p.refused:
@@ -58,7 +58,7 @@ func (p *proof) hold() string {
 	return ""
 }
 
-// resumedProof returns what an earlier leader said in the status that a set lacks.
+// resumedProof returns the missing proof that an earlier leader stored in the status.
 func (p *conditionSet) resumedProof() proof {
 	accepted := meta.FindStatusCondition(p.status.Conditions, v1alpha1.Accepted)
 	if !p.unjudged || !p.inherited || accepted == nil || accepted.ObservedGeneration != p.set.Generation {
@@ -75,8 +75,8 @@ func (p *conditionSet) resumedProof() proof {
 	return proof{}
 }
 
-// lacking returns what the nodes leave open of a set, judged as if it was written now. A
-// version that only narrows one that was proven needs no proof.
+// lacking returns the missing proof of a set, judged as if it were written now. A version
+// that only narrows a proven version needs no proof.
 func (l *loop) lacking(pol *conditionSet) proof {
 	types := validate.Unproven(pol.set, nil)
 	if len(types) == 0 {
@@ -93,9 +93,9 @@ func (l *loop) lacking(pol *conditionSet) proof {
 	return proof{types: types, matching: judged.Matching}
 }
 
-// beginProof has a set proven that a controller finds when it takes over. A set whose
-// status says that it is followed was proven, unless no node reports what it names. Of a
-// set in a ConfigMap no status tells: one that has placed taints goes on.
+// beginProof starts the proof of a set that a new leader finds. A set whose status says
+// that it is followed was proven, unless no node reports its conditions. A set from a
+// ConfigMap has no status; it counts as proven if it has placed taints.
 func (l *loop) beginProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
@@ -113,7 +113,7 @@ func (l *loop) beginProof(now time.Time, pol *conditionSet) {
 	l.applyHold(now, pol)
 }
 
-// hasPlaced says whether any node has a taint of a rule.
+// hasPlaced reports whether any node has a taint of the rule.
 func (l *loop) hasPlaced(rule triage.RuleID) bool {
 	for _, p := range l.nodeStates {
 		if p.hasTaint(rule) > 0 {
@@ -123,9 +123,8 @@ func (l *loop) hasPlaced(rule triage.RuleID) bool {
 	return false
 }
 
-// confirmProof takes in that the user has changed the annotation of a set that is
-// followed: a set whose impact is accepted needs no proof, and any other value has a
-// held set judged again.
+// confirmProof handles a changed annotation on a followed set. If the user accepts the
+// impact, the set needs no proof. Any other value makes a held set judged again.
 func (l *loop) confirmProof(now time.Time, pol *conditionSet) {
 	p := &pol.proof
 	switch {
@@ -139,10 +138,10 @@ func (l *loop) confirmProof(now time.Time, pol *conditionSet) {
 	}
 }
 
-// proveSets judges the sets again whose conditions nodes have begun to report, and
-// returns when it will. A set is held from the first report on, and again whenever
-// another node begins to report: until the judgement nothing says that the node is not
-// one of many healthy ones.
+// proveSets judges unproven sets again after nodes have started to report their
+// conditions, and returns when the next judgement is due. A set is held from the first
+// report on, and again whenever another node starts to report. Until the judgement, the
+// new node may be one of many healthy nodes that match.
 func (l *loop) proveSets(now time.Time) (due time.Time) {
 	isTime := l.validation.toProve && !now.Before(l.validation.proveAt)
 	waiting := 0
@@ -181,7 +180,7 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 	return due
 }
 
-// proofCase is the case of a set that is judged as if it was written now.
+// proofCase returns the validation case of a set as if it were written now.
 func (l *loop) proofCase(pol *conditionSet) validate.Case {
 	c := l.caseOf(pol)
 	c.Before, c.Reported, c.Impact = nil, l.core.Reported(), l.core.Impact
@@ -211,7 +210,7 @@ func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	l.updateSetMetricsOf(pol)
 }
 
-// holdRefused holds a set that admission would refuse now.
+// holdRefused holds a set that admission would reject now.
 func (l *loop) holdRefused(now time.Time, pol *conditionSet, problems []validate.Problem) {
 	p := &pol.proof
 	for i := range problems {
@@ -227,7 +226,7 @@ func (l *loop) holdRefused(now time.Time, pol *conditionSet, problems []validate
 	l.updateSetMetricsOf(pol)
 }
 
-// endProof has a set followed as any other.
+// endProof ends the proof and the hold of a set.
 func (l *loop) endProof(now time.Time, pol *conditionSet, why string) {
 	if pol.proof.told {
 		l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.Accepted, Message: l.about(pol, "no longer held: "+why)})
@@ -238,14 +237,14 @@ func (l *loop) endProof(now time.Time, pol *conditionSet, why string) {
 	l.cfg.Logger.Info("set proven", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", why)
 }
 
-// reportHeld tells why a set is held.
+// reportHeld reports why a set is held.
 func (l *loop) reportHeld(pol *conditionSet) {
 	words := l.about(pol, pol.proof.words())
 	l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: words})
 	l.cfg.Logger.Warn("set held", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", words)
 }
 
-// about names the set where it is one of several in a ConfigMap.
+// about prefixes a message with the set's type if the set is in a ConfigMap.
 func (l *loop) about(pol *conditionSet, words string) string {
 	if configmaps.ConfigMapOf(pol.set) == nil {
 		return words
@@ -253,7 +252,7 @@ func (l *loop) about(pol *conditionSet, words string) string {
 	return "set " + pol.set.Spec.Type + ": " + configMapMessage.Replace(words)
 }
 
-// words say what the status of the set says of its proof.
+// words returns the status message about the proof.
 func (p *proof) words() string {
 	names := strings.Join(p.types, ", ")
 	switch {
@@ -269,14 +268,14 @@ func (p *proof) words() string {
 	return fmt.Sprintf("held until enough nodes report %s to tell that the set does not match healthy nodes, or until no further node has begun to for %s: %s", names, reportsSettle, p.text)
 }
 
-// applyHold has the rule of a set place nothing new while the set lacks a proof.
+// applyHold prevents new taints of a set while its proof is missing.
 func (l *loop) applyHold(now time.Time, pol *conditionSet) {
 	hold := pol.proof.hold()
 	if pol.rule.Hold == hold {
 		return
 	}
 	pol.rule.Hold = hold
-	if err := l.core.SetRule(now, pol.rule); err != nil { // a rule that was followed is valid
+	if err := l.core.SetRule(now, pol.rule); err != nil { // a followed rule is valid
 		l.cfg.Logger.Error("rule not changed", "conditionSet", pol.set.Name, "err", err)
 	}
 	pol.stale = true

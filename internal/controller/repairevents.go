@@ -14,7 +14,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// announceOf tells people of something about a node and the policy of a rule.
+// announceOf publishes an Event about a node and the policy of a rule.
 func (l *loop) announceOf(rule triage.RuleID, node *corev1.Node, what treat.EventReason, reason triage.Reason, words string) {
 	if c := l.checkOf(rule); c != nil || !isRepair(rule) {
 		l.announce(c, node, what, reason, words)
@@ -23,8 +23,8 @@ func (l *loop) announceOf(rule triage.RuleID, node *corev1.Node, what treat.Even
 	l.announceRepair(rule, node, nil, what, reason, words)
 }
 
-// announceRepair tells people of something about a node, its claim, its pool and the
-// policy by which it is repaired, as far as there are such.
+// announceRepair publishes an Event about a node, its claim, its pool and its repair
+// policy, as far as they exist.
 func (l *loop) announceRepair(rule triage.RuleID, node *corev1.Node, claim *karpenter.NodeClaim, what treat.EventReason, reason triage.Reason, words string) {
 	word := treat.Event{Node: node, EventReason: what, Reason: reason, Message: words}
 	if r := l.repairs.followed[rule]; r != nil {
@@ -48,7 +48,7 @@ func (l *loop) announceRepair(rule triage.RuleID, node *corev1.Node, claim *karp
 	}
 }
 
-// terminated tells of a claim that was deleted.
+// terminated reports a deleted claim.
 func (l *loop) terminated(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
 	mode, pool := v1alpha1.Forceful, e.claim.Labels[karpenter.NodePoolLabel]
@@ -65,7 +65,7 @@ func (l *loop) terminated(now time.Time, r *taskResult) {
 		b.wanted = time.Time{}
 	}
 	what, words := treat.NodeRepaired, fmt.Sprintf("NodeClaim %s is being deleted %s", e.claim.Name, modeWords[mode])
-	// One that was on the claim before, and earlier, stays.
+	// An earlier deadline on the claim stays.
 	if deadline := cmp.Or(e.mark.Deadline, e.claim.Annotations[karpenter.TerminationTimestampAnnotation]); deadline != "" && mode == v1alpha1.Graceful {
 		words += ", and those that are left at " + deadline + " are ended by force"
 	}
@@ -78,8 +78,8 @@ func (l *loop) terminated(now time.Time, r *taskResult) {
 	l.announceRepair(e.rule, e.node, e.claim, what, e.reason, words)
 }
 
-// taintWords names startup taints that are left: when the node is gone, nobody can look
-// any more whose daemon has not done its part.
+// taintWords names the startup taints that are left. Once the node is gone, users cannot
+// look up which daemon did not remove its taint.
 func taintWords(taints []corev1.Taint) string {
 	if len(taints) == 0 {
 		return ""
@@ -96,7 +96,7 @@ var modeWords = map[v1alpha1.Termination]string{
 	v1alpha1.Graceful: "gracefully, its pods are drained first",
 }
 
-// timeoutFor returns how long a node has under a ready timeout.
+// timeoutFor returns the ready timeout of a rule.
 func (l *loop) timeoutFor(rule triage.RuleID) time.Duration {
 	if r := l.repairs.followed[rule]; r != nil && len(r.rule.When.Signals) > 0 {
 		return r.rule.When.Signals[0].For
@@ -104,7 +104,7 @@ func (l *loop) timeoutFor(rule triage.RuleID) time.Duration {
 	return 0
 }
 
-// terminationCancelled tells of a claim that was marked and is not to go any more.
+// terminationCancelled reports a claim whose mark was removed.
 func (l *loop) terminationCancelled(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
 	pool := e.claim.Labels[karpenter.NodePoolLabel]
@@ -120,7 +120,7 @@ func (l *loop) terminationCancelled(now time.Time, r *taskResult) {
 	l.announceRepair(e.rule, e.node, e.claim, treat.TerminationCancelled, e.reason, "NodeClaim "+e.claim.Name+" is not deleted after all")
 }
 
-// reportPoolHeld tells that a pool is held.
+// reportPoolHeld reports that replacement in a pool is paused.
 func (l *loop) reportPoolHeld(name string, count *poolCounts) {
 	timeout := l.timeoutFor(timeoutRule(name))
 	_, words, _ := count.failures.left(count.failures.last, name, timeout, 0)
@@ -130,7 +130,7 @@ func (l *loop) reportPoolHeld(name string, count *poolCounts) {
 	}
 }
 
-// reportPoolReleased tells that a pool is held no more.
+// reportPoolReleased reports that replacement in a pool has resumed.
 func (l *loop) reportPoolReleased(name, words string) {
 	l.cfg.Logger.Info("pool released", "nodePool", name, "reason", words)
 	if pool := l.repairs.pools[name]; pool != nil {
@@ -138,7 +138,7 @@ func (l *loop) reportPoolReleased(name, words string) {
 	}
 }
 
-// reportRepairPolicy tells that a repair policy cannot be followed, or can be again.
+// reportRepairPolicy reports that a repair policy is invalid, or valid again.
 func (l *loop) reportRepairPolicy(pol *repairPolicy) {
 	word := treat.Event{Policy: treat.AboutPolicy(pol.object), EventReason: treat.Disabled, Message: pol.trouble()}
 	if pol.problem == "" {
@@ -150,7 +150,8 @@ func (l *loop) reportRepairPolicy(pol *repairPolicy) {
 	l.cfg.Event(word)
 }
 
-// withoutNumbers is a reason that is the same while only its numbers and times move.
+// withoutNumbers drops digits, so that texts that differ only in numbers and times are
+// equal.
 func withoutNumbers(words string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
@@ -160,8 +161,8 @@ func withoutNumbers(words string) string {
 	}, words)
 }
 
-// reportRepairWait tells that a node is sick, and from when it may be repaired; and if it
-// is not then, why not. Each is told once.
+// reportRepairWait reports that a node is unhealthy and when it becomes eligible for
+// repair. If the repair does not start then, it reports why. Each is reported once.
 func (l *loop) reportRepairWait(p *nodeState, is triage.Reason) {
 	was := p.reported[is.Rule]
 	waits := isWait(is.Code)
@@ -177,7 +178,7 @@ func (l *loop) reportRepairWait(p *nodeState, is triage.Reason) {
 			delete(p.reported, is.Rule)
 		}
 		return
-	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !l.hasStarted(p)): // every node begins like that
+	case is.Code == triage.Pending && (is.Rule.Kind == triage.ReadyTimeout || is.Condition == triage.Ready && !l.hasStarted(p)): // every node starts like that
 		return
 	}
 	if p.reported == nil {
@@ -188,7 +189,7 @@ func (l *loop) reportRepairWait(p *nodeState, is triage.Reason) {
 	}
 	p.reported[is.Rule], p.reportedMessage[is.Rule] = is.Code, words
 	switch {
-	case is.Code == triage.Retrying: // which was told with the words of the refusal
+	case is.Code == triage.Retrying: // the refusal has been reported
 	case waits:
 		l.announceRepair(is.Rule, p.node, nil, treat.RepairBlocked, is, "")
 	case is.Code == triage.Pending && was == 0:

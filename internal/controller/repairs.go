@@ -19,49 +19,48 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// RepairConfig is how nodes are replaced.
+// RepairConfig configures the replacement of nodes.
 type RepairConfig struct {
-	// Karpenter and Static are what is called sick: of nodes that Karpenter manages, and
-	// of all others.
+	// Karpenter and Static define which conditions are unhealthy: for nodes that
+	// Karpenter manages, and for all others.
 	Karpenter, Static []dialect.RepairStatement
-	// WithoutPolicy repairs the nodes of a pool that no policy speaks of, too, by what
-	// its provider recommends.
+	// WithoutPolicy also repairs nodes of pools without a policy, as their provider
+	// recommends.
 	WithoutPolicy bool
-	// ReadyTimeout is how long a node of a pool may take to become ready where its pool
-	// does not say. Zero has no node replaced for that.
+	// ReadyTimeout is how long a node of a pool may take to become Ready, unless the pool
+	// sets its own. Zero disables the ready timeout.
 	ReadyTimeout time.Duration
-	// RestoreSchema puts the schema of repair blocks back onto the CRD of NodePools, and
-	// the blocks onto their pools, when somebody has taken it away. Schema is what it
-	// puts back.
+	// RestoreSchema restores the schema of repair blocks in the NodePool CRD, and the
+	// blocks in the NodePools, after another component removed it. Schema is what to
+	// restore.
 	RestoreSchema bool
 	Schema        []byte
 }
 
-// repairs are the policies by which nodes are replaced.
+// repairs holds the policies for the replacement of nodes.
 type repairs struct {
 	cfg    RepairConfig
 	inbox  *optionalInbox[*v1alpha1.RepairPolicy]
 	blocks poolSource
 
 	policies     map[string]*repairPolicy
-	inOrder      []*repairPolicy              // those that are followed, by precedence
-	invalidPools []*repairPolicy              // those of which no version can be
-	pools        map[string]*repairblock.Pool // the NodePools
-	counts       map[string]*poolCounts       // of the claims of a pool, by its name
+	inOrder      []*repairPolicy              // the followed policies, by precedence
+	invalidPools []*repairPolicy              // policies that never had a valid version
+	pools        map[string]*repairblock.Pool // by name
+	counts       map[string]*poolCounts       // by pool name
 	followed     map[triage.RuleID]*repairRule
-	changed      bool // something that rules depend on
-	// dirty are the pools that something has changed of which is a fact about their
-	// nodes.
+	changed      bool // something that rules depend on has changed
+	// dirty holds pools with a change that affects the facts of their nodes.
 	dirty map[string]bool
 }
 
-// poolSource is who knows the NodePools, and which repair block of each is in force.
+// poolSource knows the NodePools and which repair block of each is in force.
 type poolSource interface {
 	Listed() (known, isThere bool, err error)
 	Take() (changed map[string]*repairblock.Pool, all bool)
 }
 
-// newRepairs returns what knows of no policy yet.
+// newRepairs returns repairs without any policy.
 func newRepairs(cfg RepairConfig, mail *optionalInbox[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
 	return repairs{
 		cfg: cfg, inbox: mail, blocks: blocks,
@@ -70,18 +69,18 @@ func newRepairs(cfg RepairConfig, mail *optionalInbox[*v1alpha1.RepairPolicy], b
 	}
 }
 
-// repairPolicy is a RepairPolicy and what has come of it.
+// repairPolicy is a RepairPolicy and its state.
 type repairPolicy struct {
 	object   *v1alpha1.RepairPolicy
-	inForce  *v1alpha1.RepairPolicy // the version that is followed; nil if none is
-	selector labels.Selector        // of that version, or of the newest if none is; nil if it names a pool
+	inForce  *v1alpha1.RepairPolicy // the followed version; nil for none
+	selector labels.Selector        // of the followed version, or of the newest; nil if it names a pool
 	problem  string                 // why the newest version is not followed, empty if it is
-	shadowed map[string]bool        // nodes that it asks for and another governs
+	shadowed map[string]bool        // nodes that it selects and that another policy wins
 	status   policyStatus
-	stale    bool // the status that is stored may not be what it should be
+	stale    bool // the stored status may be outdated
 }
 
-// asksFor says whether the policy is meant for a node.
+// asksFor reports whether the policy selects a node.
 func (p *repairPolicy) asksFor(node *corev1.Node) bool {
 	if p.selector != nil {
 		return p.selector.Matches(labels.Set(node.Labels))
@@ -93,8 +92,8 @@ func (p *repairPolicy) asksFor(node *corev1.Node) bool {
 	return version.Spec.NodePool == node.Labels[karpenter.NodePoolLabel]
 }
 
-// selectorOf returns whose nodes are meant, nil if it is those of the pool that is named.
-// Who does not say that clearly may mean any.
+// selectorOf returns the node selector of a policy, nil if the policy names a pool. An
+// ambiguous policy may mean any node, so it selects all.
 func selectorOf(spec *v1alpha1.RepairPolicySpec) labels.Selector {
 	if spec.NodePool != "" && spec.Selector == nil {
 		return nil
@@ -106,8 +105,8 @@ func selectorOf(spec *v1alpha1.RepairPolicySpec) labels.Selector {
 	return selector
 }
 
-// ruleFor names the policy's rule for the nodes of a pool, or with none for the others.
-// The bound is one of each pool.
+// ruleFor returns the name of the policy's rule for the nodes of a pool, or for nodes
+// without a pool. Each pool has a rule because each pool has its own bound.
 func (p *repairPolicy) ruleFor(pool string) string {
 	if p.selector == nil || pool == "" {
 		return policyRule(p.object.Name)
@@ -115,24 +114,24 @@ func (p *repairPolicy) ruleFor(pool string) string {
 	return policyRule(p.object.Name) + "/" + pool
 }
 
-// repairRule is a rule by which nodes are terminated, with what it was compiled from.
+// repairRule is a rule that terminates nodes, with the policy it was compiled from.
 type repairRule struct {
 	findings
 	rule   triage.Rule
 	spec   *v1alpha1.RepairSpec
-	pool   string                 // whose nodes; empty for nodes without a machine that could be replaced
-	policy *repairPolicy          // nil if it stands on the pool, or nowhere
-	ladder []remediation.Template // what is made for such a node; empty for nothing
-	due    map[string]time.Time   // from when its sick nodes may be repaired, as the metrics tell
+	pool   string                 // the pool of its nodes; empty for nodes without a NodeClaim
+	policy *repairPolicy          // nil for a NodePool's own block and for defaults
+	ladder []remediation.Template // the template for nodes without a NodeClaim; empty for none
+	due    map[string]time.Time   // when its unhealthy nodes become eligible, as last set in metrics
 }
 
-// isRepair says whether a rule is one by which nodes are terminated.
+// isRepair reports whether a rule terminates nodes.
 func isRepair(rule triage.RuleID) bool {
 	return rule.Kind == triage.Repair || rule.Kind == triage.ReadyTimeout
 }
 
-// knowsRepairs says whether everything is known that repairs depend on. What is not
-// installed keeps nobody waiting.
+// knowsRepairs reports whether everything that repairs depend on is loaded. A kind that
+// is not installed does not block.
 func (l *loop) knowsRepairs(now time.Time) bool {
 	l.takeRepairs(now)
 	policies, _ := l.repairs.inbox.availability()
@@ -141,7 +140,7 @@ func (l *loop) knowsRepairs(now time.Time) bool {
 	return policies != notAnswered && claims != notAnswered && arePoolsKnown
 }
 
-// takeRepairs takes in the policies and pools that have changed.
+// takeRepairs takes in changed policies and pools.
 func (l *loop) takeRepairs(now time.Time) {
 	r := &l.repairs
 	letter := r.inbox.take()
@@ -172,13 +171,13 @@ func (l *loop) takeRepairs(now time.Time) {
 	}
 }
 
-// upsertPool takes over a pool as it is now, nil if it is gone.
+// upsertPool stores a pool, nil if it is gone.
 func (l *loop) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 	r := &l.repairs
 	before := r.pools[name]
 	if pool == nil {
 		delete(r.pools, name)
-		l.retire(now, timeoutRule(name)) // with all that was counted of the pool
+		l.retire(now, timeoutRule(name)) // with all counters of the pool
 	} else {
 		was := l.templateOf(name)
 		r.pools[name] = pool
@@ -195,7 +194,7 @@ func (l *loop) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 	r.countOf(name).dirty = true
 }
 
-// vetoOf returns the annotation by which somebody forbids the repair of a whole pool.
+// vetoOf returns the annotation that forbids repairs in a pool, empty for none.
 func vetoOf(pool *repairblock.Pool) string {
 	by, _ := karpenter.DoNotRepair(pool.Annotations)
 	return by
@@ -205,7 +204,7 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 	pol := l.repairs.policies[object.Name]
 	shadowed := map[string]bool{}
 	if pol != nil && pol.object.UID != object.UID {
-		shadowed = pol.shadowed // who asks for a node in vain is known by name
+		shadowed = pol.shadowed // shadowed nodes are known by the policy's name
 		l.removeRepairPolicy(now, object.Name)
 		pol = nil
 	}
@@ -220,7 +219,7 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 	if isSame {
 		return
 	}
-	l.repairs.changed, l.checks.changed = true, true // it may speak of a kind that is not watched yet
+	l.repairs.changed, l.checks.changed = true, true // it may reference a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
 	if err := l.repairs.judge(object); err != nil {
@@ -236,7 +235,7 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 	}
 }
 
-// judge says why a policy cannot be followed.
+// judge returns why a policy is invalid.
 func (r *repairs) judge(object *v1alpha1.RepairPolicy) error {
 	return validate.StandingRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
 }
@@ -251,9 +250,9 @@ func (l *loop) removeRepairPolicy(now time.Time, name string) {
 	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
 
-// followRepairs has the policies followed as they and the pools are now. It comes when
-// nodes and claims are known. A rule is told its allowance before it has a node: else it
-// could begin more than a budget leaves.
+// followRepairs updates the rules of repairs. It runs when nodes and claims are known.
+// Each rule gets its allowance before it gets a node: otherwise it could start more
+// terminations than a budget allows.
 func (l *loop) followRepairs(now time.Time) {
 	r := &l.repairs
 	if !r.changed {
@@ -270,7 +269,7 @@ func (l *loop) followRepairs(now time.Time) {
 			l.cfg.Logger.Info("repair rule gone", "rule", id.String())
 		}
 	}
-	stirred := map[string]bool{} // rules that begin or cease to make objects, which is a fact about their nodes
+	stirred := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
 		next := wanted[id]
 		next.findings = findings{nodes: map[string]triage.Reason{}, stale: true}
@@ -283,7 +282,7 @@ func (l *loop) followRepairs(now time.Time) {
 			stirred[id.Name] = stirred[id.Name] || len(before.ladder) != len(next.ladder)
 		}
 		r.followed[id] = next
-		if err := l.core.SetRule(now, next.rule); err != nil { // which was compiled, so it is valid
+		if err := l.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
 			l.cfg.Logger.Error("repair rule not followed", "rule", id.String(), "err", err)
 		}
 	}
@@ -301,14 +300,14 @@ func (l *loop) followRepairs(now time.Time) {
 	l.lookAtStatuses(now)
 }
 
-// repairRules returns the rules that are to be followed: for every pool the one that stands
-// on it, or that its provider recommends; for every policy one for each pool whose nodes
-// it may select, and one for nodes without a pool; and the timeout of every pool.
+// repairRules returns the rules to follow. Each pool has a rule for its own block or for
+// the defaults of its provider, and a rule for its ready timeout. Each policy has a rule
+// for every pool that it may select, and one for nodes without a pool.
 func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 	r := &l.repairs
 	wanted := map[triage.RuleID]*repairRule{}
 	add := func(next *repairRule, rule triage.Rule, err error) {
-		if err != nil { // which was judged before, so it is valid
+		if err != nil { // it was validated before, so it compiles
 			return
 		}
 		next.rule = rule
@@ -335,7 +334,7 @@ func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
 			next := &repairRule{spec: spec, pool: pool, policy: pol}
 			if template != nil && err == nil {
-				t, _ := remediation.TemplateOf(*template) // which was compiled
+				t, _ := remediation.TemplateOf(*template) // it compiled before
 				next.ladder = []remediation.Template{t}
 				if problem, _ := l.templateProblem(next.ladder); problem != "" && rule.Hold == "" {
 					rule.Hold = problem
@@ -357,7 +356,7 @@ func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 	return wanted
 }
 
-// namedBy returns the policy that names a pool and goes before all others that do.
+// namedBy returns the policy that names a pool and has precedence.
 func (r *repairs) namedBy(pool string) *repairPolicy {
 	for _, pol := range r.inOrder {
 		if pol.selector == nil && pol.inForce.Spec.NodePool == pool {
@@ -367,8 +366,8 @@ func (r *repairs) namedBy(pool string) *repairPolicy {
 	return nil
 }
 
-// timingOf returns what is said of a pool's nodes that do not become ready, nil for
-// nothing, and which policy says it.
+// timingOf returns the spec that holds the ready timeout of a pool, nil for none, and its
+// policy.
 func (r *repairs) timingOf(pool string) (*v1alpha1.RepairSpec, *repairPolicy) {
 	if block := r.pools[pool].Block; block != nil {
 		return block, nil

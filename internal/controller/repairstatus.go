@@ -20,23 +20,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// policyStatus is the status of a RepairPolicy as it is stored, as far as is known.
+// policyStatus is the status of a RepairPolicy as stored, as far as known.
 type policyStatus struct {
 	stored  v1alpha1.RepairPolicyStatus
-	version string // of the object that it was last stored in
+	version string // of the object after the last status write
 	writing bool
-	mayFrom time.Time    // when it may be written next
-	trouble writeFailure // of the last time
+	mayFrom time.Time    // earliest next write
+	trouble writeFailure // of the last write
 }
 
-// meet takes over what the watch brings, unless it is older than what was written here.
+// meet stores the status from the watch unless our own write is newer.
 func (s *policyStatus) meet(object *v1alpha1.RepairPolicy) {
 	if !olderVersion(object.ResourceVersion, s.version) {
 		s.stored = object.Status
 	}
 }
 
-// repairStatusResult is what became of one.
+// repairStatusResult is the result of a status write.
 type repairStatusResult struct {
 	policy  *repairPolicy
 	status  v1alpha1.RepairPolicyStatus
@@ -44,8 +44,8 @@ type repairStatusResult struct {
 	err     error
 }
 
-// writePolicyStatuses brings the statuses of repair policies up to date, and counts what
-// all rules of repairs have to say.
+// writePolicyStatuses updates the statuses of repair policies and the metrics of all
+// repair rules.
 func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 	sums := map[*repairPolicy]*repairCounts{}
 	for id, r := range l.repairs.followed {
@@ -81,7 +81,7 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 			continue
 		}
 		switch {
-		case pol.status.writing || l.statusWritesRunning >= statusWriters: // whose turn comes with the next answer
+		case pol.status.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
 			continue
 		case now.Before(pol.status.mayFrom):
 			l.statusAt = earliest(l.statusAt, pol.status.mayFrom)
@@ -115,7 +115,7 @@ func (l *loop) handleRepairStatusResult(o repairStatusResult) {
 	switch {
 	case o.err == nil:
 		s.stored, s.version, s.trouble = o.status, o.version, writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will tell
+	case apierrors.IsNotFound(o.err): // the watch will report the deletion
 	default:
 		o.policy.stale, s.mayFrom = true, time.Now().Add(statusRetry)
 		if s.trouble.add(treat.Classify(o.err), o.err) {
@@ -124,13 +124,13 @@ func (l *loop) handleRepairStatusResult(o repairStatusResult) {
 	}
 }
 
-// repairCounts is what has come of a rule of repairs, or of all that a policy stands for.
+// repairCounts sums up the nodes of a repair rule or of a policy.
 type repairCounts struct {
 	nodes, sick, repairing, held int
 	rows                         []row
 }
 
-// row is a sick node.
+// row is an unhealthy node.
 type row struct {
 	node   string
 	reason triage.Reason
@@ -144,9 +144,9 @@ func (s *repairCounts) add(other repairCounts) {
 	s.rows = append(s.rows, other.rows...)
 }
 
-// countRepair counts what a rule has to say. A ready timeout has all nodes of its pool in view:
-// those that have started are no more its business, and those that may take their time
-// still are not sick. Every node begins like that.
+// countRepair counts the nodes of a rule. A ready timeout selects all nodes of its pool,
+// but only nodes that have not started count. A node whose timeout has not passed is not
+// unhealthy, because every node starts like that.
 func (l *loop) countRepair(r *repairRule, counts triage.Population) repairCounts {
 	sum := repairCounts{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
 	isTimeout := r.rule.ID.Kind == triage.ReadyTimeout
@@ -166,8 +166,8 @@ func (l *loop) countRepair(r *repairRule, counts triage.Population) repairCounts
 	return sum
 }
 
-// firstDue returns from when those sick nodes may be repaired that are due first, of which
-// there are no more than a status lists.
+// firstDue returns when unhealthy nodes become eligible for repair. It lists the earliest
+// ones, at most as many as a status lists.
 func (l *loop) firstDue(rows []row) map[string]time.Time {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.reason.Eligible.IsZero() })
 	slices.SortFunc(rows, func(a, b row) int {
@@ -180,7 +180,7 @@ func (l *loop) firstDue(rows []row) map[string]time.Time {
 	return due
 }
 
-// policyStatusOf says what has come of a policy.
+// policyStatusOf returns the status of a policy.
 func (l *loop) policyStatusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.RepairPolicyStatus {
 	status := v1alpha1.RepairPolicyStatus{
 		ObservedGeneration: pol.object.Generation,
@@ -206,10 +206,10 @@ func (l *loop) policyStatusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Rep
 	return status
 }
 
-// eligible is from when a sick node may be repaired.
+// eligible returns when an unhealthy node becomes eligible for repair.
 func (l *loop) eligible(r row) time.Time { return l.today(r.node, r.reason).Eligible }
 
-// judgePolicy sets the conditions of the policy itself.
+// judgePolicy sets the conditions of the policy.
 func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus) {
 	set := func(kind string, is bool, reason, message string) {
 		condition := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pol.object.Generation}
@@ -241,7 +241,7 @@ func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatu
 	}
 }
 
-// trouble says why the newest version is not followed, and what holds instead.
+// trouble says why the newest version is invalid, and what applies instead.
 func (p *repairPolicy) trouble() string {
 	switch {
 	case p.problem == "":
@@ -252,7 +252,7 @@ func (p *repairPolicy) trouble() string {
 	return p.problem + "; until that is mended no node that it asks for is repaired, unless another policy governs it"
 }
 
-// lost returns the pools whose block is hidden because its schema is lost.
+// lost returns the pools whose block is hidden because the CRD has lost its schema.
 func (r *repairs) lost() (pools []string) {
 	for name, pool := range r.pools {
 		if pool.Lost {
@@ -263,7 +263,7 @@ func (r *repairs) lost() (pools []string) {
 	return pools
 }
 
-// conflict says who governs nodes that a policy asks for, empty if nobody else does.
+// conflict says which policy wins for nodes that this policy selects, empty for none.
 func (l *loop) conflict(pol *repairPolicy) string {
 	pool := pol.object.Spec.NodePool
 	if pol.inForce != nil {
@@ -286,8 +286,7 @@ func (l *loop) conflict(pol *repairPolicy) string {
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
 }
 
-// templates are those that the policy names, in the version that is followed and in the
-// newest.
+// templates returns the template references of the followed and the newest version.
 func (p *repairPolicy) templates() (refs []corev1.ObjectReference) {
 	for _, version := range []*v1alpha1.RepairPolicy{p.inForce, p.object} {
 		if version != nil && version.Spec.RemediationTemplate != nil {

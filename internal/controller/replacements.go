@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// maxAwaitingReplacement bounds how many nodes that are gone a page names, so that they leave
-	// room for those that are there.
+	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
+	// is room for existing nodes.
 	maxAwaitingReplacement = maxNamed / 2
-	// clockSkew is by how much the clocks of two controllers may differ without the
-	// place of a node that is gone being free too soon.
+	// clockSkew is how much the clocks of two replicas may differ without freeing the
+	// slot of a deleted node too early.
 	clockSkew = 5 * time.Minute
 )
 
-// awaitingReplacement are the nodes that remediators have taken away and that keep their place
-// until they are replaced, as the ledger names them. When the remediation object is
-// gone, too, nothing but that is left for an heir to know them by. A page is written when
-// one has gone, and when its place is free: an heir that does not know would keep it once
-// more. Of the second nobody waits for the answer.
+// awaitingReplacement holds deleted nodes that keep their slot until they are replaced,
+// as stored in the ledger. Once the remediation object is gone too, only the ledger tells
+// the next leader about them. A snapshot is written when a node is deleted, and when its
+// slot becomes free: otherwise the next leader would keep the slot again. Nothing waits
+// for the second kind of snapshot.
 type awaitingReplacement struct {
-	inLedger  map[replacementOf]ledger.Entry // on the page as it is
-	requested []ledger.Entry                 // on the next page, or as it is being written
-	// awaited are nodes whose objects stay until the page names them, or their place
-	// is free.
+	inLedger  map[replacementOf]ledger.Entry // in the stored snapshot
+	requested []ledger.Entry                 // in the next snapshot, or the one being written
+	// awaited holds nodes whose objects stay until the ledger names the nodes or their
+	// slot is free.
 	awaited map[string]bool
 }
 
-// replacementOf is whose place is kept, and by which rule.
+// replacementOf identifies a kept slot: its rule and its node.
 type replacementOf struct {
 	rule      triage.RuleID
 	node, uid string
@@ -43,13 +43,13 @@ func newReplacement(e ledger.Entry) replacementOf {
 	return replacementOf{triage.RuleID(e.Rule), e.Node, e.UID}
 }
 
-// isBy says whether it was this object by which the node was taken away.
+// isBy reports whether this object removed the node.
 func (d replacementOf) isBy(o remediationObject) bool {
 	return d.rule == ruleOf(o.Object) && d.node == o.Node && (o.NodeUID == "" || d.uid == string(o.NodeUID))
 }
 
-// noteReportedTreatments notes which objects the core has been told of as taking this node away: it
-// keeps the place when the node goes.
+// noteReportedTreatments records which objects the core knows to remove this node: the
+// core keeps the slot when the node goes.
 func (l *loop) noteReportedTreatments(p *nodeState, facts *triage.Node) {
 	b := l.treatments[p.node.Name]
 	if b == nil {
@@ -64,9 +64,9 @@ func (l *loop) noteReportedTreatments(p *nodeState, facts *triage.Node) {
 	}
 }
 
-// findReplacements tells the core of a node that is gone and was not known to be taken
-// away: by a remediator that has said so, while nobody was here to hear it, or in words
-// that came later than the node went. Nobody knows when that was, so it is now.
+// findReplacements tells the core about a deleted node whose removal it did not know: the
+// object said so while no controller ran, or only after the node was gone. The time of
+// deletion is unknown, so it counts from now.
 func (l *loop) findReplacements(now time.Time, b *nodeTreatments) {
 	p := l.nodeStates[b.node]
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
@@ -91,14 +91,13 @@ func (l *loop) findReplacements(now time.Time, b *nodeTreatments) {
 	}
 }
 
-// restoreReplacement takes up the place of a node that was seen to go by the one before.
-// Its clock may be another: what it calls later than now was now at the latest, and
-// what is over by less than clocks may differ is not over yet. So a wrong clock keeps a
-// place for no longer than any is kept, counted from here, and frees it too soon only
-// by as much as it is wrong beyond that.
+// restoreReplacement resumes the slot of a node that the previous leader saw go. The
+// clocks may differ. A time in the future counts as now. A time that is over by less than
+// clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
+// from now. It frees a slot too early only by the amount that exceeds clockSkew.
 func (l *loop) restoreReplacement(now time.Time, p *nodeState, e ledger.Entry) {
 	if p != nil && string(p.node.UID) == e.UID {
-		return // it is there
+		return // the node exists
 	}
 	d := newReplacement(e)
 	l.ledger.replacements.add(e)
@@ -128,21 +127,22 @@ func (ds *awaitingReplacement) add(e ledger.Entry) {
 	ds.inLedger[newReplacement(e)] = e
 }
 
-// isStored says whether the page as it is names a node that is gone.
+// isStored reports whether the stored snapshot names a deleted node.
 func (ds *awaitingReplacement) isStored(g triage.Grant) bool {
 	_, is := ds.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
 	return is
 }
 
-// entries says whether the next page tells that a node is gone whose claim was to be
-// deleted, and with that all there is to know.
+// entries reports whether the next snapshot names the deleted node of a claim's entry,
+// which replaces the claim's entry.
 func (ds *awaitingReplacement) entries(granted ledger.Entry) bool {
 	_, isClaim := claimNamed(granted.Object)
 	return isClaim && slices.ContainsFunc(ds.requested, func(e ledger.Entry) bool { return newReplacement(e) == newReplacement(granted) })
 }
 
-// hasReplacements says whether a node is gone that the page does not name, or one keeps its
-// place no more that it does. Who waited for the page, and need not any more, goes on.
+// hasReplacements reports whether the ledger lacks a deleted node, or names one whose
+// slot is free. It also reconciles nodes that do not have to wait for the ledger any
+// more.
 func (l *loop) hasReplacements(now time.Time) bool {
 	unnamed := map[string]bool{}
 	departures := l.core.Departures()
@@ -160,7 +160,7 @@ func (l *loop) hasReplacements(now time.Time) bool {
 	return len(unnamed) > 0 || l.ledger.replacements.hasReplaced(now, departures)
 }
 
-// hasReplaced says whether an heir would keep a place that is free.
+// hasReplaced reports whether the next leader would keep a slot that is free.
 func (ds *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
 	isKept := leavingNode(kept)
 	for d, e := range ds.inLedger {
@@ -179,7 +179,7 @@ func leavingNode(grants []triage.Grant) map[replacementOf]bool {
 	return kept
 }
 
-// isNotInLedger says whether an object is all that tells of a node that is gone.
+// isNotInLedger reports whether only this object tells about a deleted node.
 func (l *loop) isNotInLedger(o remediationObject) bool {
 	ds := &l.ledger.replacements
 	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
@@ -194,8 +194,8 @@ func (l *loop) isNotInLedger(o remediationObject) bool {
 	return is
 }
 
-// isSlotNotInLedger says whether what the ledger names is all that tells of a node that is
-// gone with its claim.
+// isSlotNotInLedger reports whether only this ledger entry tells about a node that went
+// with its claim.
 func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
 	ds := &l.ledger.replacements
 	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
@@ -210,9 +210,9 @@ func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
 	return is
 }
 
-// requestReplacementEntries puts the nodes that are gone on the next page, and says whether that is
-// news. If there are more than there is room for, those stay that are there, since their
-// objects may be gone; the objects of the others stay.
+// requestReplacementEntries adds the deleted nodes to the next snapshot, and reports
+// whether that changes it. If there is not enough room, nodes in the stored snapshot
+// stay, because their objects may be gone. The objects of the others are kept.
 func (l *loop) requestReplacementEntries(now time.Time, page *ledger.Room) (isNews bool) {
 	pg := &l.ledger
 	kept := l.core.Departures()
@@ -253,14 +253,14 @@ func (l *loop) requestReplacementEntries(now time.Time, page *ledger.Room) (isNe
 	return isNews
 }
 
-// isStillAwaited says whether the object is still there by which a node was taken away. An heir
-// that finds it, and no word of when the node went, would keep the place once more.
+// isStillAwaited reports whether the object that removed the node still exists. The next
+// leader would find it without the time of deletion and keep the slot again.
 func (l *loop) isStillAwaited(e ledger.Entry) bool {
 	b := l.treatments[e.Node]
 	return b != nil && slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), newReplacement(e).isBy)
 }
 
-// stored notes what the page names that has been written.
+// stored records that the ledger has stored the snapshot.
 func (ds *awaitingReplacement) stored() {
 	ds.inLedger = nil
 	for _, e := range ds.requested {

@@ -8,20 +8,20 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// startRequest asks the loop whether a treatment that was decided may still begin.
+// startRequest asks the loop whether a planned treatment may still start.
 type startRequest struct {
 	node   string
 	rule   triage.RuleID
 	step   int
-	answer chan<- bool // has room for one
+	answer chan<- bool // has capacity one
 }
 
-// maySendStart asks the loop once more, immediately before an object is made, whether the
-// treatment may begin. By then the loop has taken in everything that the watches have
-// brought: while the node was locked and looked at, other nodes may have become
-// unhealthy and closed the gate. It is called by the goroutine that makes the object.
+// maySendStart asks the loop, immediately before an object is created, whether the
+// treatment may still start. The loop first takes in everything that the watches have
+// delivered: while the task took the Lease and read the node, other nodes may have become
+// unhealthy and closed the gate. The goroutine of the task calls it.
 func (l *loop) maySendStart(ctx context.Context, e *task) (may bool, err error) {
-	if l.startRequests == nil { // the loop does not run
+	if l.startRequests == nil { // the loop is not running
 		return true, nil
 	}
 	answer := make(chan bool, 1)
@@ -40,8 +40,8 @@ func (l *loop) maySendStart(ctx context.Context, e *task) (may bool, err error) 
 	}
 }
 
-// queueStartRequest takes a question, and all that wait to be asked at the same time: one round is
-// enough for them.
+// queueStartRequest queues a request and all others that wait: one round answers them
+// all.
 func (l *loop) queueStartRequest(q startRequest) {
 	l.answered = append(l.answered, q)
 	for {
@@ -54,7 +54,7 @@ func (l *loop) queueStartRequest(q startRequest) {
 	}
 }
 
-// answerStartRequests says what the plans are, now that a round has taken in the newest facts.
+// answerStartRequests answers from the plans after the round.
 func (l *loop) answerStartRequests() {
 	for _, q := range l.answered {
 		plan, ok := l.core.Plan(q.node)

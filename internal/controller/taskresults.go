@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// handleTaskResult takes in what became of an errand.
+// handleTaskResult takes in the result of a task.
 func (l *loop) handleTaskResult(r *taskResult) {
 	now, b, e := time.Now(), r.treatments, r.task
 	l.tasksRunning--
@@ -23,7 +23,7 @@ func (l *loop) handleTaskResult(r *taskResult) {
 	case r.isLeased:
 		b.upsertLease(r.lease)
 	}
-	if (e.kind == createRemediation || e.kind == terminateClaim) && r.result != treat.Made && r.result != treat.Unknown { // which cannot arrive
+	if (e.kind == createRemediation || e.kind == terminateClaim) && r.result != treat.Made && r.result != treat.Unknown { // the write cannot succeed any more
 		b.sent = r.sentFirst
 	}
 	if e.claim != nil {
@@ -48,11 +48,11 @@ func (l *loop) handleTaskResult(r *taskResult) {
 	l.restateTreatments(now, b)
 }
 
-// handleCreated takes over an object that was made, or was there already.
+// handleCreated stores an object that the task created or found.
 func (l *loop) handleCreated(now time.Time, r *taskResult, o remediation.Object) {
 	b := r.treatments
-	wasKnown, isGone := b.goneMeanwhile[o.UID] // the watch was faster, and told of its end too
-	if o.Node == b.node && !wasKnown {         // others have a bed of their own
+	wasKnown, isGone := b.goneMeanwhile[o.UID] // the watch has reported its creation and deletion already
+	if o.Node == b.node && !wasKnown {         // an object of another node belongs there
 		l.upsertObject(b, o)
 		if isGone {
 			l.objectDeleted(now, b, objectKey(o))
@@ -70,8 +70,7 @@ func (l *loop) handleCreated(now time.Time, r *taskResult, o remediation.Object)
 	}
 }
 
-// taskDone tells of an errand that was run, and takes over what it changed without
-// waiting for a watch to tell.
+// taskDone reports a finished task and stores its changes without waiting for the watch.
 func (l *loop) taskDone(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
 	switch e.kind {
@@ -99,7 +98,7 @@ func (l *loop) taskDone(now time.Time, r *taskResult) {
 	}
 }
 
-// confirmationCleared takes over a node without the annotation that was taken off it.
+// confirmationCleared stores the node without the removed annotation.
 func (l *loop) confirmationCleared(now time.Time, b *nodeTreatments, e *task, version string) {
 	after := e.node.DeepCopy()
 	after.ResourceVersion = version
@@ -109,7 +108,7 @@ func (l *loop) confirmationCleared(now time.Time, b *nodeTreatments, e *task, ve
 	}
 }
 
-// annotated takes over what was written on an object.
+// annotated stores the new annotations of an object.
 func (l *loop) annotated(b *nodeTreatments, e *task, version string) {
 	o, there := b.objects[objectKey(e.object)]
 	if !there || o.UID != e.object.UID || !olderVersion(o.ResourceVersion, version) {
@@ -119,10 +118,10 @@ func (l *loop) annotated(b *nodeTreatments, e *task, version string) {
 	b.objects[objectKey(e.object)] = o
 }
 
-// remediationCreated tells of a treatment that has begun.
+// remediationCreated reports a started treatment.
 func (l *loop) remediationCreated(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
-	if !r.isCreated { // it was there: an answer was lost
+	if !r.isCreated { // it existed: an earlier answer was lost
 		return
 	}
 	b.refusalReported = reportedRefusal{}
@@ -140,8 +139,8 @@ func (l *loop) remediationCreated(now time.Time, r *taskResult) {
 	l.announceOf(e.rule, e.node, treat.RemediationCreated, e.reason, "made "+object)
 }
 
-// remediationDeleted tells of an object that was deleted. If a finalizer keeps it, it is there
-// still, and the watch will tell when it is not.
+// remediationDeleted reports a deleted object. A finalizer may still keep the object; the
+// watch reports its end.
 func (l *loop) remediationDeleted(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
 	key := objectKey(e.object)
@@ -164,22 +163,22 @@ func (l *loop) remediationDeleted(now time.Time, r *taskResult) {
 	l.announceOf(e.rule, e.node, treat.RemediationRemoved, e.reason, "deleted "+key)
 }
 
-// deletionReasons are the outcomes of treatments, by why they were ended.
+// deletionReasons maps the reason for ending a treatment to its outcome in metrics.
 var deletionReasons = map[triage.Code]string{
 	triage.Recovered: "recovered", triage.Deselected: "deselected", triage.RuleGone: "check_gone", triage.NodeGone: "node_gone",
 }
 
-// handleStale takes over what has turned out to be otherwise than it was known.
+// handleStale handles a task that found an object changed.
 func (l *loop) handleStale(now time.Time, r *taskResult) {
 	switch p := l.nodeStates[r.treatments.node]; {
 	case r.fresh != nil && p == nil:
-		r.err = errors.New("the node is there, and has not been seen yet") // or no longer, if that is known better
+		r.err = errors.New("the node is there, and has not been seen yet") // or the node is gone, if the loop knows more
 		l.retryTaskLater(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFreshNode(now, r)
-	case r.claim != nil || r.isGone || r.calledOff: // which is known now
-	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // which is known now
-	default: // the watch will tell, or it is a refusal in disguise
+	case r.claim != nil || r.isGone || r.calledOff: // the loop knows now
+	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // the loop knows now
+	default: // the watch will report the change, or an admission webhook denied the write with a conflict
 		if r.err == nil {
 			r.err = errors.New("the node's Lease is as it was, and the API server says that it has changed")
 		}
@@ -187,7 +186,7 @@ func (l *loop) handleStale(now time.Time, r *taskResult) {
 	}
 }
 
-// takeFreshNode takes over a node that was read afresh.
+// takeFreshNode stores a node that was read directly.
 func (l *loop) takeFreshNode(now time.Time, r *taskResult) {
 	p := l.nodeStates[r.treatments.node]
 	switch {
@@ -199,9 +198,9 @@ func (l *loop) takeFreshNode(now time.Time, r *taskResult) {
 	}
 }
 
-// taskFailed notes that an errand has failed once more, for how long it is put off, and
-// whether that is news. Refusals are counted by themselves: an API server that has just
-// come back refuses for a moment what it could not be asked before, many times over.
+// taskFailed records a failure of the task. It returns the delay before the retry and
+// whether the failure is new. Refusals have a counter of their own, because an API server
+// that has just restarted rejects many requests for a moment.
 func (b *nodeTreatments) taskFailed(now time.Time, r *taskResult) (wait time.Duration, isNews bool) {
 	if b.failures == nil {
 		b.failures = map[taskKind]taskFailure{}
@@ -219,7 +218,7 @@ func (b *nodeTreatments) taskFailed(now time.Time, r *taskResult) (wait time.Dur
 	return wait, isNews
 }
 
-// retryTaskLater has an errand tried again later, later with every failure.
+// retryTaskLater delays the retry of a task, longer with every failure.
 func (l *loop) retryTaskLater(now time.Time, r *taskResult) {
 	b := r.treatments
 	wait, isNews := b.taskFailed(now, r)
@@ -228,13 +227,13 @@ func (l *loop) retryTaskLater(now time.Time, r *taskResult) {
 	}
 }
 
-// handleRefused gives the place back of a treatment that the server does not let begin, and
-// says so. The others go on.
+// handleRefused frees the slot of a treatment that the API server rejected, and reports
+// the rejection. Other treatments continue.
 func (l *loop) handleRefused(now time.Time, r *taskResult) {
 	b, e := r.treatments, r.task
 	wait, _ := b.taskFailed(now, r)
 	isPlace := e.kind == createRemediation || e.kind == terminateClaim && !e.isMarked() && r.claim == nil
-	if isPlace && l.inFlightUntil(now, b).IsZero() { // else an earlier one may take the place yet
+	if isPlace && l.inFlightUntil(now, b).IsZero() { // otherwise an earlier write may still take the slot
 		b.releaseSlot()
 		l.core.Abandon(now, b.node, e.rule, wait)
 	}

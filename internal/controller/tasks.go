@@ -22,71 +22,71 @@ import (
 )
 
 const (
-	// maxConcurrentTasks is how many errands are run at a time.
+	// maxConcurrentTasks limits concurrent tasks.
 	maxConcurrentTasks = 24
-	// maxInFlight is how long a write that takes a place may be on its way. An API
-	// server works on a request for no longer than a minute; the rest is for the
+	// maxInFlight is how long a write that takes a slot may still succeed after it was
+	// sent. The API server works on a request for at most a minute; the rest is for the
 	// network.
 	maxInFlight = 2 * time.Minute
 )
 
-// taskKind is what an errand is for.
+// taskKind is the kind of a task.
 type taskKind int
 
 const (
-	createRemediation   taskKind = iota // make a remediation object, with the node locked
-	deleteRemediation                   // delete one
-	annotateRemediation                 // write an annotation on one
-	takeLease                           // lock the node for longer
-	releaseLease                        // let others have it
-	clearConfirmation                   // take the annotation off the node that confirmed its health
-	terminateClaim                      // mark the node's claim, and delete it
-	cancelTermination                   // take the mark off a claim that is not to go
+	createRemediation   taskKind = iota // create a remediation object while holding the node's Lease
+	deleteRemediation                   // delete a remediation object
+	annotateRemediation                 // annotate a remediation object
+	takeLease                           // renew the node's Lease
+	releaseLease                        // delete the node's Lease
+	clearConfirmation                   // remove the annotation that confirms the node's health
+	terminateClaim                      // mark the node's NodeClaim and delete it
+	cancelTermination                   // remove the mark from a NodeClaim
 )
 
-// task is one thing that is to be done about a bed.
+// task is one write, or sequence of writes, for the treatments of a node.
 type task struct {
 	kind   taskKind
 	rule   triage.RuleID
 	reason triage.Reason
 
-	node        *corev1.Node // as it is known; nil if it is gone
-	policy      *policyRef   // whose judgement ends a treatment, as it is known; nil if it is gone
+	node        *corev1.Node // as last seen; nil if gone
+	policy      *policyRef   // the policy whose decision ends a treatment, as last seen; nil if gone
 	object      remediation.Object
 	create      *unstructured.Unstructured
 	annotations map[string]*string
-	lease       *coordinationv1.Lease // to be written, or deleted
+	lease       *coordinationv1.Lease // to write or delete
 	step        int
 
-	claim *karpenter.NodeClaim // as it is known
-	mark  ownership.Mark       // to be written, or taken back; none if it is there
-	pool  string               // whose bound it counts in, empty for none
+	claim *karpenter.NodeClaim // as last seen
+	mark  ownership.Mark       // to write or remove; empty if the claim has it
+	pool  string               // the NodePool whose bound counts the task, empty for none
 	since time.Time            // when it was decided
 }
 
-// taskResult is what became of an errand.
+// taskResult is the result of a task.
 type taskResult struct {
 	treatments *nodeTreatments
 	task       *task
 	result     treat.Result
 	err        error
 
-	fresh     *corev1.Node // the node as it is now, where it is not as it was known
-	missing   bool         // there is no such node
-	calledOff bool         // by the last look the treatment is not to begin any more
+	fresh     *corev1.Node // the current node, if it differs from the known one
+	missing   bool         // the node does not exist
+	calledOff bool         // the final check found that the treatment must not start
 	object    *unstructured.Unstructured
-	isCreated bool      // the object was made by this errand
-	sentFirst time.Time // when the same was sent before and may arrive yet; zero for never
-	version   string    // of what was written, where only that is known
+	isCreated bool      // this task created the object
+	sentFirst time.Time // when the same write was sent before and may still succeed; zero for never
+	version   string    // the new version, if only that is known
 	lease     *coordinationv1.Lease
-	isLeased  bool // the lease is as it is now; nil if there is none
+	isLeased  bool // lease is current; nil means that it does not exist
 
-	claim     *karpenter.NodeClaim // as it is now, where that is known
-	isGone    bool                 // there is no such claim any more
-	isDeleted bool                 // the claim was deleted by this errand, which its finalizers may take a while over
+	claim     *karpenter.NodeClaim // the current claim, if known
+	isGone    bool                 // the claim does not exist any more
+	isDeleted bool                 // this task deleted the claim; finalizers may delay its end
 }
 
-// reconcileTreatments queues the bed of a node if there is something to do about it.
+// reconcileTreatments queues a node if it has a task to run.
 func (l *loop) reconcileTreatments(now time.Time, node string) {
 	b := l.treatments[node]
 	if b == nil || !l.loaded {
@@ -104,8 +104,8 @@ func (l *loop) reconcileTreatments(now time.Time, node string) {
 	l.taskQueue.push(b)
 }
 
-// ensureTreatments makes a bed for a node whose plan asks for one, and looks after those that
-// have one.
+// ensureTreatments adds treatments for a node if its plan asks for them, and reconciles
+// existing ones.
 func (l *loop) ensureTreatments(now time.Time, p *nodeState, plan triage.Plan) {
 	concerns := l.namesTreatmentRule(plan.Release) || l.namesTreatmentRule(plan.CallOff) ||
 		plan.Treatment != nil && l.isTreatmentRule(plan.Treatment.Rule) ||
@@ -117,13 +117,13 @@ func (l *loop) ensureTreatments(now time.Time, p *nodeState, plan triage.Plan) {
 	l.reconcileTreatments(now, p.node.Name)
 }
 
-// isTreatmentRule says whether what a rule asks for stands elsewhere than on the node, and is
-// not left to another controller.
+// isTreatmentRule reports whether the rule's response is a treatment (not a taint) that
+// this controller carries out.
 func (l *loop) isTreatmentRule(rule triage.RuleID) bool {
 	return rule.Kind == triage.NodeHealthCheck && !l.checks.deferring || isRepair(rule)
 }
 
-// namesTreatmentRule says whether such a rule is among those that reasons are about.
+// namesTreatmentRule reports whether one of the reasons is about a treatment rule.
 func (l *loop) namesTreatmentRule(reasons []triage.Reason) bool {
 	return slices.ContainsFunc(reasons, func(r triage.Reason) bool { return l.isTreatmentRule(r.Rule) })
 }
@@ -133,8 +133,8 @@ func isConfirmed(node *corev1.Node) bool {
 	return confirmed
 }
 
-// nextTask returns what is to be done about a bed now, or when there may be. What
-// has failed before is passed over until it may be tried again.
+// nextTask returns the task to run now, or when there may be one. It skips failed tasks
+// until their retry is due.
 func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.Time) {
 	mayRun := func(e *task) bool {
 		if e == nil {
@@ -156,7 +156,7 @@ func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.
 	}
 	due = earliest(due, l.awaitOrphans(now, b, p))
 	if p == nil {
-		return nil, due // the lock goes with the node
+		return nil, due // the API server deletes the Lease with the node
 	}
 	plan, ok := l.core.Plan(b.node)
 	if !ok {
@@ -191,7 +191,7 @@ func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.
 				due = earliest(due, until)
 			}
 		}
-		// What was confirmed was the health of an earlier day.
+		// The annotation confirmed the node's health before this treatment.
 		if isConfirmed(p.node) && !l.isTreated(b, p) {
 			if e := (&task{kind: clearConfirmation, node: p.node}); mayRun(e) {
 				return e, time.Time{}
@@ -210,9 +210,9 @@ func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.
 	return nil, earliest(due, wait)
 }
 
-// removeOrphans ends what is left of a node that is gone, or that had another one's name.
-// A remediator that means the node to go is waited for, and so is the page that names
-// its departure: nothing else would be left to tell of it.
+// removeOrphans returns a task that deletes an object of a node that is gone or has been
+// created again. An object that removes its node stays until the remediator has finished
+// and the ledger names the node: otherwise no record of the removal would be left.
 func (l *loop) removeOrphans(b *nodeTreatments, p *nodeState) *task {
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
 		o := b.objects[key]
@@ -232,8 +232,8 @@ func (l *loop) removeOrphans(b *nodeTreatments, p *nodeState) *task {
 	return nil
 }
 
-// release takes back what a rule has begun on a node, and frees its place once
-// nothing is there or on its way.
+// release ends what a rule has started on a node. It frees the slot once no object exists
+// and no write is in flight.
 func (l *loop) release(now time.Time, b *nodeTreatments, p *nodeState, reason triage.Reason) (e *task, due time.Time) {
 	ours := b.objectsOf(reason.Rule)
 	for _, o := range ours {
@@ -244,16 +244,16 @@ func (l *loop) release(now time.Time, b *nodeTreatments, p *nodeState, reason tr
 		}
 	}
 	if len(ours) > 0 {
-		return nil, time.Time{} // the watch will tell
+		return nil, time.Time{} // the watch will report their deletion
 	}
 	return nil, l.releaseSlot(now, b, reason.Rule)
 }
 
-// releaseSlot gives back the place of something that was decided and is not there. What
-// takes a place that the ledger names is waited for, and the time is returned until
-// when it may still arrive; what takes none is ended if it does.
+// releaseSlot frees the slot of a treatment that was planned and does not exist. If a
+// write for the slot may still succeed, it returns until when and frees nothing. A
+// treatment without a slot is deleted if it arrives later.
 func (l *loop) releaseSlot(now time.Time, b *nodeTreatments, rule triage.RuleID) (due time.Time) {
-	if triage.RuleID(b.granted.Rule) == rule { // else that is another one's
+	if triage.RuleID(b.granted.Rule) == rule { // otherwise the slot belongs to another rule
 		if until := l.inFlightUntil(now, b); !until.IsZero() {
 			return until
 		}
@@ -264,7 +264,7 @@ func (l *loop) releaseSlot(now time.Time, b *nodeTreatments, rule triage.RuleID)
 	return time.Time{}
 }
 
-// annotationTask returns what is to be noted on an object of a treatment.
+// annotationTask returns a task that annotates an object of the treatment, nil for none.
 func (l *loop) annotationTask(now time.Time, b *nodeTreatments, p *nodeState, t *triage.PlannedTreatment) *task {
 	c := l.policyOf(t.Rule)
 	if c == nil {
@@ -280,7 +280,8 @@ func (l *loop) annotationTask(now time.Time, b *nodeTreatments, p *nodeState, t 
 	return nil
 }
 
-// creationTask returns what is missing of a treatment that is to be under way.
+// creationTask returns a task that creates the object of the treatment's current step,
+// nil for none.
 func (l *loop) creationTask(now time.Time, b *nodeTreatments, p *nodeState, t *triage.PlannedTreatment) *task {
 	c := l.policyOf(t.Rule)
 	if c == nil || t.Step >= len(c.ladder) {
@@ -296,7 +297,7 @@ func (l *loop) creationTask(now time.Time, b *nodeTreatments, p *nodeState, t *t
 		return nil
 	}
 	object, err := remediation.Make(template, p.node, c.owner)
-	if err != nil { // which was looked for when the template came
+	if err != nil { // checked when the template was loaded
 		return nil
 	}
 	b.noteWanted(now, p)
@@ -306,8 +307,9 @@ func (l *loop) creationTask(now time.Time, b *nodeTreatments, p *nodeState, t *t
 	}
 }
 
-// usesRemediationObject says whether what a rule asks for on a node is a remediation object: always
-// if it is a health check's, and if there is no claim to be deleted.
+// usesRemediationObject reports whether the rule treats the node with a remediation
+// object. Health checks always do. Repair rules do so if the node has no NodeClaim to
+// delete.
 func (l *loop) usesRemediationObject(b *nodeTreatments, p *nodeState, rule triage.RuleID) bool {
 	switch {
 	case rule.Kind == triage.NodeHealthCheck:
@@ -322,8 +324,8 @@ func (l *loop) usesRemediationObject(b *nodeTreatments, p *nodeState, rule triag
 	return r != nil && len(r.ladder) > 0 && c == nil
 }
 
-// asRemediation is the reason of what is done by a remediation object, in these words. To the
-// core every repair is a termination, because it keeps the node's place until it is
+// asRemediation changes the action in a reason from terminating to remediating. The core
+// treats every repair as a termination, because the node keeps its slot until it is
 // replaced.
 func asRemediation(is triage.Reason) triage.Reason {
 	if is.Action == triage.Terminate {
@@ -332,8 +334,8 @@ func asRemediation(is triage.Reason) triage.Reason {
 	return is
 }
 
-// annotationsFor returns what is to be written on an object of a treatment: that its time
-// is up, and since when the node is healthy. Nil removes a note.
+// annotationsFor returns the annotations to write on an object of a treatment: that its
+// time is up, and since when the node is healthy. A nil value removes an annotation.
 func annotationsFor(o remediation.Object, isOver bool, t *triage.PlannedTreatment, now time.Time) map[string]*string {
 	notes := map[string]*string{}
 	if isOver && !o.TimedOut && !o.Succeeded {
@@ -353,7 +355,8 @@ func timestamp(t time.Time) *string {
 	return &text
 }
 
-// ownObjects returns our objects that are about this very node.
+// ownObjects returns this controller's objects for this node, not for an earlier node of
+// its name.
 func (l *loop) ownObjects(b *nodeTreatments, p *nodeState) []remediationObject {
 	var ours []remediationObject
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
@@ -366,7 +369,7 @@ func (l *loop) ownObjects(b *nodeTreatments, p *nodeState) []remediationObject {
 
 func (l *loop) isTreated(b *nodeTreatments, p *nodeState) bool { return len(l.ownObjects(b, p)) > 0 }
 
-// startTasks sends what is queued, as far as there are nurses.
+// startTasks starts queued tasks, up to maxConcurrentTasks.
 func (l *loop) startTasks(ctx context.Context, now time.Time) {
 	for tries := l.taskQueue.len(); tries > 0 && l.tasksRunning < maxConcurrentTasks; tries-- {
 		b := l.taskQueue.pop()
@@ -376,8 +379,8 @@ func (l *loop) startTasks(ctx context.Context, now time.Time) {
 	}
 }
 
-// nextStartable looks once more at what is to be done about a bed, and returns it if it may be
-// now. What takes a place waits for the ledger first.
+// nextStartable returns the next task of a node if it may run now. A task that takes a
+// slot first waits until the ledger stores the slot.
 func (l *loop) nextStartable(now time.Time, b *nodeTreatments) *task {
 	b.stage = idle
 	e, due := l.nextTask(now, b)
@@ -385,7 +388,7 @@ func (l *loop) nextStartable(now time.Time, b *nodeTreatments) *task {
 	case e == nil:
 		l.sleepUntil(now, b, due)
 	case e.takesSlot() && l.isOverAllowance(now, e):
-		l.sleepUntil(now, b, earliest(due, l.releaseSlot(now, b, e.rule))) // who has waited longer goes first
+		l.sleepUntil(now, b, earliest(due, l.releaseSlot(now, b, e.rule))) // nodes that have waited longer go first
 	case e.takesSlot() && b.granted != e.ledgerEntry():
 		b.stage = awaitingLedger
 		l.ledger.queuedTreatments = append(l.ledger.queuedTreatments, b)
@@ -395,8 +398,8 @@ func (l *loop) nextStartable(now time.Time, b *nodeTreatments) *task {
 	return nil
 }
 
-// sleepUntil leaves a bed alone until there may be something to do. What is no longer to
-// be done, and could be, is no setback any more.
+// sleepUntil leaves treatments alone until the given time. It forgets failures of tasks
+// that could be retried now and are not needed any more.
 func (l *loop) sleepUntil(now time.Time, b *nodeTreatments, until time.Time) {
 	maps.DeleteFunc(b.failures, func(_ taskKind, s taskFailure) bool {
 		if now.Before(s.notBefore) {
@@ -412,8 +415,8 @@ func (l *loop) sleepUntil(now time.Time, b *nodeTreatments, until time.Time) {
 	}
 }
 
-// runDueTreatments looks at the beds whose time has come, and returns when the next one's
-// will have.
+// runDueTreatments checks the treatments that are due, and returns when the next ones
+// are.
 func (l *loop) runDueTreatments(now time.Time) (due time.Time) {
 	if l.nextTreatmentDue.IsZero() || now.Before(l.nextTreatmentDue) {
 		return l.nextTreatmentDue
@@ -431,11 +434,11 @@ func (l *loop) runDueTreatments(now time.Time) (due time.Time) {
 		}
 	}
 	slices.Sort(woken)
-	l.reobserve(now, woken...) // somebody's lock may have ended
+	l.reobserve(now, woken...) // another holder's Lease may have expired
 	return l.nextTreatmentDue
 }
 
-// startTask notes that an errand is being run, and returns what its report begins with.
+// startTask marks a task as running and returns its result to fill in.
 func (l *loop) startTask(now time.Time, b *nodeTreatments, e *task) *taskResult {
 	r := &taskResult{treatments: b, task: e, sentFirst: b.sent}
 	b.stage = inFlight
@@ -462,8 +465,8 @@ func (l *loop) runTaskInBackground(ctx context.Context, now time.Time, b *nodeTr
 	})
 }
 
-// runTask makes the writes of an errand. It is the only part of errands that is
-// not run by the loop, and looks at nothing that is the loop's.
+// runTask makes the writes of a task. It runs outside the loop's goroutine and must not
+// access the loop's state.
 func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 	e := r.task
 	switch e.kind {
@@ -478,7 +481,7 @@ func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 		if err := l.fetchPolicy(ctx, r); err != nil {
 			return err
 		}
-		if e.reason.Code == triage.NodeGone { // it may say by now that this was meant to be
+		if e.reason.Code == triage.NodeGone { // the object may now say that it removes the node on purpose
 			return l.write.DeleteRemediationAsKnown(ctx, e.object)
 		}
 		return l.write.DeleteRemediation(ctx, e.object)
@@ -498,12 +501,12 @@ func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 	return err
 }
 
-// runCreateRemediation locks the node, looks at it once more, asks the loop once more, and makes the
-// object. These are the last things before: whatever the lock had to wait for, the node
-// may have recovered meanwhile, or the gate may have closed. Then it is unlocked again.
+// runCreateRemediation takes the node's Lease, checks the node again, asks the loop
+// again, and creates the object. While the task waited for the Lease, the node may have
+// recovered or the gate may have closed. Then the task ends without creating the object.
 func (l *loop) runCreateRemediation(ctx context.Context, r *taskResult) error {
 	e := r.task
-	// Where there is no place for locks, nobody can hold one.
+	// Without the namespace for Leases, no other component can hold one.
 	if err := l.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.result == treat.Stale {
 		return err
 	}
@@ -521,15 +524,15 @@ func (l *loop) runCreateRemediation(ctx context.Context, r *taskResult) error {
 	}
 	r.object, err = l.write.CreateRemediation(ctx, e.create)
 	r.isCreated = err == nil
-	if apierrors.IsAlreadyExists(err) { // an answer was lost, or it is somebody else's
+	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
 		r.object, err = l.write.FetchRemediation(ctx, remediation.Read(e.create))
 	}
 	return err
 }
 
-// isAsKnown says whether a node is in all that counts what it is known to be. If it
-// is not, the report tells how, and the loop decides again. It is read only if it has
-// another version, which a heartbeat may have given it: it is large.
+// isAsKnown reports whether the node is unchanged in everything that matters. If it has
+// changed, the result holds the current node, and the loop decides again. The full node
+// is large, so it is read only if its version differs, for example after a heartbeat.
 func (l *loop) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err error) {
 	known := r.task.node
 	isStill, err = l.write.IsStill(ctx, known)
@@ -550,7 +553,7 @@ func (l *loop) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err 
 	return false, nil
 }
 
-// obtainLease writes a lease. If it has changed meanwhile, the report tells how.
+// obtainLease writes a Lease. If the Lease has changed, the result holds the current one.
 func (l *loop) obtainLease(ctx context.Context, r *taskResult) (err error) {
 	r.lease, err = l.write.ObtainLease(ctx, r.task.lease)
 	if err == nil {
@@ -564,15 +567,15 @@ func (l *loop) obtainLease(ctx context.Context, r *taskResult) (err error) {
 	if failed != nil {
 		return failed
 	}
-	if now == nil && r.task.lease.ResourceVersion == "" { // there is no namespace to make it in
+	if now == nil && r.task.lease.ResourceVersion == "" { // the namespace for Leases does not exist
 		return err
 	}
 	r.lease, r.isLeased, r.result = now, true, treat.Stale // the loop decides again
 	return nil
 }
 
-// fetchNode makes sure that the node is gone whose treatment is to be ended for
-// that reason: the watch of nodes may be behind that of remediation objects.
+// fetchNode checks that the node is gone before its treatment is deleted for that reason.
+// The watch of nodes may be behind the watch of remediation objects.
 func (l *loop) fetchNode(ctx context.Context, r *taskResult) (isGone bool, err error) {
 	fresh, err := l.write.Fetch(ctx, r.treatments.node)
 	switch {
@@ -587,9 +590,9 @@ func (l *loop) fetchNode(ctx context.Context, r *taskResult) (isGone bool, err e
 	return false, nil
 }
 
-// fetchPolicy makes sure that the policy is the one by which a node is not sick.
-// Whoever has lost the lead and does not know it yet may know of what the next one has
-// made, and not yet of the edit that it was made for.
+// fetchPolicy checks that the policy is unchanged since it found the node healthy. A
+// replica that lost the lead without noticing may see an object of the new leader but not
+// yet the policy edit that caused it.
 func (l *loop) fetchPolicy(ctx context.Context, r *taskResult) error {
 	known := r.task.policy
 	if known == nil {
@@ -612,7 +615,7 @@ var taskKindNames = [...]string{createRemediation: "begin", deleteRemediation: "
 
 func (t taskKind) String() string { return taskKindNames[t] }
 
-// resource is what a task writes, as metrics name it.
+// resource returns the resource that the task writes, as metrics name it.
 func (t taskKind) resource() string {
 	switch t {
 	case takeLease, releaseLease:
@@ -626,7 +629,7 @@ func (t taskKind) resource() string {
 	}
 }
 
-// failed says what could not be done.
+// failed returns a phrase for Events that says what failed.
 func (t taskKind) failed() string {
 	switch t {
 	case createRemediation:

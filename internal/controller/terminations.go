@@ -17,24 +17,24 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// A node is terminated in two writes: its NodeClaim is marked, and then deleted in the
-// very version that has the mark. The ledger names the claim before that, and until the
-// place of the node that has gone is free or named by itself: one of ledger, mark and
-// departure always tells whoever comes next.
+// The controller terminates a node with two writes: it marks the NodeClaim and then
+// deletes exactly the marked version. Before that the ledger names the claim, until the
+// slot of the deleted node is free or has an entry of its own. So the ledger or the mark
+// always tells the next leader.
 
-// nextTermination returns what is to be done about the machine of a node, or when there
-// may be.
+// nextTermination returns the next task for the claim of a node, or when there may be
+// one.
 func (l *loop) nextTermination(now time.Time, b *nodeTreatments, p *nodeState, plan triage.Plan) (e *task, due time.Time) {
 	c, _ := l.nodeClaims.claimOf(p.node)
-	if c != nil && c.mark != nil && c.mark.NodeUID != p.node.UID && !c.isEnding() { // it was for a node that had this machine before
+	if c != nil && c.mark != nil && c.mark.NodeUID != p.node.UID && !c.isEnding() { // the mark was for an earlier node with this claim
 		rule := triage.RuleID(c.mark.Rule)
 		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
 		case !isRepair(rule) || len(b.objectsOf(rule)) > 0:
-		case c != nil && c.isMarkedBy(rule, p.node) && c.isEnding(): // nobody can call that back
-		case p.isOutlivingClaim(now) && triage.RuleID(p.outlivedClaim.mark.Rule) == rule: // nor that
+		case c != nil && c.isMarkedBy(rule, p.node) && c.isEnding(): // a deletion cannot be cancelled
+		case p.isOutlivingClaim(now) && triage.RuleID(p.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
 			due = earliest(due, p.outlivedClaim.until)
 		case c != nil && c.isMarkedBy(rule, p.node):
 			return &task{kind: cancelTermination, rule: rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
@@ -67,9 +67,9 @@ func (l *loop) nextTermination(now time.Time, b *nodeTreatments, p *nodeState, p
 	return e, due
 }
 
-// vetoOnTermination says what speaks against the deletion of a claim that is marked: a mark
-// whose deletion was not sent, or was not made, may be old, and much can have come in
-// between. The core asks no more, since to it the termination is under way.
+// vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
+// mark may be old if its deletion was not sent or failed, and much may have changed
+// since. The core does not check again, because for the core the termination is running.
 func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *repairRule) string {
 	switch {
 	case p.rulesSeen != "":
@@ -88,9 +88,9 @@ func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *r
 	return ""
 }
 
-// markFor returns the mark that a claim gets before it is deleted. By force means that
-// nobody waits for its pods; otherwise Karpenter drains the node, for no longer than the
-// policy says. A deadline that is earlier stays.
+// markFor returns the mark for a claim before its deletion. Forceful termination does not
+// wait for pods. Otherwise Karpenter drains the node, at most as long as the policy says.
+// An earlier deadline stays.
 func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
 	mark := ownership.Mark{Rule: ownership.Rule(e.rule), Node: e.node.Name, NodeUID: e.node.UID, Since: e.since.UTC()}
 	var deadline time.Time
@@ -98,7 +98,7 @@ func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
 	case modeOf(spec) == v1alpha1.Forceful:
 		deadline = now
 	case spec.TerminationGracePeriod != "":
-		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // which was judged
+		if grace, err := time.ParseDuration(spec.TerminationGracePeriod); err == nil { // it was validated
 			deadline = now.Add(grace)
 		}
 	}
@@ -110,7 +110,7 @@ func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
 	return mark
 }
 
-// modeOf is how nodes are terminated.
+// modeOf returns how nodes are terminated.
 func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
 	if spec == nil || spec.Termination == "" {
 		return v1alpha1.Forceful
@@ -118,12 +118,11 @@ func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
 	return spec.Termination
 }
 
-// isMarked says whether the claim that an errand deletes has its mark already.
+// isMarked reports whether the claim of the task has its mark already.
 func (e *task) isMarked() bool { return e.mark.Node == "" }
 
-// runTerminateClaim looks at the node once more, marks its claim, and deletes it. The two
-// writes carry the claim's version, so that whatever somebody wrote on it meanwhile is
-// looked at first.
+// runTerminateClaim checks the node again, marks its claim, and deletes it. Both writes
+// carry the claim's version, so a concurrent change of the claim is seen first.
 func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
 	e := r.task
 	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
@@ -144,7 +143,7 @@ func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
 	return nil
 }
 
-// runCancelTermination takes the mark off a claim again.
+// runCancelTermination removes the mark from a claim.
 func (l *loop) runCancelTermination(ctx context.Context, r *taskResult) error {
 	spared, err := l.write.SpareClaim(ctx, r.task.claim, r.task.mark)
 	if err != nil {
@@ -154,9 +153,8 @@ func (l *loop) runCancelTermination(ctx context.Context, r *taskResult) error {
 	return nil
 }
 
-// fetchClaim reads a claim afresh that has turned out to be another than it was known
-// to be, so that the loop can decide again. If it is as it was when the write was sent,
-// that was turned down for another reason.
+// fetchClaim reads a claim that has changed, so that the loop can decide again. If the
+// claim is unchanged, the write was rejected for another reason.
 func (l *loop) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.NodeClaim, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
@@ -165,7 +163,7 @@ func (l *loop) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.No
 	if failed != nil {
 		return failed
 	}
-	if now != nil && now.UID == sent.UID && now.ResourceVersion == sent.ResourceVersion { // some admission webhook answers with a conflict
+	if now != nil && now.UID == sent.UID && now.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
 		r.result = treat.Refused
 		return err
 	}
@@ -173,13 +171,13 @@ func (l *loop) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.No
 	return nil
 }
 
-// takeClaim takes over a claim that an errand has written, or read afresh.
+// takeClaim stores a claim that a task has written or read.
 func (l *loop) takeClaim(now time.Time, r *taskResult) {
 	meant := func() *nodeClaim {
 		if c := l.nodeClaims.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
 			return c
 		}
-		return nil // it is gone, and known better
+		return nil // gone already
 	}
 	switch c := meant(); {
 	case c != nil && r.claim != nil:
@@ -194,9 +192,9 @@ func (l *loop) takeClaim(now time.Time, r *taskResult) {
 	l.reobserveDirty(now)
 }
 
-// isOverAllowance looks once more, before a place is taken for good, whether more are
-// being taken out of service than may be now: a bound or a budget may have been lowered,
-// or somebody else may have begun.
+// isOverAllowance checks, before a slot is taken for good, whether too many nodes are out
+// of service now. A bound or a budget may have been lowered, or another component may
+// have started a disruption.
 func (l *loop) isOverAllowance(now time.Time, e *task) bool {
 	if l.isOverBound(e.rule) {
 		return true
@@ -210,7 +208,7 @@ func (l *loop) isOverAllowance(now time.Time, e *task) bool {
 	return allowed != nil && allowed.Places < 1
 }
 
-// countWithout returns the counts of a pool as if a claim were in service.
+// countWithout returns the counts of a pool as if the claim were in service.
 func (l *loop) countWithout(pool string, c *nodeClaim) poolCounts {
 	count := *l.repairs.countOf(pool)
 	if c != nil {
@@ -221,10 +219,9 @@ func (l *loop) countWithout(pool string, c *nodeClaim) poolCounts {
 	return count
 }
 
-// restoreTermination takes up the termination of a node that the one before may have
-// sent. Its mark can only be made while the claim has the version that the ledger names;
-// without a mark, a claim of another version is safe. So is one whose node is known to
-// have gone.
+// restoreTermination resumes a termination that the previous leader may have started. Its
+// mark can succeed only while the claim has the version in the ledger. An unmarked claim
+// of another version is safe. So is a claim whose node is known to be gone.
 func (l *loop) restoreTermination(now time.Time, p *nodeState, b *nodeTreatments, name string) {
 	e := b.granted
 	rule := triage.RuleID(e.Rule)
@@ -235,28 +232,27 @@ func (l *loop) restoreTermination(now time.Time, p *nodeState, b *nodeTreatments
 		return
 	}
 	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, b)
-	if c == nil { // it was deleted, and its node is to follow if it is there
+	if c == nil { // the claim is deleted, and its node should follow if it exists
 		l.noteOutlived(now, markOf(e))
 		l.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
 	if !b.hasSlotFor(p) {
-		grant.Gone = now // nobody knows when
+		grant.Gone = now // the time is unknown
 	}
 	l.core.Resume(now, grant)
 	l.cfg.Logger.Info("termination inherited", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
 }
 
-// A node whose claim is marked because it has not become ready is a try, if it was made
-// from the pool's present template. One that is
-// about to be is on the page as one already: whoever comes next knows of it, whether it
-// gets there or not.
+// A node counts as a launch failure when its claim is marked because of the ready timeout
+// and was made from the pool's current template. The ledger counts a planned one already,
+// so the next leader knows it whether or not the mark succeeds.
 
-// countLaunchFailure counts a node that is replaced because it has not become ready, or no longer
-// is.
+// countLaunchFailure counts a node that is replaced because of the ready timeout, or
+// removes it from the count.
 func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
 	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isLaunchFailure(c) { // what was there before has been counted
+	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isLaunchFailure(c) { // restored from the ledger
 		return
 	}
 	count := l.repairs.countOf(c.pool())
@@ -271,15 +267,15 @@ func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Ma
 	}
 }
 
-// isBefore says whether what an entry of the page names is a try that has not been made.
+// isBefore reports whether a ledger entry names a launch failure whose claim is not
+// marked yet.
 func (l *loop) isBefore(e ledger.Entry) bool {
 	name, is := claimNamed(e.Object)
 	c := l.nodeClaims.byName[name]
 	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isLaunchFailure(c)
 }
 
-// launchFailuresBefore counts, by pools, the tries among entries of the page that have not been
-// made.
+// launchFailuresBefore counts, by pool, the entries whose claim is not marked yet.
 func (l *loop) launchFailuresBefore(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {
@@ -290,8 +286,8 @@ func (l *loop) launchFailuresBefore(entries []ledger.Entry) map[string]int {
 	return before
 }
 
-// withLaunchFailure returns an entry of the page, and the one that counts it among the tries of its
-// pool if it is one.
+// withLaunchFailure returns an entry and, if it is a launch failure, the entry that
+// counts it for its pool.
 func (l *loop) withLaunchFailure(now time.Time, e ledger.Entry) []ledger.Entry {
 	if !l.isBefore(e) {
 		return []ledger.Entry{e}
@@ -299,7 +295,7 @@ func (l *loop) withLaunchFailure(now time.Time, e ledger.Entry) []ledger.Entry {
 	return []ledger.Entry{e, {Rule: e.Rule, Tries: math.MaxInt32, Since: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
 }
 
-// restoreLaunchFailures takes up how often in a row nodes of a pool had not become ready.
+// restoreLaunchFailures resumes the launch failures of a pool.
 func (l *loop) restoreLaunchFailures(e ledger.Entry) {
 	pool := e.Rule.Name
 	for _, other := range l.ledger.restored {
@@ -309,12 +305,12 @@ func (l *loop) restoreLaunchFailures(e ledger.Entry) {
 	}
 	count := l.repairs.countOf(pool)
 	count.failures, count.dirty = launchFailures{e.Tries, e.Since, e.Template}, true
-	l.noteTemplate(pool) // which may have been changed since
-	l.recountPool(pool)  // one may have become ready since
+	l.noteTemplate(pool) // the template may have changed
+	l.recountPool(pool)  // a node may have become Ready
 }
 
-// launchFailureEntries returns what the next page is to say of pools whose nodes do not become
-// ready, with those that it lets go.
+// launchFailureEntries returns the ledger entries for pools with launch failures,
+// including the ones that the snapshot allows to start.
 func (l *loop) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
 	before := l.launchFailuresBefore(begun)
 	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {

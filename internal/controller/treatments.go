@@ -17,54 +17,54 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// nodeTreatments is where the node of a name is treated: what there is of treatments, and what
-// is being done about them. It outlives the node, for remediation objects do.
+// nodeTreatments holds the treatments for one node name and their pending tasks. It
+// outlives the node, because remediation objects do.
 type nodeTreatments struct {
 	node    string
 	objects map[string]remediationObject // by kind, namespace and name
-	lease   *coordinationv1.Lease        // nil if nobody locks the node
+	lease   *coordinationv1.Lease        // the node's maintenance Lease; nil for none
 
 	stage queueStage
-	// deleting is the object whose deletion was last sent. The watch may tell that it is
-	// gone before the answer comes, or the answer may be lost.
+	// deleting is the object whose deletion was sent last. The watch may report the
+	// deletion before the answer arrives, or the answer may be lost.
 	deleting types.UID
-	// goneMeanwhile are objects that went while an errand was being run, which may have
-	// made them, and whether they were known.
+	// goneMeanwhile holds objects that were deleted while a task ran that may have
+	// created them. The value says whether the object was known.
 	goneMeanwhile map[types.UID]bool
-	// granted is what the ledger names, which takes a place; asks is what its next
-	// page will. They name no object where there is none.
+	// granted is the ledger entry that holds the slot; asks is the entry requested in the
+	// next snapshot. Their Object is empty for none.
 	granted, asks ledger.Entry
-	// sent is when something was last sent that the ledger names and that may have
-	// been made, or may be yet; zero if there is no such thing.
+	// sent is when the write that granted covers was last sent, if it may have succeeded
+	// or may still succeed. It is zero for none.
 	sent time.Time
 
-	failures        map[taskKind]taskFailure // by what was to be done
-	losses          int                      // how often an object went that nobody here has ended
-	beginFrom       time.Time                // when the next may be made, for that reason
-	due             time.Time                // when to look again, zero for never
-	wanted          time.Time                // since when a treatment is due
-	refusalReported reportedRefusal          // of the last write that was refused
+	failures        map[taskKind]taskFailure
+	losses          int             // deletions of objects by other components
+	beginFrom       time.Time       // earliest next creation because of losses
+	due             time.Time       // when to check again, zero for never
+	wanted          time.Time       // since when a treatment is due
+	refusalReported reportedRefusal // the last rejected write
 }
 
-// taskFailure is why something was not done, and when it may be tried again. It keeps
-// nobody from doing something else.
+// taskFailure records why a task failed and when to retry it. It does not block other
+// kinds of tasks.
 type taskFailure struct {
 	writeFailure
 	refusals  int
 	notBefore time.Time
 }
 
-// remediationObject is a remediation object.
+// remediationObject is a remediation object and what the controller did with it.
 type remediationObject struct {
 	remediation.Object
-	ended    bool // somebody here has deleted it, whatever the watch says
-	reported bool // the core knows, or knew, that it takes the node away
+	ended    bool // this controller has deleted it; the watch may be behind
+	reported bool // the core knows, or knew, that it removes the node
 }
 
-// isEnding says whether the object is on its way out.
+// isEnding reports whether the object is being deleted.
 func (t remediationObject) isEnding() bool { return t.ended || t.Deleting }
 
-// treatmentsOf returns the bed of a node, made if there is none.
+// treatmentsOf returns the treatments of a node, created if necessary.
 func (l *loop) treatmentsOf(node string) *nodeTreatments {
 	b := l.treatments[node]
 	if b == nil {
@@ -74,18 +74,18 @@ func (l *loop) treatmentsOf(node string) *nodeTreatments {
 	return b
 }
 
-// isEmpty says whether nothing is left to be done or known.
+// isEmpty reports whether there is nothing left to do or to remember.
 func (b *nodeTreatments) isEmpty() bool {
 	return b.stage == idle && len(b.objects) == 0 && b.lease == nil && b.granted.Object == "" && len(b.failures) == 0
 }
 
-// inFlightUntil says until when something may be made yet that takes a place, zero if
-// nothing may.
+// inFlightUntil returns until when a write that takes a slot may still succeed, zero if
+// none may.
 func (l *loop) inFlightUntil(now time.Time, b *nodeTreatments) (until time.Time) {
 	if until = b.sent.Add(maxInFlight); b.granted.Object == "" || b.sent.IsZero() || !now.Before(until) {
 		return time.Time{}
 	}
-	if name, is := claimNamed(b.granted.Object); is { // which names a version, and is made of no other
+	if name, is := claimNamed(b.granted.Object); is { // a claim write names a version and fails for any other
 		if c := l.nodeClaims.byName[name]; c == nil || c.ResourceVersion != b.granted.ResourceVersion {
 			return time.Time{}
 		}
@@ -93,17 +93,17 @@ func (l *loop) inFlightUntil(now time.Time, b *nodeTreatments) (until time.Time)
 	return until
 }
 
-// noteWanted notes since when something is to be done.
+// noteWanted records since when the treatment is due.
 func (b *nodeTreatments) noteWanted(now time.Time, p *nodeState) {
 	if b.wanted.IsZero() {
 		b.wanted = p.seen
-		if now.Sub(p.seen) > time.Second { // time alone made it due
+		if now.Sub(p.seen) > time.Second { // due by time, not by a change
 			b.wanted = now
 		}
 	}
 }
 
-// objectGone notes that an object is gone that the errand may tell of which is being run.
+// objectGone records the deletion of an object that the running task may have created.
 func (b *nodeTreatments) objectGone(object types.UID, isKnown bool) {
 	if b.goneMeanwhile == nil {
 		b.goneMeanwhile = map[types.UID]bool{}
@@ -111,10 +111,10 @@ func (b *nodeTreatments) objectGone(object types.UID, isKnown bool) {
 	b.goneMeanwhile[object] = isKnown
 }
 
-// releaseSlot gives up the place that the ledger names.
+// releaseSlot clears the slot that the ledger names.
 func (b *nodeTreatments) releaseSlot() { b.granted, b.sent = ledger.Entry{}, time.Time{} }
 
-// objectsOf returns the objects of a rule, in the order of their keys.
+// objectsOf returns the objects of a rule, sorted by key.
 func (b *nodeTreatments) objectsOf(rule triage.RuleID) []remediationObject {
 	var ours []remediationObject
 	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
@@ -129,7 +129,7 @@ func objectKey(o remediation.Object) string {
 	return o.GroupKind().String() + " " + o.Namespace + "/" + o.Name
 }
 
-// takeObjects takes in the remediation objects and the locks that have changed.
+// takeObjects takes in changed remediation objects and node Leases.
 func (l *loop) takeObjects(now time.Time) {
 	touched := map[string]bool{}
 	for of, k := range l.checks.watches.known {
@@ -138,13 +138,13 @@ func (l *loop) takeObjects(now time.Time) {
 		}
 		letter := k.take()
 		if other, isWatched := l.checks.watches.otherVersion(of); isWatched && letter.listVersion == notServedVersion {
-			letter.listVersion = "" // all of them are there still, and watched
+			letter.listVersion = "" // the objects still exist and are watched in the other version
 			l.changeVersion(of, other)
 		}
 		if letter.listVersion != "" {
 			for _, b := range l.treatments {
 				for key, o := range b.objects {
-					// One that was made here may be younger than the list.
+					// An object from our own write may be newer than the list.
 					if _, there := letter.changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == of.GroupKind() && !olderVersion(letter.listVersion, o.ResourceVersion) {
 						l.objectDeleted(now, b, key)
 						touched[b.node] = true
@@ -176,7 +176,7 @@ func (l *loop) takeObjects(now time.Time) {
 	l.reobserve(now, slices.Sorted(maps.Keys(touched))...)
 }
 
-// changeVersion has objects of a version of their kind that is gone read as of another.
+// changeVersion moves objects of a removed API version to another version of their kind.
 func (l *loop) changeVersion(of, other schema.GroupVersionKind) {
 	for _, b := range l.treatments {
 		for key, o := range b.objects {
@@ -188,7 +188,7 @@ func (l *loop) changeVersion(of, other schema.GroupVersionKind) {
 	}
 }
 
-// takeLeases takes in the locks that have changed, and notes whose.
+// takeLeases takes in changed node Leases and adds their nodes to touched.
 func (l *loop) takeLeases(touched map[string]bool) {
 	letter := l.leaseInbox.take()
 	if letter.listVersion != "" {
@@ -215,21 +215,21 @@ func (l *loop) takeLeases(touched map[string]bool) {
 	}
 }
 
-// upsertLease takes over a lock as it is now, unless it is known better.
+// upsertLease stores a Lease unless a newer version is known.
 func (b *nodeTreatments) upsertLease(lease *coordinationv1.Lease) {
 	if b.lease == nil || b.lease.UID != lease.UID || !olderVersion(lease.ResourceVersion, b.lease.ResourceVersion) {
 		b.lease = lease
 	}
 }
 
-// upsertObject takes over an object as it is now, unless it is known better: our own
-// write may tell of it before the watch does, or after.
+// upsertObject stores an object unless a newer version is known. The answer to our own
+// write may arrive before or after the watch event.
 func (l *loop) upsertObject(b *nodeTreatments, o remediation.Object) {
 	key := objectKey(o)
 	if o.ControlPlane {
 		l.orphans.add(b.node)
 	}
-	if key == b.granted.Object { // it has arrived
+	if key == b.granted.Object { // the write has arrived
 		b.releaseSlot()
 	}
 	home := l.treatmentsByObject[key]
@@ -241,16 +241,16 @@ func (l *loop) upsertObject(b *nodeTreatments, o remediation.Object) {
 	if isSame && olderVersion(o.ResourceVersion, before.ResourceVersion) {
 		return
 	}
-	delete(home.objects, key) // somebody may have changed whom it is about
+	delete(home.objects, key) // the object may name another node now
 	l.treatmentsByObject[key] = b
 	b.objects[key] = remediationObject{Object: o, ended: isSame && before.ended, reported: isSame && before.reported}
-	if l.checks.watches.known[o.GroupVersionKind] == nil { // it was taken out of the ladder meanwhile
+	if l.checks.watches.known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
 		l.checks.changed = true
 	}
 }
 
-// objectDeleted notes that an object is gone. If nobody here has ended it, whoever did
-// may do the same with the next one, which is therefore not made at once.
+// objectDeleted records that an object is gone. If another component deleted it, that
+// component may delete the next one too, so the next creation is delayed.
 func (l *loop) objectDeleted(now time.Time, b *nodeTreatments, key string) {
 	o := b.objects[key]
 	delete(b.objects, key)
@@ -261,7 +261,7 @@ func (l *loop) objectDeleted(now time.Time, b *nodeTreatments, key string) {
 	}
 	l.restateCheck(now, rule)
 	c := l.policyOf(rule)
-	if o.ended || o.UID == b.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // it went with its policy
+	if o.ended || o.UID == b.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
 		return
 	}
 	b.losses++
@@ -270,9 +270,9 @@ func (l *loop) objectDeleted(now time.Time, b *nodeTreatments, key string) {
 	l.cfg.Logger.Warn("remediation lost", "node", b.node, "rule", rule.String(), "object", key)
 }
 
-// reobserve tells the core what is known of some nodes now, and looks what is to be done.
-// They are told together, so that those who have waited longest go first, and not
-// those who are told of first.
+// reobserve passes the current facts of nodes to the core and reconciles their
+// treatments. The core takes all nodes together, so that the longest-waiting node goes
+// first instead of the first in the list.
 func (l *loop) reobserve(now time.Time, nodes ...string) {
 	if len(nodes) == 0 {
 		return
@@ -280,7 +280,7 @@ func (l *loop) reobserve(now time.Time, nodes ...string) {
 	facts := make([]triage.Node, 0, len(nodes))
 	for _, node := range nodes {
 		if p := l.nodeStates[node]; p != nil {
-			known, _ := observe.Node(p.node) // what cannot be read has been told
+			known, _ := observe.Node(p.node) // an unreadable record has been reported
 			l.addTreatmentFacts(now, p, &known)
 			facts = append(facts, known)
 		}
@@ -291,7 +291,7 @@ func (l *loop) reobserve(now time.Time, nodes ...string) {
 	}
 }
 
-// reobserveCheck does so for every node that has something of a health check.
+// reobserveCheck calls reobserve for every node with an object of the health check.
 func (l *loop) reobserveCheck(now time.Time, check string) {
 	var concerned []string
 	for _, name := range slices.Sorted(maps.Keys(l.treatments)) {
@@ -302,8 +302,8 @@ func (l *loop) reobserveCheck(now time.Time, check string) {
 	l.reobserve(now, concerned...)
 }
 
-// addTreatmentFacts adds to the facts about a node what stands elsewhere than on the node:
-// its treatments, and what speaks against treating it.
+// addTreatmentFacts adds the facts that are not on the node object: its treatments and
+// the vetoes against treating it.
 func (l *loop) addTreatmentFacts(now time.Time, p *nodeState, facts *triage.Node) {
 	defer l.noteReportedTreatments(p, facts)
 	l.addClaimFacts(now, p, facts)
@@ -331,9 +331,9 @@ func (l *loop) addTreatmentFacts(now time.Time, p *nodeState, facts *triage.Node
 	}
 }
 
-// addObjectFacts adds the remediation objects that there are for a node. Whatever is not
-// known to be the treatment of a rule that is followed has everybody else wait: somebody
-// is at work on the node.
+// addObjectFacts adds the remediation objects of a node. An object that is not a
+// treatment of a followed rule vetoes all treatments, because another component works on
+// the node.
 func (l *loop) addObjectFacts(p *nodeState, facts *triage.Node) {
 	b := l.treatments[p.node.Name]
 	if b == nil {
@@ -357,7 +357,7 @@ func (l *loop) addObjectFacts(p *nodeState, facts *triage.Node) {
 				step, _ = o.Step(c.ladder)
 			}
 			since := o.Created
-			if o.Deleting { // what is ending is given its time once more
+			if o.Deleting { // an object that is being deleted gets its full time again
 				since = o.DeletedAt
 			}
 			facts.Treatments = append(facts.Treatments, triage.Treatment{

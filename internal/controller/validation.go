@@ -16,35 +16,34 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// validateAgain is how long a set that is refused for a name that no node reports waits
-// until it is judged again, times the number of such sets: a judgement looks at every
-// node.
+// validateAgain is how long a set waits that was rejected because no node reports its
+// condition, times the number of such sets, because each validation looks at every node.
 const validateAgain = 2 * time.Second
 
-// editAgain is said of a stored set that too many nodes match. It must not get in by
-// itself: a mistake that all healthy nodes match would, as soon as some of them are
-// gone for a while or others come.
+// editAgain is the advice for a stored set that matches too many nodes. The controller
+// does not accept it later by itself: a mistaken set that matches all healthy nodes would
+// get in as soon as some nodes are gone or others join.
 const editAgain = ". This version is not judged again when fewer do: change the set or that annotation, or delete it and create it anew"
 
-// setValidation is what there is to do about verdicts.
+// setValidation holds pending validations of sets.
 type setValidation struct {
-	due     bool      // a set has come, changed or gone, and may have been in another's way
-	changed bool      // nodes have changed since sets that wait for that were judged
-	again   time.Time // when they are judged next, if nodes have; zero if there is none
+	due     bool      // a set was added, changed or deleted, which may unblock another
+	changed bool      // nodes have changed since waiting sets were validated
+	again   time.Time // next validation of waiting sets if nodes change; zero for none
 
 	toProve bool      // nodes have changed since unproven sets were judged
-	proveAt time.Time // when they may be judged next
+	proveAt time.Time // earliest next judgement
 }
 
-// validateSetsDue judges every set again, once some set has changed. A webhook has done so
-// before, if there was one. Before the nodes are known, only those are looked at
-// that an earlier reign has accepted: what they do to nodes is no news.
+// validateSetsDue validates every set again after a set has changed. Before the nodes are
+// known, it looks only at sets that an earlier term accepted, because their impact is not
+// new.
 func (l *loop) validateSetsDue(now time.Time, knowsNodes bool) {
 	if !l.validation.due {
 		return
 	}
-	// One that is refused is no longer in the way of those that were looked at
-	// before it, so they are looked at again.
+	// A rejected set does not block the sets before it any more, so repeat until nothing
+	// changes.
 	names := slices.Sorted(maps.Keys(l.sets))
 	for passes, hasChanged := 0, true; hasChanged && passes <= len(names); passes++ {
 		hasChanged = false
@@ -66,12 +65,11 @@ func (l *loop) validateSetsDue(now time.Time, knowsNodes bool) {
 	}
 }
 
-// queueSet holds a set against the others first, which is cheap, and against the
-// nodes only if nobody has done that for this version yet, or if something else was
-// in its way then.
+// queueSet compares a set with the other sets first, which is cheap. It compares the set
+// with nodes only if this version was not validated yet or another set blocked it.
 func (l *loop) queueSet(now time.Time, pol *conditionSet, knowsNodes bool) {
 	if !pol.unjudged && pol.isRefusedFor(validate.Impact) {
-		return // until somebody changes it
+		return // until the user changes it
 	}
 	c := l.caseOf(pol)
 	standing := validate.Standing(c)
@@ -84,15 +82,15 @@ func (l *loop) queueSet(now time.Time, pol *conditionSet, knowsNodes bool) {
 	case isGood && (pol.unjudged || pol.isRefusedFor(validate.Duplicate)):
 		l.validateSet(now, pol)
 	case !isGood && pol.isNews(standing.Problems):
-		c.Impact = l.core.Impact // so that the words tell what it would have done
+		c.Impact = l.core.Impact // the message then includes the impact
 		l.refuse(now, pol, validate.Standing(c).Problems)
 		pol.awaitsNodes = false
 	}
 }
 
-// validateWaiting judges the sets that are refused for a name that no node reports, if
-// nodes have changed, and returns when it will. Of two that cannot stand together the
-// first has its turn first.
+// validateWaiting validates sets again that were rejected because no node reports their
+// condition, if nodes have changed. It returns when the next validation is due. Of two
+// conflicting sets, the one with precedence is validated first.
 func (l *loop) validateWaiting(now time.Time) (due time.Time) {
 	switch {
 	case l.validation.again.IsZero() || !l.validation.changed:
@@ -120,8 +118,7 @@ func (l *loop) validateWaiting(now time.Time) (due time.Time) {
 	return time.Time{}
 }
 
-// expectNodes says when the sets that wait for nodes are judged next, if any node
-// changes.
+// expectNodes schedules the next validation of waiting sets, in case nodes change.
 func (l *loop) expectNodes(now time.Time) {
 	waiting := 0
 	for _, pol := range l.sets {
@@ -135,7 +132,7 @@ func (l *loop) expectNodes(now time.Time) {
 	}
 }
 
-// validateSet holds a set against everything, nodes too.
+// validateSet compares a set with other sets and with nodes.
 func (l *loop) validateSet(now time.Time, pol *conditionSet) {
 	c := l.caseOf(pol)
 	c.Reported, c.Impact = l.core.Reported(), l.core.Impact
@@ -156,9 +153,8 @@ func (l *loop) validateSet(now time.Time, pol *conditionSet) {
 	pol.awaitsNodes = !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason != validate.NearMiss })
 }
 
-// placed counts the nodes that a rule matches and that have its taint already, and
-// those of them that have its NoExecute. Where NoExecute is bounded, NoSchedule is
-// what the rule places.
+// placed counts the nodes that match a rule and have its taint, and those among them with
+// NoExecute. NoSchedule counts as its taint, because the rule places it beyond the bound.
 func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 	matching, err := l.core.Matching(rule)
 	if err != nil { // a compiled rule is valid
@@ -182,11 +178,11 @@ func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 	return tainted, emptied
 }
 
-// caseOf returns a case without what nodes report. The others are those that go
-// before the set if the two cannot stand together.
+// caseOf returns the validation case of a set without node reports. Its others are the
+// sets with precedence over this one.
 func (l *loop) caseOf(pol *conditionSet) validate.Case {
 	c := validate.Case{Set: pol.set, Before: pol.inForce}
-	if pol.withholds() { // what it would do is not done
+	if pol.withholds() { // its impact is not in effect
 		c.Before = nil
 	}
 	for _, other := range l.sets {
@@ -197,9 +193,8 @@ func (l *loop) caseOf(pol *conditionSet) validate.Case {
 	return c
 }
 
-// goesBefore says whether this set stays if the two cannot stand together: one that
-// is followed rather than one that is not, and otherwise the older one. One that is
-// refused is in nobody's way.
+// goesBefore reports whether this set has precedence if the two conflict: a followed set
+// over one that is not, otherwise the older one. A rejected set blocks no other.
 func (p *conditionSet) goesBefore(other *conditionSet) bool {
 	if p.isRefused() {
 		return false
@@ -212,18 +207,18 @@ func (p *conditionSet) goesBefore(other *conditionSet) bool {
 
 func (p *conditionSet) isRefused() bool { return p.err != nil && !p.unjudged }
 
-// isRefusedFor says whether that is among what the last verdict has against the set.
+// isRefusedFor reports whether the last validation found this kind of problem.
 func (p *conditionSet) isRefusedFor(reason validate.Reason) bool {
 	return slices.ContainsFunc(p.problems, func(problem validate.Problem) bool { return problem.Reason == reason })
 }
 
-// isStanding says whether this version of the set is followed, by this reign or by the
-// one before.
+// isStanding reports whether this version is followed by this term or was by an earlier
+// one.
 func (p *conditionSet) isStanding() bool {
 	return p.isInForce() || p.unjudged && wasAccepted(p.set, p.status)
 }
 
-// accept has a set followed, if it is not yet.
+// accept follows a set, if it does not yet.
 func (l *loop) accept(now time.Time, pol *conditionSet) {
 	if pol.isInForce() && pol.err == nil {
 		if pol.unjudged {
@@ -235,13 +230,13 @@ func (l *loop) accept(now time.Time, pol *conditionSet) {
 	rule, err := observe.ConditionSet(pol.set)
 	lacks := proof{}
 	if err == nil {
-		if lacks = pol.resumedProof(); len(lacks.types) == 0 && l.loaded { // else when the nodes are known
+		if lacks = pol.resumedProof(); len(lacks.types) == 0 && l.loaded { // otherwise after the nodes are known
 			lacks = l.lacking(pol)
 		}
 		rule.Hold = lacks.hold()
 		err = l.core.SetRule(now, rule)
 	}
-	if err != nil { // which vet has not seen coming
+	if err != nil { // validate did not detect it
 		l.refuse(now, pol, []validate.Problem{{Field: "spec", Text: err.Error(), Reason: validate.Invalid}})
 		return
 	}
@@ -254,7 +249,7 @@ func (l *loop) accept(now time.Time, pol *conditionSet) {
 	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
 
-// refuse has a set not followed, or no longer, and says why.
+// refuse stops following a set, and reports why.
 func (l *loop) refuse(now time.Time, pol *conditionSet, problems []validate.Problem) {
 	isNews := pol.isNews(problems)
 	if !isNews && slices.Equal(pol.problems, problems) {
@@ -273,43 +268,42 @@ func (l *loop) refuse(now time.Time, pol *conditionSet, problems []validate.Prob
 	l.cfg.Logger.Warn("set not accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "err", pol.err)
 }
 
-// updateSetMetricsOf does so for the ConfigMap that a set is written in, if it is.
+// updateSetMetricsOf updates the metric of the ConfigMap that contains a set, if any.
 func (l *loop) updateSetMetricsOf(pol *conditionSet) {
 	if source := configmaps.ConfigMapOf(pol.set); source != nil && l.configMaps.known[source.Name] != nil {
 		l.updateSetMetrics(l.configMaps.known[source.Name])
 	}
 }
 
-// isNews says whether problems are others than were told. Numbers are not.
+// isNews reports whether problems differ from the reported ones in more than numbers.
 func (p *conditionSet) isNews(problems []validate.Problem) bool {
 	return p.unjudged || !slices.EqualFunc(p.problems, problems, func(a, b validate.Problem) bool { return a.Reason == b.Reason && a.Field == b.Field })
 }
 
-// isInForce says whether this version of the set is the one that is followed.
+// isInForce reports whether the current version of the set is followed.
 func (p *conditionSet) isInForce() bool {
 	return p.inForce != nil && p.inForce.UID == p.set.UID && p.inForce.Generation == p.set.Generation
 }
 
-// wasAccepted says whether a status tells that this version of a set is followed, if
-// only on hold.
-// Whoever takes over then goes on with it, however many nodes match by now: to drop
-// a policy in the middle of a storm would hurt more than to keep it.
+// wasAccepted reports whether a status says that this version of a set is followed, even
+// if held. A new leader continues with it however many nodes match now: dropping a policy
+// in the middle of a storm does more harm than keeping it.
 func wasAccepted(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
 	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
 	return accepted != nil && accepted.ObservedGeneration == set.Generation &&
 		(accepted.Status == "True" || accepted.Reason == reasonHeld || accepted.Reason == reasonAwaitingReports)
 }
 
-// wasRefusedForImpact says whether a status tells that this version of a set is not
-// followed because too many nodes match. Whoever takes over goes on with that, too,
-// however few do by now, unless somebody has said since that it is meant.
+// wasRefusedForImpact reports whether a status says that this version was rejected
+// because too many nodes match. A new leader keeps that decision however few match now,
+// unless the user has accepted the impact since.
 func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSetStatus) bool {
 	accepted := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
 	return accepted != nil && accepted.Status == "False" && accepted.Reason == string(validate.Impact) && accepted.ObservedGeneration == set.Generation &&
 		set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true"
 }
 
-// believed returns the problem of which such a status tells, in its words.
+// believed returns the problem from the message of such a status.
 func believed(status v1alpha1.ConditionSetStatus) validate.Problem {
 	field, text, _ := strings.Cut(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, ": ")
 	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}

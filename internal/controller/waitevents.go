@@ -12,8 +12,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// announce tells people of something about a health check, a node, or both. Either
-// may be nil.
+// announce publishes an Event about a health check, a node, or both. Either may be nil.
 func (l *loop) announce(c *check, node *corev1.Node, what treat.EventReason, reason triage.Reason, words string) {
 	word := treat.Event{Node: node, EventReason: what, Reason: reason, Message: words}
 	if c != nil {
@@ -24,11 +23,10 @@ func (l *loop) announce(c *check, node *corev1.Node, what treat.EventReason, rea
 	}
 }
 
-// reportWaits lets people know that a node is sick, and if nothing is done about it,
-// why not: once for every such reason. What all nodes wait for at once is told of
-// the health check alone.
+// reportWaits reports that a node is unhealthy and, if it is not treated, why: once per
+// reason. A cause that affects all nodes is reported on the health check only.
 func (l *loop) reportWaits(p *nodeState, findings []triage.Reason) {
-	maps.DeleteFunc(p.reported, func(rule triage.RuleID, _ triage.Code) bool { // what is over is told again when it is back
+	maps.DeleteFunc(p.reported, func(rule triage.RuleID, _ triage.Code) bool { // a reason that returns is reported again
 		return !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == rule })
 	})
 	for _, is := range findings {
@@ -37,14 +35,14 @@ func (l *loop) reportWaits(p *nodeState, findings []triage.Reason) {
 			continue
 		}
 		c := l.checkOf(is.Rule)
-		if c == nil || c.isNew() { // that one is no news for long
+		if c == nil || c.isNew() { // the state of a new check lasts only a moment
 			continue
 		}
 		was := p.reported[is.Rule]
 		waits := isWait(is.Code)
 		if !waits && is.Code != triage.Treating && is.Code != triage.Exhausted {
 			if was != 0 && is.Code != triage.Recovering && is.Code != triage.Unclear {
-				delete(p.reported, is.Rule) // and begin anew
+				delete(p.reported, is.Rule) // report it again when it starts again
 			}
 			continue
 		}
@@ -69,7 +67,7 @@ func (l *loop) reportWaits(p *nodeState, findings []triage.Reason) {
 				c.skipped = is.Code
 				l.announce(c, nil, treat.RemediationSkipped, is, "")
 			}
-		case is.Code == triage.Retrying: // which was told with the words of the refusal
+		case is.Code == triage.Retrying: // the refusal has been reported
 		case waits:
 			l.announce(c, p.node, treat.RemediationSkipped, is, "")
 		default:

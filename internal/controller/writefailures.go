@@ -8,40 +8,39 @@ import (
 )
 
 const (
-	// logEvery is how often those are summed up who have not been named, and
-	// mostNamed how many are named until then.
+	// logEvery is the interval of summaries for suppressed log lines; maxLogged is how
+	// many lines are logged in each interval.
 	logEvery  = 10 * time.Second
 	maxLogged = 10
-	// reportRefusalEvery is how often a refusal is told again that is still the same.
+	// reportRefusalEvery is how often an unchanged refusal is reported again.
 	reportRefusalEvery = time.Hour
 )
 
-// writeFailure is why a write has not been made, and how often it was tried. The zero
-// value is none.
+// writeFailure is why a write has failed and how often it was tried. The zero value means
+// no failure.
 type writeFailure struct {
-	text  string // the words of the last failure
+	text  string // the last error
 	fate  treat.Result
 	tries int
 }
 
-// add notes one more failure, and says whether it is of another kind than the
-// one before. Its words do not count: those of a broken connection name its port.
+// add records a failure and reports whether its kind is new. The text does not count,
+// because texts of broken connections contain port numbers.
 func (t *writeFailure) add(fate treat.Result, err error) (isNews bool) {
 	before := *t
 	*t = writeFailure{text: err.Error(), fate: fate, tries: before.tries + 1}
 	return before.tries == 0 || before.fate != fate
 }
 
-// logLimiter keeps the log of troubled writes short. The first who have something to
-// tell are named; in an outage all of them have the same to say, so the others are
-// counted.
+// logLimiter limits log lines about failing writes. It logs the first ones and counts the
+// others, because in an outage all of them are alike.
 type logLimiter struct {
-	since   time.Time // when the first of those was named
+	since   time.Time // start of the interval
 	named   int
 	unnamed int
 }
 
-// allows says whether the next one is to be named, and counts it if not.
+// allows reports whether to log the next line, and counts it if not.
 func (t *logLimiter) allows(now time.Time) bool {
 	if t.unnamed == 0 && now.Sub(t.since) >= logEvery {
 		t.since, t.named = now, 0
@@ -54,8 +53,7 @@ func (t *logLimiter) allows(now time.Time) bool {
 	return true
 }
 
-// suppressed returns how many were not named, once it is time to tell of them, or when
-// it will be.
+// suppressed returns the number of suppressed lines if a summary is due, or when it is.
 func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
 	if t.unnamed == 0 {
 		return 0, time.Time{}
@@ -68,7 +66,7 @@ func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
 	return unnamed, time.Time{}
 }
 
-// logSuppressed tells of those who were not named, and returns when it will.
+// logSuppressed logs the summaries that are due, and returns when the next one is.
 func (l *loop) logSuppressed(now time.Time) (due time.Time) {
 	refused, refusedDue := l.refusalLog.suppressed(now)
 	if refused > 0 {
@@ -81,9 +79,9 @@ func (l *loop) logSuppressed(now time.Time) (due time.Time) {
 	return earliest(refusedDue, putOffDue)
 }
 
-// logRetries tells how many nodes are in trouble now.
+// logRetries logs how many nodes have failing writes now.
 func (l *loop) logRetries() {
-	troubled := map[string]string{} // what the trouble is, by node
+	troubled := map[string]string{} // error by node
 	for name, b := range l.treatments {
 		for _, s := range b.failures {
 			troubled[name] = s.text
@@ -101,7 +99,7 @@ func (l *loop) logRetries() {
 	l.cfg.Logger.Info("writes are made again")
 }
 
-// clearFailure notes that a node has no trouble any more.
+// clearFailure records that a node has no failing write any more.
 func (l *loop) clearFailure(now time.Time, p *nodeState) {
 	if p.failure.tries > 0 && l.retryLog.allows(now) {
 		l.cfg.Logger.Info("trouble is over", "node", p.node.Name, "tries", p.failure.tries)
@@ -109,14 +107,14 @@ func (l *loop) clearFailure(now time.Time, p *nodeState) {
 	p.failure = writeFailure{}
 }
 
-// reportedRefusal is what people were told of a write that was refused.
+// reportedRefusal is the last reported refusal of a write.
 type reportedRefusal struct {
 	words string
 	at    time.Time
 }
 
-// reportRefusal tells people of a write that the server does not accept, once for as
-// long as it says the same.
+// reportRefusal reports a write that the API server rejected, once while the reason is
+// the same.
 func (l *loop) reportRefusal(now time.Time, p *nodeState, rule triage.RuleID, reason triage.Reason, words string) {
 	if last := p.refusalsReported[rule]; last.words == words && now.Sub(last.at) < reportRefusalEvery {
 		return
