@@ -27,21 +27,21 @@ const (
 
 // claimCounts is what one claim adds to the counts of its pool.
 type claimCounts struct {
-	initialised int // its node is or was ready for work
-	disrupted   int // initialised, and being taken out of service
-	claims      int // it has or will have an instance
-	going       int // being taken out of service
-	starting    int // its node was never ready for work
-	trying      int // its node's ready timeout has passed and the claim is not marked yet; see isLaunchFailure
+	initialized     int // its node is or was ready for work
+	disrupted       int // initialised, and being taken out of service
+	claims          int // it has or will have an instance
+	terminating     int // being taken out of service
+	starting        int // its node was never ready for work
+	pendingFailures int // its node's ready timeout has passed and the claim is not marked yet; see usesCurrentTemplate
 }
 
 func (s *claimCounts) add(other claimCounts, sign int) {
-	s.initialised += sign * other.initialised
+	s.initialized += sign * other.initialized
 	s.disrupted += sign * other.disrupted
 	s.claims += sign * other.claims
-	s.going += sign * other.going
+	s.terminating += sign * other.terminating
 	s.starting += sign * other.starting
-	s.trying += sign * other.trying
+	s.pendingFailures += sign * other.pendingFailures
 }
 
 // poolCounts counts the claims of a pool as Karpenter's budgets do, and how many of its
@@ -75,7 +75,7 @@ func (t launchFailures) next(timeout time.Duration) time.Time {
 	return t.last.Add(max(2*timeout, min(wait, maxLaunchWait)))
 }
 
-func (r *repairs) countOf(pool string) *poolCounts {
+func (r *repairs) countsOf(pool string) *poolCounts {
 	count := r.counts[pool]
 	if count == nil {
 		count = &poolCounts{}
@@ -84,15 +84,15 @@ func (r *repairs) countOf(pool string) *poolCounts {
 	return count
 }
 
-// recountDirty updates the counts for a claim.
-func (l *loop) recountDirty(c *nodeClaim) {
-	count := l.repairs.countOf(c.pool())
-	if now := l.countsOf(c); now != c.counts {
+// recountClaim updates the counts for a claim.
+func (l *loop) recountClaim(c *nodeClaim) {
+	count := l.repairs.countsOf(c.pool())
+	if now := l.claimCounts(c); now != c.counts {
 		count.add(c.counts, -1)
 		count.add(now, 1)
 		c.counts, count.dirty = now, true
 	}
-	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && l.isLaunchFailure(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
+	if ready := c.Condition(karpenter.Initialized); count.failures.failed > 0 && l.usesCurrentTemplate(c) && c.Is(karpenter.Initialized) && !ready.LastTransitionTime.Time.Before(count.failures.last.Truncate(time.Second)) {
 		l.cfg.Logger.Info("pool has nodes that become ready again", "nodePool", c.pool(), "nodeClaim", c.Name, "failed", count.failures.failed)
 		l.endHold(c.pool(), count, "NodeClaim "+c.Name+" has become ready")
 	}
@@ -102,24 +102,24 @@ func (l *loop) recountDirty(c *nodeClaim) {
 func (l *loop) recountPool(name string) {
 	for _, c := range l.nodeClaims.byName {
 		if c.pool() == name {
-			l.recountDirty(c)
+			l.recountClaim(c)
 		}
 	}
 }
 
 // endHold resets the launch failures of a pool. It requests a ledger snapshot, because
 // the next leader would otherwise hold the pool again.
-func (l *loop) endHold(pool string, count *poolCounts, words string) {
+func (l *loop) endHold(pool string, count *poolCounts, message string) {
 	if count.isHeld() {
-		l.reportPoolReleased(pool, words)
+		l.reportPoolReleased(pool, message)
 	}
 	count.failures, count.dirty = launchFailures{}, true
 	l.ledger.isOutdated = true
 }
 
-// noteTemplate ends the hold of a pool if its template has changed since the failures.
-func (l *loop) noteTemplate(name string) {
-	count := l.repairs.countOf(name)
+// checkTemplateChange ends the hold of a pool if its template has changed since the failures.
+func (l *loop) checkTemplateChange(name string) {
+	count := l.repairs.countsOf(name)
 	now := l.templateOf(name)
 	switch {
 	case count.failures.failed == 0 || now == "" || now == count.failures.template:
@@ -131,12 +131,12 @@ func (l *loop) noteTemplate(name string) {
 	}
 }
 
-// isLaunchFailure reports whether the claim was made from the pool's current template. An
+// usesCurrentTemplate reports whether the claim was made from the pool's current template. An
 // older claim says nothing about it: its failure does not count towards the next hold,
 // and its success does not end one. It is still replaced, because its replacement uses
 // the new template. Karpenter makes no more claims from the old template, so this does
 // not last. If one of the hashes is unknown, the claim counts.
-func (l *loop) isLaunchFailure(c *nodeClaim) bool {
+func (l *loop) usesCurrentTemplate(c *nodeClaim) bool {
 	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
 	return made == "" || now == "" || made == now
 }
@@ -149,19 +149,19 @@ func (l *loop) templateOf(name string) string {
 	return ""
 }
 
-func (l *loop) forgetPoolCounts(c *nodeClaim) {
-	count := l.repairs.countOf(c.pool())
+func (l *loop) removeFromPoolCounts(c *nodeClaim) {
+	count := l.repairs.countsOf(c.pool())
 	count.add(c.counts, -1)
 	c.counts, count.dirty = claimCounts{}, true
 }
 
-// countsOf returns what a claim adds. Karpenter's own repair counts nodes that were
+// claimCounts returns what a claim adds. Karpenter's own repair counts nodes that were
 // initialised once, including a node that it restarts. Nodes that were never initialised
 // count for the ready timeout. A node that is not Ready still counts as in service: an
 // unhealthy node must not block its own repair. A claim whose instance is terminating
 // does not count. A claim that this controller plans to terminate counts as disrupted
 // already.
-func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
+func (l *loop) claimCounts(c *nodeClaim) (s claimCounts) {
 	if c.Is(karpenter.InstanceTerminating) {
 		return s
 	}
@@ -170,26 +170,26 @@ func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
 	isGoing = isGoing || c.isEnding() || c.mark != nil
 	isInitialised := c.Is(karpenter.Rebooting)
 	for _, name := range l.nodeClaims.nodesOf(c) {
-		p := l.nodeStates[name]
-		if p == nil {
+		state := l.nodeStates[name]
+		if state == nil {
 			continue
 		}
-		if !l.hasStarted(p) {
+		if !l.hasStarted(state) {
 			s.starting = 1
 		}
-		isInitialised = isInitialised || p.node.Labels[karpenter.InitializedLabel] == "true"
-		if isRepair(p.terminatedBy) {
+		isInitialised = isInitialised || state.node.Labels[karpenter.InitializedLabel] == "true"
+		if isRepair(state.terminatedBy) {
 			isGoing = true
-			if p.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.isLaunchFailure(c) {
-				s.trying = 1
+			if state.terminatedBy.Kind == triage.ReadyTimeout && c.mark == nil && l.usesCurrentTemplate(c) {
+				s.pendingFailures = 1
 			}
 		}
 	}
 	if isGoing {
-		s.going = 1
+		s.terminating = 1
 	}
 	if isInitialised {
-		s.initialised, s.disrupted = 1, s.going
+		s.initialized, s.disrupted = 1, s.terminating
 	}
 	return s
 }
@@ -197,19 +197,19 @@ func (l *loop) countsOf(c *nodeClaim) (s claimCounts) {
 // recountNode updates the counts for the claims of a node.
 func (l *loop) recountNode(node *corev1.Node) {
 	for _, c := range l.nodeClaims.byID[node.Spec.ProviderID] {
-		l.recountDirty(c)
+		l.recountClaim(c)
 	}
 }
 
 // noteTermination records whether the plan terminates the node.
-func (l *loop) noteTermination(p *nodeState, plan triage.Plan) {
+func (l *loop) noteTermination(state *nodeState, plan triage.Plan) {
 	var by triage.RuleID
-	if t := plan.Treatment; t != nil && isRepair(t.Rule) {
-		by = t.Rule
+	if planned := plan.Treatment; planned != nil && isRepair(planned.Rule) {
+		by = planned.Rule
 	}
-	if by != p.terminatedBy {
-		p.terminatedBy = by
-		l.recountNode(p.node)
+	if by != state.terminatedBy {
+		state.terminatedBy = by
+		l.recountNode(state.node)
 	}
 }
 
@@ -263,8 +263,8 @@ func (l *loop) allowance(now time.Time, id triage.RuleID, name string, count *po
 	if id.Kind != triage.ReadyTimeout || l.repairs.pools[name] == nil {
 		return allowed, changes
 	}
-	if left, words, until := count.failures.left(now, name, l.timeoutFor(id), count.trying); allowed == nil || left < allowed.Places {
-		return &triage.Allowance{Places: left, Words: words}, earliest(changes, until)
+	if left, message, until := count.failures.remaining(now, name, l.timeoutFor(id), count.pendingFailures); allowed == nil || left < allowed.Places {
+		return &triage.Allowance{Places: left, Words: message}, earliest(changes, until)
 	}
 	return allowed, changes
 }
@@ -278,28 +278,28 @@ func (l *loop) disruptionAllowance(now time.Time, id triage.RuleID, name string,
 	if pool == nil {
 		return &triage.Allowance{Words: "NodePool " + name + " is gone"}, time.Time{}
 	}
-	total, going := count.initialised, count.disrupted
+	total, going := count.initialized, count.disrupted
 	if id.Kind == triage.ReadyTimeout {
-		total, going = count.claims, count.going
+		total, going = count.claims, count.terminating
 	}
 	budgets := pool.Spec.Disruption.Budgets
 	if total == 0 {
-		budgets = absolute(budgets)
+		budgets = withoutPercentages(budgets)
 	}
-	room, words, changes := budget.Room(now, name, budgets, karpenter.Unhealthy, total, going)
+	room, message, changes := budget.Room(now, name, budgets, karpenter.Unhealthy, total, going)
 	if room > 0 && room < budget.Unbounded { // the reason for waiting must be the one after the room is used up
-		_, words, _ = budget.Room(now, name, budgets, karpenter.Unhealthy, total, going+room)
+		_, message, _ = budget.Room(now, name, budgets, karpenter.Unhealthy, total, going+room)
 	}
 	if room == budget.Unbounded {
 		return nil, changes
 	}
-	return &triage.Allowance{Places: room, Words: words}, changes
+	return &triage.Allowance{Places: room, Words: message}, changes
 }
 
-// absolute drops budgets in percent. If no node is in service, a percentage has no base
+// withoutPercentages drops budgets in percent. If no node is in service, a percentage has no base
 // and there is nothing to protect. It keeps 0%, which allows no disruption, and
 // unreadable budgets, which block everything.
-func absolute(budgets []karpenter.Budget) []karpenter.Budget {
+func withoutPercentages(budgets []karpenter.Budget) []karpenter.Budget {
 	kept := []karpenter.Budget{}
 	for _, b := range budgets {
 		if share, is := strings.CutSuffix(b.Nodes, "%"); !is || strings.Trim(share, "0") == "" || !budget.IsReadable(b) {
@@ -309,17 +309,17 @@ func absolute(budgets []karpenter.Budget) []karpenter.Budget {
 	return kept
 }
 
-// left returns how many more nodes may be replaced because they did not become Ready.
-func (t launchFailures) left(now time.Time, pool string, timeout time.Duration, trying int) (places int, words string, until time.Time) {
+// remaining returns how many more nodes may be replaced because they did not become Ready.
+func (t launchFailures) remaining(now time.Time, pool string, timeout time.Duration, trying int) (places int, message string, until time.Time) {
 	if t.failed < maxLaunchFailures {
 		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", maxLaunchFailures, pool), time.Time{}
 	}
 	next := t.next(timeout)
-	words = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
+	message = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))
 	if now.Before(next) {
-		return 0, words, next
+		return 0, message, next
 	}
-	return max(0, 1-trying), words, time.Time{}
+	return max(0, 1-trying), message, time.Time{}
 }
 
 // isHeld reports whether replacement in the pool is paused because its nodes do not

@@ -21,105 +21,105 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// timed has nodes of all pools have ten minutes to become ready.
+// timed gives nodes of all pools ten minutes to become Ready.
 func timed(cfg *RepairConfig) { cfg.ReadyTimeout = 10 * time.Minute }
 
 func TestABudgetHoldsRepairsBack(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.launches("default", "a", "b", "c")
 		h.breaks(corev1.ConditionTrue, "a", "b")
-		h.passes(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		h.terminates("a")
-		h.rests("b")
+		h.wantNoTask("b")
 		if is := h.finding(triage.Repair, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool default's disruption budget 1 allows 1, and 1 is being disrupted") {
 			t.Errorf("what is said of b: %v", is)
 		}
 		h.goes("a")
-		h.turns()
-		h.wants("b", terminateClaim) // the claim is gone, and the bound leaves room
+		h.writeSnapshot()
+		h.wantTask("b", terminateClaim) // the claim is gone, and the bound leaves room
 	})
 }
 
-// Somebody else's disruption counts, and when it is over that is noticed.
+// Disruptions by other components count, and their end is noticed.
 func TestABudgetCountsWhatKarpenterDoes(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.launches("default", "a", "b", "c")
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(9 * time.Minute)
-		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
-		h.hears()
-		h.passes(time.Minute)
-		h.rests("a")
-		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionFalse))
-		h.hears()
-		h.wants("a", terminateClaim)
-		// And once more just before it goes.
-		h.turns()
-		h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
-		h.hears()
+		h.advance(9 * time.Minute)
+		h.api.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+		h.deliver()
+		h.advance(time.Minute)
+		h.wantNoTask("a")
+		h.api.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionFalse))
+		h.deliver()
+		h.wantTask("a", terminateClaim)
+		// The budget is checked again just before the termination.
+		h.writeSnapshot()
+		h.api.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+		h.deliver()
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
-		if b := h.treatments["a"]; b != nil && b.granted.Object != "" {
-			t.Errorf("its place on the page is kept: %+v", b.granted)
+		if treatments := h.treatments["a"]; treatments != nil && treatments.granted.Object != "" {
+			t.Errorf("its place on the page is kept: %+v", treatments.granted)
 		}
 	})
 }
 
-// The time of a budget comes and goes by the clock alone. Nobody asks meanwhile.
+// A budget with a schedule changes with time alone, without any other event.
 func TestABudgetWithAScheduleChangesAtItsTime(t *testing.T) {
-	openHall(t, func(h *hall) { // where it is midnight in 2000
+	withNodePools(t, func(h *nodePoolFixture) { // where it is midnight in 2000
 		noon := "0 12 * * *"
 		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "0", Schedule: &noon, Duration: "1h"}))
 		h.launches("default", "a", "b", "c")
-		h.passes(11*time.Hour + 55*time.Minute)
+		h.advance(11*time.Hour + 55*time.Minute)
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(10 * time.Minute)
-		h.rests("a")
-		due := h.goesOn()
+		h.advance(10 * time.Minute)
+		h.wantNoTask("a")
+		due := h.runRound()
 		if want := time.Date(2000, 1, 1, 13, 0, 0, 0, time.UTC); !due.Equal(want) {
 			t.Errorf("the next look is at %v, want %v", due, want)
 		}
-		h.passes(time.Until(due))
-		h.wants("a", terminateClaim)
+		h.advance(time.Until(due))
+		h.wantTask("a", terminateClaim)
 	})
 }
 
-// lapse launches a node that does not become ready, and lets its time pass.
-func (h *hall) lapse(pool string, names ...string) {
+// lapse launches nodes that do not become Ready, and lets their timeout pass.
+func (h *nodePoolFixture) lapse(pool string, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
-		h.world.launch(name, pool, unready)
+		h.api.launch(name, pool, unready)
 	}
-	h.hears()
-	h.passes(10 * time.Minute)
+	h.deliver()
+	h.advance(10 * time.Minute)
 }
 
-func (h *hall) timeouts(pool string) triage.Population {
+func (h *nodePoolFixture) timeouts(pool string) triage.Population {
 	counts, _ := h.core.Population(timeoutRule(pool))
 	return counts
 }
 
 func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("bad", ofAtMost("5"))
 		h.pool("good", nil)
 		h.launches("good", "g1", "g2")
 		for i := range maxLaunchFailures {
 			name := fmt.Sprintf("a%d", i)
 			if i == maxLaunchFailures-1 {
-				h.world.launch("b", "bad", unready)
+				h.api.launch("b", "bad", unready)
 			}
 			h.lapse("bad", name)
 			h.terminates(name)
 			h.goes(name)
-			h.turns()
+			h.writeSnapshot()
 		}
 		told := func() (n int) {
-			for _, word := range h.events {
-				if word.EventReason == treat.PoolHeld {
+			for _, event := range h.events {
+				if event.EventReason == treat.PoolHeld {
 					n++
 				}
 			}
@@ -128,53 +128,53 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		if told() != 1 {
 			t.Errorf("it is told %d times that the pool is held", told())
 		}
-		h.rests("b")
+		h.wantNoTask("b")
 		if is := h.finding(triage.ReadyTimeout, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool bad is held: 3 nodes in a row have not become ready") {
 			t.Errorf("what is said of the next: %v", is)
 		}
-		h.passes(time.Second)
+		h.advance(time.Second)
 		if n := testutil.ToFloat64(h.cfg.Metrics.poolHeld.WithLabelValues("bad")); n != 1 {
 			t.Errorf("held is %v", n)
 		}
-		h.world.launch("g3", "good", unready, func(n *corev1.Node, _ *karpenter.NodeClaim) {
+		h.api.launch("g3", "good", unready, func(n *corev1.Node, _ *karpenter.NodeClaim) {
 			n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
 		})
-		h.hears()
+		h.deliver()
 		h.terminates("g3")
-		heir := h.heir(timed)
-		for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
+		successor := h.successor(timed)
+		for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 			if n := h.repairs.counts["bad"].failures.failed; n != maxLaunchFailures {
 				t.Errorf("%s counts %d tries", who, n)
 			}
-			h.rests("b")
+			h.wantNoTask("b")
 		}
-		if due := h.goesOn(); !due.After(time.Now()) || h.repairs.counts["bad"].due.IsZero() {
+		if due := h.runRound(); !due.After(time.Now()) || h.repairs.counts["bad"].due.IsZero() {
 			t.Fatalf("the next look is at %v", due)
 		}
-		h.passes(time.Until(h.repairs.counts["bad"].due))
+		h.advance(time.Until(h.repairs.counts["bad"].due))
 		h.terminates("b")
 		h.goes("b")
-		h.turns()
-		h.passes(time.Hour)
-		// One that becomes ready ends it.
+		h.writeSnapshot()
+		h.advance(time.Hour)
+		// A node that becomes Ready ends the hold.
 		h.launches("bad", "c")
 		if h.repairs.counts["bad"].isHeld() || told() != 2 {
 			t.Errorf("afterwards: %+v, told %d times", h.repairs.counts["bad"].failures, told())
 		}
 		h.lapse("bad", "d")
-		h.wants("d", terminateClaim)
+		h.wantTask("d", terminateClaim)
 	}, timed)
 }
 
-// madeOf has the nodes of a pool be made of something.
+// madeOf sets the template hash of a pool.
 func madeOf(hash string) func(*repairblock.Pool) {
 	return func(p *repairblock.Pool) {
 		metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.HashAnnotation, hash)
 	}
 }
 
-// holds has a pool be held.
-func (h *hall) holds(pool string) {
+// holds causes a hold of the pool.
+func (h *nodePoolFixture) holds(pool string) {
 	h.t.Helper()
 	h.pool(pool, ofAtMost("5"), madeOf("1"))
 	for i := range maxLaunchFailures {
@@ -182,137 +182,137 @@ func (h *hall) holds(pool string) {
 		h.lapse(pool, name)
 		h.terminates(name)
 		h.goes(name)
-		h.turns()
+		h.writeSnapshot()
 	}
 	if !h.repairs.counts[pool].isHeld() {
 		h.t.Fatalf("the pool is not held: %+v", h.repairs.counts[pool].failures)
 	}
 }
 
-// lapsed is how a machine is launched whose time to become ready is over.
+// lapsed launches a node whose ready timeout has passed.
 func lapsed(n *corev1.Node, c *karpenter.NodeClaim) {
 	unready(n, c)
 	n.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
 }
 
-// releases returns the words with which it is told that a pool is held no more.
-func (h *hall) releases() (words []string) {
-	for _, word := range h.events {
-		if word.EventReason == treat.PoolReleased {
-			words = append(words, word.Message)
+// releases returns the messages of PoolReleased Events.
+func (h *nodePoolFixture) releases() (words []string) {
+	for _, event := range h.events {
+		if event.EventReason == treat.PoolReleased {
+			words = append(words, event.Message)
 		}
 	}
 	return words
 }
 
-// A hold that has ended stays so, whoever leads, and however long after: what has ended
-// it may be gone by then.
+// A hold that has ended stays ended after a change of leader, even if its cause is gone
+// by then.
 func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens func(h *hall)
+		happens func(h *nodePoolFixture)
 		words   string
 	}{
-		"a node becomes ready": {func(h *hall) {
+		"a node becomes ready": {func(h *nodePoolFixture) {
 			h.launches("bad", "good")
-			h.turns()
+			h.writeSnapshot()
 			h.goes("good")
 		}, "NodePool bad is held no more: NodeClaim claim-good has become ready"},
-		"the template changes": {func(h *hall) {
+		"the template changes": {func(h *nodePoolFixture) {
 			h.pool("bad", ofAtMost("5"), madeOf("2"))
 		}, "NodePool bad is held no more: its template has changed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.holds("bad")
-				h.passes(2 * triage.ReplacementWait) // nobody keeps a place any more
-				h.turns()
+				h.advance(2 * triage.ReplacementWait) // all slots are free by now
+				h.writeSnapshot()
 				test.happens(h)
 				if got := h.releases(); !slices.Equal(got, []string{test.words}) {
 					t.Errorf("it is told: %q", got)
 				}
-				h.turns()
+				h.writeSnapshot()
 				if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 					t.Errorf("another page is to be written: %v, due %s", entries, due)
 				}
-				heir := h.heir(timed)
-				h.world.launch("z", "bad", lapsed)
-				for who, h := range map[string]*hall{"the same": h, "an heir": heir} {
-					h.hears()
+				successor := h.successor(timed)
+				h.api.launch("z", "bad", lapsed)
+				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
+					h.deliver()
 					if is := h.repairs.counts["bad"]; is.failures.failed != 0 {
 						t.Errorf("%s counts %+v", who, is.failures)
 					}
-					h.wants("z", terminateClaim)
+					h.wantTask("z", terminateClaim)
 				}
-				if got := heir.releases(); len(got) > 0 {
-					t.Errorf("an heir tells it once more: %q", got)
+				if got := successor.releases(); len(got) > 0 {
+					t.Errorf("a successor tells it once more: %q", got)
 				}
 			}, timed)
 		})
 	}
 }
 
-// What ends a hold is noticed by an heir that did not see it happen.
-func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
+// A new leader notices the end of a hold that it did not observe.
+func TestASuccessorNoticesWhatEndsAHold(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens   func(h *hall) // while nobody leads
-		afterward func(heir *hall)
+		happens   func(h *nodePoolFixture) // while no controller leads
+		afterward func(successor *nodePoolFixture)
 		released  string
 	}{
 		"nothing": {},
-		"a node becomes ready": {happens: func(h *hall) { h.world.launch("good", "bad") },
+		"a node becomes ready": {happens: func(h *nodePoolFixture) { h.api.launch("good", "bad") },
 			released: "NodePool bad is held no more: NodeClaim claim-good has become ready"},
-		"the template changes": {happens: func(h *hall) { h.remake("bad", madeOf("2")) },
+		"the template changes": {happens: func(h *nodePoolFixture) { h.remake("bad", madeOf("2")) },
 			released: "NodePool bad is held no more: its template has changed"},
 		"the template changes, and the pool is known later": {
-			happens:   func(h *hall) { delete(h.repairs.pools, "bad") },
-			afterward: func(heir *hall) { heir.pool("bad", ofAtMost("5"), madeOf("2")) },
+			happens:   func(h *nodePoolFixture) { delete(h.repairs.pools, "bad") },
+			afterward: func(successor *nodePoolFixture) { successor.pool("bad", ofAtMost("5"), madeOf("2")) },
 			released:  "NodePool bad is held no more: its template has changed",
 		},
-		"something else of the pool changes": {happens: func(h *hall) {
+		"something else of the pool changes": {happens: func(h *nodePoolFixture) {
 			h.remake("bad", budgets(karpenter.Budget{Nodes: "5"}))
 		}},
 		"nobody has said what its nodes are made of": {
-			happens:   func(h *hall) { h.remake("bad", madeOf("")) },
-			afterward: func(heir *hall) { heir.pool("bad", ofAtMost("5"), madeOf("1")) },
+			happens:   func(h *nodePoolFixture) { h.remake("bad", madeOf("")) },
+			afterward: func(successor *nodePoolFixture) { successor.pool("bad", ofAtMost("5"), madeOf("1")) },
 		},
-		"the page is one of before templates were named": {happens: func(h *hall) {
-			for i := range h.world.page {
-				h.world.page[i].Template = ""
+		"the page is one of before templates were named": {happens: func(h *nodePoolFixture) {
+			for i := range h.api.page {
+				h.api.page[i].Template = ""
 			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.holds("bad")
-				h.world.launch("z", "bad", lapsed)
-				h.hears()
-				h.rests("z")
+				h.api.launch("z", "bad", lapsed)
+				h.deliver()
+				h.wantNoTask("z")
 				if test.happens != nil {
 					test.happens(h)
 				}
-				heir := h.heir(timed)
+				successor := h.successor(timed)
 				if test.afterward != nil {
-					test.afterward(heir)
+					test.afterward(successor)
 				}
 				var want []string
 				if test.released != "" {
 					want = append(want, test.released)
 				}
-				if got := heir.releases(); !slices.Equal(got, want) {
+				if got := successor.releases(); !slices.Equal(got, want) {
 					t.Errorf("it is told: %q, want %q", got, want)
 				}
-				if is := heir.repairs.counts["bad"]; is.isHeld() != (want == nil) {
-					t.Errorf("the heir counts %+v", is.failures)
+				if is := successor.repairs.counts["bad"]; is.isHeld() != (want == nil) {
+					t.Errorf("the successor counts %+v", is.failures)
 				}
-				heir.turns()
+				successor.writeSnapshot()
 				if want != nil {
-					heir.wants("z", terminateClaim)
+					successor.wantTask("z", terminateClaim)
 					return
 				}
-				heir.rests("z")
-				for _, e := range heir.world.page {
+				successor.wantNoTask("z")
+				for _, e := range successor.api.page {
 					if e.Tries > 0 && e.Template != "1" {
 						t.Errorf("the page says %+v", e)
 					}
@@ -322,94 +322,95 @@ func TestAnHeirNoticesWhatEndsAHold(t *testing.T) {
 	}
 }
 
-// remake changes a pool behind the back of the hall.
-func (h *hall) remake(name string, change func(*repairblock.Pool)) {
+// remake changes a pool without notifying the loop.
+func (h *nodePoolFixture) remake(name string, change func(*repairblock.Pool)) {
 	is := *h.repairs.pools[name]
 	is.NodePool = is.DeepCopy()
 	change(&is)
 	h.repairs.pools[name] = &is
 }
 
-// A page that could not be written is written later, with what has ended meanwhile.
+// A failed snapshot is written later, including what has ended meanwhile.
 func TestTheEndOfAHoldOutlastsAPageThatFails(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.holds("bad")
-		h.passes(2 * triage.ReplacementWait)
-		h.turns()
+		h.advance(2 * triage.ReplacementWait)
+		h.writeSnapshot()
 		h.pool("bad", ofAtMost("5"), madeOf("2"))
-		h.turnsNot()
-		if !slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+		h.failSnapshot()
+		if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
 			t.Fatal("the page has been written")
 		}
-		h.passes(time.Minute)
-		h.turns()
-		if slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
-			t.Errorf("the page is %+v", h.world.page)
+		h.advance(time.Minute)
+		h.writeSnapshot()
+		if slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
+			t.Errorf("the page is %+v", h.api.page)
 		}
 	}, timed)
 }
 
-// turnsNot has the next page fail.
-func (h *hall) turnsNot() {
+// failSnapshot makes the next snapshot fail.
+func (h *nodePoolFixture) failSnapshot() {
 	h.t.Helper()
 	if entries, _ := h.nextSnapshot(time.Now()); entries == nil {
 		h.t.Fatal("no page is to be written")
 	}
-	h.ledger.busy = true
-	must(h.t, h.snapshotStored(errBroken))
-	h.goesOn()
+	h.ledger.writing = true
+	must(h.t, h.handleSnapshotResult(errBroken))
+	h.runRound()
 }
 
-// A claim that changes before it is marked is asked for again, and a refusal is no try.
+// A claim that changes before its mark is requested again, and a refusal is not a launch
+// failure.
 func TestATryIsCountedOnce(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("bad", nil)
 		h.launches("bad", "x", "y", "z")
 		h.lapse("bad", "a")
 		tries := func() int { return h.repairs.counts["bad"].failures.failed }
 		for range 5 {
-			h.turns()
-			h.world.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+			h.writeSnapshot()
+			h.api.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
 			h.runs("a", how{})
 		}
 		if tries() != 0 {
 			t.Errorf("%d tries are counted before any was made", tries())
 		}
-		heir := h.heir(timed)
-		if n := heir.repairs.counts["bad"].failures.failed; n != 0 {
-			t.Errorf("an heir counts %d", n)
+		successor := h.successor(timed)
+		if n := successor.repairs.counts["bad"].failures.failed; n != 0 {
+			t.Errorf("a successor counts %d", n)
 		}
-		h.turns()
-		if e := h.world.page[len(h.world.page)-1]; e.Tries != 1 {
+		h.writeSnapshot()
+		if e := h.api.page[len(h.api.page)-1]; e.Tries != 1 {
 			t.Errorf("the page says %+v", e)
 		}
 		h.runs("a", how{second: treat.Refused})
 		if tries() != 1 {
 			t.Errorf("%d tries are counted", tries())
 		}
-		if n := h.heir(timed).repairs.counts["bad"].failures.failed; n != 1 {
-			t.Errorf("an heir counts %d", n)
+		if n := h.successor(timed).repairs.counts["bad"].failures.failed; n != 1 {
+			t.Errorf("a successor counts %d", n)
 		}
-		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		h.hears()
-		h.passes(time.Minute)
-		h.runs("a", how{}) // spared
+		h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
+		h.advance(time.Minute)
+		h.runs("a", how{}) // the termination is cancelled
 		if tries() != 0 || h.isMarked("a") {
 			t.Errorf("%d tries are counted, and it is marked %t", tries(), h.isMarked("a"))
 		}
 	}, timed)
 }
 
-// The two rules of a pool share their bound.
+// Both rules of a pool share its bound.
 func TestARepairAndATimeoutShareThePool(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
-		h.world.launch("c", "default", unready)
-		h.hears()
+		h.api.launch("c", "default", unready)
+		h.deliver()
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(10 * time.Minute)
-		h.turns()
+		h.advance(10 * time.Minute)
+		h.writeSnapshot()
 		both := h.sends()
 		if len(both) != 1 {
 			t.Fatalf("%d are sent", len(both))
@@ -420,28 +421,27 @@ func TestARepairAndATimeoutShareThePool(t *testing.T) {
 		if h.taken("default") != 1 || h.timeouts("default").Pooled != 1 {
 			t.Errorf("%d and %d are taken", h.taken("default"), h.timeouts("default").Pooled)
 		}
-		h.turns()
+		h.writeSnapshot()
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d are sent beside it", len(sent))
 		}
 	}, timed)
 }
 
-// What is counted step by step is what one would count who looks at everything.
-// A claim gives up the provider ID that it shares with another. The node has started by
-// what the other one says, and the other one is counted anew.
+// A claim gives up the provider ID that it shares with another claim. The node has
+// started according to the other claim, which must be counted again.
 func TestAClaimIsCountedAnewWhenAnotherGivesUpItsProviderID(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("p", nil)
-		h.world.launch("a", "p", unready)
-		h.world.launch("b", "p")
+		h.api.launch("a", "p", unready)
+		h.api.launch("b", "p")
 		names := func(claim, id string) {
-			h.world.changeClaim(claim, func(c *karpenter.NodeClaim) { c.Status.ProviderID = id })
-			h.hears()
+			h.api.changeClaim(claim, func(c *karpenter.NodeClaim) { c.Status.ProviderID = id })
+			h.deliver()
 		}
 		names("claim-b", "kwok://a")
-		h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		h.hears()
+		h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
 		names("claim-a", "")
 		if starting := h.repairs.counts["p"].starting; !h.nodeStates["a"].started || starting != 0 {
 			t.Errorf("the node has started: %v, and %d count as starting", h.nodeStates["a"].started, starting)
@@ -455,78 +455,78 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		inBubble(t, rt, func(t *testing.T) {
 			t.Helper()
-			h := newHall(t, timed)
-			s := &history{hall: h, rt: rt, out: map[string]*taskResult{}, hits: &hits{}}
+			h := newNodePoolFixture(t, timed)
+			s := &history{nodePoolFixture: h, rt: rt, out: map[string]*taskResult{}, hits: &hits{}}
 			for _, pool := range pools {
 				h.pool(pool, ofAtMost("100%"))
 			}
 			for i := range rapid.IntRange(5, 60).Draw(rt, "acts") {
-				anyOf := func() string { return some(rt, h.world.nodes, func(*corev1.Node) bool { return true }) }
+				anyOf := func() string { return some(rt, h.api.nodes, func(*corev1.Node) bool { return true }) }
 				anyClaim := func() string {
-					return some(rt, h.world.claims, func(*karpenter.NodeClaim) bool { return true })
+					return some(rt, h.api.claims, func(*karpenter.NodeClaim) bool { return true })
 				}
 				switch rapid.SampledFrom([]string{"launch", "launch", "unready", "sicken", "sicken", "pool", "id", "disrupt", "reboot", "deleting", "terminating", "drop node", "drop claim", "hear", "hear nodes", "hear claims", "pass", "work", "work", "recover"}).Draw(rt, "act") {
 				case "launch":
-					h.world.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"))
+					h.api.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"))
 				case "unready":
-					h.world.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"), unready)
+					h.api.launch(fmt.Sprint("n", i), rapid.SampledFrom(pools).Draw(rt, "pool"), unready)
 				case "sicken":
 					if name := anyOf(); name != "" {
-						h.world.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue })
+						h.api.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue })
 					}
 				case "pool":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, func(c *karpenter.NodeClaim) {
+						h.api.changeClaim(name, func(c *karpenter.NodeClaim) {
 							c.Labels = map[string]string{karpenter.NodePoolLabel: rapid.SampledFrom(pools).Draw(rt, "pool")}
 						})
 					}
 				case "id":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, func(c *karpenter.NodeClaim) {
+						h.api.changeClaim(name, func(c *karpenter.NodeClaim) {
 							c.Status.ProviderID = rapid.SampledFrom([]string{"", "kwok://n0", "kwok://n1", "kwok://n2"}).Draw(rt, "id")
 						})
 					}
 				case "disrupt":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, sets(karpenter.DisruptionReason, "Drifted", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
+						h.api.changeClaim(name, sets(karpenter.DisruptionReason, "Drifted", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
 					}
 				case "reboot":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, sets(karpenter.Rebooting, "", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
+						h.api.changeClaim(name, sets(karpenter.Rebooting, "", rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(rt, "status")))
 					}
 				case "deleting":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+						h.api.changeClaim(name, func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
 					}
 				case "terminating":
 					if name := anyClaim(); name != "" {
-						h.world.changeClaim(name, sets(karpenter.InstanceTerminating, "", metav1.ConditionTrue))
+						h.api.changeClaim(name, sets(karpenter.InstanceTerminating, "", metav1.ConditionTrue))
 					}
 				case "drop node":
 					if name := anyOf(); name != "" {
-						h.world.removeNode(name)
+						h.api.removeNode(name)
 					}
 				case "drop claim":
 					if name := anyClaim(); name != "" {
-						h.world.removeClaim(name)
+						h.api.removeClaim(name)
 					}
 				case "hear":
-					h.hears()
+					h.deliver()
 				case "hear nodes":
-					h.hears("nodes")
+					h.deliver("nodes")
 				case "hear claims":
-					h.hears("claims")
+					h.deliver("claims")
 				case "pass":
-					h.passes(4 * time.Minute)
+					h.advance(4 * time.Minute)
 				case "work":
-					h.turns()
+					h.writeSnapshot()
 					if node := some(rt, h.sends(), func(*task) bool { return true }); node != "" {
 						h.runs(node, how{second: rapid.SampledFrom([]treat.Result{treat.Made, treat.Refused}).Draw(rt, "second")})
 					}
 				case "recover":
 					if name := anyOf(); name != "" {
-						h.world.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
-						h.hears()
+						h.api.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+						h.deliver()
 					}
 				}
 				changes += s.recount()
@@ -539,7 +539,7 @@ func TestHeadcountsAreWhatARecountSays(t *testing.T) {
 	}
 }
 
-// recount counts all claims that the loop knows anew, and says how many are going.
+// recount counts all known claims from scratch, and returns how many are terminating.
 func (s *history) recount() (going int) {
 	want := map[string]claimCounts{}
 	for _, c := range s.nodeClaims.byName {
@@ -549,39 +549,39 @@ func (s *history) recount() (going int) {
 			continue
 		}
 		is := claimCounts{claims: 1}
-		isGoing := c.DeletionTimestamp != nil || c.ended || c.Annotations["autohealer.resourcestack.com/repair"] != ""
+		isGoing := c.DeletionTimestamp != nil || c.deletedByUs || c.Annotations["autohealer.resourcestack.com/repair"] != ""
 		for _, row := range c.Status.Conditions {
 			isGoing = isGoing || (row.Type == "DisruptionReason" || row.Type == "Rebooting") && row.Status == "True"
 		}
 		isInitialised := slices.ContainsFunc(c.Status.Conditions, func(row metav1.Condition) bool {
 			return row.Type == "Rebooting" && row.Status == "True"
 		})
-		for _, p := range s.nodeStates {
-			if c.Status.ProviderID == "" || p.node.Spec.ProviderID != c.Status.ProviderID {
+		for _, state := range s.nodeStates {
+			if c.Status.ProviderID == "" || state.node.Spec.ProviderID != c.Status.ProviderID {
 				continue
 			}
-			isInitialised = isInitialised || p.node.Labels["karpenter.sh/initialized"] == "true"
-			if !p.started {
+			isInitialised = isInitialised || state.node.Labels["karpenter.sh/initialized"] == "true"
+			if !state.started {
 				is.starting = 1
 			}
-			plan, _ := s.core.Plan(p.node.Name)
-			if t := plan.Treatment; t != nil && (t.Rule.Kind == triage.Repair || t.Rule.Kind == triage.ReadyTimeout) {
+			plan, _ := s.core.Plan(state.node.Name)
+			if planned := plan.Treatment; planned != nil && (planned.Rule.Kind == triage.Repair || planned.Rule.Kind == triage.ReadyTimeout) {
 				isGoing = true
-				if t.Rule.Kind == triage.ReadyTimeout && c.Annotations["autohealer.resourcestack.com/repair"] == "" {
-					is.trying = 1
+				if planned.Rule.Kind == triage.ReadyTimeout && c.Annotations["autohealer.resourcestack.com/repair"] == "" {
+					is.pendingFailures = 1
 				}
 			}
 		}
 		if isGoing {
-			is.going = 1
+			is.terminating = 1
 		}
 		if isInitialised {
-			is.initialised, is.disrupted = 1, is.going
+			is.initialized, is.disrupted = 1, is.terminating
 		}
 		sum := want[c.Labels["karpenter.sh/nodepool"]]
 		sum.add(is, 1)
 		want[c.Labels["karpenter.sh/nodepool"]] = sum
-		going += is.going
+		going += is.terminating
 	}
 	got := map[string]claimCounts{}
 	for name, count := range s.repairs.counts {
@@ -596,8 +596,8 @@ func (s *history) recount() (going int) {
 	return going
 }
 
-// What a machine adds to the counts of its pool, as Karpenter 1.15 counts for the reason
-// Unhealthy, and as the ready timeout does.
+// A claim counts as in Karpenter 1.15 for the reason Unhealthy, and for the ready
+// timeout.
 func TestWhatAMachineAddsToItsPool(t *testing.T) {
 	is := func(kind string) func(*corev1.Node, *karpenter.NodeClaim) {
 		return func(_ *corev1.Node, c *karpenter.NodeClaim) { sets(kind, "", metav1.ConditionTrue)(c) }
@@ -612,22 +612,22 @@ func TestWhatAMachineAddsToItsPool(t *testing.T) {
 		machine machine
 		want    claimCounts
 	}{
-		"at work":                             {nil, claimCounts{initialised: 1, claims: 1}},
-		"sick, and does not block itself":     {machine{sick}, claimCounts{initialised: 1, claims: 1}},
+		"at work":                             {nil, claimCounts{initialized: 1, claims: 1}},
+		"sick, and does not block itself":     {machine{sick}, claimCounts{initialized: 1, claims: 1}},
 		"never ready":                         {machine{unready}, claimCounts{claims: 1, starting: 1}},
-		"never ready, and deleted":            {machine{unready, deleted}, claimCounts{claims: 1, going: 1, starting: 1}},
+		"never ready, and deleted":            {machine{unready, deleted}, claimCounts{claims: 1, terminating: 1, starting: 1}},
 		"without a node":                      {machine{nodeless}, claimCounts{claims: 1}},
-		"deleted":                             {machine{deleted}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
-		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
-		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1, starting: 1}},
-		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialised: 1, disrupted: 1, claims: 1, going: 1}},
+		"deleted":                             {machine{deleted}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
+		"chosen by Karpenter":                 {machine{is(karpenter.DisruptionReason)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
+		"restarted by Karpenter":              {machine{unready, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1, starting: 1}},
+		"restarted, and its node is not back": {machine{nodeless, is(karpenter.Rebooting)}, claimCounts{initialized: 1, disrupted: 1, claims: 1, terminating: 1}},
 		"its machine is going":                {machine{deleted, is(karpenter.InstanceTerminating)}, claimCounts{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.pool("default", nil)
-				h.world.launch("a", "default", test.machine...)
-				h.hears()
+				h.api.launch("a", "default", test.machine...)
+				h.deliver()
 				if got := h.repairs.counts["default"].claimCounts; got != test.want {
 					t.Errorf("it adds %+v, want %+v", got, test.want)
 				}
@@ -636,13 +636,14 @@ func TestWhatAMachineAddsToItsPool(t *testing.T) {
 	}
 }
 
-// Karpenter's budgets are of the nodes that were in service once. Of nodes that never were
-// there would be none among them, so the ready timeout counts all claims.
+// Karpenter's budgets count nodes that were in service once. Nodes that never started are
+// not among them, so the ready timeout counts all claims.
 func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 	for _, test := range []struct {
 		budget string
-		// how many of 10 claims, 5 of which are in service, may be repaired, and how many
-		// replaced that do not become ready, where one of the latter goes already
+		// Of 10 claims, 5 are in service. repairs is how many may be repaired, and
+		// timeouts how many may be replaced by the ready timeout if one replacement is
+		// already running.
 		repairs, timeouts int
 	}{
 		{"1", 1, 0},
@@ -653,14 +654,14 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 		{"100%", 5, 9},
 	} {
 		t.Run(test.budget, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: test.budget}))
 				h.launches("default", "a", "b", "c", "d", "e")
 				for _, name := range []string{"v", "w", "x", "y", "z"} {
-					h.world.launch(name, "default", unready)
+					h.api.launch(name, "default", unready)
 				}
-				h.world.changeClaim("claim-v", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
-				h.hears()
+				h.api.changeClaim("claim-v", func(c *karpenter.NodeClaim) { c.DeletionTimestamp = new(metav1.Now()) })
+				h.deliver()
 				for rule, want := range map[triage.RuleID]int{poolRuleID("default"): test.repairs, timeoutRule("default"): test.timeouts} {
 					allowed, _ := h.disruptionAllowance(time.Now(), rule, "default", h.repairs.counts["default"])
 					if allowed == nil || allowed.Places != want {
@@ -672,23 +673,23 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 	}
 }
 
-// A round that brings nothing new leaves nothing to be done at once.
+// A round without changes leaves nothing due at once.
 func TestARoundWithoutNewsIsFollowedByRest(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.pool("bad", nil)
 		h.launches("default", "a", "b", "c")
 		h.breaks(corev1.ConditionTrue, "a", "b", "c")
 		h.lapse("bad", "x", "y")
-		h.turns()
+		h.writeSnapshot()
 		for node := range h.sends() {
 			h.runs(node, how{})
 		}
-		h.turns()
+		h.writeSnapshot()
 		for range 3 {
-			h.goesOn()
+			h.runRound()
 		}
-		if due := h.goesOn(); !due.IsZero() && !due.After(time.Now()) {
+		if due := h.runRound(); !due.IsZero() && !due.After(time.Now()) {
 			t.Errorf("the next round is due at %v, and it is %v", due, time.Now())
 		}
 		for name, count := range h.repairs.counts {
@@ -699,51 +700,51 @@ func TestARoundWithoutNewsIsFollowedByRest(t *testing.T) {
 	}, timed)
 }
 
-// A pool that is held must not be emptied by its own repair block.
+// A repair block must not empty a pool whose replacement is paused.
 func TestARepairIsNotForNodesThatWereNeverReady(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		block := ofAtMost("100%")
 		block.Policies = append(block.Policies, v1alpha1.ConditionRepair{ConditionType: "Ready", ConditionStatus: "False", Toleration: "1s"})
 		h.pool("default", block)
 		h.launches("default", "a", "b")
-		h.world.launch("c", "default", unready)
-		h.hears()
-		h.passes(time.Minute)
-		h.rests("c")
+		h.api.launch("c", "default", unready)
+		h.deliver()
+		h.advance(time.Minute)
+		h.wantNoTask("c")
 		if is := h.nodeStates["c"].assigned; is.repairedBy != "" || is.timedBy != "default" {
 			t.Errorf("it is governed by %+v", is)
 		}
-		// Once it is ready for work, it is for the block as any other.
-		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		h.hears()
+		// Once the node is ready for work, the repair block applies to it.
+		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
 		if is := h.nodeStates["c"].assigned; is.repairedBy == "" {
 			t.Errorf("it is governed by %+v", is)
 		}
-		h.world.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
-		h.hears()
-		h.passes(2 * time.Second)
-		h.wants("c", terminateClaim)
+		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+		h.deliver()
+		h.advance(2 * time.Second)
+		h.wantTask("c", terminateClaim)
 	}, timed)
 }
 
-// What replaces a node is counted when it becomes ready, and not before.
+// A replacement counts when it becomes Ready, not before.
 func TestAReplacementThatTakesItsTimeFreesThePlace(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
 		h.terminates("a")
 		h.goes("a")
-		h.turns()
-		h.world.launch("d", "default", unready)
-		h.hears()
-		h.rests("b")
-		h.world.changeNode("d", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		h.hears()
-		h.wants("b", terminateClaim)
+		h.writeSnapshot()
+		h.api.launch("d", "default", unready)
+		h.deliver()
+		h.wantNoTask("b")
+		h.api.changeNode("d", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
+		h.wantTask("b", terminateClaim)
 	}, timed)
 }
 
-// Where nothing is in service, a share protects nothing; a number still bounds, and so
-// does what cannot be read.
+// If no node is in service, a percentage protects nothing. An absolute number and an
+// unreadable budget still limit.
 func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 	for name, test := range map[string]struct {
 		budgets []karpenter.Budget
@@ -762,26 +763,26 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 		"a share beside nobody at all": {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "0"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.pool("default", ofAtMost("100%"), func(p *repairblock.Pool) { p.Spec.Disruption.Budgets = test.budgets })
-				h.world.launch("a", "default", unready)
-				h.hears()
+				h.api.launch("a", "default", unready)
+				h.deliver()
 				h.breaks(corev1.ConditionTrue, "a")
-				h.passes(10 * time.Minute)
+				h.advance(10 * time.Minute)
 				if !test.goes {
-					h.rests("a")
+					h.wantNoTask("a")
 					return
 				}
-				h.wants("a", terminateClaim)
+				h.wantTask("a", terminateClaim)
 			})
 		})
 	}
 }
 
-// A policy that is switched off switches the timeout off for its nodes, too.
+// A disabled policy also disables the ready timeout for its nodes.
 func TestASwitchedOffSelectorIsHeardByTheTimeout(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", func(p *v1alpha1.RepairPolicy) {
 			p.Spec.Selector = &metav1.LabelSelector{}
@@ -789,6 +790,6 @@ func TestASwitchedOffSelectorIsHeardByTheTimeout(t *testing.T) {
 		})
 		h.launches("default", "x")
 		h.lapse("default", "a")
-		h.rests("a")
+		h.wantNoTask("a")
 	}, timed)
 }

@@ -29,51 +29,51 @@ func (g assignedPolicies) label(facts *triage.Node) {
 	if g == (assignedPolicies{}) {
 		return
 	}
-	told := make(map[string]string, len(facts.Labels)+2)
-	maps.Copy(told, facts.Labels)
+	labels := make(map[string]string, len(facts.Labels)+2)
+	maps.Copy(labels, facts.Labels)
 	if g.repairedBy != "" {
-		told[observe.RepairedBy] = g.repairedBy
+		labels[observe.RepairedBy] = g.repairedBy
 	}
 	if g.timedBy != "" {
-		told[observe.TimedBy] = g.timedBy
+		labels[observe.TimedBy] = g.timedBy
 	}
-	facts.Labels = told
+	facts.Labels = labels
 }
 
 // assignPolicies determines the policies of a node, and the policies that another one
 // shadows.
-func (l *loop) assignPolicies(p *nodeState) {
-	is, shadowed := l.repairs.assignedTo(p.node)
+func (l *loop) assignPolicies(state *nodeState) {
+	is, shadowed := l.repairs.assignedTo(state.node)
 	// While a node was never ready for work, the ready timeout alone applies, if there is
 	// one. Otherwise repair rules would empty a pool whose replacement is paused.
-	if is.timedBy != "" && !l.hasStarted(p) {
+	if is.timedBy != "" && !l.hasStarted(state) {
 		is.repairedBy = ""
 	}
-	if p.assigned == is && slices.Equal(p.shadowed, shadowed) {
+	if state.assigned == is && slices.Equal(state.shadowed, shadowed) {
 		return
 	}
-	for _, name := range p.shadowed {
-		l.repairs.noteShadowed(name, p.node.Name, false)
+	for _, name := range state.shadowed {
+		l.repairs.noteShadowed(name, state.node.Name, false)
 	}
 	for _, name := range shadowed {
-		l.repairs.noteShadowed(name, p.node.Name, true)
+		l.repairs.noteShadowed(name, state.node.Name, true)
 	}
-	p.assigned, p.shadowed = is, shadowed
+	state.assigned, state.shadowed = is, shadowed
 }
 
 // hasStarted reports whether a node is or ever was ready for work. The claim names the
 // startup taints that must go first, so without a known claim the answer is no.
-func (l *loop) hasStarted(p *nodeState) bool {
-	if p.started {
+func (l *loop) hasStarted(state *nodeState) bool {
+	if state.started {
 		return true
 	}
-	note, _ := ownership.Read(p.node.Annotations) // an unreadable record counts as empty
-	c, _ := l.nodeClaims.claimOf(p.node)
-	p.started = note.Initialized || p.node.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(p.node, c.NodeClaim)
-	if p.started { // two claims may share the provider ID, and the other one may have changed
-		l.recountNode(p.node)
+	note, _ := ownership.Read(state.node.Annotations) // an unreadable record counts as empty
+	c, _ := l.nodeClaims.claimOf(state.node)
+	state.started = note.Initialized || state.node.Labels[karpenter.InitializedLabel] == "true" || c != nil && karpenter.IsInitialized(state.node, c.NodeClaim)
+	if state.started { // two claims may share the provider ID, and the other one may have changed
+		l.recountNode(state.node)
 	}
-	return p.started
+	return state.started
 }
 
 // assignedTo returns the rules that may terminate a node. The repair block of its
@@ -86,9 +86,9 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 	pool := r.pools[name]
 	var winner *repairPolicy
 	byPool := pool != nil && pool.Block != nil
-	for _, pol := range r.inOrder {
+	for _, pol := range r.byPrecedence {
 		switch {
-		case !pol.asksFor(node):
+		case !pol.selects(node):
 		case winner == nil && !byPool:
 			winner = pol
 		default:
@@ -105,7 +105,7 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 		is.repairedBy = winner.ruleFor(name)
 	}
 	if pool != nil {
-		if timing, _ := r.timingOf(name); timing != nil || !r.neverValid(node, pool) {
+		if timing, _ := r.readyTimeoutSpec(name); timing != nil || !r.neverValid(node, pool) {
 			is.timedBy = name
 		}
 	}
@@ -124,7 +124,7 @@ func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed [
 // neverValid reports whether a block or policy applies to the node that never had a valid
 // version.
 func (r *repairs) neverValid(node *corev1.Node, pool *repairblock.Pool) bool {
-	return pool.NeverValid() || slices.ContainsFunc(r.invalidPools, func(pol *repairPolicy) bool { return pol.asksFor(node) })
+	return pool.NeverValid() || slices.ContainsFunc(r.invalidPolicies, func(pol *repairPolicy) bool { return pol.selects(node) })
 }
 
 // noteShadowed records whether another policy wins for a node that this one selects.
@@ -143,15 +143,15 @@ func (r *repairs) noteShadowed(policy, node string, is bool) {
 
 // sortPolicies sorts the followed policies by precedence, and collects the invalid ones.
 func (r *repairs) sortPolicies() {
-	r.inOrder, r.invalidPools = nil, nil
+	r.byPrecedence, r.invalidPolicies = nil, nil
 	for _, pol := range r.policies {
 		if pol.inForce == nil {
-			r.invalidPools = append(r.invalidPools, pol)
+			r.invalidPolicies = append(r.invalidPolicies, pol)
 			continue
 		}
-		r.inOrder = append(r.inOrder, pol)
+		r.byPrecedence = append(r.byPrecedence, pol)
 	}
-	slices.SortFunc(r.inOrder, func(a, b *repairPolicy) int {
+	slices.SortFunc(r.byPrecedence, func(a, b *repairPolicy) int {
 		if validate.RepairsBefore(a.inForce, b.inForce) {
 			return -1
 		}
@@ -161,16 +161,16 @@ func (r *repairs) sortPolicies() {
 
 // assignAllPolicies assigns all nodes again after a change of policies, and reobserves
 // the nodes that are affected.
-func (l *loop) assignAllPolicies(now time.Time, isStirred func(*nodeState) bool) {
-	var concerned []string
+func (l *loop) assignAllPolicies(now time.Time, isAffected func(*nodeState) bool) {
+	var affected []string
 	for _, name := range slices.Sorted(maps.Keys(l.nodeStates)) {
-		p := l.nodeStates[name]
-		before := p.assigned
-		if l.assignPolicies(p); p.assigned != before || isStirred(p) {
-			concerned = append(concerned, name)
+		state := l.nodeStates[name]
+		before := state.assigned
+		if l.assignPolicies(state); state.assigned != before || isAffected(state) {
+			affected = append(affected, name)
 		}
 	}
-	l.reobserve(now, concerned...)
+	l.reobserve(now, affected...)
 }
 
 // poolRule returns the rule name of a NodePool's repair block.

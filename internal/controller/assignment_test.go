@@ -26,27 +26,27 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// policy puts a RepairPolicy there, or changes it.
-func (h *hall) policy(name string, changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
+// policy creates or changes a RepairPolicy.
+func (h *nodePoolFixture) policy(name string, changes ...func(*v1alpha1.RepairPolicy)) *v1alpha1.RepairPolicy {
 	h.t.Helper()
 	p := &v1alpha1.RepairPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("policy-" + name), CreationTimestamp: metav1.NewTime(time.Now())}}
 	if before := h.repairs.policies[name]; before != nil {
 		p = before.object.DeepCopy()
 	}
 	p.Generation++
-	p.ResourceVersion = h.world.next()
+	p.ResourceVersion = h.api.next()
 	for _, change := range changes {
 		change(p)
 	}
 	must(h.t, h.repairs.inbox.Update(p))
-	h.goesOn()
+	h.runRound()
 	return p
 }
 
-func (h *hall) noPolicy(name string) {
+func (h *nodePoolFixture) noPolicy(name string) {
 	h.t.Helper()
 	must(h.t, h.repairs.inbox.Delete(h.repairs.policies[name].object))
-	h.goesOn()
+	h.runRound()
 }
 
 func forPool(name string) func(*v1alpha1.RepairPolicy) {
@@ -59,8 +59,8 @@ func selecting(key, value string) func(*v1alpha1.RepairPolicy) {
 	}
 }
 
-// conditionOf returns a condition of what would be a policy's status now.
-func (h *hall) conditionOf(policy, kind string) metav1.Condition {
+// conditionOf returns a condition of the policy's current status.
+func (h *nodePoolFixture) conditionOf(policy, kind string) metav1.Condition {
 	h.t.Helper()
 	status := h.policyStatusOf(h.repairs.policies[policy], &repairCounts{})
 	return *meta.FindStatusCondition(status.Conditions, kind)
@@ -68,77 +68,77 @@ func (h *hall) conditionOf(policy, kind string) metav1.Condition {
 
 func TestWhoGoverns(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens  func(h *hall)
+		happens  func(h *nodePoolFixture)
 		governs  string
-		conflict map[string]string // words of policies that lose
+		conflict map[string]string // messages of policies that lose
 	}{
-		"nobody":                           {func(*hall) {}, "", nil},
-		"the block on the pool":            {func(h *hall) { h.pool("default", ofAtMost("1")) }, "NodePool/default", nil},
-		"the policy that names the pool":   {func(h *hall) { h.policy("p", forPool("default")) }, "RepairPolicy/p", nil},
-		"the policy that selects the node": {func(h *hall) { h.policy("p", selecting("zone", "z")) }, "RepairPolicy/p/default", nil},
-		"the block before policies": {func(h *hall) {
+		"nobody":                           {func(*nodePoolFixture) {}, "", nil},
+		"the block on the pool":            {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1")) }, "NodePool/default", nil},
+		"the policy that names the pool":   {func(h *nodePoolFixture) { h.policy("p", forPool("default")) }, "RepairPolicy/p", nil},
+		"the policy that selects the node": {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z")) }, "RepairPolicy/p/default", nil},
+		"the block before policies": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"))
 			h.policy("q", selecting("zone", "z"))
 			h.pool("default", ofAtMost("1"))
 		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "such as a, by NodePool/default"}},
-		"who names the pool before who selects, though younger": {func(h *hall) {
+		"who names the pool before who selects, though younger": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			pass(time.Minute)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/p", map[string]string{"q": "such as a, by RepairPolicy/p"}},
-		"the older of two that name it": {func(h *hall) {
+		"the older of two that name it": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			pass(time.Minute)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/q", map[string]string{"p": "RepairPolicy q names NodePool default, too, and is older"}},
-		"the first by name of two of one age": {func(h *hall) {
+		"the first by name of two of one age": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			h.policy("p", selecting("zone", "z"))
 		}, "RepairPolicy/p/default", map[string]string{"q": "by RepairPolicy/p/default"}},
-		"one that is switched off all the same": {func(h *hall) {
+		"one that is switched off all the same": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
 			h.policy("q", selecting("zone", "z"))
 		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
-		"the version before of one that cannot be followed": {func(h *hall) {
+		"the version before of one that cannot be followed": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"))
 			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 			h.policy("q", selecting("zone", "z"))
 		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
-		"nobody if it was never right": {func(h *hall) {
+		"nobody if it was never right": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 		}, "", nil},
-		"one that is made anew": {func(h *hall) {
+		"one that is made anew": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			pass(time.Minute)
 			h.policy("p", selecting("zone", "z"))
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.UID = "another" })
 		}, "RepairPolicy/q", map[string]string{"p": "such as a, by RepairPolicy/q"}},
-		"the next when the first is gone": {func(h *hall) {
+		"the next when the first is gone": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"))
 			pass(time.Minute)
 			h.policy("p", selecting("zone", "z"))
 			h.noPolicy("q")
 		}, "RepairPolicy/p/default", nil},
-		"the policy without its pool": {func(h *hall) {
+		"the policy without its pool": {func(h *nodePoolFixture) {
 			h.policy("p", selecting("zone", "z"))
 			h.noPool("default")
 		}, "RepairPolicy/p", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.pool("default", nil)
-				h.world.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
-				h.hears()
+				h.api.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.deliver()
 				test.happens(h)
 				if is := h.nodeStates["a"].assigned.repairedBy; is != test.governs {
 					t.Errorf("%q governs it, want %q", is, test.governs)
 				}
 				for name := range h.repairs.policies {
 					is := h.conditionOf(name, v1alpha1.Conflict)
-					words, loses := test.conflict[name]
-					if (is.Status == metav1.ConditionTrue) != loses || !strings.Contains(is.Message, words) {
-						t.Errorf("what policy %s says of conflicts: %s %q, want %q", name, is.Status, is.Message, words)
+					message, loses := test.conflict[name]
+					if (is.Status == metav1.ConditionTrue) != loses || !strings.Contains(is.Message, message) {
+						t.Errorf("what policy %s says of conflicts: %s %q, want %q", name, is.Status, is.Message, message)
 					}
 				}
 			})
@@ -146,123 +146,122 @@ func TestWhoGoverns(t *testing.T) {
 	}
 }
 
-// unfollowable is a version of a policy that nobody can follow. Its owner wanted it to be
-// switched off.
+// unfollowable makes a policy version invalid. Its author wanted to disable repairs.
 func unfollowable(p *v1alpha1.RepairPolicy) {
 	p.Spec.Repair.Enabled, p.Spec.Repair.DefaultTolerationDuration = new(false), "soon"
 }
 
-// garbled is a pool with such a block, and none before it.
+// garbled makes the block of a pool invalid, without a valid version before.
 func garbled(p *repairblock.Pool) { p.Problem = "the block cannot be followed" }
 
-// No default takes the place of what somebody has written and nobody can follow.
+// Defaults do not replace an invalid policy.
 func TestDefaultsAreForNodesThatNobodySpeaksOf(t *testing.T) {
 	const defaults = "NodePool/default"
 	for name, test := range map[string]struct {
-		happens func(h *hall)
+		happens func(h *nodePoolFixture)
 		governs string
 		isTimed bool
 	}{
-		"nobody speaks of it":       {func(*hall) {}, defaults, true},
-		"the block is garbled":      {func(h *hall) { h.pool("default", nil, garbled) }, "", false},
-		"the block is mended":       {func(h *hall) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
-		"a good block before it":    {func(h *hall) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
-		"a policy that names it":    {func(h *hall) { h.policy("p", forPool("default"), unfollowable) }, "", false},
-		"a policy for another pool": {func(h *hall) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
-		"a policy that selects it":  {func(h *hall) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
-		"a policy that selects another": {func(h *hall) {
+		"nobody speaks of it":       {func(*nodePoolFixture) {}, defaults, true},
+		"the block is garbled":      {func(h *nodePoolFixture) { h.pool("default", nil, garbled) }, "", false},
+		"the block is mended":       {func(h *nodePoolFixture) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
+		"a good block before it":    {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
+		"a policy that names it":    {func(h *nodePoolFixture) { h.policy("p", forPool("default"), unfollowable) }, "", false},
+		"a policy for another pool": {func(h *nodePoolFixture) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
+		"a policy that selects it":  {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
+		"a policy that selects another": {func(h *nodePoolFixture) {
 			h.policy("p", selecting("zone", "y"), unfollowable)
 		}, defaults, true},
-		"a policy that may mean any": {func(h *hall) {
+		"a policy that may mean any": {func(h *nodePoolFixture) {
 			h.policy("p", func(p *v1alpha1.RepairPolicy) {
 				p.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: "Near"}}}
 			})
 		}, "", false},
-		"a policy that is mended": {func(h *hall) {
+		"a policy that is mended": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), unfollowable)
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
 		}, "RepairPolicy/p", true},
-		"a policy that is gone": {func(h *hall) {
+		"a policy that is gone": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), unfollowable)
 			h.noPolicy("p")
 		}, defaults, true},
-		"a good policy beside a garbled block": {func(h *hall) {
+		"a good policy beside a garbled block": {func(h *nodePoolFixture) {
 			h.pool("default", nil, garbled)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/p", true},
-		"a good selector beside a garbled block, which is heard by the timeout": {func(h *hall) {
+		"a good selector beside a garbled block, which is heard by the timeout": {func(h *nodePoolFixture) {
 			h.pool("default", nil, garbled)
 			h.policy("p", selecting("zone", "z"))
 		}, "RepairPolicy/p/default", false},
-		"a good policy beside a garbled one that is older": {func(h *hall) {
+		"a good policy beside a garbled one that is older": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"), unfollowable)
 			pass(time.Minute)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/p", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.pool("default", nil)
-				h.world.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
-				h.hears()
+				h.api.launch("a", "default", func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = "z" })
+				h.deliver()
 				h.breaks(corev1.ConditionTrue, "a")
 				test.happens(h)
 				if is := h.nodeStates["a"].assigned; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
 					t.Errorf("it is governed by %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
 				}
-				if h.passes(10 * time.Minute); test.governs == "" {
-					h.rests("a")
+				if h.advance(10 * time.Minute); test.governs == "" {
+					h.wantNoTask("a")
 					return
 				}
-				h.wants("a", terminateClaim)
+				h.wantTask("a", terminateClaim)
 			}, timed, func(cfg *RepairConfig) { cfg.WithoutPolicy = true })
 		})
 	}
 }
 
-// Whoever has written what cannot be followed reads what comes of that.
+// The status of an invalid policy says what happens instead.
 func TestAPolicyThatWasNeverRightSaysThatNothingIsRepaired(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.policy("p", forPool("default"), unfollowable)
-		words := "until that is mended no node that it asks for is repaired, unless another policy governs it"
-		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, words) {
+		message := "until that is mended no node that it asks for is repaired, unless another policy governs it"
+		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionFalse || !strings.Contains(is.Message, "defaultTolerationDuration") || !strings.Contains(is.Message, message) {
 			t.Errorf("its status: %+v", is)
 		}
-		if is := h.events[len(h.events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, words) {
+		if is := h.events[len(h.events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
 		h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = v1alpha1.RepairSpec{} })
 		h.policy("p", unfollowable)
-		words = "the version before it is followed still"
-		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, words) {
+		message = "the version before it is followed still"
+		if is := h.conditionOf("p", v1alpha1.Accepted); !strings.Contains(is.Message, message) {
 			t.Errorf("its status when it was right once: %+v", is)
 		}
-		if is := h.events[len(h.events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, words) {
+		if is := h.events[len(h.events)-1]; is.EventReason != treat.Disabled || !strings.Contains(is.Message, message) {
 			t.Errorf("its Event: %+v", is)
 		}
 	})
 }
 
-// Who governs is what one would find who looks at everything from the beginning.
+// The incremental assignment equals an assignment from scratch.
 func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 	governed := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		inBubble(t, rt, func(t *testing.T) {
 			t.Helper()
-			h := newHall(t, func(cfg *RepairConfig) { cfg.WithoutPolicy = rapid.Bool().Draw(rt, "without policy") })
-			s := &history{hall: h, rt: rt}
+			h := newNodePoolFixture(t, func(cfg *RepairConfig) { cfg.WithoutPolicy = rapid.Bool().Draw(rt, "without policy") })
+			s := &history{nodePoolFixture: h, rt: rt}
 			pools, names, zones := []string{"p", "q"}, []string{"x", "y", "z"}, []string{"1", "2"}
 			anyOf := func(of []string) string { return rapid.SampledFrom(of).Draw(rt, "which") }
 			for i := range rapid.IntRange(3, 30).Draw(rt, "acts") {
 				switch rapid.SampledFrom([]string{"launch", "launch", "relabel", "pool", "block", "garbled block", "no pool", "name", "select", "bad", "drop", "again", "pass"}).Draw(rt, "act") {
 				case "launch":
-					h.world.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
-					h.hears()
+					h.api.launch(fmt.Sprint("n", i), anyOf(append(pools, "")), func(n *corev1.Node, _ *karpenter.NodeClaim) { n.Labels["zone"] = anyOf(zones) })
+					h.deliver()
 				case "relabel":
-					if name := some(rt, h.world.nodes, func(*corev1.Node) bool { return true }); name != "" {
-						h.world.changeNode(name, func(n *corev1.Node) { n.Labels["zone"] = anyOf(zones) })
-						h.hears()
+					if name := some(rt, h.api.nodes, func(*corev1.Node) bool { return true }); name != "" {
+						h.api.changeNode(name, func(n *corev1.Node) { n.Labels["zone"] = anyOf(zones) })
+						h.deliver()
 					}
 				case "pool":
 					h.pool(anyOf(pools), nil)
@@ -311,11 +310,11 @@ func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
 	}
 }
 
-// lookNaively resolves every node anew, and counts by what governs them.
+// lookNaively assigns every node from scratch, and counts nodes by rule.
 func (s *history) lookNaively() map[string]int {
 	counts := map[string]int{}
-	for name, p := range s.nodeStates {
-		label := p.node.Labels["karpenter.sh/nodepool"]
+	for name, state := range s.nodeStates {
+		label := state.node.Labels["karpenter.sh/nodepool"]
 		pool := s.repairs.pools[label]
 		type candidate struct {
 			rank int
@@ -331,7 +330,7 @@ func (s *history) lookNaively() map[string]int {
 		for policy, pol := range s.repairs.policies {
 			if pol.inForce == nil {
 				spec := pol.object.Spec
-				isGarbled = isGarbled || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == p.node.Labels["zone"]
+				isGarbled = isGarbled || spec.NodePool != "" && spec.NodePool == label || spec.Selector != nil && spec.Selector.MatchLabels["zone"] == state.node.Labels["zone"]
 				continue
 			}
 			is := candidate{rank: 1, made: pol.object.CreationTimestamp.Unix(), name: policy, rule: "RepairPolicy/" + policy}
@@ -340,10 +339,10 @@ func (s *history) lookNaively() map[string]int {
 					continue
 				}
 				if pool == nil {
-					is.rule = "" // it goes first all the same
+					is.rule = "" // it still has precedence
 				}
 			} else {
-				if spec.Selector.MatchLabels["zone"] != p.node.Labels["zone"] {
+				if spec.Selector.MatchLabels["zone"] != state.node.Labels["zone"] {
 					continue
 				}
 				is.rank = 2
@@ -371,8 +370,8 @@ func (s *history) lookNaively() map[string]int {
 		case pool != nil && s.repairs.cfg.WithoutPolicy:
 			want = "NodePool/" + label
 		}
-		if p.assigned.repairedBy != want {
-			s.fails("%s is governed by %q, want %q", name, p.assigned.repairedBy, want)
+		if state.assigned.repairedBy != want {
+			s.fails("%s is governed by %q, want %q", name, state.assigned.repairedBy, want)
 		}
 		var losers []string
 		for _, other := range all[min(1, len(all)):] {
@@ -397,9 +396,9 @@ func (s *history) lookNaively() map[string]int {
 	return counts
 }
 
-// What a policy says of itself, and of its sick nodes.
+// The status describes the policy and its unhealthy nodes.
 func TestTheStatusOfAPolicy(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.policy("p", forPool("default"))
 		if is := h.conditionOf("p", v1alpha1.Accepted); is.Status != metav1.ConditionTrue || is.Reason != "NoSuchNodePool" {
 			t.Errorf("without its pool: %+v", is)
@@ -421,7 +420,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 			is.SickNodes[0].Reason != "Pending" || !is.SickNodes[1].EligibleAt.Time.Equal(time.Now().Add(10*time.Minute).Truncate(time.Second)) {
 			t.Errorf("before: %+v", is)
 		}
-		h.passes(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		h.terminates("b")
 		if is = status(); is.Repairing != 1 || is.Held != 1 {
 			t.Errorf("in repair: %+v", is)
@@ -441,10 +440,9 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 	})
 }
 
-// Every policy says that blocks are hidden, for as long as they are: whoever looks for one
-// may look there.
+// Every policy reports hidden blocks while they are hidden, because users may look there.
 func TestPoliciesSayThatTheSchemaIsLost(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		isLost := func(p *repairblock.Pool) { p.Lost = true }
 		h.policy("p", forPool("other"))
 		h.policy("q", selecting("zone", "here"))
@@ -458,7 +456,7 @@ func TestPoliciesSayThatTheSchemaIsLost(t *testing.T) {
 		}
 		for _, test := range []struct {
 			happens func()
-			names   string // of the pools that are told of
+			names   string // of the reported pools
 		}{
 			{func() {}, ""},
 			{func() { h.pool("second", ofAtMost("1"), isLost) }, "second"},
@@ -483,9 +481,8 @@ func TestPoliciesSayThatTheSchemaIsLost(t *testing.T) {
 	})
 }
 
-// statusOf returns what would be the status of a policy now, by all of its rules, and what
-// the metrics say of one of these.
-func (h *hall) statusOf(policy string) v1alpha1.RepairPolicyStatus {
+// statusOf returns the current status of a policy, and checks the metrics of its rules.
+func (h *nodePoolFixture) statusOf(policy string) v1alpha1.RepairPolicyStatus {
 	h.t.Helper()
 	pol, sum := h.repairs.policies[policy], &repairCounts{}
 	for id, r := range h.repairs.followed {
@@ -497,23 +494,23 @@ func (h *hall) statusOf(policy string) v1alpha1.RepairPolicyStatus {
 	return h.policyStatusOf(pol, sum)
 }
 
-func (h *hall) measured(rule triage.RuleID, pool, state string) int {
+func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {
 	return int(testutil.ToFloat64(h.cfg.Metrics.repairNodes.WithLabelValues(rule.String(), pool, state)))
 }
 
-// Every node begins by not being ready, and has its time for that.
+// Every node starts as not Ready and has time to become Ready.
 func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
 		h.launches("default", "x", "y")
 		for _, name := range []string{"a", "b"} {
-			h.world.launch(name, "default", unready)
+			h.api.launch(name, "default", unready)
 		}
-		h.hears()
+		h.deliver()
 		says := func(when string, nodes, sick, repairing, held int32, listed ...string) {
 			t.Helper()
-			h.passes(time.Second)
+			h.advance(time.Second)
 			is := h.statusOf("p")
 			var names []string
 			for _, row := range is.SickNodes {
@@ -530,26 +527,25 @@ func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
 			}
 		}
 		says("while they start", 4, 0, 0, 0)
-		h.passes(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		says("past their time", 4, 2, 1, 1, "a", "b")
 		h.terminates("a")
 		says("in repair", 4, 2, 1, 1, "a", "b")
-		h.world.changeNode("b", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-		h.hears()
+		h.api.changeNode("b", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+		h.deliver()
 		if is := h.statusOf("p"); is.Nodes != 4 || is.Sick != 1 || len(is.SickNodes) != 1 {
 			t.Errorf("when one is ready: %+v", is)
 		}
 	}, timed)
 }
 
-// From when every sick node may be repaired is told by the metrics, whoever asks for it,
-// and no longer than it is sick.
+// The metrics show when each unhealthy node becomes eligible, while it is unhealthy.
 func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
 	const blue, red, policed, timeout = "Repair/NodePool/blue", "Repair/RepairPolicy/p", "Repair/RepairPolicy/q", "ReadyTimeout/blue"
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		says := func(when string, want map[string]time.Time) {
 			t.Helper()
-			h.passes(time.Second)
+			h.advance(time.Second)
 			is := map[string]time.Time{}
 			for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
 				is[m.labels["rule"]+" "+m.labels["nodepool"]+" "+m.labels["node"]] = time.Unix(int64(m.value), 0)
@@ -564,13 +560,13 @@ func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
 		h.policy("q", selecting("plain", "yes"))
 		h.launches("blue", "b1", "b2", "b3")
 		h.launches("red", "r1", "r2")
-		h.world.storeNode(func() *corev1.Node {
-			n := h.world.nodes["r1"].DeepCopy()
+		h.api.storeNode(func() *corev1.Node {
+			n := h.api.nodes["r1"].DeepCopy()
 			n.Name, n.UID, n.Spec.ProviderID, n.Labels = "plain", "uid-of-plain", "", map[string]string{"plain": "yes"}
 			return n
 		}())
-		h.world.launch("b4", "blue", unready)
-		h.hears()
+		h.api.launch("b4", "blue", unready)
+		h.deliver()
 		started := time.Now().Truncate(time.Second)
 		says("while all are well", nil)
 
@@ -581,7 +577,7 @@ func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
 		h.breaks(corev1.ConditionFalse, "plain")
 		says("when one is tolerated for longer, and one is well again", map[string]time.Time{blue + " blue b1": due, red + " red r1": due.Add(10 * time.Minute)})
 
-		h.passes(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		late := started.Add(10 * time.Minute)
 		is := map[string]time.Time{blue + " blue b1": due, timeout + " blue b4": late, red + " red r1": due.Add(10 * time.Minute)}
 		says("when one has not become ready in time", is)
@@ -603,7 +599,7 @@ func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
 
 // A storm does not fill the metrics.
 func TestMetricsTellOfTheFirstSickNodesOnly(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("0"))
 		var names []string
 		for i := range v1alpha1.MaxListedNodes + 5 {
@@ -614,7 +610,7 @@ func TestMetricsTellOfTheFirstSickNodesOnly(t *testing.T) {
 			h.breaks(corev1.ConditionTrue, name)
 			pass(time.Second)
 		}
-		h.passes(time.Second)
+		h.advance(time.Second)
 		told := map[string]bool{}
 		for _, m := range collect(t, h.cfg.Metrics.repairFrom) {
 			told[m.labels["node"]] = true
@@ -650,29 +646,29 @@ func collect(t *testing.T, of prometheus.Collector) (all []measure) {
 	return all
 }
 
-// A node that a policy governs which is switched off is counted once.
+// A node of a disabled policy counts once.
 func TestANodeThatStartsIsCountedOnceWhereRepairsAreSwitchedOff(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
 		h.launches("default", "x")
-		h.world.launch("a", "default", unready)
-		h.hears()
+		h.api.launch("a", "default", unready)
+		h.deliver()
 		if is := h.statusOf("p"); is.Nodes != 2 {
 			t.Errorf("of 2 nodes it counts %d", is.Nodes)
 		}
 	}, timed)
 }
 
-// Nothing of what is gone stays in the metrics.
+// Metrics of deleted objects are deleted.
 func TestMetricsForgetPoolsAndRules(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		h.terminates("a")
-		h.passes(time.Second)
+		h.advance(time.Second)
 		m := h.cfg.Metrics
 		if testutil.CollectAndCount(m.repairNodes) == 0 || testutil.CollectAndCount(m.repairs) != 1 || testutil.CollectAndCount(m.poolHeld) != 1 {
 			t.Errorf("before: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.repairs), testutil.CollectAndCount(m.poolHeld))
@@ -680,26 +676,26 @@ func TestMetricsForgetPoolsAndRules(t *testing.T) {
 		h.goes("a")
 		h.goes("b")
 		h.noPool("default")
-		h.passes(time.Second)
+		h.advance(time.Second)
 		if testutil.CollectAndCount(m.repairNodes)+testutil.CollectAndCount(m.poolHeld) > 0 || testutil.CollectAndCount(m.repairs) != 1 {
 			t.Errorf("at once: %d, %d, %d", testutil.CollectAndCount(m.repairNodes), testutil.CollectAndCount(m.poolHeld), testutil.CollectAndCount(m.repairs))
 		}
-		pass(countsStay)
+		pass(counterRetention)
 		if h.forgetRetired(time.Now()); testutil.CollectAndCount(m.repairs) > 0 || len(h.repairs.counts) > 0 || len(h.retiredRules) > 0 {
 			t.Errorf("afterwards: %d, %v, %v", testutil.CollectAndCount(m.repairs), h.repairs.counts, h.retiredRules)
 		}
 	})
 }
 
-// A node that once was ready is none of the timeout's business, whoever leads by then.
+// The ready timeout ignores a node that was Ready once, also after a change of leader.
 func TestANodeThatWasReadyIsRemembered(t *testing.T) {
-	unsaid := func(n *corev1.Node, c *karpenter.NodeClaim) { // Karpenter has not said so yet
+	unsaid := func(n *corev1.Node, c *karpenter.NodeClaim) { // Karpenter has not recorded it yet
 		unready(n, c)
 		n.Status.Conditions[0].Status = corev1.ConditionTrue
 	}
-	changeOf := func(h *hall) *treat.Change {
+	changeOf := func(h *nodePoolFixture) *treat.Change {
 		plan, _ := h.planOf(h.nodeStates["a"])
-		change, _ := h.next(h.nodeStates["a"], plan, time.Now())
+		change, _ := h.nextChange(h.nodeStates["a"], plan, time.Now())
 		return change
 	}
 	for name, test := range map[string]struct {
@@ -723,15 +719,15 @@ func TestANodeThatWasReadyIsRemembered(t *testing.T) {
 		}}, []func(*RepairConfig){timed}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.pool("default", nil)
-				h.world.launch("a", "default", test.launch...)
-				h.hears("nodes") // the claim is not known yet
+				h.api.launch("a", "default", test.launch...)
+				h.deliver("nodes") // the claim is not known yet
 				if changeOf(h) != nil {
 					t.Error("it is noted before anybody can tell")
 				}
-				h.hears()
+				h.deliver()
 				change := changeOf(h)
 				if (change != nil) != test.noted {
 					t.Fatalf("the change is %+v", change)
@@ -739,46 +735,46 @@ func TestANodeThatWasReadyIsRemembered(t *testing.T) {
 				if !test.noted {
 					return
 				}
-				after := change.Made(h.world.next())
+				after := change.Made(h.api.next())
 				if note, _ := ownership.Read(after.Annotations); !note.Initialized {
 					t.Errorf("the note is %+v", note)
 				}
-				h.world.storeNode(after)
-				h.hears()
+				h.api.storeNode(after)
+				h.deliver()
 				if again := changeOf(h); again != nil {
 					t.Error("it is written twice")
 				}
-				h.world.changeNode("a", func(n *corev1.Node) {
+				h.api.changeNode("a", func(n *corev1.Node) {
 					n.Status.Conditions = slices.Clone(n.Status.Conditions)
 					n.Status.Conditions[0].Status = corev1.ConditionFalse
 				})
-				h.hears()
-				heir := h.heir(timed)
-				for _, h := range []*hall{h, heir} {
-					if h.rests("a"); changeOf(h) != nil {
+				h.deliver()
+				successor := h.successor(timed)
+				for _, h := range []*nodePoolFixture{h, successor} {
+					if h.wantNoTask("a"); changeOf(h) != nil {
 						t.Error("the note is written again")
 					}
 				}
 				pass(time.Hour)
-				for _, h := range []*hall{h, heir} {
-					h.goesOn()
-					h.rests("a")
+				for _, h := range []*nodePoolFixture{h, successor} {
+					h.runRound()
+					h.wantNoTask("a")
 				}
 			}, test.cfg...)
 		})
 	}
 }
 
-// A node whose startup taints stay is timed, whichever of the watches is ahead.
+// The ready timeout applies to a node with startup taints, whichever watch is ahead.
 func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
-	for name, tell := range map[string]func(h *hall){
-		"nodes, then claims":             func(h *hall) { h.pool("default", nil); h.hears("nodes"); h.hears("claims") },
-		"claims, then nodes":             func(h *hall) { h.pool("default", nil); h.hears("claims"); h.hears("nodes") },
-		"nodes, then claims, then pools": func(h *hall) { h.hears("nodes"); h.hears("claims"); h.pool("default", nil) },
-		"nodes, then pools, then claims": func(h *hall) { h.hears("nodes"); h.pool("default", nil); h.hears("claims") },
+	for name, tell := range map[string]func(h *nodePoolFixture){
+		"nodes, then claims":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("nodes"); h.deliver("claims") },
+		"claims, then nodes":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("claims"); h.deliver("nodes") },
+		"nodes, then claims, then pools": func(h *nodePoolFixture) { h.deliver("nodes"); h.deliver("claims"); h.pool("default", nil) },
+		"nodes, then pools, then claims": func(h *nodePoolFixture) { h.deliver("nodes"); h.pool("default", nil); h.deliver("claims") },
 	} {
-		openHall(t, func(h *hall) {
-			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+		withNodePools(t, func(h *nodePoolFixture) {
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
 				n.Status.Conditions[0].Status = corev1.ConditionTrue
 				c.Spec.StartupTaints = []corev1.Taint{{Key: "starting", Effect: "NoSchedule"}}
 				n.Spec.Taints = c.Spec.StartupTaints
@@ -787,11 +783,11 @@ func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
 			if plan, _ := h.core.Plan("a"); plan.Initialized {
 				t.Errorf("%s: it is taken for initialised", name)
 			}
-			h.passes(10*time.Minute - time.Second)
-			h.rests("a")
-			h.passes(time.Second)
+			h.advance(10*time.Minute - time.Second)
+			h.wantNoTask("a")
+			h.advance(time.Second)
 			h.terminates("a")
-			at := slices.IndexFunc(h.events, func(word treat.Event) bool { return word.EventReason == treat.ReadyTimeoutRecovery })
+			at := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.ReadyTimeoutRecovery })
 			if at < 0 || h.events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, nobody waits for its pods; still on it: starting" || h.events[at].Reason.Condition != triage.StartupTaints || len(h.events[at].Related) != 2 {
 				t.Errorf("%s: told: %+v", name, h.events)
 			}
@@ -802,30 +798,30 @@ func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
 	}
 }
 
-// The label of a pool is not enough to wait for a claim: where there are no NodeClaims at
-// all, none will come, and whoever waits for a replacement is to see it arrive.
+// A pool label alone does not mean that a claim will come: without NodeClaims there is
+// none, and a replacement must count when it arrives.
 func TestALabelledNodeIsReadyWhereThereAreNoClaims(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "")
 	for name, test := range map[string]struct {
-		happens func(h *hall)
+		happens func(h *nodePoolFixture)
 		is      bool
 	}{
-		"there are none":                  {func(h *hall) { h.nodeClaims.mail.noteAnswer(gone) }, true},
-		"there are others":                {func(*hall) {}, false},
-		"they cannot be read for a while": {func(h *hall) { h.nodeClaims.mail.noteAnswer(errBroken) }, false},
-		"none, and its pool is known": {func(h *hall) {
-			h.nodeClaims.mail.noteAnswer(gone)
+		"there are none":                  {func(h *nodePoolFixture) { h.nodeClaims.inbox.setAvailability(gone) }, true},
+		"there are others":                {func(*nodePoolFixture) {}, false},
+		"they cannot be read for a while": {func(h *nodePoolFixture) { h.nodeClaims.inbox.setAvailability(errBroken) }, false},
+		"none, and its pool is known": {func(h *nodePoolFixture) {
+			h.nodeClaims.inbox.setAvailability(gone)
 			h.pool("default", nil)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				test.happens(h)
 				n := named("plain", "1")
 				n.Labels = map[string]string{karpenter.NodePoolLabel: "default"}
 				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-				h.world.storeNode(n)
-				h.hears()
+				h.api.storeNode(n)
+				h.deliver()
 				if plan, _ := h.core.Plan("plain"); plan.Initialized != test.is {
 					t.Errorf("it counts as ready for work: %t", plan.Initialized)
 				}

@@ -43,14 +43,14 @@ type check struct {
 	// the condition reason for it in the status, empty if the problem is about to pass.
 	problem, disabled string
 	storm             storm
-	waits             map[triage.Code]int // as last reported
+	reportedWaits     map[triage.Code]int // as last reported
 	skipped           triage.Code         // why no treatment starts at all, as last reported
 
-	status  remediationv1alpha1.NodeHealthCheckStatus
-	version string // of the object after the last status write
-	writing bool
-	mayFrom time.Time // earliest next status write
-	trouble writeFailure
+	status          remediationv1alpha1.NodeHealthCheckStatus
+	version         string // of the object after the last status write
+	writing         bool
+	statusNotBefore time.Time // earliest next status write
+	statusFailure   writeFailure
 }
 
 // storm is the last reported state of a storm.
@@ -79,14 +79,14 @@ func (l *loop) checkOf(rule triage.RuleID) *check {
 // served has no objects. A kind that cannot be read does not block the others.
 func (l *loop) knowsChecks(now time.Time) bool {
 	checks, _ := l.checks.inbox.availability()
-	peers, _ := l.checks.medik8s.inbox.availability()
+	medik8s, _ := l.checks.medik8s.inbox.availability()
 	leases, _ := l.leaseInbox.availability()
-	if checks == notAnswered || peers == notAnswered || leases == notAnswered {
+	if checks == notAnswered || medik8s == notAnswered || leases == notAnswered {
 		return false
 	}
 	l.takeChecks(now)
-	for _, k := range l.checks.watches.known {
-		if k.answered == notAnswered {
+	for _, kind := range l.checks.watches.known {
+		if kind.current == notAnswered {
 			return false
 		}
 	}
@@ -95,19 +95,19 @@ func (l *loop) knowsChecks(now time.Time) bool {
 
 // takeChecks takes in changed health checks and their dependencies.
 func (l *loop) takeChecks(now time.Time) {
-	letter := l.checks.inbox.take()
-	if letter.listVersion != "" {
+	batch := l.checks.inbox.take()
+	if batch.listVersion != "" {
 		for name := range l.checks.known {
-			if _, there := letter.changes[name]; !there {
+			if _, there := batch.changes[name]; !there {
 				l.removeCheck(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
-		if a := letter.changes[name]; a.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
+		if change := batch.changes[name]; change.gone {
 			l.removeCheck(now, name)
 		} else {
-			l.upsertCheck(now, a.object)
+			l.upsertCheck(now, change.object)
 		}
 	}
 	if l.checks.changed {
@@ -115,19 +115,19 @@ func (l *loop) takeChecks(now time.Time) {
 	}
 	l.takeTemplates(now)
 	l.checks.medik8s.take(now)
-	if unread := l.checks.whyUnreadable(); unread != l.checks.unreadable {
+	if unread := l.checks.unreadableKinds(); unread != l.checks.unreadable {
 		l.checks.unreadable = unread
 		l.reobserveControlPlane(now)
 	}
 }
 
-// whyUnreadable names the kinds of remediation objects that could not be listed, empty
+// unreadableKinds names the kinds of remediation objects that could not be listed, empty
 // for none.
-func (c *checks) whyUnreadable() string {
+func (c *checks) unreadableKinds() string {
 	var unread []string
-	for of, k := range c.watches.known {
-		if !isTemplates(of) && k.answered != available && k.answered != notServed {
-			unread = append(unread, of.Kind)
+	for gvk, kind := range c.watches.known {
+		if !isTemplates(gvk) && kind.current != available && kind.current != notServed {
+			unread = append(unread, gvk.Kind)
 		}
 	}
 	if len(unread) == 0 {
@@ -167,7 +167,7 @@ func (l *loop) upsertCheck(now time.Time, object *remediationv1alpha1.NodeHealth
 		l.checks.changed = true
 	}
 	c.object, c.stale = object, true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }
 
 func (l *loop) removeCheck(now time.Time, name string) {
@@ -187,80 +187,80 @@ func (l *loop) removeCheck(now time.Time, name string) {
 // ensureWatches watches exactly the kinds that policies reference. Kinds of known objects
 // stay watched even if their template has been removed from the ladder.
 func (l *loop) ensureWatches() {
-	spoken := map[schema.GroupVersionKind]bool{}
+	referenced := map[schema.GroupVersionKind]bool{}
 	for _, c := range l.checks.known {
 		for _, ref := range references(c.object) {
 			if t, err := remediation.TemplateOf(ref); err == nil {
-				spoken[t.GroupVersionKind], spoken[t.ObjectKind()] = true, true
+				referenced[t.GroupVersionKind], referenced[t.ObjectKind()] = true, true
 			}
 		}
 		for _, node := range c.object.Status.UnhealthyNodes {
 			for _, r := range node.Remediations {
-				if of := r.Resource.GroupVersionKind(); of.Kind != "" && of.Group != "" {
-					spoken[of] = true
+				if gvk := r.Resource.GroupVersionKind(); gvk.Kind != "" && gvk.Group != "" {
+					referenced[gvk] = true
 				}
 			}
 		}
 	}
-	for _, bed := range l.treatments {
-		for _, object := range bed.objects {
-			spoken[object.GroupVersionKind] = true
+	for _, treatments := range l.treatments {
+		for _, object := range treatments.objects {
+			referenced[object.GroupVersionKind] = true
 		}
 	}
 	for _, pol := range l.repairs.policies {
 		for _, ref := range pol.templates() {
 			if t, err := remediation.TemplateOf(ref); err == nil {
-				spoken[t.GroupVersionKind], spoken[t.ObjectKind()] = true, true
+				referenced[t.GroupVersionKind], referenced[t.ObjectKind()] = true, true
 			}
 		}
 	}
-	for of := range spoken {
-		l.checks.watches.ensure(of)
+	for gvk := range referenced {
+		l.checks.watches.ensure(gvk)
 	}
-	for of := range l.checks.watches.known {
-		if !spoken[of] {
-			l.checks.watches.stop(of)
-			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
+	for gvk := range l.checks.watches.known {
+		if !referenced[gvk] {
+			l.checks.watches.stop(gvk)
+			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
 		}
 	}
 }
 
 // isTemplates reports whether the kind is a template.
-func isTemplates(of schema.GroupVersionKind) bool { return strings.HasSuffix(of.Kind, "Template") }
+func isTemplates(gvk schema.GroupVersionKind) bool { return strings.HasSuffix(gvk.Kind, "Template") }
 
 // takeTemplates takes in changed templates.
 func (l *loop) takeTemplates(now time.Time) {
-	for of, k := range l.checks.watches.known {
-		if k.watch(now) {
+	for gvk, kind := range l.checks.watches.known {
+		if kind.updateAvailability(now) {
 			l.checks.changed = true
-			l.reportKind(k)
+			l.logAvailability(kind)
 		}
-		if !isTemplates(of) {
+		if !isTemplates(gvk) {
 			continue
 		}
-		letter := k.take()
-		if letter.listVersion != "" {
-			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == of })
+		batch := kind.take()
+		if batch.listVersion != "" {
+			maps.DeleteFunc(l.checks.templates, func(t remediation.Template, _ *unstructured.Unstructured) bool { return t.GroupVersionKind == gvk })
 			l.checks.changed = true
 		}
-		for _, a := range letter.changes {
-			t := remediation.Template{GroupVersionKind: of, Namespace: a.object.GetNamespace(), Name: a.object.GetName()}
+		for _, change := range batch.changes {
+			t := remediation.Template{GroupVersionKind: gvk, Namespace: change.object.GetNamespace(), Name: change.object.GetName()}
 			l.checks.changed = true
-			if a.gone {
+			if change.gone {
 				delete(l.checks.templates, t)
 			} else {
-				l.checks.templates[t] = a.object
+				l.checks.templates[t] = change.object
 			}
 		}
 	}
 }
 
-func (l *loop) reportKind(k *dynamicWatch) {
-	switch k.answered {
+func (l *loop) logAvailability(kind *dynamicWatch) {
+	switch kind.current {
 	case available:
-		l.cfg.Logger.Info("kind watched", "kind", k.String())
+		l.cfg.Logger.Info("kind watched", "kind", kind.String())
 	case notServed, accessDenied, failing:
-		l.cfg.Logger.Warn("kind not read", "kind", k.String(), "err", k.why)
+		l.cfg.Logger.Warn("kind not read", "kind", kind.String(), "err", kind.currentErr)
 	case notAnswered:
 	}
 }
@@ -268,8 +268,8 @@ func (l *loop) reportKind(k *dynamicWatch) {
 // followChecks updates the rules of the health checks. It runs after all remediation
 // objects are known, because a rule without them could start a treatment twice.
 func (l *loop) followChecks(now time.Time) {
-	if isBack := l.checks.medik8s.isActive(); isBack != l.checks.deferring {
-		l.deferToMedik8s(now, isBack)
+	if deferring := l.checks.medik8s.isActive(); deferring != l.checks.deferring {
+		l.deferToMedik8s(now, deferring)
 	}
 	if !l.checks.changed {
 		return
@@ -284,23 +284,23 @@ func (l *loop) followChecks(now time.Time) {
 
 // deferToMedik8s hands the health checks to the other controller, or takes them back.
 // Each side continues the treatments of the other.
-func (l *loop) deferToMedik8s(now time.Time, isBack bool) {
-	l.checks.deferring, l.checks.changed = isBack, true
-	l.cfg.Metrics.setDeferring(isBack)
-	if isBack {
+func (l *loop) deferToMedik8s(now time.Time, deferring bool) {
+	l.checks.deferring, l.checks.changed = deferring, true
+	l.cfg.Metrics.setDeferring(deferring)
+	if deferring {
 		l.cfg.Logger.Warn("standing back", "reason", l.checks.medik8s.message())
 	} else {
 		l.cfg.Logger.Info("following health checks", "nodeHealthChecks", len(l.checks.known))
 	}
 	for name, c := range l.checks.known {
-		c.stale, c.mayFrom = true, time.Time{} // report the change at once
-		if isBack {
+		c.stale, c.statusNotBefore = true, time.Time{} // report the change at once
+		if deferring {
 			l.core.RemoveRule(now, checkRule(name))
 			c.rule, c.ladder = triage.Rule{}, nil
 		}
 	}
 	l.reobserve(now, slices.Sorted(maps.Keys(l.treatments))...)
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }
 
 // followCheck updates the rule of a health check. If the new version is invalid, the
@@ -351,28 +351,28 @@ func (l *loop) followCheck(now time.Time, c *check) {
 		c.storm = storm{isOn: true, isCooling: !calmSince.IsZero()} // reported by the previous leader
 	}
 	c.stale = true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }
 
 // templateProblem returns what is wrong with the templates of a ladder, empty for
 // nothing.
 func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled string) {
 	for _, t := range ladder {
-		for _, of := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
-			k := l.checks.watches.known[of]
-			if k == nil {
+		for _, gvk := range []schema.GroupVersionKind{t.GroupVersionKind, t.ObjectKind()} {
+			kind := l.checks.watches.known[gvk]
+			if kind == nil {
 				continue
 			}
-			switch k.answered {
+			switch kind.current {
 			case available:
 			case notServed:
-				return fmt.Sprintf("there is no kind %s (%s); install its CRD, or name another template", of.Kind, of.GroupVersion()), remediationv1alpha1.ReasonTemplateNotFound
+				return fmt.Sprintf("there is no kind %s (%s); install its CRD, or name another template", gvk.Kind, gvk.GroupVersion()), remediationv1alpha1.ReasonTemplateNotFound
 			case accessDenied:
-				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
+				return fmt.Sprintf("kind %s (%s) may not be read: %v; label a ClusterRole that allows it with rbac.ext-remediation/aggregate-to-ext-remediation=true", gvk.Kind, gvk.GroupVersion(), kind.currentErr), remediationv1alpha1.ReasonTemplateNotFound
 			case failing:
-				return fmt.Sprintf("kind %s (%s) could not be read: %v", of.Kind, of.GroupVersion(), k.why), remediationv1alpha1.ReasonTemplateNotFound
+				return fmt.Sprintf("kind %s (%s) could not be read: %v", gvk.Kind, gvk.GroupVersion(), kind.currentErr), remediationv1alpha1.ReasonTemplateNotFound
 			case notAnswered:
-				return fmt.Sprintf("kind %s (%s) has not been read yet", of.Kind, of.GroupVersion()), ""
+				return fmt.Sprintf("kind %s (%s) has not been read yet", gvk.Kind, gvk.GroupVersion()), ""
 			}
 		}
 		template := l.checks.template(t)
@@ -383,16 +383,16 @@ func (l *loop) templateProblem(ladder []remediation.Template) (problem, disabled
 			return err.Error(), remediationv1alpha1.ReasonTemplateInvalid
 		}
 	}
-	if same := l.checks.sameNames(ladder); same != "" {
+	if same := l.checks.nameConflict(ladder); same != "" {
 		return same, remediationv1alpha1.ReasonTemplateInvalid
 	}
 	return "", ""
 }
 
-// sameNames returns a message if two templates of the ladder would create objects of the
+// nameConflict returns a message if two templates of the ladder would create objects of the
 // same name. Templates of one kind do, unless all of them allow several objects per node.
 // The webhook may not have seen the templates.
-func (c *checks) sameNames(ladder []remediation.Template) string {
+func (c *checks) nameConflict(ladder []remediation.Template) string {
 	for i, t := range ladder {
 		for _, other := range ladder[:i] {
 			if t.GroupKind() != other.GroupKind() || t == other {
@@ -412,14 +412,14 @@ func (c *checks) sameNames(ladder []remediation.Template) string {
 func (l *loop) reportCheck(now time.Time, c *check, problem, disabled string) {
 	name := c.object.Name
 	c.stale = true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 	if disabled == "" {
 		l.cfg.Logger.Info("health check enabled", "nodeHealthCheck", name)
-		l.announce(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
+		l.publishCheckEvent(c, nil, treat.Enabled, triage.Reason{}, "nothing speaks against it any more, the health check is enabled")
 		return
 	}
 	l.cfg.Logger.Warn("health check disabled", "nodeHealthCheck", name, "reason", disabled, "err", problem)
-	l.announce(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
+	l.publishCheckEvent(c, nil, treat.Disabled, triage.Reason{}, disabled+": "+problem)
 }
 
 // references returns the template references of a health check.

@@ -24,7 +24,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// edited returns a later generation of the ward's health check.
+// edited returns a later generation of the fixture's health check.
 func edited(change func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alpha1.NodeHealthCheck {
 	return checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
 		c.Generation = 2
@@ -32,28 +32,28 @@ func edited(change func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alp
 	})
 }
 
-func (w *ward) told(what treat.EventReason) (n int) {
-	for _, word := range w.events {
-		if word.EventReason == what {
+func (w *healthCheckFixture) told(what treat.EventReason) (n int) {
+	for _, event := range w.events {
+		if event.EventReason == what {
 			n++
 		}
 	}
 	return n
 }
 
-// status returns what would be written of the health check.
-func (w *ward) status() remediationv1alpha1.NodeHealthCheckStatus {
+// status returns the status that would be written.
+func (w *healthCheckFixture) status() remediationv1alpha1.NodeHealthCheckStatus {
 	counts, _ := w.core.Population(checkRule("check"))
 	return w.checkStatus(w.checks.known["check"], counts)
 }
 
 func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.UnhealthyConditions[0].Duration = "soon" }))
-		w.rests("a")
+		w.wantNoTask("a")
 		w.node("b", corev1.ConditionTrue)
-		w.rests("b")
+		w.wantNoTask("b")
 		if w.finding("a") != triage.Treating || w.finding("b") != triage.OnHold {
 			t.Errorf("a is %s and b is %s", w.finding("a"), w.finding("b"))
 		}
@@ -62,21 +62,21 @@ func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
 			t.Errorf("the status: %+v", status)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.wants("a", deleteRemediation) // by the last good version
+		w.wantTask("a", deleteRemediation) // by the last valid version
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
-		w.wants("b", createRemediation)
+		w.wantTask("b", createRemediation)
 		if w.told(treat.Disabled) != 1 || w.told(treat.Enabled) != 1 {
 			t.Errorf("told: %+v", w.events)
 		}
 	})
 }
 
-// Nobody followed the health check before, so nobody knows what it has under way.
+// The health check was never followed, so its running treatments are unknown.
 func TestObjectsOfAHealthCheckThatCannotBeFollowedStay(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse)
 		w.finds(w.made("a", "quick"))
-		w.wants("a", takeLease) // and no more
+		w.wantTask("a", takeLease) // and nothing else
 		rows := w.status().UnhealthyNodes
 		if len(rows) != 1 || rows[0].Reason != remediationv1alpha1.ReasonInvalid || strings.Contains(rows[0].Message, "gone") {
 			t.Errorf("the rows: %+v", rows)
@@ -88,59 +88,59 @@ func TestTemplates(t *testing.T) {
 	missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "reboots"}, "", errors.New("for a test"))
 	for name, test := range map[string]struct {
-		happens  func(w *ward)
+		happens  func(w *healthCheckFixture)
 		disabled string
 		words    string
 	}{
-		"all is there": {func(*ward) {}, "", ""},
-		"no template": {func(w *ward) {
+		"all is there": {func(*healthCheckFixture) {}, "", ""},
+		"no template": {func(w *healthCheckFixture) {
 			w.lists(rebootTemplateKind)
-			w.goesOn()
+			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template example.com/v1/RebootTemplate ns/quick"},
-		"a template without a body": {func(w *ward) {
+		"a template without a body": {func(w *healthCheckFixture) {
 			u := &unstructured.Unstructured{Object: map[string]any{}}
 			u.SetGroupVersionKind(rebootTemplateKind)
 			u.SetNamespace("ns")
 			u.SetName("quick")
 			must(w.t, w.checks.watches.known[rebootTemplateKind].Update(u))
-			w.goesOn()
+			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateInvalid, "it has no spec"},
-		"a template that was deleted": {func(w *ward) {
+		"a template that was deleted": {func(w *healthCheckFixture) {
 			for _, u := range w.checks.templates {
 				must(w.t, w.checks.watches.known[rebootTemplateKind].Delete(u))
 			}
-			w.goesOn()
+			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no template"},
-		"no kind": {func(w *ward) {
-			w.checks.watches.known[rebootKind].noteAnswer(missing)
-			w.goesOn()
+		"no kind": {func(w *healthCheckFixture) {
+			w.checks.watches.known[rebootKind].setAvailability(missing)
+			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "there is no kind Reboot (example.com/v1)"},
-		"no right": {func(w *ward) {
-			w.checks.watches.known[rebootTemplateKind].noteAnswer(forbidden)
-			w.goesOn()
+		"no right": {func(w *healthCheckFixture) {
+			w.checks.watches.known[rebootTemplateKind].setAvailability(forbidden)
+			w.runRound()
 		}, remediationv1alpha1.ReasonTemplateNotFound, "aggregate-to-ext-remediation"},
-		"a short break": {func(w *ward) {
-			w.checks.watches.known[rebootKind].noteAnswer(errBroken)
-			w.goesOn()
-			w.passes(briefOutage - 1)
+		"a short break": {func(w *healthCheckFixture) {
+			w.checks.watches.known[rebootKind].setAvailability(errBroken)
+			w.runRound()
+			w.advance(briefOutage - 1)
 		}, "", ""},
-		"a long one": {func(w *ward) {
-			w.checks.watches.known[rebootKind].noteAnswer(errBroken)
-			w.goesOn()
-			w.passes(briefOutage)
+		"a long one": {func(w *healthCheckFixture) {
+			w.checks.watches.known[rebootKind].setAvailability(errBroken)
+			w.runRound()
+			w.advance(briefOutage)
 		}, remediationv1alpha1.ReasonTemplateNotFound, "could not be read: connection refused"},
-		"one short break after the other": {func(w *ward) {
+		"one short break after the other": {func(w *healthCheckFixture) {
 			for range 3 {
-				w.checks.watches.known[rebootKind].noteAnswer(errBroken)
-				w.goesOn()
-				w.passes(briefOutage / 2)
-				w.checks.watches.known[rebootKind].noteAnswer(nil)
-				w.goesOn()
+				w.checks.watches.known[rebootKind].setAvailability(errBroken)
+				w.runRound()
+				w.advance(briefOutage / 2)
+				w.checks.watches.known[rebootKind].setAvailability(nil)
+				w.runRound()
 			}
 		}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.t = t
 				events := len(w.events)
 				test.happens(w)
@@ -148,7 +148,7 @@ func TestTemplates(t *testing.T) {
 				if c.disabled != test.disabled || !strings.Contains(c.problem, test.words) || test.words == "" && c.problem != "" {
 					t.Errorf("disabled for %q: %s", c.disabled, c.problem)
 				}
-				if isTold := len(w.events) > events; isTold != (test.disabled != "") {
+				if isReported := len(w.events) > events; isReported != (test.disabled != "") {
 					t.Errorf("told: %+v", w.events[events:])
 				}
 				w.node("a", corev1.ConditionTrue)
@@ -160,10 +160,9 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// The list of a kind's objects may come in between, when the objects of this round
-// have been taken in already.
+// The list of objects may arrive after this round has taken in objects.
 func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
@@ -180,7 +179,7 @@ func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("it is followed without what it has under way: %q", c.problem)
 		}
-		w.goesOn()
+		w.runRound()
 		if e, _ := w.next("a"); e == nil || e.kind != takeLease {
 			t.Errorf("to be done: %+v", e)
 		}
@@ -188,11 +187,11 @@ func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
 }
 
 func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		watched := func(want ...schema.GroupVersionKind) {
 			t.Helper()
 			got := slices.Collect(maps.Keys(w.checks.watches.known))
-			if len(got) != len(want) || slices.ContainsFunc(want, func(of schema.GroupVersionKind) bool { return w.checks.watches.known[of] == nil }) {
+			if len(got) != len(want) || slices.ContainsFunc(want, func(gvk schema.GroupVersionKind) bool { return w.checks.watches.known[gvk] == nil }) {
 				t.Errorf("watched are %v, want %v", got, want)
 			}
 		}
@@ -204,7 +203,7 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 			})
 		}
 		w.brings(other(2))
-		watched(rebootKind, otherKind, otherTemplateKind) // for there is an object
+		watched(rebootKind, otherKind, otherTemplateKind) // an object of the kind exists
 		if len(w.checks.templates) != 0 {
 			t.Errorf("templates are known of a kind that is not watched: %v", w.checks.templates)
 		}
@@ -214,7 +213,7 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 		if w.left != 2 {
 			t.Errorf("%d watches were stopped", w.left)
 		}
-		spoken := other(4) // somebody before us has written what there is
+		spoken := other(4) // an earlier leader has written the status
 		spoken.Status.UnhealthyNodes = []remediationv1alpha1.UnhealthyNode{{Name: "b", Remediations: []remediationv1alpha1.Remediation{
 			{Resource: corev1.ObjectReference{APIVersion: "example.com/v1", Kind: "Reboot", Name: "b"}},
 			{Resource: corev1.ObjectReference{Name: "b"}},
@@ -222,27 +221,27 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 		w.brings(spoken)
 		watched(rebootKind, otherKind, otherTemplateKind)
 		must(w.t, w.checks.inbox.Delete(other(4)))
-		w.goesOn()
+		w.runRound()
 		watched()
 	})
 }
 
 func TestWithAKindGoAllItsObjects(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
-		w.checks.watches.known[rebootKind].noteAnswer(missing)
-		w.goesOn()
+		w.checks.watches.known[rebootKind].setAvailability(missing)
+		w.runRound()
 		if n := len(w.treatments["a"].objects); n != 0 {
 			t.Errorf("%d objects are believed to be there", n)
 		}
-		w.checks.watches.known[rebootKind].noteAnswer(nil)
-		w.goesOn()
+		w.checks.watches.known[rebootKind].setAvailability(nil)
+		w.runRound()
 		if c := w.checks.known["check"]; !strings.Contains(c.problem, "has not been read yet") {
 			t.Errorf("the kind is back and was not listed: %q", c.problem)
 		}
-		w.checks.inbox.noteAnswer(&meta.NoKindMatchError{})
-		w.goesOn()
+		w.checks.inbox.setAvailability(&meta.NoKindMatchError{})
+		w.runRound()
 		if len(w.checks.known) > 0 {
 			t.Error("there are health checks without a kind")
 		}
@@ -250,72 +249,72 @@ func TestWithAKindGoAllItsObjects(t *testing.T) {
 }
 
 func TestControlPlaneNodesWaitWhileAnythingIsUnread(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
 		}))
-		w.checks.watches.known[otherKind].noteAnswer(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
-		w.goesOn()
+		w.checks.watches.known[otherKind].setAvailability(apierrors.NewForbidden(schema.GroupResource{Resource: "others"}, "", errors.New("for a test")))
+		w.runRound()
 		w.node("a", corev1.ConditionTrue, inControl)
 		w.node("b", corev1.ConditionTrue)
-		w.rests("a")
-		w.wants("b", createRemediation)
+		w.wantNoTask("a")
+		w.wantTask("b", createRemediation)
 		if message := w.status().UnhealthyNodes[1].Message; w.finding("a") != triage.Vetoed || !strings.Contains(message, "objects of kind Other could not be read") {
 			t.Errorf("a is %s: %s", w.finding("a"), message)
 		}
 		w.lists(otherKind)
-		w.goesOn()
-		w.wants("a", createRemediation)
+		w.runRound()
+		w.wantTask("a", createRemediation)
 	})
 }
 
 func TestStandingBack(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionTrue)
-		e := w.wants("b", createRemediation)
+		e := w.wantTask("b", createRemediation)
 		r := w.startTask(time.Now(), w.treatments["b"], e)
 		must(w.t, w.checks.medik8s.inbox.Update(held("theirs", "them", time.Now(), 20)))
-		w.goesOn()
+		w.runRound()
 		late := w.made("b", "quick")
 		w.makes(late)(r)
-		w.handleTaskResult(r) // it was on its way
-		w.goesOn()
-		w.rests("a")
-		w.rests("b")
+		w.handleTaskResult(r) // it was in flight
+		w.runRound()
+		w.wantNoTask("a")
+		w.wantNoTask("b")
 		w.node("a", corev1.ConditionFalse)
-		w.loses(object) // theirs to end
+		w.loses(object) // the other controller ends it
 		c := w.checks.known["check"]
 		status := w.deferredStatus(c)
 		if standing := meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack); standing == nil || !strings.Contains(standing.Message, "them holds Lease theirs/") {
 			t.Errorf("the condition: %+v", standing)
 		}
-		c.mayFrom = time.Now().Add(deferredStatusEvery) // as after it was written
-		w.passes(20 * time.Second)
-		if w.checks.deferring || time.Now().Before(c.mayFrom) || !c.stale {
-			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.mayFrom)
+		c.statusNotBefore = time.Now().Add(deferredStatusEvery) // as after a write
+		w.advance(20 * time.Second)
+		if w.checks.deferring || time.Now().Before(c.statusNotBefore) || !c.stale {
+			t.Errorf("back %t; the status may be written from %v", w.checks.deferring, c.statusNotBefore)
 		}
 		if w.finding("b") != triage.Treating || len(w.treatments["b"].objects) != 1 {
 			t.Errorf("what was under way is not gone on with: %s", w.finding("b"))
 		}
-		if b := w.treatments["a"]; b != nil && b.losses > 0 {
+		if treatments := w.treatments["a"]; treatments != nil && treatments.losses > 0 {
 			t.Error("what another has ended counts as a loss")
 		}
-		w.rests("b")
+		w.wantNoTask("b")
 	})
 }
 
-// storming has three of ten nodes sick where two may be, and a cooldown.
+// storming makes three of ten nodes unhealthy where two are allowed, with a cooldown.
 func storming(c *remediationv1alpha1.NodeHealthCheck) {
 	c.Spec.MaxUnhealthy = new(intstr.FromInt32(2))
 	c.Spec.StormCooldownDuration = "1m"
 }
 
 func TestStormsAreToldOnce(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		tells := func(started, cooling, ended int) {
 			t.Helper()
-			w.goesOn()
+			w.runRound()
 			if a, b, c := w.told(treat.StormRecoveryStarted), w.told(treat.StormRecoveryCooldownStarted), w.told(treat.StormRecoveryEnded); a != started || b != cooling || c != ended {
 				t.Errorf("told %d, %d, %d times; want %d, %d, %d", a, b, c, started, cooling, ended)
 			}
@@ -326,23 +325,23 @@ func TestStormsAreToldOnce(t *testing.T) {
 		for i := range 3 {
 			w.node(fmt.Sprintf("n%d", i), corev1.ConditionTrue)
 		}
-		pass(statusLook)
+		pass(statusCheckEvery)
 		tells(1, 0, 0)
 		w.checks.known["check"].status = w.status()
 		w.deferToMedik8s(time.Now(), true)
-		pass(statusLook)
+		pass(statusCheckEvery)
 		w.writeStatuses(t.Context(), time.Now())
-		tells(1, 0, 0) // nobody has seen its end
+		tells(1, 0, 0) // its end has not been observed
 		w.deferToMedik8s(time.Now(), false)
 		tells(1, 0, 0)
 		w.node("n0", corev1.ConditionFalse)
-		pass(statusLook)
+		pass(statusCheckEvery)
 		tells(1, 1, 0)
 		w.node("n0", corev1.ConditionTrue)
-		pass(statusLook)
-		tells(2, 1, 0) // it is back
+		pass(statusCheckEvery)
+		tells(2, 1, 0) // the storm returns
 		w.node("n0", corev1.ConditionFalse)
-		pass(statusLook)
+		pass(statusCheckEvery)
 		tells(2, 2, 0)
 		status := w.status()
 		if !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormActive) || !meta.IsStatusConditionTrue(status.Conditions, remediationv1alpha1.StormCooldownActive) {
@@ -352,16 +351,16 @@ func TestStormsAreToldOnce(t *testing.T) {
 		if !isOn || calmSince.IsZero() {
 			t.Errorf("read back: %t since %v", isOn, calmSince)
 		}
-		w.passes(time.Minute)
-		pass(statusLook)
+		w.advance(time.Minute)
+		pass(statusCheckEvery)
 		tells(2, 2, 1)
 	}, storming)
 }
 
 func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
-	openWard(t, func(w *ward) {
-		pass(statusLook)
-		w.goesOn()
+	withHealthCheck(t, func(w *healthCheckFixture) {
+		pass(statusCheckEvery)
+		w.runRound()
 		if counts, _ := w.core.Population(checkRule("check")); !counts.Storm || w.told(treat.StormRecoveryStarted)+w.told(treat.StormRecoveryCooldownStarted) > 0 {
 			t.Errorf("a storm: %t; told: %+v", counts.Storm, w.events)
 		}
@@ -373,43 +372,43 @@ func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
 	})
 }
 
-// The webhook may not have seen the templates, or not have been asked about them.
+// The webhook may not have seen the templates.
 func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
 		u.SetAnnotations(nil)
 		must(t, w.checks.watches.known[rebootTemplateKind].Update(u))
-		w.goesOn()
+		w.runRound()
 		w.node("a", corev1.ConditionTrue)
-		w.rests("a")
+		w.wantNoTask("a")
 		c := w.checks.known["check"]
 		if c.disabled != remediationv1alpha1.ReasonTemplateInvalid || !strings.Contains(c.problem, "ns/slow with "+remediation.MultipleTemplatesAnnotation) {
 			t.Errorf("disabled for %q: %s", c.disabled, c.problem)
 		}
 		w.template(rebootTemplateKind, "slow")
-		w.goesOn()
-		w.wants("a", createRemediation)
+		w.runRound()
+		w.wantTask("a", createRemediation)
 	}, inSteps)
 }
 
 func TestAHealthCheckThatIsBeingDeletedBeginsNothing(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("b")
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.DeletionTimestamp, c.Finalizers = new(metav1.Now()), []string{"example.com/wait"}
 		}))
 		w.node("a", corev1.ConditionTrue)
-		w.rests("a")
+		w.wantNoTask("a")
 		if w.finding("a") != triage.OnHold {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
 		w.node("b", corev1.ConditionFalse)
-		w.wants("b", deleteRemediation)
+		w.wantTask("b", deleteRemediation)
 	})
 }
 
 func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		second := rebootKind
 		second.Version = "v2"
@@ -422,22 +421,22 @@ func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
 		same.SetGroupVersionKind(second)
 		w.lists(second, same)
 		w.lists(templates)
-		w.goesOn()
-		w.checks.watches.known[second].noteAnswer(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
-		w.goesOn()
+		w.runRound()
+		w.checks.watches.known[second].setAvailability(apierrors.NewNotFound(schema.GroupResource{}, "reboots"))
+		w.runRound()
 		w.node("a", corev1.ConditionFalse)
-		if e := w.wants("a", deleteRemediation); e.object.GroupVersionKind != rebootKind {
+		if e := w.wantTask("a", deleteRemediation); e.object.GroupVersionKind != rebootKind {
 			t.Errorf("%s is to be deleted", e.object.GroupVersionKind)
 		}
 	})
 }
 
-// A finalizer may keep what is to go.
+// A finalizer may keep a deleted object.
 func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		object.SetResourceVersion(w.nextVersion())
 		deleting(object)
 		w.finds(object)
@@ -449,9 +448,9 @@ func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
 	})
 }
 
-// A new kind is read within a moment. That nobody has yet is nothing to warn of.
+// A new kind is read within a moment, so the short gap is not reported.
 func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "new"))
 		}))
@@ -462,8 +461,8 @@ func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 		w.lists(otherKind)
 		w.lists(otherTemplateKind)
 		w.template(otherTemplateKind, "new")
-		w.goesOn()
-		w.wants("a", createRemediation)
+		w.runRound()
+		w.wantTask("a", createRemediation)
 		if w.told(treat.DetectedUnhealthy) != 1 || w.told(treat.RemediationSkipped) != 0 {
 			t.Errorf("told: %+v", w.events)
 		}
@@ -471,11 +470,11 @@ func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 }
 
 func TestWaitsAreToldOnceForEveryTime(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		tells := func(detected, skipped int) {
 			t.Helper()
-			pass(statusLook)
-			w.goesOn()
+			pass(statusCheckEvery)
+			w.runRound()
 			if a, b := w.told(treat.DetectedUnhealthy), w.told(treat.RemediationSkipped); a != detected || b != skipped {
 				t.Errorf("told %d and %d times, want %d and %d: %+v", a, b, detected, skipped, w.events)
 			}
@@ -490,13 +489,13 @@ func TestWaitsAreToldOnceForEveryTime(t *testing.T) {
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
 		gather(corev1.ConditionTrue)
-		tells(3, 1) // all wait for the same
+		tells(3, 1) // all wait for the same cause
 		gather(corev1.ConditionTrue)
 		tells(3, 1)
 		gather(corev1.ConditionFalse)
 		tells(3, 1)
 		gather(corev1.ConditionTrue)
-		tells(6, 2) // it is another time
+		tells(6, 2) // a new period of waiting
 		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
 		gather(corev1.ConditionFalse)
 		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
@@ -507,17 +506,17 @@ func TestWaitsAreToldOnceForEveryTime(t *testing.T) {
 }
 
 func TestStatusRows(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		const nodes = 250
 		name := func(i int) string { return fmt.Sprintf("n%03d", i) }
 		for i := range nodes {
 			w.node(name(i), corev1.ConditionTrue)
 		}
 		for i := 240; i < nodes; i++ { // the last ones are treated
-			w.runs(w.wants(name(i), createRemediation), name(i), treat.Made, w.makes(w.made(name(i), "quick")))
+			w.runs(w.wantTask(name(i), createRemediation), name(i), treat.Made, w.makes(w.made(name(i), "quick")))
 		}
 		must(w.t, w.nodeInbox.Delete(named(name(249), w.nextVersion())))
-		w.goesOn()
+		w.runRound()
 		status := w.status()
 		rows := status.UnhealthyNodes
 		if len(rows) != remediationv1alpha1.MaxListedNodes || *status.InTreatment != 10 || *status.ObservedNodes != nodes-1 || *status.HealthyNodes != 0 {
@@ -528,7 +527,7 @@ func TestStatusRows(t *testing.T) {
 				t.Errorf("row %d is %+v, want those with a remediation first", i, row)
 			}
 		}
-		if rows[0].Name != name(249) || rows[0].Reason != "NodeGone" { // it has nothing to say, so it is first
+		if rows[0].Name != name(249) || rows[0].Reason != "NodeGone" { // it has no finding, so it is first
 			t.Errorf("row 0 is %+v", rows[0])
 		}
 		if rows[1].Name != name(240) || rows[1].Reason != "Treating" || rows[10].Name != name(0) || len(rows[10].Remediations) != 0 {
@@ -537,17 +536,17 @@ func TestStatusRows(t *testing.T) {
 		if !strings.HasPrefix(status.Reason, "in treatment: 10") || status.Phase != remediationv1alpha1.PhaseRemediating {
 			t.Errorf("%s: %s", status.Phase, status.Reason)
 		}
-		w.runs(w.wants(name(0), createRemediation), name(0), treat.Unknown)
+		w.runs(w.wantTask(name(0), createRemediation), name(0), treat.Unknown)
 		if message := w.status().UnhealthyNodes[10].Message; !strings.Contains(message, "not written yet: for a test") {
 			t.Errorf("the row of a node in trouble says %q", message)
 		}
 	})
 }
 
-// medik8s' own CRD does not know all fields. What comes back of a status without them
-// is not written again.
+// medik8s' own CRD drops unknown fields. A status that comes back without them is not
+// written again.
 func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		c := w.checks.known["check"]
 		version := w.nextVersion()
 		w.statusWritesRunning, c.writing = w.statusWritesRunning+1, true
@@ -556,14 +555,14 @@ func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
 		cut.Status, cut.ResourceVersion = w.status(), version
 		cut.Status.InTreatment, cut.Status.ObservedGeneration = nil, 0
 		must(w.t, w.checks.inbox.Update(cut))
-		w.goesOn()
+		w.runRound()
 		if c.status.InTreatment == nil {
 			t.Error("what was cut off is missed")
 		}
-		cut = cut.DeepCopy() // somebody else has written
+		cut = cut.DeepCopy() // another component has written
 		cut.ResourceVersion = w.nextVersion()
 		must(w.t, w.checks.inbox.Update(cut))
-		w.goesOn()
+		w.runRound()
 		if c.status.InTreatment != nil {
 			t.Error("what somebody else has written is not known")
 		}
@@ -571,7 +570,7 @@ func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
 }
 
 func TestNoSeriesIsLeftOfAHealthCheck(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		m := w.cfg.Metrics
 		now := func() int {
 			return testutil.CollectAndCount(m.checkNodes) + testutil.CollectAndCount(m.checkWaiting) + testutil.CollectAndCount(m.checkDisabled)
@@ -581,29 +580,29 @@ func TestNoSeriesIsLeftOfAHealthCheck(t *testing.T) {
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.PauseRequests = []string{"upgrade"} }))
 		w.node("a", corev1.ConditionTrue)
-		pass(statusLook)
-		w.goesOn()
+		pass(statusCheckEvery)
+		w.runRound()
 		if n := testutil.ToFloat64(m.checkWaiting.WithLabelValues("check", "OnHold")); n != 1 {
 			t.Errorf("%v nodes wait", n)
 		}
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
 		object := w.made("a", "quick")
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
-		pass(statusLook)
-		w.goesOn()
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
+		pass(statusCheckEvery)
+		w.runRound()
 		if n := testutil.CollectAndCount(m.checkWaiting); n != 0 {
 			t.Errorf("%d reasons to wait are left", n)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		if now() == 0 || counts() != 4 {
 			t.Errorf("%d series of now, %d counts", now(), counts())
 		}
 		must(w.t, w.checks.inbox.Delete(checkNamed("check")))
-		w.goesOn()
+		w.runRound()
 		w.loses(object)
-		pass(countsStay)
-		w.goesOn()
+		pass(counterRetention)
+		w.runRound()
 		w.forgetRetired(time.Now())
 		if now() != 0 || counts() != 0 {
 			t.Errorf("%d series of now and %d counts are left", now(), counts())

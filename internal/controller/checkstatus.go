@@ -32,12 +32,12 @@ const deferredStatusEvery = 10 * time.Minute
 func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 	for name, c := range l.checks.known {
 		counts, _ := l.core.Population(checkRule(name))
-		l.cfg.Metrics.checked(name, counts, c)
-		if c.waits[c.skipped] == 0 {
+		l.cfg.Metrics.setCheck(name, counts, c)
+		if c.reportedWaits[c.skipped] == 0 {
 			c.skipped = 0 // report it again next time
 		}
 		if counts.CalmUntil.After(now) { // no node change may announce the end of the cooldown
-			l.statusAt = earliest(l.statusAt, counts.CalmUntil)
+			l.nextStatusCheck = earliest(l.nextStatusCheck, counts.CalmUntil)
 		}
 		if !l.checks.deferring {
 			l.reportStorm(c, counts)
@@ -46,13 +46,13 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 			continue
 		}
 		switch {
-		case c.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
+		case c.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
 			continue
-		case now.Before(c.statusFrom()):
-			l.statusAt = earliest(l.statusAt, c.statusFrom())
+		case now.Before(c.nextStatusWrite()):
+			l.nextStatusCheck = earliest(l.nextStatusCheck, c.nextStatusWrite())
 			continue
 		}
-		c.stale, c.mayFrom = false, now.Add(statusEvery)
+		c.stale, c.statusNotBefore = false, now.Add(statusEvery)
 		var status remediationv1alpha1.NodeHealthCheckStatus
 		if l.checks.deferring {
 			status = l.deferredStatus(c)
@@ -66,15 +66,15 @@ func (l *loop) writeCheckStatuses(ctx context.Context, now time.Time) {
 	}
 }
 
-// statusFrom returns when the status may be written next. Only changes of listed nodes
+// nextStatusWrite returns when the status may be written next. Only changes of listed nodes
 // wait longer with their number, not changes of the health check itself.
-func (c *check) statusFrom() time.Time {
+func (c *check) nextStatusWrite() time.Time {
 	isOn, calmSince := stormOf(c.status)
 	isDisabled := meta.IsStatusConditionTrue(c.status.Conditions, remediationv1alpha1.Disabled)
 	if c.status.ObservedGeneration != c.object.Generation || c.storm != (storm{isOn, !calmSince.IsZero()}) || isDisabled != (c.disabled != "") {
-		return c.mayFrom
+		return c.statusNotBefore
 	}
-	return c.mayFrom.Add(time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause)
+	return c.statusNotBefore.Add(time.Duration(min(len(c.nodes), remediationv1alpha1.MaxListedNodes)) * rowPause)
 }
 
 func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, status remediationv1alpha1.NodeHealthCheckStatus) {
@@ -83,7 +83,7 @@ func (l *loop) sendCheckStatus(ctx context.Context, now time.Time, c *check, sta
 	name := c.object.Name
 	write := func(ctx context.Context) (string, error) { return l.write.HealthCheckStatus(ctx, name, status) }
 	if l.checks.deferring { // the other controller owns all other fields
-		c.mayFrom = now.Add(deferredStatusEvery)
+		c.statusNotBefore = now.Add(deferredStatusEvery)
 		condition := *meta.FindStatusCondition(status.Conditions, remediationv1alpha1.StandingBack)
 		write = func(ctx context.Context) (string, error) { return l.write.HealthCheckCondition(ctx, name, condition) }
 	} else {
@@ -117,20 +117,20 @@ type checkStatusResult struct {
 	err     error
 }
 
-func (l *loop) handleCheckStatusResult(o checkStatusResult) {
+func (l *loop) handleCheckStatusResult(result checkStatusResult) {
 	l.statusWritesRunning--
-	o.check.writing = false
-	l.lookAtStatuses(time.Now())
-	l.cfg.Metrics.wrote("nodehealthchecks/status", treat.Classify(o.err))
+	result.check.writing = false
+	l.scheduleStatusCheck(time.Now())
+	l.cfg.Metrics.countWrite("nodehealthchecks/status", treat.Classify(result.err))
 	switch {
-	case o.err == nil:
-		o.check.status, o.check.version = o.status, o.version
-		o.check.trouble = writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will report the deletion
+	case result.err == nil:
+		result.check.status, result.check.version = result.status, result.version
+		result.check.statusFailure = writeFailure{}
+	case apierrors.IsNotFound(result.err): // the watch will report the deletion
 	default:
-		o.check.stale, o.check.mayFrom = true, time.Now().Add(statusRetry)
-		if o.check.trouble.add(treat.Classify(o.err), o.err) {
-			l.cfg.Logger.Warn("status not written", "nodeHealthCheck", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		result.check.stale, result.check.statusNotBefore = true, time.Now().Add(statusRetry)
+		if result.check.statusFailure.add(treat.Classify(result.err), result.err) {
+			l.cfg.Logger.Warn("status not written", "nodeHealthCheck", result.name, "retryIn", statusRetry.String(), "err", result.err)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 		UnhealthyNodes:     rows,
 		Conditions:         slices.Clone(c.status.Conditions),
 	}
-	c.judge(&status, counts)
+	c.setConditions(&status, counts)
 	switch pauses := c.object.Spec.PauseRequests; {
 	case c.disabled != "":
 		status.Phase, status.Reason = remediationv1alpha1.PhaseDisabled, c.disabled+": "+c.problem
@@ -158,18 +158,18 @@ func (l *loop) checkStatus(c *check, counts triage.Population) remediationv1alph
 		status.Phase, status.Reason = remediationv1alpha1.PhaseEnabled, "no node needs a remediation"
 	}
 	if waiting := c.waiting(counts); len(waiting) > 0 {
-		words := "waiting: " + listed(waiting)
+		message := "waiting: " + formatCounts(waiting)
 		if status.Phase == remediationv1alpha1.PhaseEnabled { // some node does need one
-			status.Reason = words
+			status.Reason = message
 		} else {
-			status.Reason += "; " + words
+			status.Reason += "; " + message
 		}
 	}
 	return status
 }
 
-// judge sets the conditions of the health check.
-func (c *check) judge(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
+// setConditions sets the conditions of the health check.
+func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus, counts triage.Population) {
 	set := func(kind string, is bool, reason, message string, since time.Time) {
 		condition := metav1.Condition{
 			Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: c.object.Generation,
@@ -223,20 +223,20 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 	was := c.storm
 	c.storm, c.stale = is, true
 	var event treat.EventReason
-	var words string
+	var message string
 	switch {
 	case is.isCooling:
-		event, words = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
+		event, message = treat.StormRecoveryCooldownStarted, "the storm is over; nothing new is begun before "+counts.CalmUntil.UTC().Format(time.RFC3339)
 	case is.isOn && !was.isOn:
 		event = treat.StormRecoveryStarted
-		words = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
+		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
 	case is.isOn: // unhealthy nodes exceed the threshold again
-		event, words = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
+		event, message = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
 	default:
-		event, words = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
+		event, message = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
 	}
 	l.cfg.Logger.Info("storm", "nodeHealthCheck", c.object.Name, "isOn", is.isOn, "isCooling", is.isCooling)
-	l.announce(c, nil, event, triage.Reason{}, words)
+	l.publishCheckEvent(c, nil, event, triage.Reason{}, message)
 }
 
 // waiting counts the nodes that wait for something other than time. GateClosed and
@@ -258,8 +258,8 @@ func (c *check) waiting(counts triage.Population) map[triage.Code]int {
 	return waiting
 }
 
-// listed formats counts in one line.
-func listed(counts map[triage.Code]int) string {
+// formatCounts formats counts in one line.
+func formatCounts(counts map[triage.Code]int) string {
 	parts := make([]string, 0, len(counts))
 	for _, code := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[code], code))
@@ -282,8 +282,8 @@ func isWait(code triage.Code) bool {
 // object.
 func (l *loop) unhealthyNodes(c *check) (rows []remediationv1alpha1.UnhealthyNode, treated int) {
 	objects := map[string][]remediationObject{}
-	for name, b := range l.treatments {
-		if ours := b.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
+	for name, treatments := range l.treatments {
+		if ours := treatments.objectsOf(checkRule(c.object.Name)); len(ours) > 0 {
 			objects[name] = ours
 		}
 	}
@@ -336,7 +336,7 @@ func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject)
 		row.Reason, row.Message = c.disabled, l.treatmentMessage(name, cmp.Or(c.problem, "the node has a remediation that is not for it"))
 		return row
 	}
-	reason = l.today(name, reason)
+	reason = l.currentReason(name, reason)
 	row.Reason, row.Message = reason.Code.String(), l.treatmentMessage(name, reason.String())
 	switch reason.Code {
 	case triage.Recovering:
@@ -350,42 +350,42 @@ func (l *loop) unhealthyNode(c *check, name string, objects []remediationObject)
 }
 
 // treatmentMessage appends to a message what delays the treatment.
-func (l *loop) treatmentMessage(node, words string) string {
-	b := l.treatments[node]
-	if b == nil {
-		return words
+func (l *loop) treatmentMessage(node, message string) string {
+	treatments := l.treatments[node]
+	if treatments == nil {
+		return message
 	}
-	parts := []string{words}
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		if o := b.objects[key]; o.Deleting && len(o.Finalizers) > 0 {
+	parts := []string{message}
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		if o := treatments.objects[key]; o.Deleting && len(o.Finalizers) > 0 {
 			parts = append(parts, key+" is being deleted, and kept by "+strings.Join(o.Finalizers, ", "))
 		}
 	}
-	for _, what := range slices.Sorted(maps.Keys(b.failures)) {
-		parts = append(parts, "not written yet: "+b.failures[what].text)
+	for _, what := range slices.Sorted(maps.Keys(treatments.failures)) {
+		parts = append(parts, "not written yet: "+treatments.failures[what].text)
 	}
 	switch {
-	case b.stage == awaitingLedger && l.ledger.trouble.tries > 0:
-		parts = append(parts, "not written yet: "+l.ledger.trouble.text)
-	case !b.beginFrom.IsZero() && len(b.objects) == 0:
-		parts = append(parts, "somebody has deleted what was made for it, it is made again at "+b.beginFrom.UTC().Format(time.RFC3339))
+	case treatments.stage == awaitingLedger && l.ledger.failure.tries > 0:
+		parts = append(parts, "not written yet: "+l.ledger.failure.text)
+	case !treatments.createNotBefore.IsZero() && len(treatments.objects) == 0:
+		parts = append(parts, "somebody has deleted what was made for it, it is made again at "+treatments.createNotBefore.UTC().Format(time.RFC3339))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// restateTreatments marks the statuses of the node's policies as stale.
-func (l *loop) restateTreatments(now time.Time, b *nodeTreatments) {
-	for _, o := range b.objects {
-		l.restateCheck(now, ruleOf(o.Object))
+// markTreatmentStatusesStale marks the statuses of the node's policies as stale.
+func (l *loop) markTreatmentStatusesStale(now time.Time, treatments *nodeTreatments) {
+	for _, o := range treatments.objects {
+		l.markCheckStatusStale(now, ruleOf(o.Object))
 	}
-	if p := l.nodeStates[b.node]; p != nil {
-		l.restate(now, p)
+	if state := l.nodeStates[treatments.node]; state != nil {
+		l.markStatusesStale(now, state)
 	}
 }
 
-func (l *loop) restateCheck(now time.Time, rule triage.RuleID) {
+func (l *loop) markCheckStatusStale(now time.Time, rule triage.RuleID) {
 	if c := l.checkOf(rule); c != nil {
 		c.stale = true
-		l.lookAtStatuses(now)
+		l.scheduleStatusCheck(now)
 	}
 }

@@ -32,21 +32,21 @@ func TestStatusFrom(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := &check{object: &remediationv1alpha1.NodeHealthCheck{}, mayFrom: mayFrom, findings: findings{nodes: map[string]triage.Reason{}}}
+			c := &check{object: &remediationv1alpha1.NodeHealthCheck{}, statusNotBefore: mayFrom, findings: findings{nodes: map[string]triage.Reason{}}}
 			for i := range test.nodes {
 				c.nodes[strconv.Itoa(i)] = triage.Reason{}
 			}
 			if test.change != nil {
 				test.change(c)
 			}
-			if got := c.statusFrom().Sub(mayFrom); got != test.later {
+			if got := c.nextStatusWrite().Sub(mayFrom); got != test.later {
 				t.Errorf("it is put off by %s, want %s", got, test.later)
 			}
 		})
 	}
 }
 
-// TestMeetCheckDoesNotInsist plays a CRD that drops a field of the status.
+// TestMeetCheckDoesNotInsist simulates a CRD that drops a status field.
 func TestMeetCheckDoesNotInsist(t *testing.T) {
 	l := &loop{checks: checks{known: map[string]*check{}}}
 	meet := func(version string, observed int) int {
@@ -57,7 +57,7 @@ func TestMeetCheckDoesNotInsist(t *testing.T) {
 	}
 	meet("4", 4)
 	c := l.checks.known["check"]
-	c.status, c.version = remediationv1alpha1.NodeHealthCheckStatus{ObservedNodes: new(5)}, "5" // as heedCheckStatus does
+	c.status, c.version = remediationv1alpha1.NodeHealthCheckStatus{ObservedNodes: new(5)}, "5" // as handleCheckStatusResult does
 	for _, brought := range []struct {
 		version     string
 		is, becomes int

@@ -25,13 +25,13 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// yard is a cluster with Karpenter's claims and without Karpenter, and a test in it.
-type yard struct {
+// claimClusterFixture is a test in a cluster with NodeClaims and without Karpenter.
+type claimClusterFixture struct {
 	*testing.T
 	api client.WithWatch
-	// onPatch and onDelete are what a claim is answered with instead, nil for nothing.
+	// onPatch and onDelete replace the API server's answer, nil for none.
 	onPatch, onDelete error
-	name              string // of the node, and of its claim
+	name              string // of the node and its claim
 }
 
 func TestClaimsInACluster(t *testing.T) {
@@ -42,20 +42,20 @@ func TestClaimsInACluster(t *testing.T) {
 	must(t, installed.InstallCRDs(t.Context(), cluster))
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme})
 	must(t, err)
-	for name, test := range map[string]func(*yard){
-		"marked":   (*yard).marked,
-		"changed":  (*yard).changed,
-		"gone":     (*yard).gone,
-		"refused":  (*yard).refused,
-		"kept":     (*yard).kept,
-		"in-pages": (*yard).inPages,
+	for name, test := range map[string]func(*claimClusterFixture){
+		"marked":   (*claimClusterFixture).marked,
+		"changed":  (*claimClusterFixture).changed,
+		"gone":     (*claimClusterFixture).gone,
+		"refused":  (*claimClusterFixture).refused,
+		"kept":     (*claimClusterFixture).kept,
+		"in-pages": (*claimClusterFixture).inPages,
 	} {
-		t.Run(name, func(t *testing.T) { test(&yard{T: t, api: api, name: name}) })
+		t.Run(name, func(t *testing.T) { test(&claimClusterFixture{T: t, api: api, name: name}) })
 	}
 }
 
-// claim stores a claim, which stays for Karpenter to see when it is deleted.
-func (y *yard) claim(name string) *karpenter.NodeClaim {
+// claim creates a claim with a finalizer, so that it stays after its deletion.
+func (y *claimClusterFixture) claim(name string) *karpenter.NodeClaim {
 	y.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"nodeClassRef": map[string]any{"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
@@ -68,15 +68,15 @@ func (y *yard) claim(name string) *karpenter.NodeClaim {
 	return y.stored(name)
 }
 
-func (y *yard) stored(name string) *karpenter.NodeClaim {
+func (y *claimClusterFixture) stored(name string) *karpenter.NodeClaim {
 	y.Helper()
 	c := &karpenter.NodeClaim{}
 	must(y.T, y.api.Get(y.Context(), client.ObjectKey{Name: name}, c))
 	return c
 }
 
-// errand is to terminate the node of the yard.
-func (y *yard) errand() *task {
+// newTask returns the task that terminates the fixture's node.
+func (y *claimClusterFixture) newTask() *task {
 	y.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: y.name}}
 	must(y.T, y.api.Create(y.Context(), node))
@@ -85,8 +85,8 @@ func (y *yard) errand() *task {
 	return e
 }
 
-// runs runs an errand, and says that it has that fate.
-func (y *yard) runs(e *task, want treat.Result) *taskResult {
+// runs runs a task and checks its result.
+func (y *claimClusterFixture) runs(e *task, want treat.Result) *taskResult {
 	y.Helper()
 	l := &loop{taskResults: make(chan *taskResult, 1), write: treat.NewWriter(interceptor.NewClient(y.api, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -110,21 +110,21 @@ func (y *yard) runs(e *task, want treat.Result) *taskResult {
 	return r
 }
 
-func (y *yard) marked() {
-	r := y.runs(y.errand(), treat.Made)
-	if is := y.stored(y.name); !r.isDeleted || is.DeletionTimestamp == nil || is.Annotations[ownership.MarkAnnotation] == "" {
+func (y *claimClusterFixture) marked() {
+	r := y.runs(y.newTask(), treat.Made)
+	if is := y.stored(y.name); !r.claimDeleted || is.DeletionTimestamp == nil || is.Annotations[ownership.MarkAnnotation] == "" {
 		y.Errorf("the claim is %+v", is.ObjectMeta)
 	}
 }
 
-// Somebody has written the claim: what he wrote is to be looked at first.
-func (y *yard) changed() {
-	e := y.errand()
+// Another component has changed the claim, so the loop must look at it first.
+func (y *claimClusterFixture) changed() {
+	e := y.newTask()
 	is := y.stored(y.name)
 	is.Annotations = map[string]string{karpenter.OurDoNotRepairAnnotation: "true"}
 	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
 	r := y.runs(e, treat.Stale)
-	if r.err != nil || r.claim == nil || r.claim.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.isDeleted {
+	if r.err != nil || r.claim == nil || r.claim.Annotations[karpenter.OurDoNotRepairAnnotation] != "true" || r.claimDeleted {
 		y.Errorf("the report: %+v", r)
 	}
 	if is := y.stored(y.name); is.DeletionTimestamp != nil || is.Annotations[ownership.MarkAnnotation] != "" {
@@ -132,13 +132,13 @@ func (y *yard) changed() {
 	}
 }
 
-func (y *yard) gone() {
-	e := y.errand()
+func (y *claimClusterFixture) gone() {
+	e := y.newTask()
 	is := y.stored(y.name)
 	is.Finalizers = nil
 	must(y.T, y.api.Patch(y.Context(), is, client.MergeFrom(e.claim)))
 	must(y.T, y.api.Delete(y.Context(), is))
-	if r := y.runs(e, treat.Stale); r.err != nil || r.claim != nil || !r.isGone || r.isDeleted {
+	if r := y.runs(e, treat.Stale); r.err != nil || r.claim != nil || !r.claimGone || r.claimDeleted {
 		y.Errorf("the report: %+v", r)
 	}
 }
@@ -147,11 +147,11 @@ func conflict(name string) error {
 	return apierrors.NewConflict(schema.GroupResource{Group: karpenter.GroupVersion.Group, Resource: "nodeclaims"}, name, errors.New("a webhook says so"))
 }
 
-// A conflict about a claim that is as it was is a refusal in disguise. Taken for news, it
-// would be tried again at once and for ever.
-func (y *yard) refused() {
+// A conflict for an unchanged claim is a refusal by a webhook. Treated as a change, it
+// would be retried at once and forever.
+func (y *claimClusterFixture) refused() {
 	y.onPatch = conflict(y.name)
-	if r := y.runs(y.errand(), treat.Refused); r.err == nil || r.claim != nil || r.isGone || r.isDeleted {
+	if r := y.runs(y.newTask(), treat.Refused); r.err == nil || r.claim != nil || r.claimGone || r.claimDeleted {
 		y.Errorf("the report: %+v", r)
 	}
 	spared := y.stored(y.name)
@@ -161,18 +161,17 @@ func (y *yard) refused() {
 	}
 }
 
-// So is one about the deletion of a claim that has the mark, which is not forgotten.
-func (y *yard) kept() {
+// The same holds for the deletion of a marked claim, which stays marked.
+func (y *claimClusterFixture) kept() {
 	y.onDelete = conflict(y.name)
-	e := y.errand()
-	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[ownership.MarkAnnotation] == "" || r.isDeleted {
+	e := y.newTask()
+	if r := y.runs(e, treat.Refused); r.err == nil || r.claim == nil || r.claim.Annotations[ownership.MarkAnnotation] == "" || r.claimDeleted {
 		y.Errorf("the report: %+v", r)
 	}
 }
 
-// Where an API server does not stream a list, it is asked for in pages, and each goes on
-// where the one before has ended.
-func (y *yard) inPages() {
+// An API server that does not stream lists serves them in pages.
+func (y *claimClusterFixture) inPages() {
 	for i := range 5 {
 		y.claim(fmt.Sprintf("%s-%d", y.name, i))
 	}

@@ -21,14 +21,14 @@ import (
 // claim is deleted.
 type nodeClaim struct {
 	*karpenter.NodeClaim
-	mark    *ownership.Mark // nil if there is none of ours, or it cannot be read
-	unknown int             // fields of the mark that this version does not know
-	ended   bool            // this controller has deleted it; the watch may be behind
-	counts  claimCounts     // what it adds to the counts of its pool
+	mark          *ownership.Mark // nil if there is none of ours, or it cannot be read
+	unknownFields int             // fields of the mark that this version does not know
+	deletedByUs   bool            // this controller has deleted it; the watch may be behind
+	counts        claimCounts     // what it adds to the counts of its pool
 }
 
 // isEnding reports whether the claim is being deleted.
-func (c *nodeClaim) isEnding() bool { return c.ended || c.DeletionTimestamp != nil }
+func (c *nodeClaim) isEnding() bool { return c.deletedByUs || c.DeletionTimestamp != nil }
 
 // isMarkedBy reports whether the rule has marked the claim for this node.
 func (c *nodeClaim) isMarkedBy(rule triage.RuleID, node *corev1.Node) bool {
@@ -39,7 +39,7 @@ func (c *nodeClaim) pool() string { return c.Labels[karpenter.NodePoolLabel] }
 
 // nodeClaims holds the NodeClaims and links them to nodes.
 type nodeClaims struct {
-	mail   *optionalInbox[*karpenter.NodeClaim]
+	inbox  *optionalInbox[*karpenter.NodeClaim]
 	byName map[string]*nodeClaim
 	byID   map[string][]*nodeClaim // by provider ID: one, or two if something is wrong
 	nodes  map[string][]string     // node names, by provider ID
@@ -47,18 +47,18 @@ type nodeClaims struct {
 	dirty map[string]bool
 }
 
-func newNodeClaims(mail *optionalInbox[*karpenter.NodeClaim]) nodeClaims {
+func newNodeClaims(inbox *optionalInbox[*karpenter.NodeClaim]) nodeClaims {
 	return nodeClaims{
-		mail: mail, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, dirty: map[string]bool{},
+		inbox: inbox, byName: map[string]*nodeClaim{}, byID: map[string][]*nodeClaim{}, nodes: map[string][]string{}, dirty: map[string]bool{},
 	}
 }
 
 // claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
 // words says why. Two nodes with one provider ID mean that the node was renamed: the old
 // Node object must not cause the deletion of the new one's claim.
-func (m *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, words string) {
+func (nc *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, message string) {
 	id := node.Spec.ProviderID
-	claims, nodes := m.byID[id], m.nodes[id]
+	claims, nodes := nc.byID[id], nc.nodes[id]
 	switch {
 	case id == "" || len(claims) == 0:
 		return nil, ""
@@ -67,49 +67,49 @@ func (m *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, words string)
 		for i, c := range claims {
 			names[i] = c.Name
 		}
-		return nil, countsKey("NodeClaims", names, id)
+		return nil, sharedProviderIDMessage("NodeClaims", names, id)
 	case len(nodes) > 1:
-		return nil, countsKey("nodes", nodes, id)
+		return nil, sharedProviderIDMessage("nodes", nodes, id)
 	default:
 		return claims[0], ""
 	}
 }
 
-func countsKey(what string, names []string, id string) string {
+func sharedProviderIDMessage(what string, names []string, id string) string {
 	return fmt.Sprintf("%s %s have one provider ID, %s", what, strings.Join(slices.Sorted(slices.Values(names)), " and "), id)
 }
 
 // nodesOf returns the names of the claim's nodes, usually one.
-func (m *nodeClaims) nodesOf(c *nodeClaim) []string {
+func (nc *nodeClaims) nodesOf(c *nodeClaim) []string {
 	if c.Status.ProviderID == "" {
 		return nil
 	}
-	return m.nodes[c.Status.ProviderID]
+	return nc.nodes[c.Status.ProviderID]
 }
 
 // link records the provider ID of a node.
-func (m *nodeClaims) link(before, node *corev1.Node) {
+func (nc *nodeClaims) link(before, node *corev1.Node) {
 	if before != nil && before.Spec.ProviderID != node.Spec.ProviderID {
-		m.unlink(before)
+		nc.unlink(before)
 	}
-	if id := node.Spec.ProviderID; id != "" && !slices.Contains(m.nodes[id], node.Name) {
-		m.markDirty(id)
-		m.nodes[id] = append(m.nodes[id], node.Name)
+	if id := node.Spec.ProviderID; id != "" && !slices.Contains(nc.nodes[id], node.Name) {
+		nc.markDirty(id)
+		nc.nodes[id] = append(nc.nodes[id], node.Name)
 	}
 }
 
-func (m *nodeClaims) unlink(node *corev1.Node) {
+func (nc *nodeClaims) unlink(node *corev1.Node) {
 	id := node.Spec.ProviderID
-	m.nodes[id] = slices.DeleteFunc(m.nodes[id], func(name string) bool { return name == node.Name })
-	if len(m.nodes[id]) == 0 {
-		delete(m.nodes, id)
+	nc.nodes[id] = slices.DeleteFunc(nc.nodes[id], func(name string) bool { return name == node.Name })
+	if len(nc.nodes[id]) == 0 {
+		delete(nc.nodes, id)
 	}
-	m.markDirty(id)
+	nc.markDirty(id)
 }
 
-func (m *nodeClaims) markDirty(id string) {
-	for _, name := range m.nodes[id] {
-		m.dirty[name] = true
+func (nc *nodeClaims) markDirty(id string) {
+	for _, name := range nc.nodes[id] {
+		nc.dirty[name] = true
 	}
 }
 
@@ -124,21 +124,21 @@ func (l *loop) reobserveDirty(now time.Time) {
 
 // takeClaims takes in changed claims.
 func (l *loop) takeClaims(now time.Time) {
-	letter := l.nodeClaims.mail.take()
-	if letter.listVersion != "" {
+	batch := l.nodeClaims.inbox.take()
+	if batch.listVersion != "" {
 		for name, c := range l.nodeClaims.byName {
-			if _, there := letter.changes[name]; !there && (letter.listVersion == notServedVersion || !olderVersion(letter.listVersion, c.ResourceVersion)) {
+			if _, there := batch.changes[name]; !there && (batch.listVersion == notServedVersion || !olderVersion(batch.listVersion, c.ResourceVersion)) {
 				l.claimDeleted(now, c)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
-		a := letter.changes[name]
+	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
+		change := batch.changes[name]
 		known := l.nodeClaims.byName[name]
 		switch {
-		case !a.gone:
-			l.upsertClaim(now, a.object)
-		case known != nil && known.UID == a.object.UID:
+		case !change.gone:
+			l.upsertClaim(now, change.object)
+		case known != nil && known.UID == change.object.UID:
 			l.claimDeleted(now, known)
 		}
 	}
@@ -158,16 +158,16 @@ func (l *loop) upsertClaim(now time.Time, object *karpenter.NodeClaim) {
 		return
 	default:
 		if c.pool() != object.Labels[karpenter.NodePoolLabel] {
-			l.forgetPoolCounts(c)
+			l.removeFromPoolCounts(c)
 		}
-		l.removeFromCounts(c) // its provider ID may have changed
+		l.unindexClaim(c) // its provider ID may have changed
 	}
 	was := c.mark
 	c.NodeClaim, c.mark = object, l.readMark(c, object)
-	l.addToCounts(c)
-	l.rememberMark(c, was)
+	l.indexClaim(c)
+	l.releaseCancelledSlot(c, was)
 	l.countLaunchFailure(now, c, was)
-	l.recountDirty(c)
+	l.recountClaim(c)
 }
 
 // readMark returns the mark of a claim. It logs an unreadable mark once.
@@ -183,40 +183,40 @@ func (l *loop) readMark(before *nodeClaim, object *karpenter.NodeClaim) *ownersh
 	case mark != nil:
 		unknown = mark.Unknown.Len()
 	}
-	l.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknown)
-	before.unknown = unknown
+	l.cfg.Metrics.addUnknownEntries("mark", unknown-before.unknownFields)
+	before.unknownFields = unknown
 	return mark
 }
 
-// rememberMark frees the slot of a node whose termination was cancelled.
-func (l *loop) rememberMark(c *nodeClaim, was *ownership.Mark) {
+// releaseCancelledSlot frees the slot of a node whose termination was cancelled.
+func (l *loop) releaseCancelledSlot(c *nodeClaim, was *ownership.Mark) {
 	if was == nil || c.mark != nil {
 		return
 	}
-	if b := l.treatments[was.Node]; b != nil && b.granted.Object == claimKey(c.Name) {
-		b.releaseSlot()
+	if treatments := l.treatments[was.Node]; treatments != nil && treatments.granted.Object == claimKey(c.Name) {
+		treatments.releaseSlot()
 	}
 }
 
-// addToCounts indexes a claim by name and provider ID.
-func (l *loop) addToCounts(c *nodeClaim) {
-	m := &l.nodeClaims
-	m.byName[c.Name] = c
+// indexClaim indexes a claim by name and provider ID.
+func (l *loop) indexClaim(c *nodeClaim) {
+	nc := &l.nodeClaims
+	nc.byName[c.Name] = c
 	if id := c.Status.ProviderID; id != "" {
-		m.byID[id] = append(m.byID[id], c)
-		m.markDirty(id)
+		nc.byID[id] = append(nc.byID[id], c)
+		nc.markDirty(id)
 	}
 }
 
-func (l *loop) removeFromCounts(c *nodeClaim) {
-	m := &l.nodeClaims
-	delete(m.byName, c.Name)
+func (l *loop) unindexClaim(c *nodeClaim) {
+	nc := &l.nodeClaims
+	delete(nc.byName, c.Name)
 	if id := c.Status.ProviderID; id != "" {
-		m.byID[id] = slices.DeleteFunc(m.byID[id], func(other *nodeClaim) bool { return other == c })
-		if len(m.byID[id]) == 0 {
-			delete(m.byID, id)
+		nc.byID[id] = slices.DeleteFunc(nc.byID[id], func(other *nodeClaim) bool { return other == c })
+		if len(nc.byID[id]) == 0 {
+			delete(nc.byID, id)
 		}
-		m.markDirty(id)
+		nc.markDirty(id)
 	}
 }
 
@@ -229,13 +229,13 @@ func (l *loop) claimDeleted(now time.Time, c *nodeClaim) {
 		l.noteOutlived(now, *c.mark)
 	}
 	for _, node := range l.nodeClaims.nodesOf(c) {
-		if b := l.treatments[node]; b != nil && b.granted.Object == claimKey(c.Name) && !b.sent.IsZero() {
-			l.noteOutlived(now, markOf(b.granted))
+		if treatments := l.treatments[node]; treatments != nil && treatments.granted.Object == claimKey(c.Name) && !treatments.sentAt.IsZero() {
+			l.noteOutlived(now, markOf(treatments.granted))
 		}
 	}
-	l.cfg.Metrics.addUnknownEntries("mark", -c.unknown)
-	l.forgetPoolCounts(c)
-	l.removeFromCounts(c)
+	l.cfg.Metrics.addUnknownEntries("mark", -c.unknownFields)
+	l.removeFromPoolCounts(c)
+	l.unindexClaim(c)
 }
 
 // markOf returns the mark for the claim that a ledger entry names.
@@ -245,8 +245,8 @@ func markOf(e ledger.Entry) ownership.Mark {
 
 // noteOutlived records that the claim of a node is gone and the node is not yet.
 func (l *loop) noteOutlived(now time.Time, mark ownership.Mark) {
-	if p := l.nodeStates[mark.Node]; p != nil && p.node.UID == mark.NodeUID {
-		p.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
+	if state := l.nodeStates[mark.Node]; state != nil && state.node.UID == mark.NodeUID {
+		state.outlivedClaim = &outlivedClaim{mark: mark, until: now.Add(triage.ReplacementWait)}
 		l.treatmentsOf(mark.Node)
 		l.nodeClaims.dirty[mark.Node] = true
 	}
@@ -260,8 +260,8 @@ type outlivedClaim struct {
 }
 
 // isOutlivingClaim reports whether the node should soon follow its deleted claim.
-func (p *nodeState) isOutlivingClaim(now time.Time) bool {
-	return p.outlivedClaim != nil && p.outlivedClaim.mark.NodeUID == p.node.UID && now.Before(p.outlivedClaim.until)
+func (state *nodeState) isOutlivingClaim(now time.Time) bool {
+	return state.outlivedClaim != nil && state.outlivedClaim.mark.NodeUID == state.node.UID && now.Before(state.outlivedClaim.until)
 }
 
 // claimKey returns the ledger's key for a claim.
@@ -274,52 +274,52 @@ func claimNamed(key string) (name string, is bool) { return strings.CutPrefix(ke
 
 // addClaimFacts adds the facts that come from the claim: the assigned policies, whether
 // the node has started, whether it is being terminated, and vetoes against termination.
-func (l *loop) addClaimFacts(now time.Time, p *nodeState, facts *triage.Node) {
-	l.assignPolicies(p)
-	p.assigned.label(facts)
-	p.rulesSeen = ""
-	if p.node.DeletionTimestamp != nil {
-		p.rulesSeen = "the node is being deleted"
-		l.vetoTreatments(facts, p.rulesSeen)
+func (l *loop) addClaimFacts(now time.Time, state *nodeState, facts *triage.Node) {
+	l.assignPolicies(state)
+	state.assigned.label(facts)
+	state.terminationVeto = ""
+	if state.node.DeletionTimestamp != nil {
+		state.terminationVeto = "the node is being deleted"
+		l.vetoTreatments(facts, state.terminationVeto)
 	}
-	c, words := l.nodeClaims.claimOf(p.node)
-	l.addStartFacts(p, c, facts)
-	if p.assigned == (assignedPolicies{}) && len(l.nodeClaims.byName) == 0 {
+	c, message := l.nodeClaims.claimOf(state.node)
+	l.addStartFacts(state, c, facts)
+	if state.assigned == (assignedPolicies{}) && len(l.nodeClaims.byName) == 0 {
 		return
 	}
-	veto := func(words string) {
-		p.rulesSeen = words
+	veto := func(message string) {
+		state.terminationVeto = message
 		for _, kind := range [...]triage.Kind{triage.Repair, triage.ReadyTimeout} {
-			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: words})
+			facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: kind, Reason: message})
 		}
 	}
-	if by, is := karpenter.DoNotRepair(p.node.Annotations); is {
+	if by, is := karpenter.DoNotRepair(state.node.Annotations); is {
 		veto("the node is annotated " + by)
 	}
-	poolName := p.node.Labels[karpenter.NodePoolLabel]
+	poolName := state.node.Labels[karpenter.NodePoolLabel]
 	if of := l.repairs.pools[poolName]; of != nil {
 		if by, is := karpenter.DoNotRepair(of.Annotations); is {
 			veto("NodePool " + poolName + " is annotated " + by)
 		}
 	}
-	if b := l.treatments[p.node.Name]; b != nil {
-		if by, until, held := nodelease.Held(b.lease, now); held && !nodelease.IsHealthCheck(by) {
+	if treatments := l.treatments[state.node.Name]; treatments != nil {
+		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
 			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 		}
 	}
 	switch {
-	case words != "":
-		veto(words)
+	case message != "":
+		veto(message)
 	case c == nil && l.repairs.pools[poolName] != nil: // otherwise no NodePool made it, whatever the label says
 		veto("no NodeClaim has its provider ID, so there is nothing to delete")
 	case c == nil:
-		if r := l.repairs.followed[p.assigned.repair()]; r != nil && len(r.ladder) == 0 {
+		if r := l.repairs.followed[state.assigned.repair()]; r != nil && len(r.ladder) == 0 {
 			veto("it has no NodeClaim that could be deleted, and the policy names no remediationTemplate")
 		}
 	default:
-		l.addOwnClaimFacts(p, c, facts, veto)
+		l.addOwnClaimFacts(state, c, facts, veto)
 	}
-	l.addMarkFacts(now, p, facts)
+	l.addMarkFacts(now, state, facts)
 }
 
 // addStartFacts adds whether the node is ready for work. The claim names the startup
@@ -327,14 +327,14 @@ func (l *loop) addClaimFacts(now time.Time, p *nodeState, facts *triage.Node) {
 // known claim it counts as starting. This holds even if the pool is unknown, because the
 // watch of nodes may be ahead of both. If NodeClaims are not served, the pool label means
 // nothing.
-func (l *loop) addStartFacts(p *nodeState, c *nodeClaim, facts *triage.Node) {
+func (l *loop) addStartFacts(state *nodeState, c *nodeClaim, facts *triage.Node) {
 	var of *karpenter.NodeClaim
 	if c != nil {
 		of = c.NodeClaim
 		facts.Initialized = facts.Initialized || c.Is(karpenter.Initialized)
 	}
-	taints := karpenter.StartupTaints(p.node, of)
-	facts.Starting = len(taints) > 0 || c == nil && l.awaitsClaim(p.node)
+	taints := karpenter.StartupTaints(state.node, of)
+	facts.Starting = len(taints) > 0 || c == nil && l.awaitsClaim(state.node)
 	if len(taints) > 0 {
 		facts.Conditions = append(facts.Conditions, triage.Condition{
 			Type: triage.StartupTaints, Status: triage.True, Reason: taints[0].Key, Transition: facts.Created,
@@ -345,48 +345,48 @@ func (l *loop) addStartFacts(p *nodeState, c *nodeClaim, facts *triage.Node) {
 // awaitsClaim reports whether a node without a known claim should have one.
 func (l *loop) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
-	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.mail.hasSynced())
+	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.hasSynced())
 }
 
 // addMarkFacts adds the running termination of a node.
-func (l *loop) addMarkFacts(now time.Time, p *nodeState, facts *triage.Node) {
+func (l *loop) addMarkFacts(now time.Time, state *nodeState, facts *triage.Node) {
 	add := func(mark ownership.Mark, isFinal bool) {
 		rule := triage.RuleID(mark.Rule)
 		// A termination that cannot be cancelled counts under the node's current rule if
 		// its own rule is gone. The bound of the pool is the same.
-		if isFinal && l.repairs.followed[rule] == nil && p.assigned.repairedBy != "" {
-			rule = p.assigned.repair()
+		if isFinal && l.repairs.followed[rule] == nil && state.assigned.repairedBy != "" {
+			rule = state.assigned.repair()
 		}
 		facts.Treatments = append(facts.Treatments, triage.Treatment{Rule: rule, Since: mark.Since, Deletes: true})
 	}
-	for _, c := range l.nodeClaims.byID[p.node.Spec.ProviderID] {
-		if c.mark != nil && c.mark.NodeUID == p.node.UID {
+	for _, c := range l.nodeClaims.byID[state.node.Spec.ProviderID] {
+		if c.mark != nil && c.mark.NodeUID == state.node.UID {
 			add(*c.mark, c.isEnding())
 			return
 		}
 	}
-	if p.isOutlivingClaim(now) {
-		add(p.outlivedClaim.mark, true)
+	if state.isOutlivingClaim(now) {
+		add(state.outlivedClaim.mark, true)
 	}
 }
 
 // recordsStart reports whether to record on the node that it was ready for work: a ready
 // timeout applies and Karpenter has not recorded it.
-func (l *loop) recordsStart(p *nodeState) bool {
-	if p.assigned.timedBy == "" || p.node.Labels[karpenter.InitializedLabel] == "true" {
+func (l *loop) recordsStart(state *nodeState) bool {
+	if state.assigned.timedBy == "" || state.node.Labels[karpenter.InitializedLabel] == "true" {
 		return false
 	}
-	c, _ := l.nodeClaims.claimOf(p.node)
+	c, _ := l.nodeClaims.claimOf(state.node)
 	return c != nil && !c.isEnding() && !c.Is(karpenter.Initialized)
 }
 
 // vetoTreatments blocks all treatments of a node.
-func (*loop) vetoTreatments(facts *triage.Node, words string) {
-	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: words})
+func (*loop) vetoTreatments(facts *triage.Node, message string) {
+	facts.Vetoes = append(facts.Vetoes, triage.Veto{Reason: message})
 }
 
 // addOwnClaimFacts adds the facts of the node's claim.
-func (l *loop) addOwnClaimFacts(p *nodeState, c *nodeClaim, facts *triage.Node, veto func(words string)) {
+func (l *loop) addOwnClaimFacts(state *nodeState, c *nodeClaim, facts *triage.Node, veto func(message string)) {
 	if by, is := karpenter.DoNotRepair(c.Annotations); is {
 		veto("NodeClaim " + c.Name + " is annotated " + by)
 	}
@@ -396,9 +396,9 @@ func (l *loop) addOwnClaimFacts(p *nodeState, c *nodeClaim, facts *triage.Node, 
 	how, is := c.Disrupted()
 	switch {
 	case !is:
-	case c.mark == nil || c.mark.NodeUID != p.node.UID:
+	case c.mark == nil || c.mark.NodeUID != state.node.UID:
 		l.vetoTreatments(facts, "NodeClaim "+c.Name+" "+how)
 	case !c.isEnding(): // another component has started to disrupt it as well
-		p.rulesSeen = "NodeClaim " + c.Name + " " + how
+		state.terminationVeto = "NodeClaim " + c.Name + " " + how
 	}
 }

@@ -32,64 +32,63 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// site is a cluster with a remediator, and a test in it.
-type site struct {
+// clusterFixture is a test in a cluster with a remediator.
+type clusterFixture struct {
 	*testing.T
 	api client.WithWatch
-	// onCreate is what happens before an object is made, and onAnswer instead of the
-	// answer.
+	// onCreate runs before an object is created, and onAnswer replaces the answer.
 	onCreate, onAnswer func(client.Object) error
 	loop               *loop
-	name               string // of the node, or of the namespace for the ledger
+	name               string // of the node, or of the ledger's namespace
 }
 
 func TestInACluster(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
 	must(t, err)
-	t.Run("a kind that is not there", func(t *testing.T) { (&site{T: t, api: api}).asksForAKindThatIsNotThere(cluster) })
+	t.Run("a kind that is not there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsNotThere(cluster) })
 	must(t, remediator.Install(t.Context(), cluster))
-	run := func(name string, test func(*site)) {
+	run := func(name string, test func(*clusterFixture)) {
 		t.Run(name, func(t *testing.T) {
-			s := &site{T: t, api: api, name: strings.ReplaceAll(strings.ToLower(name), " ", "-")}
+			s := &clusterFixture{T: t, api: api, name: strings.ReplaceAll(strings.ToLower(name), " ", "-")}
 			s.loop = &loop{write: treat.NewWriter(interceptor.NewClient(api, interceptor.Funcs{Create: s.create}))}
 			test(s)
 		})
 	}
-	run("a place where nobody can lock", (*site).beginsUnlocked)
+	run("a place where nobody can lock", (*clusterFixture).beginsUnlocked)
 	must(t, api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: nodelease.Namespace}}))
-	for name, test := range map[string]func(*site){
-		"a treatment begins with a lock":                (*site).begins,
-		"a node that has changed is looked at":          (*site).nodeChanged,
-		"a node that is gone is not treated":            (*site).nodeGone,
-		"somebody was faster with the lock":             (*site).lockTaken,
-		"an answer is lost":                             (*site).answerLost,
-		"the treatment of a node that is there":         (*site).nodeIsThere,
-		"a node made again":                             (*site).nodeMadeAgain,
-		"a lock that somebody took away":                (*site).lockGone,
-		"a begin that is refused leaves no object":      (*site).refused,
-		"a gate that has closed since leaves no object": (*site).gateClosed,
+	for name, test := range map[string]func(*clusterFixture){
+		"a treatment begins with a lock":                (*clusterFixture).begins,
+		"a node that has changed is looked at":          (*clusterFixture).nodeChanged,
+		"a node that is gone is not treated":            (*clusterFixture).nodeGone,
+		"somebody was faster with the lock":             (*clusterFixture).lockTaken,
+		"an answer is lost":                             (*clusterFixture).answerLost,
+		"the treatment of a node that is there":         (*clusterFixture).nodeIsThere,
+		"a node made again":                             (*clusterFixture).nodeMadeAgain,
+		"a lock that somebody took away":                (*clusterFixture).lockGone,
+		"a begin that is refused leaves no object":      (*clusterFixture).refused,
+		"a gate that has closed since leaves no object": (*clusterFixture).gateClosed,
 	} {
 		run(name, test)
 	}
-	for name, test := range map[string]func(*site){
-		"a treatment that takes a place is named first": (*site).asksForAPage,
-		"a page that fails is written again":            (*site).pageFails,
-		"a page that is too large is told of":           (*site).pageIsTooLarge,
-		"who takes over waits for what was named":       (*site).inherits,
-		"who takes over finds what was named":           (*site).inheritsWhatArrived,
-		"who takes over is not told of what has ended":  (*site).inheritsNothingEnded,
+	for name, test := range map[string]func(*clusterFixture){
+		"a treatment that takes a place is named first": (*clusterFixture).asksForAPage,
+		"a page that fails is written again":            (*clusterFixture).pageFails,
+		"a page that is too large is told of":           (*clusterFixture).pageIsTooLarge,
+		"who takes over waits for what was named":       (*clusterFixture).inherits,
+		"who takes over finds what was named":           (*clusterFixture).inheritsWhatArrived,
+		"who takes over is not told of what has ended":  (*clusterFixture).inheritsNothingEnded,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}
 			must(t, api.Create(t.Context(), ns))
-			test(&site{T: t, api: api, name: ns.Name})
+			test(&clusterFixture{T: t, api: api, name: ns.Name})
 		})
 	}
-	t.Run("a kind that is there", func(t *testing.T) { (&site{T: t, api: api}).asksForAKindThatIsThere() })
+	t.Run("a kind that is there", func(t *testing.T) { (&clusterFixture{T: t, api: api}).asksForAKindThatIsThere() })
 }
 
-func (s *site) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+func (s *clusterFixture) create(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 	if s.onCreate != nil {
 		if err := s.onCreate(object); err != nil {
 			return err
@@ -101,8 +100,8 @@ func (s *site) create(ctx context.Context, c client.WithWatch, object client.Obj
 	return s.onAnswer(object)
 }
 
-// node makes the node of the site.
-func (s *site) node() *corev1.Node {
+// node creates the fixture's node.
+func (s *clusterFixture) node() *corev1.Node {
 	s.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	must(s.T, s.api.Create(s.Context(), node))
@@ -110,8 +109,8 @@ func (s *site) node() *corev1.Node {
 	return nodewatch.Trim(node)
 }
 
-// errand is to begin a treatment of a node.
-func (s *site) errand(node *corev1.Node) *task {
+// newTask returns the task that starts a treatment.
+func (s *clusterFixture) newTask(node *corev1.Node) *task {
 	s.Helper()
 	template := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"strategy": "x"}}}}}
 	template.SetGroupVersionKind(remediator.TemplateKind)
@@ -125,8 +124,8 @@ func (s *site) errand(node *corev1.Node) *task {
 	}
 }
 
-// runs runs an errand, and says that it has that fate.
-func (s *site) runs(e *task, want treat.Result) *taskResult {
+// runs runs a task and checks its result.
+func (s *clusterFixture) runs(e *task, want treat.Result) *taskResult {
 	s.Helper()
 	l := s.loop
 	l.taskResults = make(chan *taskResult, 1)
@@ -138,8 +137,8 @@ func (s *site) runs(e *task, want treat.Result) *taskResult {
 	return r
 }
 
-// object returns what there is for the node, nil for nothing.
-func (s *site) object() *unstructured.Unstructured {
+// object returns the remediation object of the node, nil for none.
+func (s *clusterFixture) object() *unstructured.Unstructured {
 	s.Helper()
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(remediator.Kind)
@@ -151,10 +150,10 @@ func (s *site) object() *unstructured.Unstructured {
 	return u
 }
 
-func (s *site) begins() {
-	r := s.runs(s.errand(s.node()), treat.Made)
-	if !r.isCreated || !r.isLeased || r.object.GetUID() != s.object().GetUID() {
-		s.Errorf("created %t, locked %t", r.isCreated, r.isLeased)
+func (s *clusterFixture) begins() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	if !r.created || !r.leaseKnown || r.object.GetUID() != s.object().GetUID() {
+		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
 	}
 	by, _, held := nodelease.Held(r.lease, time.Now())
 	if !held || by != "NodeHealthCheck-check" {
@@ -162,71 +161,71 @@ func (s *site) begins() {
 	}
 }
 
-func (s *site) beginsUnlocked() {
-	r := s.runs(s.errand(s.node()), treat.Made)
-	if !r.isCreated || r.isLeased || s.object() == nil {
-		s.Errorf("created %t, locked %t", r.isCreated, r.isLeased)
+func (s *clusterFixture) beginsUnlocked() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
+	if !r.created || r.leaseKnown || s.object() == nil {
+		s.Errorf("created %t, locked %t", r.created, r.leaseKnown)
 	}
 	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: r.task.lease}, treat.Stale)
-	if r.err == nil || r.isLeased {
-		s.Errorf("locked %t: %v", r.isLeased, r.err)
+	if r.err == nil || r.leaseKnown {
+		s.Errorf("locked %t: %v", r.leaseKnown, r.err)
 	}
 }
 
-func (s *site) nodeChanged() {
+func (s *clusterFixture) nodeChanged() {
 	node := s.node()
-	e := s.errand(node)
+	e := s.newTask(node)
 	fresh := &corev1.Node{}
 	must(s.T, s.api.Get(s.Context(), client.ObjectKey{Name: s.name}, fresh))
 	fresh.Labels = map[string]string{remediation.ExcludeLabel: "true"}
 	must(s.T, s.api.Update(s.Context(), fresh))
 	r := s.runs(e, treat.Stale)
-	if r.fresh == nil || r.fresh.ResourceVersion != fresh.ResourceVersion || !r.isLeased || s.object() != nil {
+	if r.fresh == nil || r.fresh.ResourceVersion != fresh.ResourceVersion || !r.leaseKnown || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-// gateClosed says that the loop is asked after the node was locked and looked at, and that
-// its answer counts.
-func (s *site) gateClosed() {
+// gateClosed checks that the task asks the loop after it took the Lease and read the
+// node, and that it respects the answer.
+func (s *clusterFixture) gateClosed() {
 	s.loop.startRequests = make(chan startRequest)
 	asked := make(chan *coordinationv1.Lease, 1)
 	go func() {
-		q := <-s.loop.startRequests
+		request := <-s.loop.startRequests
 		lease := &coordinationv1.Lease{}
-		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(q.node)}, lease)
+		_ = s.api.Get(s.Context(), client.ObjectKey{Namespace: nodelease.Namespace, Name: nodelease.NameOf(request.node)}, lease)
 		asked <- lease
-		q.answer <- false
+		request.answer <- false
 	}()
-	r := s.runs(s.errand(s.node()), treat.Stale)
+	r := s.runs(s.newTask(s.node()), treat.Stale)
 	if lease := <-asked; lease.UID == "" {
 		s.Error("the loop was asked before the node was locked")
 	}
-	if !r.calledOff || r.err != nil || s.object() != nil {
+	if !r.cancelled || r.err != nil || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-func (s *site) nodeGone() {
+func (s *clusterFixture) nodeGone() {
 	node := s.node()
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
-	if r := s.runs(s.errand(node), treat.Stale); !r.missing || s.object() != nil {
+	if r := s.runs(s.newTask(node), treat.Stale); !r.missing || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-func (s *site) lockTaken() {
+func (s *clusterFixture) lockTaken() {
 	node := s.node()
 	theirs := nodelease.Take(nil, node, "somebody", time.Hour, time.Now())
 	must(s.T, s.api.Create(s.Context(), theirs))
-	r := s.runs(s.errand(node), treat.Stale)
-	if r.err != nil || !r.isLeased || r.lease.UID != theirs.UID || s.object() != nil {
+	r := s.runs(s.newTask(node), treat.Stale)
+	if r.err != nil || !r.leaseKnown || r.lease.UID != theirs.UID || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-func (s *site) answerLost() {
-	e := s.errand(s.node())
+func (s *clusterFixture) answerLost() {
+	e := s.newTask(s.node())
 	s.onAnswer = func(object client.Object) error {
 		if _, isLease := object.(*coordinationv1.Lease); isLease {
 			return nil
@@ -235,21 +234,21 @@ func (s *site) answerLost() {
 	}
 	s.runs(e, treat.Unknown)
 	s.onAnswer = nil
-	e.lease.ResourceVersion = "" // it was taken, which nobody knows
+	e.lease.ResourceVersion = "" // the Lease is taken, which the loop does not know
 	r := s.runs(e, treat.Stale)
-	if !r.isLeased {
+	if !r.leaseKnown {
 		s.Errorf("the lock is not known: %+v", r)
 	}
 	e.lease = nodelease.Take(r.lease, e.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
 	r = s.runs(e, treat.Made)
-	if r.isCreated || r.object == nil || r.object.GetUID() != s.object().GetUID() {
-		s.Errorf("created %t, found %v", r.isCreated, r.object)
+	if r.created || r.object == nil || r.object.GetUID() != s.object().GetUID() {
+		s.Errorf("created %t, found %v", r.created, r.object)
 	}
 }
 
-func (s *site) nodeIsThere() {
+func (s *clusterFixture) nodeIsThere() {
 	node := s.node()
-	r := s.runs(s.errand(node), treat.Made)
+	r := s.runs(s.newTask(node), treat.Made)
 	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
 	if r := s.runs(e, treat.Stale); r.fresh == nil || s.object() == nil {
 		s.Error("a treatment was ended whose node is there: the watch of nodes was behind")
@@ -260,8 +259,8 @@ func (s *site) nodeIsThere() {
 	}
 }
 
-func (s *site) nodeMadeAgain() {
-	r := s.runs(s.errand(s.node()), treat.Made)
+func (s *clusterFixture) nodeMadeAgain() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
 	must(s.T, s.api.Delete(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	must(s.T, s.api.Create(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.name}}))
 	e := &task{kind: deleteRemediation, object: remediation.Read(r.object), reason: triage.Reason{Code: triage.NodeGone}}
@@ -270,91 +269,91 @@ func (s *site) nodeMadeAgain() {
 	}
 }
 
-func (s *site) lockGone() {
-	r := s.runs(s.errand(s.node()), treat.Made)
+func (s *clusterFixture) lockGone() {
+	r := s.runs(s.newTask(s.node()), treat.Made)
 	must(s.T, s.api.Delete(s.Context(), r.lease.DeepCopy()))
 	renewed := nodelease.Take(r.lease, r.task.node, nodelease.HolderOf("check"), leaseDuration, time.Now())
 	r = s.runs(&task{kind: takeLease, node: r.task.node, lease: renewed}, treat.Stale)
-	if r.err != nil || !r.isLeased || r.lease != nil {
+	if r.err != nil || !r.leaseKnown || r.lease != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-func (s *site) refused() {
+func (s *clusterFixture) refused() {
 	s.onCreate = func(object client.Object) error {
 		if _, isLease := object.(*coordinationv1.Lease); isLease {
 			return nil
 		}
 		return apierrors.NewForbidden(schema.GroupResource{Resource: "exampleremediations"}, s.name, errors.New("for a test"))
 	}
-	if r := s.runs(s.errand(s.node()), treat.Refused); !r.isLeased || s.object() != nil {
+	if r := s.runs(s.newTask(s.node()), treat.Refused); !r.leaseKnown || s.object() != nil {
 		s.Errorf("the report: %+v", r)
 	}
 }
 
-// reigns returns a ward whose ledger is kept in a namespace, and what it names.
-func reigns(t *testing.T, api client.WithWatch, namespace, identity string) *ward {
+// newLeader returns a fixture whose ledger is in the namespace, and the ledger's entries.
+func newLeader(t *testing.T, api client.WithWatch, namespace, identity string) *healthCheckFixture {
 	t.Helper()
-	c := &clinic{t: t}
-	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
-	book, inherited, err := ledger.Claim(t.Context(), api, namespace, identity)
+	c := &loopFixture{t: t}
+	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
+	claimed, restored, err := ledger.Claim(t.Context(), api, namespace, identity)
 	must(t, err)
-	c.ledger = ledgerWriter{ledger: book, restored: inherited, done: make(chan error, 1)}
+	c.ledger = ledgerWriter{ledger: claimed, restored: restored, done: make(chan error, 1)}
 	t.Cleanup(c.requests.Wait)
-	return wardIn(t, c)
+	return healthCheckFixtureIn(t, c)
 }
 
-// asks has a treatment of control-plane node a ask for a place.
-func (w *ward) asks() *task {
+// asks requests a slot for a treatment of control-plane node a.
+func (w *healthCheckFixture) asks() *task {
 	w.t.Helper()
 	w.node("a", corev1.ConditionTrue, inControl)
-	e := w.wants("a", createRemediation)
+	e := w.wantTask("a", createRemediation)
 	w.startTasks(w.t.Context(), time.Now())
-	if b := w.treatments["a"]; b.stage != awaitingLedger || w.tasksRunning > 0 || len(w.ledger.queuedTreatments) != 1 {
-		w.t.Fatalf("it does not wait for the ledger: %+v", b)
+	if treatments := w.treatments["a"]; treatments.stage != awaitingLedger || w.tasksRunning > 0 || len(w.ledger.queuedTreatments) != 1 {
+		w.t.Fatalf("it does not wait for the ledger: %+v", treatments)
 	}
 	return e
 }
 
-func (s *site) asksForAPage() {
+func (s *clusterFixture) asksForAPage() {
 	t, api, namespace := s.T, s.api, s.name
-	w := reigns(t, api, namespace, "first")
+	w := newLeader(t, api, namespace, "first")
 	e := w.asks()
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
-	b := w.treatments["a"]
-	if b.granted != e.ledgerEntry() || b.asks.Object != "" || b.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{b}) {
-		t.Errorf("afterwards: %+v", b)
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	treatments := w.treatments["a"]
+	if treatments.granted != e.ledgerEntry() || treatments.requested.Object != "" || treatments.stage != queued || !slices.Equal(w.ledger.treatmentsWithSlots, []*nodeTreatments{treatments}) {
+		t.Errorf("afterwards: %+v", treatments)
 	}
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
 	must(t, err)
 	if !slices.Equal(named, []ledger.Entry{e.ledgerEntry()}) {
 		t.Errorf("the page names %+v", named)
 	}
-	w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
+	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
 	w.node("b", corev1.ConditionTrue, inControl)
-	w.rests("b") // one at a time
+	w.wantNoTask("b") // one at a time
 	w.node("a", corev1.ConditionFalse, inControl)
-	w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 	w.loses(w.made("a", "quick"))
-	w.runs(w.wants("a", releaseLease), "a", treat.Made)
+	w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
 	w.startTasks(t.Context(), time.Now())
 	if w.treatments["b"].stage != awaitingLedger {
 		t.Fatalf("the next one does not ask: %+v", w.treatments["b"])
 	}
 	w.writeLedger(t.Context(), time.Now())
-	if err := w.snapshotStored(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
+	if err := w.handleSnapshotResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
 		t.Errorf("the page is another's, and what is told is %v", err)
 	}
-	if slices.Contains(w.ledger.treatmentsWithSlots, b) {
+	if slices.Contains(w.ledger.treatmentsWithSlots, treatments) {
 		t.Error("what has arrived is named still")
 	}
 }
 
-func (s *site) pageFails() {
+func (s *clusterFixture) pageFails() {
 	t, api, namespace := s.T, s.api, s.name
 	var isBroken atomic.Bool
-	w := reigns(t, interceptor.NewClient(api, interceptor.Funcs{
+	w := newLeader(t, interceptor.NewClient(api, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			if isBroken.Load() {
 				return errBroken
@@ -365,42 +364,41 @@ func (s *site) pageFails() {
 	e := w.asks()
 	isBroken.Store(true)
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
-	b := w.treatments["a"]
-	if b.stage != awaitingLedger || b.granted.Object != "" || b.asks.Object != "" || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{b}) {
-		t.Errorf("after a failure: %+v", b)
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	treatments := w.treatments["a"]
+	if treatments.stage != awaitingLedger || treatments.granted.Object != "" || treatments.requested.Object != "" || !slices.Equal(w.ledger.queuedTreatments, []*nodeTreatments{treatments}) {
+		t.Errorf("after a failure: %+v", treatments)
 	}
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: ") {
 		t.Errorf("the row says %q", message)
 	}
-	if due := w.writeLedger(t.Context(), time.Now()); due.IsZero() || w.ledger.busy {
+	if due := w.writeLedger(t.Context(), time.Now()); due.IsZero() || w.ledger.writing {
 		t.Errorf("it is written again at %v", due)
 	}
 	isBroken.Store(false)
 	w.writeLedger(t.Context(), w.ledger.notBefore)
-	must(t, w.snapshotStored(<-w.ledger.done))
-	if b.granted != e.ledgerEntry() {
-		t.Errorf("afterwards: %+v", b)
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
+	if treatments.granted != e.ledgerEntry() {
+		t.Errorf("afterwards: %+v", treatments)
 	}
 	w.treatments["a"].stage = idle
-	w.node("a", corev1.ConditionFalse, inControl) // nobody has sent anything
-	if b := w.treatments["a"]; b != nil {
-		t.Errorf("its bed is still there: %+v", b)
+	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
+	if treatments := w.treatments["a"]; treatments != nil {
+		t.Errorf("its bed is still there: %+v", treatments)
 	}
 }
 
-// Somebody has filled the ConfigMap, so that the API server takes no page that names
-// anything.
-func (s *site) pageIsTooLarge() {
+// The ConfigMap is so full that the API server rejects every snapshot with an entry.
+func (s *clusterFixture) pageIsTooLarge() {
 	t, api, namespace := s.T, s.api, s.name
-	w := reigns(t, api, namespace, "first")
+	w := newLeader(t, api, namespace, "first")
 	page := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ledger.Name}}
 	must(t, api.Get(t.Context(), client.ObjectKeyFromObject(page), page))
 	page.Data["other"] = strings.Repeat("x", 1<<20-len(page.Data["ledger"])-10)
 	must(t, api.Update(t.Context(), page))
 	w.asks()
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	if message := w.status().UnhealthyNodes[0].Message; !strings.Contains(message, "not written yet: writing the ledger") || !strings.Contains(message, "Too long") {
 		t.Errorf("the row says %q", message)
 	}
@@ -409,52 +407,52 @@ func (s *site) pageIsTooLarge() {
 	}
 }
 
-// The one before has named a treatment of node a, and died.
-func (s *site) inherits() {
+// The previous leader has stored an entry for node a and ended.
+func (s *clusterFixture) inherits() {
 	t, api, namespace := s.T, s.api, s.name
-	w := reigns(t, api, namespace, "first")
+	w := newLeader(t, api, namespace, "first")
 	e := w.asks()
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
 
-	heir := reigns(t, api, namespace, "second")
-	heir.node("a", corev1.ConditionFalse, inControl)
-	heir.restore(time.Now())
-	heir.goesOn()
-	due := heir.rests("a")
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionFalse, inControl)
+	successor.restore(time.Now())
+	successor.runRound()
+	due := successor.wantNoTask("a")
 	if wait := time.Until(due); wait < maxInFlight-time.Minute || wait > maxInFlight {
 		t.Errorf("what the one before has sent is waited for for %s", wait)
 	}
-	heir.node("b", corev1.ConditionTrue, inControl)
-	if heir.rests("b"); heir.finding("b") != triage.ControlPlaneBusy {
-		t.Errorf("b is %s", heir.finding("b"))
+	successor.node("b", corev1.ConditionTrue, inControl)
+	if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
+		t.Errorf("b is %s", successor.finding("b"))
 	}
-	if heir.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(heir.ledger.treatmentsWithSlots, heir.treatments["a"]) {
-		t.Errorf("the next page would not name it: %+v", heir.treatments["a"])
+	if successor.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.treatments["a"]) {
+		t.Errorf("the next page would not name it: %+v", successor.treatments["a"])
 	}
-	object := heir.made("a", "quick")
-	heir.finds(object) // it arrives
-	heir.wants("a", deleteRemediation)
-	if b := heir.treatments["a"]; b.granted.Object != "" || !b.sent.IsZero() {
-		t.Errorf("it has arrived, and is waited for: %+v", b)
+	object := successor.made("a", "quick")
+	successor.finds(object) // the write arrives
+	successor.wantTask("a", deleteRemediation)
+	if treatments := successor.treatments["a"]; treatments.granted.Object != "" || !treatments.sentAt.IsZero() {
+		t.Errorf("it has arrived, and is waited for: %+v", treatments)
 	}
 }
 
-func (s *site) inheritsWhatArrived() {
+func (s *clusterFixture) inheritsWhatArrived() {
 	t, api, namespace := s.T, s.api, s.name
-	w := reigns(t, api, namespace, "first")
+	w := newLeader(t, api, namespace, "first")
 	w.asks()
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
 
-	heir := reigns(t, api, namespace, "second")
-	heir.node("a", corev1.ConditionTrue, inControl)
-	heir.finds(heir.made("a", "quick"))
-	heir.restore(time.Now())
-	if b := heir.treatments["a"]; b.granted.Object != "" || len(heir.ledger.treatmentsWithSlots) > 0 {
-		t.Errorf("it is waited for: %+v", b)
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionTrue, inControl)
+	successor.finds(successor.made("a", "quick"))
+	successor.restore(time.Now())
+	if treatments := successor.treatments["a"]; treatments.granted.Object != "" || len(successor.ledger.treatmentsWithSlots) > 0 {
+		t.Errorf("it is waited for: %+v", treatments)
 	}
-	again := reigns(t, api, namespace, "third")
+	again := newLeader(t, api, namespace, "third")
 	again.node("a", corev1.ConditionTrue, inControl, madeAnew)
 	again.restore(time.Now())
 	if len(again.ledger.treatmentsWithSlots) != 1 {
@@ -462,31 +460,31 @@ func (s *site) inheritsWhatArrived() {
 	}
 }
 
-// The one before has treated node a to the end, and died.
-func (s *site) inheritsNothingEnded() {
+// The previous leader has finished the treatment of node a and ended.
+func (s *clusterFixture) inheritsNothingEnded() {
 	t, api, namespace := s.T, s.api, s.name
-	w := reigns(t, api, namespace, "first")
+	w := newLeader(t, api, namespace, "first")
 	w.asks()
 	w.writeLedger(t.Context(), time.Now())
-	must(t, w.snapshotStored(<-w.ledger.done))
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	object := w.made("a", "quick")
-	w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
-	if w.writeLedger(t.Context(), time.Now()); !w.ledger.busy {
+	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
+	if w.writeLedger(t.Context(), time.Now()); !w.ledger.writing {
 		t.Fatal("the page names still what has arrived")
 	}
-	must(t, w.snapshotStored(<-w.ledger.done))
+	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	w.node("a", corev1.ConditionFalse, inControl)
-	w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+	w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 	w.loses(object)
 
-	heir := reigns(t, api, namespace, "second")
-	heir.node("a", corev1.ConditionFalse, inControl)
-	heir.restore(time.Now())
-	heir.node("b", corev1.ConditionTrue, inControl)
-	heir.wants("b", createRemediation)
+	successor := newLeader(t, api, namespace, "second")
+	successor.node("a", corev1.ConditionFalse, inControl)
+	successor.restore(time.Now())
+	successor.node("b", corev1.ConditionTrue, inControl)
+	successor.wantTask("b", createRemediation)
 }
 
-// said waits until an inquiry is answered like that.
+// said waits until the inbox has this availability.
 func said(t *testing.T, signal <-chan struct{}, q *optionalInbox[*unstructured.Unstructured], want availability) {
 	t.Helper()
 	limit := time.After(time.Minute)
@@ -503,7 +501,7 @@ func said(t *testing.T, signal <-chan struct{}, q *optionalInbox[*unstructured.U
 	}
 }
 
-// inquires asks for the kinds of the remediator until the test ends.
+// inquires watches the kinds of the remediator until the test ends.
 func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructured.Unstructured], signal chan struct{}) {
 	t.Helper()
 	signal = make(chan struct{}, 1)
@@ -528,7 +526,7 @@ func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructure
 	return q, signal
 }
 
-func (s *site) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
+func (s *clusterFixture) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	t, api := s.T, s.api
 	q, signal := inquires(t, api)
 	said(t, signal, q, notServed)
@@ -553,7 +551,7 @@ func (s *site) asksForAKindThatIsNotThere(cluster *testbed.Cluster) {
 	}
 }
 
-func (s *site) asksForAKindThatIsThere() {
+func (s *clusterFixture) asksForAKindThatIsThere() {
 	t, api := s.T, s.api
 	var fault atomic.Pointer[error]
 	fails := func() error {

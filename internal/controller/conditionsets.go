@@ -25,13 +25,13 @@ const (
 	// statusEvery limits how often the status of a set changes, so that users can read
 	// it.
 	statusEvery = time.Second
-	// statusLook is the minimum interval between two checks for stale statuses.
-	statusLook = 200 * time.Millisecond
+	// statusCheckEvery is the minimum interval between two checks for stale statuses.
+	statusCheckEvery = 200 * time.Millisecond
 	// statusRetry is the delay after a failed status write.
 	statusRetry = 5 * time.Second
-	// countsStay is how long counters of a deleted set stay: a few times the usual scrape
+	// counterRetention is how long counters of a deleted set stay: a few times the usual scrape
 	// interval.
-	countsStay = 15 * time.Minute
+	counterRetention = 15 * time.Minute
 )
 
 // conditionSet is a ConditionSet and its state.
@@ -40,25 +40,25 @@ type conditionSet struct {
 	set  *v1alpha1.ConditionSet
 	rule triage.Rule
 
-	inForce     *v1alpha1.ConditionSet // the followed version; nil for none
-	unjudged    bool                   // this version has not been validated
-	inherited   bool                   // this version is unchanged since the start of this term
-	problems    []validate.Problem     // why it is not followed
-	err         error                  // the problems as one error
-	awaitsNodes bool                   // rejected because of node reports, so validate again when they change
-	proof       proof                  // reports that are missing until the set is followed without restrictions
-	unclear     map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
+	inForce         *v1alpha1.ConditionSet // the followed version; nil for none
+	needsValidation bool                   // this version has not been validated
+	restored        bool                   // this version is unchanged since the start of this term
+	problems        []validate.Problem     // why it is not followed
+	err             error                  // the problems as one error
+	awaitsNodes     bool                   // rejected because of node reports, so validate again when they change
+	proof           proof                  // reports that are missing until the set is followed without restrictions
+	unclearTaints   map[string]taintID     // nodes with a taint that the set may have placed, but no record proves it
 
-	status  v1alpha1.ConditionSetStatus // as stored, as far as known
-	version string                      // of the object after the last status write
-	writing bool
-	mayFrom time.Time    // earliest next status write
-	trouble writeFailure // of the last status write
+	status          v1alpha1.ConditionSetStatus // as stored, as far as known
+	version         string                      // of the object after the last status write
+	writing         bool
+	statusNotBefore time.Time    // earliest next status write
+	statusFailure   writeFailure // of the last status write
 }
 
 // isInAPI reports whether the set is an API object with a status, and not part of a
 // ConfigMap.
-func (p *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(p.set) == nil }
+func (pol *conditionSet) isInAPI() bool { return configmaps.ConfigMapOf(pol.set) == nil }
 
 func setRule(name string) triage.RuleID {
 	return triage.RuleID{Kind: triage.ConditionSet, Name: name}
@@ -92,9 +92,9 @@ func (l *loop) followSet(now time.Time, set *v1alpha1.ConditionSet) {
 		pol.inForce = nil
 	}
 	pol.set, pol.stale = set, true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 	if !known {
-		pol.unjudged, pol.inherited, l.validation.due = true, !l.loaded, true
+		pol.needsValidation, pol.restored, l.validation.due = true, !l.loaded, true
 	}
 }
 
@@ -117,7 +117,7 @@ func (l *loop) retire(now time.Time, rule triage.RuleID) {
 	if l.retiredRules == nil {
 		l.retiredRules = map[triage.RuleID]time.Time{}
 	}
-	l.retiredRules[rule] = now.Add(countsStay)
+	l.retiredRules[rule] = now.Add(counterRetention)
 }
 
 // forgetRetired deletes counters that are due, and returns when the next ones are.
@@ -154,12 +154,12 @@ func (l *loop) findingsOf(rule triage.RuleID) *findings {
 }
 
 // noteFindings stores the findings for a node with their policies.
-func (l *loop) noteFindings(now time.Time, p *nodeState, findings []triage.Reason) {
-	if len(p.findings) == 0 && len(findings) == 0 {
+func (l *loop) noteFindings(now time.Time, state *nodeState, findings []triage.Reason) {
+	if len(state.findings) == 0 && len(findings) == 0 {
 		return
 	}
-	name := p.node.Name
-	for _, was := range p.findings {
+	name := state.node.Name
+	for _, was := range state.findings {
 		if of := l.findingsOf(was.Rule); of != nil && !slices.ContainsFunc(findings, func(is triage.Reason) bool { return is.Rule == was.Rule }) {
 			delete(of.nodes, name)
 			of.stale = true
@@ -171,40 +171,40 @@ func (l *loop) noteFindings(now time.Time, p *nodeState, findings []triage.Reaso
 			of.stale = true
 		}
 	}
-	p.findings = findings
-	l.lookAtStatuses(now)
+	state.findings = findings
+	l.scheduleStatusCheck(now)
 }
 
-// restate marks the statuses of the node's policies as stale, because the node or a write
+// markStatusesStale marks the statuses of the node's policies as stale, because the node or a write
 // to it has changed while the findings have not.
-func (l *loop) restate(now time.Time, p *nodeState) {
-	for _, finding := range p.findings {
+func (l *loop) markStatusesStale(now time.Time, state *nodeState) {
+	for _, finding := range state.findings {
 		if of := l.findingsOf(finding.Rule); of != nil {
 			of.stale = true
-			l.lookAtStatuses(now)
+			l.scheduleStatusCheck(now)
 		}
 	}
 }
 
-// lookAtStatuses schedules a check of the statuses as soon as statusLook allows. A later
+// scheduleStatusCheck schedules a check of the statuses as soon as statusCheckEvery allows. A later
 // scheduled check may be for another policy, so the earlier time wins.
-func (l *loop) lookAtStatuses(now time.Time) {
-	at := l.statusLast.Add(statusLook)
+func (l *loop) scheduleStatusCheck(now time.Time) {
+	at := l.lastStatusCheck.Add(statusCheckEvery)
 	if at.Before(now) {
 		at = now
 	}
-	l.statusAt = earliest(l.statusAt, at)
+	l.nextStatusCheck = earliest(l.nextStatusCheck, at)
 }
 
 // writeStatuses updates the statuses, and returns when to check again.
 func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time) {
-	if l.statusAt.IsZero() || now.Before(l.statusAt) {
-		return l.statusAt
+	if l.nextStatusCheck.IsZero() || now.Before(l.nextStatusCheck) {
+		return l.nextStatusCheck
 	}
-	l.statusAt, l.statusLast = time.Time{}, now
+	l.nextStatusCheck, l.lastStatusCheck = time.Time{}, now
 	for name, pol := range l.sets {
 		counts, _ := l.core.Population(setRule(name))
-		l.cfg.Metrics.population(name, counts, l.countNodes(pol), pol.err == nil && !pol.withholds())
+		l.cfg.Metrics.setPopulation(name, counts, l.countNodes(pol), pol.err == nil && !pol.withholdsTaints())
 		if !pol.isInAPI() {
 			continue
 		}
@@ -212,20 +212,20 @@ func (l *loop) writeStatuses(ctx context.Context, now time.Time) (due time.Time)
 			continue
 		}
 		switch {
-		case pol.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
+		case pol.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
 			continue
-		case now.Before(pol.mayFrom):
-			l.statusAt = earliest(l.statusAt, pol.mayFrom)
+		case now.Before(pol.statusNotBefore):
+			l.nextStatusCheck = earliest(l.nextStatusCheck, pol.statusNotBefore)
 			continue
 		}
-		pol.stale, pol.mayFrom = false, now.Add(statusEvery)
+		pol.stale, pol.statusNotBefore = false, now.Add(statusEvery)
 		if status := l.statusOf(pol, counts); !equality.Semantic.DeepEqual(status, pol.status) {
 			l.sendStatus(ctx, name, pol, status)
 		}
 	}
 	l.writeCheckStatuses(ctx, now)
 	l.writePolicyStatuses(ctx, now)
-	return l.statusAt
+	return l.nextStatusCheck
 }
 
 // statusResult is the result of a status write.
@@ -248,20 +248,20 @@ func (l *loop) sendStatus(ctx context.Context, name string, pol *conditionSet, s
 	})
 }
 
-func (l *loop) handleStatusResult(o statusResult) {
+func (l *loop) handleStatusResult(result statusResult) {
 	l.statusWritesRunning--
-	o.policy.writing = false
-	l.lookAtStatuses(time.Now())
-	l.cfg.Metrics.wrote("conditionsets/status", treat.Classify(o.err))
+	result.policy.writing = false
+	l.scheduleStatusCheck(time.Now())
+	l.cfg.Metrics.countWrite("conditionsets/status", treat.Classify(result.err))
 	switch {
-	case o.err == nil:
-		o.policy.status, o.policy.version = o.status, o.version
-		o.policy.trouble = writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will report the deletion
+	case result.err == nil:
+		result.policy.status, result.policy.version = result.status, result.version
+		result.policy.statusFailure = writeFailure{}
+	case apierrors.IsNotFound(result.err): // the watch will report the deletion
 	default:
-		o.policy.stale, o.policy.mayFrom = true, time.Now().Add(statusRetry)
-		if o.policy.trouble.add(treat.Classify(o.err), o.err) {
-			l.cfg.Logger.Warn("status not written", "conditionSet", o.name, "retryIn", statusRetry.String(), "err", o.err)
+		result.policy.stale, result.policy.statusNotBefore = true, time.Now().Add(statusRetry)
+		if result.policy.statusFailure.add(treat.Classify(result.err), result.err) {
+			l.cfg.Logger.Warn("status not written", "conditionSet", result.name, "retryIn", statusRetry.String(), "err", result.err)
 		}
 	}
 }
@@ -288,11 +288,11 @@ func (l *loop) countNodes(pol *conditionSet) (t nodeCounts) {
 }
 
 // hasTaint returns the effect of the rule's taint on the node, 0 for none.
-func (p *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
-	if p == nil {
+func (state *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
+	if state == nil {
 		return 0
 	}
-	for _, t := range p.ours {
+	for _, t := range state.ownTaints {
 		if t.Rule == rule {
 			effect = max(effect, t.Effect)
 		}
@@ -302,20 +302,20 @@ func (p *nodeState) hasTaint(rule triage.RuleID) (effect triage.Effect) {
 
 // hasForeignTaint reports whether the node has the taint of the reason and another
 // component placed it.
-func (p *nodeState) hasForeignTaint(reason triage.Reason) bool {
-	return slices.ContainsFunc(p.node.Spec.Taints, func(t corev1.Taint) bool {
+func (state *nodeState) hasForeignTaint(reason triage.Reason) bool {
+	return slices.ContainsFunc(state.node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == reason.Key && string(t.Effect) == reason.Effect.String()
-	}) && !slices.ContainsFunc(p.ours, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
+	}) && !slices.ContainsFunc(state.ownTaints, func(t triage.Taint) bool { return t.Key == reason.Key && t.Effect == reason.Effect })
 }
 
 // setMessage returns the text of a reason. If our taint is not on the node, it adds why.
 func (l *loop) setMessage(name string, reason triage.Reason) string {
-	p := l.nodeStates[name]
-	if p == nil || reason.Key == "" || reason.Code == triage.DryRun {
+	state := l.nodeStates[name]
+	if state == nil || reason.Key == "" || reason.Code == triage.DryRun {
 		return reason.String()
 	}
-	isThere := p.hasTaint(reason.Rule) == reason.Effect
-	complaint := p.refusalsReported[reason.Rule].words
+	isThere := state.hasTaint(reason.Rule) == reason.Effect
+	complaint := state.refusalsReported[reason.Rule].message
 	switch {
 	case isThere && complaint != "" && reason.Code == triage.FellBack && !reason.Until.IsZero(): // NoExecute was refused
 		return reason.String() + "; " + complaint
@@ -323,12 +323,12 @@ func (l *loop) setMessage(name string, reason triage.Reason) string {
 		return reason.String()
 	case reason.Code == triage.Tainted && reason.Foreign > 0:
 		return reason.String()
-	case p.hasForeignTaint(reason):
+	case state.hasForeignTaint(reason):
 		return reason.String() + "; the node already has this taint, set by another component"
-	case p.failure.tries > 0:
-		return reason.String() + "; not written yet: " + p.failure.text
-	case p.stage == awaitingLedger && l.ledger.trouble.tries > 0:
-		return reason.String() + "; not written yet: " + l.ledger.trouble.text
+	case state.failure.tries > 0:
+		return reason.String() + "; not written yet: " + state.failure.text
+	case state.stage == awaitingLedger && l.ledger.failure.tries > 0:
+		return reason.String() + "; not written yet: " + l.ledger.failure.text
 	}
 	return reason.String() + "; being written"
 }
@@ -357,21 +357,21 @@ func (l *loop) statusOf(pol *conditionSet, counts triage.Population) v1alpha1.Co
 	for _, name := range names {
 		reason := pol.nodes[name]
 		if heldBack.Code == 0 && reason.Code == triage.FellBack {
-			heldBack = l.today(name, reason)
+			heldBack = l.currentReason(name, reason)
 		}
 		if len(status.Nodes) < v1alpha1.MaxListedNodes {
-			reason = l.today(name, reason)
+			reason = l.currentReason(name, reason)
 			status.Nodes = append(status.Nodes, v1alpha1.MatchedNode{Name: name, Reason: reason.Code.String(), Message: l.setMessage(name, reason)})
 		}
 	}
-	l.setCondition(pol, &status, heldBack)
-	pol.judgeOwnership(&status)
+	l.setConditions(pol, &status, heldBack)
+	pol.setOwnershipCondition(&status)
 	return status
 }
 
-// today returns the current finding of the rule for the node, because the numbers in a
+// currentReason returns the current finding of the rule for the node, because the numbers in a
 // stored reason may be outdated.
-func (l *loop) today(node string, reason triage.Reason) triage.Reason {
+func (l *loop) currentReason(node string, reason triage.Reason) triage.Reason {
 	plan, _ := l.core.Plan(node)
 	for _, finding := range plan.Findings {
 		if finding.Rule == reason.Rule {
@@ -381,8 +381,8 @@ func (l *loop) today(node string, reason triage.Reason) triage.Reason {
 	return reason
 }
 
-// setCondition sets the conditions of the set.
-func (l *loop) setCondition(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
+// setConditions sets the conditions of the set.
+func (l *loop) setConditions(pol *conditionSet, status *v1alpha1.ConditionSetStatus, heldBack triage.Reason) {
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, Status: metav1.ConditionTrue, Reason: "Followed",
 		Message: "the set is followed", ObservedGeneration: pol.set.Generation,
@@ -394,10 +394,10 @@ func (l *loop) setCondition(pol *conditionSet, status *v1alpha1.ConditionSetStat
 	case pol.err != nil:
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, string(pol.problems[0].Reason), pol.err.Error()
 	case pol.proof.refused:
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.words()
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, reasonHeld, pol.proof.message()
 	case len(pol.proof.types) > 0:
-		accepted.Reason, accepted.Message = reasonAwaitingReports, pol.proof.words()
-		if pol.withholds() {
+		accepted.Reason, accepted.Message = reasonAwaitingReports, pol.proof.message()
+		if pol.withholdsTaints() {
 			accepted.Status = metav1.ConditionFalse
 		}
 	}

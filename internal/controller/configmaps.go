@@ -23,7 +23,7 @@ import (
 // stores a valid version as a revision, and the version takes effect afterwards. So the
 // next leader continues with the same version.
 type configMapSets struct {
-	inbox     *inbox[*reading]
+	inbox     *inbox[*parsedConfigMap]
 	revisions *configmaps.RevisionStore
 	// restored holds the revisions that existed when this term began, for ConfigMaps that
 	// the watch has not delivered yet.
@@ -34,13 +34,13 @@ type configMapSets struct {
 	loaded       bool     // all existing ConfigMaps have been taken in
 
 	known   map[string]*configMapSet
-	leaving []*configMapSet // deleted ConfigMaps whose revisions still exist
+	deleted []*configMapSet // deleted ConfigMaps whose revisions still exist
 
-	writing int
-	done    chan revisionResult
-	writeAt time.Time // when to check revisions next, zero for never
-	judgeAt time.Time // when to validate rejected versions again, zero for never
-	changed bool      // something has changed that may make a rejected version valid
+	writing    int
+	done       chan revisionResult
+	writeAt    time.Time // when to check revisions next, zero for never
+	validateAt time.Time // when to validate rejected versions again, zero for never
+	changed    bool      // something has changed that may make a rejected version valid
 }
 
 func newConfigMapSets(cfg Config, signal chan<- struct{}) *configMapSets {
@@ -49,28 +49,28 @@ func newConfigMapSets(cfg Config, signal chan<- struct{}) *configMapSets {
 		revisions: configmaps.NewRevisionStore(cfg.Client, cfg.Namespace),
 		access:    make(chan revisionAccess),
 		known:     map[string]*configMapSet{},
-		done:      make(chan revisionResult, revisionWriters),
+		done:      make(chan revisionResult, maxConcurrentRevisionWrites),
 	}
 }
 
 // configMapSet is a ConfigMap and its state.
 type configMapSet struct {
-	*reading                     // the current content
-	inForce  *configmaps.Version // nil for none
-	lastGood *configmaps.Version // the last valid version; nil for none
+	*parsedConfigMap                     // the current content
+	inForce          *configmaps.Version // nil for none
+	lastGood         *configmaps.Version // the last valid version; nil for none
 	// refused is the current content if it is invalid, nil otherwise; fault says why.
 	// While it stays the same, the fault is reported again only now and then.
-	refused    *corev1.ConfigMap
-	fault      error
-	reportedAt time.Time
-	waits      bool     // it may become valid when other sets or nodes change
-	warnings   []string // of the valid version
+	refused        *corev1.ConfigMap
+	problem        error
+	reportedAt     time.Time
+	mayBecomeValid bool     // it may become valid when other sets or nodes change
+	warnings       []string // of the valid version
 
 	stored         configmaps.Stored
 	staleRevisions bool // more revisions exist than should: an earlier process ended in the middle
 	writing        bool
-	mayFrom        time.Time
-	trouble        writeFailure
+	storeNotBefore time.Time
+	storeFailure   writeFailure
 }
 
 // isBehind reports whether the current content is not in force.
@@ -86,14 +86,14 @@ func (l *loop) updateSetMetrics(s *configMapSet) {
 	if s.inForce != nil {
 		isBehind = isBehind || slices.ContainsFunc(s.inForce.Sets, func(set configmaps.Set) bool {
 			pol := l.sets[set.Name]
-			return pol != nil && (pol.isRefused() || pol.withholds())
+			return pol != nil && (pol.isRefused() || pol.withholdsTaints())
 		})
 	}
-	l.cfg.Metrics.configMap(s.Name, isBehind)
+	l.cfg.Metrics.setConfigMap(s.Name, isBehind)
 }
 
-// reading is a ConfigMap and its parsed content.
-type reading struct {
+// parsedConfigMap is a ConfigMap and its parsed content.
+type parsedConfigMap struct {
 	*corev1.ConfigMap
 	version *configmaps.Version
 	err     error // why version is nil
@@ -101,17 +101,17 @@ type reading struct {
 
 // newConfigMapInbox returns an inbox that parses ConfigMaps in the watch's goroutine, so
 // that the loop does not spend time on it.
-func newConfigMapInbox(signal chan<- struct{}) *inbox[*reading] {
-	m := newInbox[*reading](signal, nil)
-	m.open = func(brought any) (*reading, bool) {
-		object, ok := brought.(*corev1.ConfigMap)
+func newConfigMapInbox(signal chan<- struct{}) *inbox[*parsedConfigMap] {
+	box := newInbox[*parsedConfigMap](signal, nil)
+	box.convert = func(obj any) (*parsedConfigMap, bool) {
+		object, ok := obj.(*corev1.ConfigMap)
 		if !ok {
 			return nil, false
 		}
 		version, err := configmaps.Read(object)
-		return &reading{object, version, err}, true
+		return &parsedConfigMap{object, version, err}, true
 	}
-	return m
+	return box
 }
 
 // configMapSource lists and watches ConfigMaps with sets. While a right is missing, it
@@ -143,18 +143,18 @@ func (l *loop) takeConfigMaps(now time.Time) {
 	if !l.configMaps.canBeRead() {
 		return
 	}
-	letter := l.configMaps.inbox.take()
-	if letter.listVersion != "" {
+	batch := l.configMaps.inbox.take()
+	if batch.listVersion != "" {
 		for name, s := range l.configMaps.known {
-			if _, there := letter.changes[name]; !there {
+			if _, there := batch.changes[name]; !there {
 				l.removeConfigMap(now, s)
 			}
 		}
 	}
-	come := slices.SortedFunc(maps.Values(letter.changes), func(a, b change[*reading]) int { // the oldest first
+	changes := slices.SortedFunc(maps.Values(batch.changes), func(a, b change[*parsedConfigMap]) int { // the oldest first
 		return cmp.Or(a.object.CreationTimestamp.Compare(b.object.CreationTimestamp.Time), strings.Compare(a.object.Name, b.object.Name))
 	})
-	for _, a := range come {
+	for _, a := range changes {
 		s := l.configMaps.known[a.object.Name]
 		if s != nil && (a.gone || s.UID != a.object.UID) {
 			l.removeConfigMap(now, s)
@@ -166,15 +166,15 @@ func (l *loop) takeConfigMaps(now time.Time) {
 		if s == nil {
 			s = l.upsertConfigMap(now, a.object)
 		}
-		s.reading = a.object
+		s.parsedConfigMap = a.object
 	}
-	for _, a := range come { // after all stored versions are in force
+	for _, a := range changes { // after all stored versions are in force
 		if !a.gone {
-			l.queueConfigMap(now, l.configMaps.known[a.object.Name])
+			l.updateConfigMap(now, l.configMaps.known[a.object.Name])
 		}
 	}
-	if len(come) > 0 && l.configMaps.judgeAt.After(now) { // a removed ConfigMap may have conflicted with another
-		l.configMaps.judgeAt, l.configMaps.changed = now, true
+	if len(changes) > 0 && l.configMaps.validateAt.After(now) { // a removed ConfigMap may have conflicted with another
+		l.configMaps.validateAt, l.configMaps.changed = now, true
 	}
 	l.validateConfigMaps(now)
 	for _, s := range l.configMaps.known {
@@ -194,8 +194,8 @@ func (l *loop) takeConfigMaps(now time.Time) {
 }
 
 // upsertConfigMap starts with the stored revision of a new ConfigMap.
-func (l *loop) upsertConfigMap(now time.Time, object *reading) *configMapSet {
-	s := &configMapSet{reading: object, stored: l.configMaps.restored[object.UID]}
+func (l *loop) upsertConfigMap(now time.Time, object *parsedConfigMap) *configMapSet {
+	s := &configMapSet{parsedConfigMap: object, stored: l.configMaps.restored[object.UID]}
 	s.staleRevisions = !s.stored.HasOneRevision()
 	l.configMaps.writeAt = now
 	delete(l.configMaps.restored, object.UID)
@@ -214,7 +214,7 @@ func (l *loop) upsertConfigMap(now time.Time, object *reading) *configMapSet {
 func (l *loop) forgetRestored(now time.Time) {
 	for uid, kept := range l.configMaps.restored {
 		gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: uid}}
-		l.configMaps.leaving = append(l.configMaps.leaving, &configMapSet{reading: &reading{ConfigMap: gone}, stored: kept})
+		l.configMaps.deleted = append(l.configMaps.deleted, &configMapSet{parsedConfigMap: &parsedConfigMap{ConfigMap: gone}, stored: kept})
 		l.configMaps.writeAt = now
 	}
 	l.configMaps.restored = nil
@@ -228,11 +228,11 @@ func (l *loop) removeConfigMap(now time.Time, s *configMapSet) {
 			l.removeSet(now, set.Name)
 		}
 	}
-	held := s.holds()
+	held := s.keepsTaints()
 	delete(l.configMaps.known, s.Name)
 	l.cfg.Metrics.forgetConfigMap(s.Name)
-	s.lastGood, s.inForce, s.mayFrom = nil, nil, time.Time{}
-	l.configMaps.leaving = append(l.configMaps.leaving, s)
+	s.lastGood, s.inForce, s.storeNotBefore = nil, nil, time.Time{}
+	l.configMaps.deleted = append(l.configMaps.deleted, s)
 	l.configMaps.writeAt = now
 	l.cfg.Logger.Info("configmap gone", "configMap", s.Name)
 	if held {

@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/treat"
 )
 
-// revisionWriters limits concurrent writes of revisions.
-const revisionWriters = 2
+// maxConcurrentRevisionWrites limits concurrent writes of revisions.
+const maxConcurrentRevisionWrites = 2
 
 // enforce puts a version in force.
 func (l *loop) enforce(now time.Time, s *configMapSet, version *configmaps.Version) {
@@ -66,29 +66,29 @@ type revisionResult struct {
 // again.
 func (l *loop) writeRevisions(ctx context.Context, now time.Time) (due time.Time) {
 	if l.configMaps.writeAt.IsZero() || now.Before(l.configMaps.writeAt) {
-		return earliest(l.configMaps.writeAt, l.configMaps.judgeAt)
+		return earliest(l.configMaps.writeAt, l.configMaps.validateAt)
 	}
 	l.configMaps.writeAt = time.Time{}
-	l.configMaps.leaving = slices.DeleteFunc(l.configMaps.leaving, func(s *configMapSet) bool {
-		return !s.writing && s.stored.IsEmpty() && s.trouble.tries == 0 // otherwise a revision may still exist
+	l.configMaps.deleted = slices.DeleteFunc(l.configMaps.deleted, func(s *configMapSet) bool {
+		return !s.writing && s.stored.IsEmpty() && s.storeFailure.tries == 0 // otherwise a revision may still exist
 	})
-	for _, s := range slices.Concat(slices.Collect(maps.Values(l.configMaps.known)), l.configMaps.leaving) {
+	for _, s := range slices.Concat(slices.Collect(maps.Values(l.configMaps.known)), l.configMaps.deleted) {
 		switch {
 		case s.writing || s.lastGood != nil && s.stored.Version != nil && s.stored.Version.Same(s.lastGood) && !s.staleRevisions:
-		case l.configMaps.known[s.Name] == s && (s.lastGood == nil || l.isLeaving(s.UID)): // no valid version yet, or old revisions must be deleted first
-		case now.Before(s.mayFrom):
-			l.configMaps.writeAt = earliest(l.configMaps.writeAt, s.mayFrom)
-		case l.configMaps.writing < revisionWriters: // otherwise the next result triggers another check
+		case l.configMaps.known[s.Name] == s && (s.lastGood == nil || l.isDeletingRevisions(s.UID)): // no valid version yet, or old revisions must be deleted first
+		case now.Before(s.storeNotBefore):
+			l.configMaps.writeAt = earliest(l.configMaps.writeAt, s.storeNotBefore)
+		case l.configMaps.writing < maxConcurrentRevisionWrites: // otherwise the next result triggers another check
 			l.writeRevision(ctx, s)
 		}
 	}
-	return earliest(l.configMaps.writeAt, l.configMaps.judgeAt)
+	return earliest(l.configMaps.writeAt, l.configMaps.validateAt)
 }
 
-// isLeaving reports whether old revisions must be deleted first, because the label was
+// isDeletingRevisions reports whether old revisions must be deleted first, because the label was
 // removed and added again.
-func (l *loop) isLeaving(uid types.UID) bool {
-	return slices.ContainsFunc(l.configMaps.leaving, func(s *configMapSet) bool { return s.UID == uid })
+func (l *loop) isDeletingRevisions(uid types.UID) bool {
+	return slices.ContainsFunc(l.configMaps.deleted, func(s *configMapSet) bool { return s.UID == uid })
 }
 
 func (l *loop) writeRevision(ctx context.Context, s *configMapSet) {
@@ -99,51 +99,51 @@ func (l *loop) writeRevision(ctx context.Context, s *configMapSet) {
 	l.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		o := revisionResult{set: s, version: version}
+		result := revisionResult{set: s, version: version}
 		if version == nil {
-			o.err = l.configMaps.revisions.Delete(ctx, s.UID)
+			result.err = l.configMaps.revisions.Delete(ctx, s.UID)
 		} else {
-			o.stored, o.err = l.configMaps.revisions.Store(ctx, kept, version)
+			result.stored, result.err = l.configMaps.revisions.Store(ctx, kept, version)
 		}
-		l.configMaps.done <- o
+		l.configMaps.done <- result
 	})
 }
 
 // handleRevisionResult takes in the result of a revision write.
-func (l *loop) handleRevisionResult(now time.Time, o revisionResult) {
-	s := o.set
+func (l *loop) handleRevisionResult(now time.Time, result revisionResult) {
+	s := result.set
 	l.configMaps.writing--
 	s.writing = false
 	l.configMaps.writeAt = now
-	l.cfg.Metrics.wrote("controllerrevisions", treat.Classify(o.err))
-	if o.err != nil {
-		isNews := s.trouble.add(treat.Classify(o.err), o.err)
-		wait := backOff(s.trouble.tries)
-		s.mayFrom = now.Add(wait)
+	l.cfg.Metrics.countWrite("controllerrevisions", treat.Classify(result.err))
+	if result.err != nil {
+		isNews := s.storeFailure.add(treat.Classify(result.err), result.err)
+		wait := retryDelay(s.storeFailure.tries)
+		s.storeNotBefore = now.Add(wait)
 		if isNews {
-			l.cfg.Logger.Warn("version not kept", "configMap", s.Name, "retryIn", wait.String(), "err", o.err)
-			if o.version != nil && s.lastGood != nil {
-				l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: "not in force yet: " + o.err.Error()})
+			l.cfg.Logger.Warn("version not kept", "configMap", s.Name, "retryIn", wait.String(), "err", result.err)
+			if result.version != nil && s.lastGood != nil {
+				l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: "not in force yet: " + result.err.Error()})
 			}
 		}
 		return
 	}
-	isNews := o.version != nil && (s.stored.Version == nil || !s.stored.Version.Same(o.version)) // otherwise only old revisions were deleted
-	held := s.holds()
-	s.trouble, s.mayFrom, s.stored = writeFailure{}, time.Time{}, o.stored
+	isNews := result.version != nil && (s.stored.Version == nil || !s.stored.Version.Same(result.version)) // otherwise only old revisions were deleted
+	held := s.keepsTaints()
+	s.storeFailure, s.storeNotBefore, s.stored = writeFailure{}, time.Time{}, result.stored
 	if !isNews || s.lastGood == nil { // or the ConfigMap is gone meanwhile
 		return
 	}
-	if s.inForce == nil || !s.inForce.Same(o.version) {
-		l.enforce(now, s, o.version)
+	if s.inForce == nil || !s.inForce.Same(result.version) {
+		l.enforce(now, s, result.version)
 	}
 	if held {
 		l.releaseUnknown(now)
 	}
 	l.updateSetMetrics(s)
-	l.cfg.Logger.Info("version in force", "configMap", s.Name, "sets", len(o.version.Sets))
+	l.cfg.Logger.Info("version in force", "configMap", s.Name, "sets", len(result.version.Sets))
 	if !s.isBehind() {
-		word := fmt.Sprintf("accepted and in force; sets: %d", len(o.version.Sets))
-		l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), EventReason: treat.Accepted, Message: strings.Join(append([]string{word}, s.warnings...), "; ")})
+		message := fmt.Sprintf("accepted and in force; sets: %d", len(result.version.Sets))
+		l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), EventReason: treat.Accepted, Message: strings.Join(append([]string{message}, s.warnings...), "; ")})
 	}
 }

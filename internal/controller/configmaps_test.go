@@ -30,23 +30,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// desk is a loop with a shelf in a real API server. A test brings it ConfigMaps, and
-// lets it go on after every answer, at a time of its own.
-type desk struct {
-	*clinic
+// configMapFixture is a loop with a revision store in a real API server. The test delivers
+// ConfigMaps, runs rounds, and controls the time.
+type configMapFixture struct {
+	*loopFixture
 	api       client.WithWatch
 	namespace string
 	now       time.Time
-	creates   atomic.Int64                           // of revisions that were tried
-	onCreate  func(*appsv1.ControllerRevision) error // what happens before one is made
+	creates   atomic.Int64                           // attempted creations of revisions
+	onCreate  func(*appsv1.ControllerRevision) error // called before a creation
 }
 
-// deskIn returns a desk that nothing has come to yet. Several in one namespace are
-// those of one who leads, and of who comes next.
-func deskIn(t *testing.T, api client.WithWatch, namespace string) *desk {
+// newConfigMapFixture returns an empty fixture. Several fixtures in one namespace are successive
+// leaders.
+func newConfigMapFixture(t *testing.T, api client.WithWatch, namespace string) *configMapFixture {
 	t.Helper()
-	d := &desk{api: api, namespace: namespace, now: time.Now(), clinic: &clinic{t: t}}
-	d.loop = newLoop(slog.New(slog.NewTextHandler(&d.log, nil)), func(word treat.Event) { d.events = append(d.events, word) })
+	d := &configMapFixture{api: api, namespace: namespace, now: time.Now(), loopFixture: &loopFixture{t: t}}
+	d.loop = newLoop(slog.New(slog.NewTextHandler(&d.log, nil)), func(event treat.Event) { d.events = append(d.events, event) })
 	d.cfg.Namespace = namespace
 	d.cfg.Client = interceptor.NewClient(api, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
@@ -66,20 +66,20 @@ func deskIn(t *testing.T, api client.WithWatch, namespace string) *desk {
 	return d
 }
 
-// begins lets the desk know what was kept, and all ConfigMaps that there are.
-func (d *desk) begins(there ...*corev1.ConfigMap) {
+// begins loads the revisions and all ConfigMaps.
+func (d *configMapFixture) begins(there ...*corev1.ConfigMap) {
 	d.t.Helper()
 	kept, err := d.configMaps.revisions.List(d.t.Context())
 	must(d.t, err)
-	d.handleAccess(revisionAccess{kept: kept})
+	d.handleAccess(revisionAccess{stored: kept})
 	d.lists(there...)
-	d.goesOn()
+	d.runRound()
 	d.loaded = true
 	d.core.Loaded(d.now)
 }
 
-// lists brings all ConfigMaps that there are, and forgets the others.
-func (d *desk) lists(there ...*corev1.ConfigMap) {
+// lists delivers a full list of ConfigMaps.
+func (d *configMapFixture) lists(there ...*corev1.ConfigMap) {
 	d.t.Helper()
 	list := make([]any, 0, len(there))
 	for _, m := range there {
@@ -88,50 +88,50 @@ func (d *desk) lists(there ...*corev1.ConfigMap) {
 	must(d.t, d.configMaps.inbox.Replace(list, "1"))
 }
 
-// brings brings a ConfigMap that is new or has changed, and goes on.
-func (d *desk) brings(m *corev1.ConfigMap) {
+// brings delivers a new or changed ConfigMap and runs a round.
+func (d *configMapFixture) brings(m *corev1.ConfigMap) {
 	d.t.Helper()
 	must(d.t, d.configMaps.inbox.Update(m.DeepCopy()))
-	d.goesOn()
+	d.runRound()
 }
 
-// loses tells that a ConfigMap is gone, or no longer carries the label.
-func (d *desk) loses(m *corev1.ConfigMap) {
+// loses delivers the deletion of a ConfigMap or the removal of its label.
+func (d *configMapFixture) loses(m *corev1.ConfigMap) {
 	d.t.Helper()
 	must(d.t, d.configMaps.inbox.Delete(m.DeepCopy()))
-	d.goesOn()
+	d.runRound()
 }
 
-// goesOn does what a round does about sets, and returns when the next is due.
-func (d *desk) goesOn() (due time.Time) {
+// runRound runs the part of a round that handles sets, and returns when the next is due.
+func (d *configMapFixture) runRound() (due time.Time) {
 	d.validateSetsDue(d.now, true)
 	d.takeConfigMaps(d.now)
 	d.validateSetsDue(d.now, true)
 	return d.writeRevisions(d.t.Context(), d.now)
 }
 
-// hears takes in what became of one write to the shelf, and goes on.
-func (d *desk) hears() {
+// deliver waits for the result of one revision write and runs a round.
+func (d *configMapFixture) deliver() {
 	d.t.Helper()
 	select {
-	case o := <-d.configMaps.done:
-		d.handleRevisionResult(d.now, o)
+	case result := <-d.configMaps.done:
+		d.handleRevisionResult(d.now, result)
 	case <-time.After(time.Minute):
 		d.t.Fatalf("no write is answered; the log:\n%s", &d.log)
 	}
-	d.goesOn()
+	d.runRound()
 }
 
-// settles goes on until nothing is being written.
-func (d *desk) settles() {
+// settles waits until no revision is being written.
+func (d *configMapFixture) settles() {
 	d.t.Helper()
 	for d.configMaps.writing > 0 {
-		d.hears()
+		d.deliver()
 	}
 }
 
-// follows says which sets are followed, by their types.
-func (d *desk) follows(want ...string) {
+// follows checks which sets are followed, by type.
+func (d *configMapFixture) follows(want ...string) {
 	d.t.Helper()
 	got := []string{}
 	for name, pol := range d.sets {
@@ -145,9 +145,9 @@ func (d *desk) follows(want ...string) {
 	}
 }
 
-// keeps says what whoever comes next would find: of every ConfigMap the types of the
-// sets, once.
-func (d *desk) keeps(want map[types.UID]string) {
+// keeps checks what the next leader would find: the type of the first set of every
+// ConfigMap, with one revision each.
+func (d *configMapFixture) keeps(want map[types.UID]string) {
 	d.t.Helper()
 	all, err := configmaps.NewRevisionStore(d.api, d.namespace).List(d.t.Context())
 	must(d.t, err)
@@ -165,26 +165,26 @@ func (d *desk) keeps(want map[types.UID]string) {
 	}
 }
 
-// told says how many announcements have these words.
-func (d *desk) told(words string) (times int) {
+// told counts the Events with this text.
+func (d *configMapFixture) told(message string) (times int) {
 	for _, e := range d.events {
-		if strings.Contains(e.Message+e.Failure, words) {
+		if strings.Contains(e.Message+e.Failure, message) {
 			times++
 		}
 	}
 	return times
 }
 
-// tells says that something was told so many times.
-func (d *desk) tells(times int, words string) {
+// tells checks the number of Events with this text.
+func (d *configMapFixture) tells(times int, message string) {
 	d.t.Helper()
-	if got := d.told(words); got != times {
-		d.t.Errorf("%q was told %d times, want %d: %+v", words, got, times, d.events)
+	if got := d.told(message); got != times {
+		d.t.Errorf("%q was told %d times, want %d: %+v", message, got, times, d.events)
 	}
 }
 
-// isBehind says whether the metric says so of a ConfigMap.
-func (d *desk) isBehind(m *corev1.ConfigMap) bool {
+// isBehind reports whether the metric says that the content is not in force.
+func (d *configMapFixture) isBehind(m *corev1.ConfigMap) bool {
 	return testutil.ToFloat64(d.cfg.Metrics.behind.WithLabelValues(m.Name)) == 1
 }
 
@@ -196,7 +196,7 @@ func sheetSaying(name, uid, text string) *corev1.ConfigMap {
 	}
 }
 
-// fileOf returns a file of one set: while Disk is True, the effect.
+// fileOf returns a file with one set: the effect while Disk is True.
 func fileOf(kind, effect string) string {
 	return strings.NewReplacer("KIND", kind, "EFFECT", effect).Replace(`type: ConditionSets
 conditionSets:
@@ -209,7 +209,7 @@ conditionSets:
 `)
 }
 
-// in returns a ConfigMap with another text.
+// in returns a copy of the ConfigMap with another text.
 func in(m *corev1.ConfigMap, text string) *corev1.ConfigMap {
 	edited := m.DeepCopy()
 	edited.Data["sets.yaml"] = text
@@ -222,7 +222,7 @@ func TestSheets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, test := range map[string]func(d *desk, heir func() *desk){
+	for name, test := range map[string]func(d *configMapFixture, successor func() *configMapFixture){
 		"a version is in force when it is kept":                        testNotKept,
 		"who loses the race for a number takes the next":               testNumberTaken,
 		"the label off and on while a version is being kept":           testLabelOffAndOn,
@@ -248,22 +248,22 @@ func TestSheets(t *testing.T) {
 		"a good version replaces one that cannot be read":              testKeptUnreadableReplaced,
 	} {
 		t.Run(name, func(t *testing.T) {
-			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "desk-"}}
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "configmaps-"}}
 			must(t, api.Create(t.Context(), ns))
-			test(deskIn(t, api, ns.Name), func() *desk { return deskIn(t, api, ns.Name) })
+			test(newConfigMapFixture(t, api, ns.Name), func() *configMapFixture { return newConfigMapFixture(t, api, ns.Name) })
 		})
 	}
 }
 
-// here returns a ConfigMap of the desk's namespace.
-func (d *desk) here(m *corev1.ConfigMap) *corev1.ConfigMap {
+// here moves a ConfigMap to the fixture's namespace.
+func (d *configMapFixture) here(m *corev1.ConfigMap) *corev1.ConfigMap {
 	m.Namespace = d.namespace
 	return m
 }
 
 var errForbidden = apierrors.NewForbidden(appsv1.Resource("controllerrevisions"), "x", fmt.Errorf("for a test"))
 
-func testNotKept(d *desk, _ func() *desk) {
+func testNotKept(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.ail(1)
 	d.begins()
@@ -271,19 +271,19 @@ func testNotKept(d *desk, _ func() *desk) {
 	d.brings(m)
 	var last time.Duration
 	for try := 1; try <= 6; try++ {
-		d.hears()
+		d.deliver()
 		if d.creates.Load() != int64(try) {
 			d.t.Fatalf("%d writes were tried after %d answers", d.creates.Load(), try)
 		}
 		d.follows()
-		due := d.goesOn()
+		due := d.runRound()
 		wait := due.Sub(d.now)
-		if want := backOff(1) / 4; wait < want || wait > 2*firstRetry<<try {
+		if want := retryDelay(1) / 4; wait < want || wait > 2*firstRetry<<try {
 			d.t.Errorf("after try %d it is tried again in %s", try, wait)
 		}
 		last = wait
 		d.now = d.now.Add(wait / 2)
-		if d.goesOn(); d.configMaps.writing > 0 {
+		if d.runRound(); d.configMaps.writing > 0 {
 			d.t.Fatal("it is tried again too early")
 		}
 		if !d.isBehind(m) {
@@ -293,7 +293,7 @@ func testNotKept(d *desk, _ func() *desk) {
 			d.onCreate = nil
 		}
 		d.now = due
-		d.goesOn()
+		d.runRound()
 	}
 	if last < 4*firstRetry {
 		d.t.Errorf("after many tries it is tried again in %s", last)
@@ -309,41 +309,41 @@ func testNotKept(d *desk, _ func() *desk) {
 	if d.isBehind(m) {
 		d.t.Error("a metric says that it is not in force")
 	}
-	// The next trouble is news again.
+	// The next failure is reported again.
 	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
 	d.brings(in(m, fileOf("B", "NoSchedule")))
-	d.hears()
+	d.deliver()
 	d.follows("A")
 	d.tells(2, "not in force yet: ")
 }
 
-func testNumberTaken(d *desk, heir func() *desk) {
+func testNumberTaken(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
-	rival := heir() // who was deposed, and does not know it yet; or the other way round
+	rival := successor() // a leader that was deposed and does not know it yet, or the other way round
 	rival.begins(m)
 	rival.brings(in(m, fileOf("B", "NoSchedule")))
 	rival.settles()
 	rival.keeps(map[types.UID]string{"u1": "B"})
 	d.brings(in(m, fileOf("C", "NoSchedule")))
 	d.settles()
-	if d.creates.Load() < 3 { // of A, of C under the number of B, and of C
+	if d.creates.Load() < 3 { // A, then C with the revision number of B, then C again
 		d.t.Errorf("%d writes were tried: the number was not taken", d.creates.Load())
 	}
 	d.follows("C")
 	d.keeps(map[types.UID]string{"u1": "C"})
-	// The other one says the same, and makes no second of it.
+	// The other leader enforces the same content and stores no second revision.
 	rival.brings(in(m, fileOf("C", "NoSchedule")))
 	rival.settles()
 	rival.follows("C")
 	d.keeps(map[types.UID]string{"u1": "C"})
 }
 
-// whileKept stops the next write before the API server has it, does something, and
-// lets it go on.
-func (d *desk) whileKept(m *corev1.ConfigMap, do func()) {
+// whileKept blocks the next revision write before it reaches the API server, calls do,
+// and lets the write continue.
+func (d *configMapFixture) whileKept(m *corev1.ConfigMap, do func()) {
 	d.t.Helper()
 	stopped, goOn := make(chan struct{}), make(chan struct{})
 	d.onCreate = func(*appsv1.ControllerRevision) error {
@@ -359,7 +359,7 @@ func (d *desk) whileKept(m *corev1.ConfigMap, do func()) {
 	d.settles()
 }
 
-func testLabelOffAndOn(d *desk, _ func() *desk) {
+func testLabelOffAndOn(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
@@ -369,35 +369,35 @@ func testLabelOffAndOn(d *desk, _ func() *desk) {
 		d.loses(m)
 		d.follows()
 		d.brings(in(m, fileOf("C", "NoSchedule")))
-		d.follows() // what was kept has to go first
+		d.follows() // the old revision must be deleted first
 	})
 	d.follows("C")
 	d.keeps(map[types.UID]string{"u1": "C"})
 	d.tells(0, "not in force")
-	d.tells(2, "accepted and in force") // of A and of C
-	if len(d.configMaps.leaving) > 0 {
-		d.t.Errorf("%d are leaving still", len(d.configMaps.leaving))
+	d.tells(2, "accepted and in force") // for A and C
+	if len(d.configMaps.deleted) > 0 {
+		d.t.Errorf("%d are leaving still", len(d.configMaps.deleted))
 	}
-	// Without the label nothing stays.
+	// Without the label no revision stays.
 	d.whileKept(in(m, fileOf("D", "NoSchedule")), func() { d.loses(m) })
 	d.follows()
 	d.keeps(map[types.UID]string{})
 }
 
-func testMadeAgain(d *desk, _ func() *desk) {
+func testMadeAgain(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	again := d.here(sheetSaying("policies", "u2", fileOf("B", "NoSchedule")))
 	d.begins()
 	d.whileKept(m, func() {
-		d.lists(again) // the deletion itself was never seen
-		d.goesOn()
+		d.lists(again) // the watch has missed the deletion
+		d.runRound()
 	})
 	d.follows("B")
 	d.keeps(map[types.UID]string{"u2": "B"})
-	if d.isBehind(again) || len(d.configMaps.leaving) > 0 {
-		d.t.Errorf("behind: %t; leaving: %d", d.isBehind(again), len(d.configMaps.leaving))
+	if d.isBehind(again) || len(d.configMaps.deleted) > 0 {
+		d.t.Errorf("behind: %t; leaving: %d", d.isBehind(again), len(d.configMaps.deleted))
 	}
-	// What was good in one that is gone is no version of the next.
+	// A valid version of a deleted ConfigMap is not a version of the next one.
 	d.whileKept(in(again, fileOf("C", "NoSchedule")), func() {
 		d.brings(d.here(sheetSaying("policies", "u3", "type: ConditionSets\n")))
 		d.follows()
@@ -407,13 +407,13 @@ func testMadeAgain(d *desk, _ func() *desk) {
 	d.keeps(map[types.UID]string{})
 }
 
-func testEditedMeanwhile(d *desk, _ func() *desk) {
+func testEditedMeanwhile(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.whileKept(m, func() { d.brings(in(m, fileOf("B", "NoSchedule"))) })
 	d.follows("B")
 	d.keeps(map[types.UID]string{"u1": "B"})
-	// Also if the later one is no good: then what is being kept is the last good one.
+	// If the later version is invalid, the version being stored is the last valid one.
 	d.whileKept(in(m, fileOf("C", "NoSchedule")), func() {
 		d.brings(in(m, "type: ConditionSets\n"))
 		d.tells(1, "the last good version stays in force")
@@ -424,14 +424,14 @@ func testEditedMeanwhile(d *desk, _ func() *desk) {
 	}
 }
 
-func testNarrowedInAbsence(d *desk, heir func() *desk) {
+func testNarrowedInAbsence(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.ail(4)
 	d.begins()
 	d.brings(m)
 	d.settles()
-	next := heir()
-	next.ail(9) // a storm, in which nobody leads
+	next := successor()
+	next.ail(9) // a storm while no controller leads
 	next.begins(in(m, fileOf("A", "PreferNoSchedule")))
 	next.follows("A")
 	next.settles()
@@ -440,7 +440,7 @@ func testNarrowedInAbsence(d *desk, heir func() *desk) {
 	if next.isBehind(m) {
 		d.t.Error("a narrowing edit is not followed")
 	}
-	next = heir()
+	next = successor()
 	next.ail(9)
 	next.begins(in(m, fileOf("A", "NoExecute")))
 	next.settles()
@@ -451,47 +451,47 @@ func testNarrowedInAbsence(d *desk, heir func() *desk) {
 	}
 }
 
-// slip names a condition that no node reports, and that looks like another.
+// slip is a condition that no node reports and that resembles another.
 const slip = "KubletUnhealthy"
 
-func testJudgedAgain(d *desk, _ func() *desk) {
+func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", strings.Replace(fileOf("A", "NoSchedule"), "Disk", slip, 1)))
 	d.ail(0)
 	d.begins()
 	d.brings(m)
 	d.follows()
 	d.tells(1, "not accepted, nothing of it is in force")
-	// It would be accepted now, but nobody has told that anything has changed.
+	// The version is valid now, but no change has been reported.
 	d.configMaps.changed = false
 	d.core.Observe(d.now, triage.Node{Name: "node-0", Conditions: []triage.Condition{{Type: slip, Status: triage.False}}})
 	for range 3 {
-		due := d.goesOn()
+		due := d.runRound()
 		if wait := due.Sub(d.now); wait <= 0 || wait > validateConfigMapsEvery {
 			d.t.Fatalf("it is to be looked at again in %s", wait)
 		}
 		d.now = due
-		d.goesOn()
+		d.runRound()
 		if d.configMaps.writing > 0 {
 			d.t.Fatal("it was judged although nothing has moved")
 		}
 	}
 	d.reports("node-0", slip)
-	d.goesOn()
+	d.runRound()
 	if d.configMaps.writing > 0 {
 		d.t.Error("it was judged before it was time")
 	}
 	d.now = d.now.Add(validateConfigMapsEvery)
-	d.goesOn()
+	d.runRound()
 	d.settles()
 	d.follows("A")
 	d.tells(1, "not accepted")
-	if due := d.goesOn(); !due.IsZero() {
+	if due := d.runRound(); !due.IsZero() {
 		d.t.Errorf("nobody is refused, and something is due at %s", due)
 	}
 }
 
-// A version that too many nodes match stays out until it says something else.
-func testTooWide(d *desk, heir func() *desk) {
+// A version that matches too many nodes stays rejected until its content changes.
+func testTooWide(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.ail(10)
 	d.begins()
@@ -501,15 +501,15 @@ func testTooWide(d *desk, heir func() *desk) {
 	d.tells(0, "change the set")
 	d.ail(3)
 	for range 3 {
-		if due := d.goesOn(); !due.IsZero() {
+		if due := d.runRound(); !due.IsZero() {
 			d.t.Errorf("it is to be judged again at %s", due)
 		}
 		d.now = d.now.Add(validateConfigMapsEvery)
 	}
-	// A list, a label and another ConfigMap are no reason to judge it again.
+	// A list, a label and another ConfigMap do not cause a new validation.
 	other := d.here(sheetSaying("other", "u2", strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)))
 	d.lists(m, other)
-	d.goesOn()
+	d.runRound()
 	labelled := m.DeepCopy()
 	labelled.Labels, labelled.ResourceVersion = map[string]string{"team": "a"}, "2"
 	d.brings(labelled)
@@ -525,19 +525,19 @@ func testTooWide(d *desk, heir func() *desk) {
 	d.brings(touched)
 	d.settles()
 	d.follows("A")
-	// Who comes next knows nothing of a refusal, and judges by the nodes of then.
+	// The next leader does not know the refusal and validates with its own nodes.
 	d.ail(10)
 	d.brings(in(m, fileOf("A", "NoExecute")))
 	d.tells(2, "not accepted")
-	next := heir()
+	next := successor()
 	next.ail(3)
 	next.begins(in(m, fileOf("A", "NoExecute")))
 	next.settles()
 	next.tells(0, "not accepted")
 }
 
-// What is wrong is told once, and again while it stands.
-func testToldAgain(d *desk, _ func() *desk) {
+// A problem is reported once, and again later while it lasts.
+func testToldAgain(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", "type: ConditionSets\n"))
 	wide := d.here(sheetSaying("wide", "u2", fileOf("A", "NoSchedule")))
 	d.ail(10)
@@ -547,7 +547,7 @@ func testToldAgain(d *desk, _ func() *desk) {
 	began := d.now
 	for d.now.Sub(began) < 150*time.Minute {
 		d.now = d.now.Add(10 * time.Minute)
-		d.goesOn()
+		d.runRound()
 	}
 	d.tells(3, "conditionSets is missing")
 	d.tells(3, "set A: 10 of 10 selected nodes")
@@ -555,18 +555,18 @@ func testToldAgain(d *desk, _ func() *desk) {
 	d.brings(in(m, fileOf("B", "PreferNoSchedule")+"  dryRun: true\n"))
 	d.settles()
 	d.now = d.now.Add(2 * reportRefusalEvery)
-	d.goesOn()
+	d.runRound()
 	d.tells(3, "conditionSets is missing")
 }
 
 // twoKeys returns a ConfigMap with a set in each of two keys.
-func (d *desk) twoKeys() *corev1.ConfigMap {
+func (d *configMapFixture) twoKeys() *corev1.ConfigMap {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	m.Data["more.yaml"] = strings.Replace(fileOf("B", "NoSchedule"), "Disk", "Fan", 1)
 	return m
 }
 
-func testKeyStrays(d *desk, heir func() *desk) {
+func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.twoKeys()
 	d.begins()
 	d.brings(m)
@@ -586,14 +586,14 @@ func testKeyStrays(d *desk, heir func() *desk) {
 		d.settles()
 		d.follows("A", "B")
 		d.now = d.now.Add(validateConfigMapsEvery)
-		d.ail(0) // which moves something
-		d.goesOn()
+		d.ail(0) // causes a change
+		d.runRound()
 		d.settles()
 		d.follows("A", "B")
 		if d.told(test.told) == 0 || !d.isBehind(m) {
 			d.t.Errorf("%s: %q was not told: %+v", name, test.told, d.events[len(d.events)-1])
 		}
-		next := heir()
+		next := successor()
 		next.begins(strayed)
 		next.settles()
 		next.follows("A", "B")
@@ -603,7 +603,7 @@ func testKeyStrays(d *desk, heir func() *desk) {
 	d.brings(without)
 	d.settles()
 	d.follows("A")
-	// It is no key of ours any more, whatever stands in it.
+	// The key is not ours any more, whatever its content.
 	without.Data["more.yaml"] = "hello"
 	d.brings(without)
 	d.settles()
@@ -616,8 +616,8 @@ func testKeyStrays(d *desk, heir func() *desk) {
 	d.follows()
 }
 
-// All that is wrong is named in an Event, which has an end.
-func testManyWrong(d *desk, _ func() *desk) {
+// An Event names all problems, up to its maximum length.
+func testManyWrong(d *configMapFixture, _ func() *configMapFixture) {
 	const head = "type: ConditionSets\nconditionSets:\n"
 	var text strings.Builder
 	text.WriteString(head)
@@ -639,8 +639,8 @@ func testManyWrong(d *desk, _ func() *desk) {
 	}
 }
 
-// What is the same as before is not told again with every edit of something else.
-func testUnchangedIsSilent(d *desk, _ func() *desk) {
+// An unchanged set is not reported again when another set changes.
+func testUnchangedIsSilent(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.twoKeys()
 	d.ail(1)
 	d.begins()
@@ -653,23 +653,23 @@ func testUnchangedIsSilent(d *desk, _ func() *desk) {
 	d.settles()
 	d.tells(2, "accepted and in force")
 	d.tells(1, "set A: ")
-	d.tells(2, "set B: ") // that no node reports Fan
+	d.tells(2, "set B: ") // no node reports Fan
 }
 
-// Whoever takes over finds a set in the API that goes before one of a version in force.
-func testFallsLater(d *desk, heir func() *desk) {
+// A new leader finds an API set with precedence over a set in force.
+func testFallsLater(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
-	next := heir()
+	next := successor()
 	next.followSet(next.now, setNamed("api", createdAt(1), typed("A"), asking("Heat", "True"), acceptedBefore(1)))
 	next.begins(m)
 	if next.sets["policies/sets.yaml/A"].err == nil || !next.isBehind(m) {
 		d.t.Errorf("refused: %v; behind: %t", next.sets["policies/sets.yaml/A"].err, next.isBehind(m))
 	}
 	next.removeSet(next.now, "api")
-	next.goesOn()
+	next.runRound()
 	next.settles()
 	next.follows("A")
 	if next.isBehind(m) {
@@ -677,11 +677,11 @@ func testFallsLater(d *desk, heir func() *desk) {
 	}
 }
 
-// What was kept got lost in a storm, and what was placed is on the nodes.
-func testKeptLostInAStorm(d *desk, heir func() *desk) {
+// The revisions are lost in a storm while taints are on the nodes.
+func testKeptLostInAStorm(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	for _, has := range []int{9, 10} {
-		next := heir()
+		next := successor()
 		next.ail(10)
 		for i := range has {
 			next.carries(next.nodeStates[fmt.Sprintf("node-%d", i)].node, "policies/sets.yaml/A", "example.com/A", corev1.TaintEffectNoSchedule)
@@ -696,7 +696,7 @@ func testKeptLostInAStorm(d *desk, heir func() *desk) {
 	}
 }
 
-func testJudgedAfterAnother(d *desk, _ func() *desk) {
+func testJudgedAfterAnother(d *configMapFixture, _ func() *configMapFixture) {
 	first := d.here(sheetSaying("first", "u1", fileOf("Same", "NoSchedule")))
 	second := d.here(sheetSaying("second", "u2", fileOf("Same", "NoSchedule")))
 	d.begins()
@@ -704,29 +704,29 @@ func testJudgedAfterAnother(d *desk, _ func() *desk) {
 	d.settles()
 	d.brings(second)
 	d.tells(1, "key sets.yaml, line 3: set Same: ")
-	d.loses(first) // and no time passes
+	d.loses(first) // without any time passing
 	d.settles()
 	d.follows("Same")
 	d.keeps(map[types.UID]string{"u2": "Same"})
-	// One in the API is in its way as well, and goes.
+	// A set in the API conflicts as well, and is deleted.
 	d.followSet(d.now, setNamed("api", typed("Third"), asking("Heat", "True")))
-	d.goesOn()
+	d.runRound()
 	third := d.here(sheetSaying("third", "u3", strings.Replace(fileOf("Third", "NoSchedule"), "Disk", "Fan", 1)))
 	d.brings(third)
 	d.tells(1, "set Third: ")
 	d.removeSet(d.now, "api")
-	d.configMaps.judgeAt, d.configMaps.changed = d.now, true // as takeSets does
-	d.goesOn()
+	d.configMaps.validateAt, d.configMaps.changed = d.now, true // as takeSets does
+	d.runRound()
 	d.settles()
 	d.follows("Same", "Third")
 }
 
-func testBackToForce(d *desk, _ func() *desk) {
+func testBackToForce(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
-	for range 2 { // whoever writes the same again is told nothing new
+	for range 2 { // the same content is not reported again
 		d.brings(in(m, "type: ConditionSets\n"))
 	}
 	d.tells(1, "the last good version stays in force")
@@ -744,7 +744,7 @@ func testBackToForce(d *desk, _ func() *desk) {
 	}
 }
 
-func testTakeover(d *desk, heir func() *desk) {
+func testTakeover(d *configMapFixture, successor func() *configMapFixture) {
 	edited := d.here(sheetSaying("edited", "u1", fileOf("Edited", "NoSchedule")))
 	gone := d.here(sheetSaying("gone", "u2", strings.Replace(fileOf("Gone", "NoSchedule"), "Disk", "Fan", 1)))
 	d.ail(1)
@@ -754,28 +754,28 @@ func testTakeover(d *desk, heir func() *desk) {
 	d.settles()
 	d.follows("Edited", "Gone")
 	d.keeps(map[types.UID]string{"u1": "Edited", "u2": "Gone"})
-	next := heir()
-	next.ail(9) // which is no matter to what is in force
+	next := successor()
+	next.ail(9) // does not matter for versions in force
 	next.begins(in(edited, "type: ConditionSets\n"))
 	next.follows("Edited")
 	next.tells(1, "the last good version stays in force")
 	next.settles()
 	next.keeps(map[types.UID]string{"u1": "Edited"})
-	if next.creates.Load() > 0 || len(next.configMaps.leaving) > 0 {
-		d.t.Errorf("%d versions were written, %d are leaving", next.creates.Load(), len(next.configMaps.leaving))
+	if next.creates.Load() > 0 || len(next.configMaps.deleted) > 0 {
+		d.t.Errorf("%d versions were written, %d are leaving", next.creates.Load(), len(next.configMaps.deleted))
 	}
 }
 
-// There is nothing kept of a good version: its taints are not taken off until it is.
-func testKeptLost(d *desk, _ func() *desk) {
+// Without a revision, the taints of a valid version stay until it is stored.
+func testKeptLost(d *configMapFixture, _ func() *configMapFixture) {
 	d.onCreate = func(*appsv1.ControllerRevision) error { return errForbidden }
 	d.begins(d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule"))))
 	d.follows("A")
-	d.hears()
+	d.deliver()
 	d.follows("A")
 }
 
-func testWarnings(d *desk, _ func() *desk) {
+func testWarnings(d *configMapFixture, _ func() *configMapFixture) {
 	text := strings.Replace(fileOf("A", "NoSchedule"), "Disk\n", "Unheard\n", 1) +
 		strings.TrimPrefix(fileOf("B", "NoExecute"), "type: ConditionSets\nconditionSets:\n") + "  maxUnhealthy: 100%\n"
 	d.ail(1)
@@ -788,8 +788,8 @@ func testWarnings(d *desk, _ func() *desk) {
 	d.tells(0, "spec.")
 }
 
-// tainted admits a sick node with taints that were placed for rules.
-func (d *desk) tainted(name string, rules ...string) {
+// tainted adds an unhealthy node with taints of these rules.
+func (d *configMapFixture) tainted(name string, rules ...string) {
 	d.t.Helper()
 	node := named(name, "1")
 	node.Status.Conditions = []corev1.NodeCondition{{Type: "Disk", Status: corev1.ConditionTrue}, {Type: "Fan", Status: corev1.ConditionTrue}}
@@ -809,14 +809,14 @@ func (d *desk) tainted(name string, rules ...string) {
 	d.core.Observe(d.now, d.upsertNode(node, d.now))
 }
 
-// removes says which taints of a node are to go now, and that nothing else changes
-// if there are none.
-func (d *desk) removes(node string, want ...string) {
+// removes checks which taints of a node are to be removed. Without any, the node must not
+// change at all.
+func (d *configMapFixture) removes(node string, want ...string) {
 	d.t.Helper()
-	p := d.nodeStates[node]
-	plan, _ := d.planOf(p)
+	state := d.nodeStates[node]
+	plan, _ := d.planOf(state)
 	var got []string
-	change := treat.Prepare(p.node, plan, d.now)
+	change := treat.Prepare(state.node, plan, d.now)
 	if change != nil {
 		for _, removed := range change.Removed {
 			got = append(got, removed.Rule.Name)
@@ -825,24 +825,24 @@ func (d *desk) removes(node string, want ...string) {
 	if !slices.Equal(got, want) || change != nil && len(want) == 0 {
 		d.t.Errorf("of %s %v go, want %v; change %+v", node, got, want, change)
 	}
-	if isQueued := p.stage == queued; isQueued != (len(want) > 0) && d.loaded {
+	if isQueued := state.stage == queued; isQueued != (len(want) > 0) && d.loaded {
 		d.t.Errorf("%s waits to be written: %t", node, isQueued)
 	}
 }
 
-func testDenied(d *desk, heir func() *desk) {
+func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.begins()
 	d.brings(m)
 	d.settles()
 
-	next := heir()
+	next := successor()
 	next.ail(0)
 	next.tainted("sick", "gone", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	next.tainted("kept", "policies/sets.yaml/A", "policies/sets.yaml/Gone", "z-api")
 	must(d.t, next.nodeInbox.Replace(nil, ""))
 	must(d.t, next.setInbox.Replace([]any{setNamed("z-api", asking("Fan", "True"))}, "1"))
-	next.statusWritesRunning, next.writesRunning = statusWriters, writers // nothing can be written here
+	next.statusWritesRunning, next.writesRunning = maxConcurrentStatusWrites, maxConcurrentWrites // prevents all writes
 	next.round(d.t.Context())
 	if next.loaded {
 		d.t.Fatal("it has not waited to know what was kept")
@@ -862,13 +862,13 @@ func testDenied(d *desk, heir func() *desk) {
 	next.removes("sick", "gone")
 	next.removes("kept")
 
-	// The right is there: all is as it would have been.
+	// With the right granted, everything is as usual.
 	kept, err := next.configMaps.revisions.List(d.t.Context())
 	must(d.t, err)
 	next.lists(in(m, "type: ConditionSets\n"))
 	next.round(d.t.Context())
 	next.follows("z-api")
-	next.handleAccess(revisionAccess{kept: kept})
+	next.handleAccess(revisionAccess{stored: kept})
 	next.round(d.t.Context())
 	next.follows("A", "z-api")
 	next.removes("sick", "gone", "policies/sets.yaml/Gone")
@@ -879,8 +879,8 @@ func testDenied(d *desk, heir func() *desk) {
 	}
 }
 
-// keepUnreadable keeps something that a later reader does not understand.
-func (d *desk) keepUnreadable(m *corev1.ConfigMap) {
+// keepUnreadable stores a revision that cannot be parsed.
+func (d *configMapFixture) keepUnreadable(m *corev1.ConfigMap) {
 	d.t.Helper()
 	must(d.t, d.api.Create(d.t.Context(), &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
@@ -892,13 +892,13 @@ func (d *desk) keepUnreadable(m *corev1.ConfigMap) {
 	}))
 }
 
-func testKeptUnreadable(d *desk, _ func() *desk) {
+func testKeptUnreadable(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.keepUnreadable(m)
 	d.ail(10)
 	d.tainted("node-0", "other/sets.yaml/B", "policies/sets.yaml/A", "policies/sets.yaml/Old")
 	d.tainted("node-1", "policies/sets.yaml/A")
-	d.begins(m) // which is over its bound
+	d.begins(m) // it exceeds its bound
 	d.follows()
 	d.tells(1, "taints that its sets have placed stay until there is a good version")
 	d.removes("node-0", "other/sets.yaml/B")
@@ -916,8 +916,8 @@ func testKeptUnreadable(d *desk, _ func() *desk) {
 	d.removes("node-0", "policies/sets.yaml/Old")
 }
 
-// The present version is good, and in force before it is kept.
-func testKeptUnreadableReplaced(d *desk, _ func() *desk) {
+// The current version is valid and in force before it is stored.
+func testKeptUnreadableReplaced(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", fileOf("A", "NoSchedule")))
 	d.keepUnreadable(m)
 	d.ail(0)
@@ -928,7 +928,7 @@ func testKeptUnreadableReplaced(d *desk, _ func() *desk) {
 	d.removes("node-0", "policies/sets.yaml/Old")
 }
 
-func testKeptUnreadableGoes(d *desk, _ func() *desk) {
+func testKeptUnreadableGoes(d *configMapFixture, _ func() *configMapFixture) {
 	m := d.here(sheetSaying("policies", "u1", "type: ConditionSets\n"))
 	d.keepUnreadable(m)
 	d.tainted("node-0", "policies/sets.yaml/A")

@@ -25,12 +25,12 @@ import (
 // revisionAccess says whether the controller can read ConfigMaps with sets and their
 // revisions.
 type revisionAccess struct {
-	kept   map[types.UID]configmaps.Stored
+	stored map[types.UID]configmaps.Stored
 	denied error // the missing right; nil for none
 }
 
-// setAccess passes the access to the loop, unless the loop has ended.
-func (s *configMapSets) setAccess(ctx context.Context, a revisionAccess) {
+// sendAccess passes the access to the loop, unless the loop has ended.
+func (s *configMapSets) sendAccess(ctx context.Context, a revisionAccess) {
 	select {
 	case s.access <- a:
 	case <-ctx.Done():
@@ -46,7 +46,7 @@ func untilAllowed(ctx context.Context, tell func(context.Context, revisionAccess
 		}
 		tell(ctx, revisionAccess{denied: err})
 		select {
-		case <-time.After(backOff(failures)):
+		case <-time.After(retryDelay(failures)):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -57,15 +57,15 @@ func untilAllowed(ctx context.Context, tell func(context.Context, revisionAccess
 func (s *configMapSets) readRevisions(ctx context.Context, log *slog.Logger) {
 	for failures := 1; ; failures++ {
 		var kept map[types.UID]configmaps.Stored
-		err := untilAllowed(ctx, s.setAccess, func() (err error) {
+		err := untilAllowed(ctx, s.sendAccess, func() (err error) {
 			kept, err = s.revisions.List(ctx)
 			return err
 		})
 		if err == nil {
-			s.setAccess(ctx, revisionAccess{kept: kept})
+			s.sendAccess(ctx, revisionAccess{stored: kept})
 			return
 		}
-		wait := backOff(failures)
+		wait := retryDelay(failures)
 		log.Warn("kept versions not read", "retryIn", wait.String(), "err", err)
 		select {
 		case <-time.After(wait):
@@ -80,7 +80,7 @@ func (s *configMapSets) readRevisions(ctx context.Context, log *slog.Logger) {
 func (l *loop) handleAccess(a revisionAccess) {
 	switch {
 	case a.denied == nil:
-		l.configMaps.restored, l.configMaps.hasRevisions = a.kept, true
+		l.configMaps.restored, l.configMaps.hasRevisions = a.stored, true
 	case !slices.Contains(l.configMaps.denied, a.denied.Error()):
 		l.configMaps.denied = append(l.configMaps.denied, a.denied.Error())
 		l.cfg.Logger.Error("sets in configmaps not followed for want of a right", "rightsAreIn", "deploy/controller/2-rights.yaml", "err", a.denied)
@@ -90,9 +90,9 @@ func (l *loop) handleAccess(a revisionAccess) {
 // canBeRead reports whether ConfigMaps and revisions are loaded.
 func (s *configMapSets) canBeRead() bool { return s.hasRevisions && s.inbox.hasSynced() }
 
-// holds reports whether the taints of a rule must stay unchanged because the rule cannot
+// keepsTaints reports whether the taints of a rule must stay unchanged because the rule cannot
 // be read. Only sets from ConfigMaps have rule names of this form.
-func (s *configMapSets) holds(rule triage.RuleID) bool {
+func (s *configMapSets) keepsTaints(rule triage.RuleID) bool {
 	configMap, isWritten := configmaps.ConfigMapName(rule.Name)
 	switch {
 	case rule.Kind != triage.ConditionSet || !isWritten:
@@ -101,20 +101,20 @@ func (s *configMapSets) holds(rule triage.RuleID) bool {
 		return true
 	}
 	of := s.known[configMap]
-	return of != nil && of.holds()
+	return of != nil && of.keepsTaints()
 }
 
-// holds reports whether the stored version of a ConfigMap is unreadable and no other
+// keepsTaints reports whether the stored version of a ConfigMap is unreadable and no other
 // version is in force.
-func (s *configMapSet) holds() bool { return s.stored.Err != nil && s.inForce == nil }
+func (s *configMapSet) keepsTaints() bool { return s.stored.Err != nil && s.inForce == nil }
 
-// holdsAny reports whether any taint may have to stay unchanged.
-func (s *configMapSets) holdsAny() bool {
+// keepsAnyTaints reports whether any taint may have to stay unchanged.
+func (s *configMapSets) keepsAnyTaints() bool {
 	if !s.loaded {
 		return true
 	}
 	for _, of := range s.known {
-		if of.holds() {
+		if of.keepsTaints() {
 			return true
 		}
 	}
@@ -123,20 +123,20 @@ func (s *configMapSets) holdsAny() bool {
 
 // planOf returns the plan of a node, extended by everything that must stay unchanged. The
 // core does not know unreadable rules and would remove their taints.
-func (l *loop) planOf(p *nodeState) (triage.Plan, bool) {
-	plan, ok := l.core.Plan(p.node.Name)
-	plan.Initialized = plan.Initialized && l.recordsStart(p)
-	if !ok || !l.configMaps.holdsAny() {
+func (l *loop) planOf(state *nodeState) (triage.Plan, bool) {
+	plan, ok := l.core.Plan(state.node.Name)
+	plan.Initialized = plan.Initialized && l.recordsStart(state)
+	if !ok || !l.configMaps.keepsAnyTaints() {
 		return plan, ok
 	}
-	note, _ := ownership.Read(p.node.Annotations) // with an unreadable record, no taint counts as ours
-	for _, t := range p.ours {
-		if l.configMaps.holds(t.Rule) {
+	note, _ := ownership.Read(state.node.Annotations) // with an unreadable record, no taint counts as ours
+	for _, t := range state.ownTaints {
+		if l.configMaps.keepsTaints(t.Rule) {
 			plan.Taints = append(plan.Taints, triage.PlannedTaint{Taint: t})
 		}
 	}
 	for _, m := range note.Starts {
-		if rule := triage.RuleID(m.Rule); l.configMaps.holds(rule) {
+		if rule := triage.RuleID(m.Rule); l.configMaps.keepsTaints(rule) {
 			plan.Remember = append(plan.Remember, triage.Memory{Rule: rule, Condition: m.Condition, Since: m.Since, Transition: m.Transition})
 		}
 	}
@@ -153,9 +153,9 @@ func compareRules(a, b triage.RuleID) int {
 // releaseUnknown reconciles every node with taints of ConfigMap sets.
 func (l *loop) releaseUnknown(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(l.nodeStates)) {
-		p := l.nodeStates[name]
-		if slices.ContainsFunc(p.ours, func(t triage.Taint) bool { _, isWritten := configmaps.ConfigMapName(t.Rule.Name); return isWritten }) {
-			l.reconcileNode(now, p)
+		state := l.nodeStates[name]
+		if slices.ContainsFunc(state.ownTaints, func(t triage.Taint) bool { _, isWritten := configmaps.ConfigMapName(t.Rule.Name); return isWritten }) {
+			l.reconcileNode(now, state)
 		}
 	}
 }

@@ -23,19 +23,19 @@ const validateConfigMapsEvery = 5 * time.Second
 // [editAgain].
 const editConfigMapAgain = ". This version is not judged again when fewer do: change the ConfigMap or that annotation"
 
-// queueConfigMap takes in the current content of a ConfigMap.
-func (l *loop) queueConfigMap(now time.Time, s *configMapSet) {
+// updateConfigMap takes in the current content of a ConfigMap.
+func (l *loop) updateConfigMap(now time.Time, s *configMapSet) {
 	defer l.updateSetMetrics(s)
 	switch {
-	case s.refused != nil && !s.waits && configmaps.SameContent(s.refused, s.ConfigMap): // unchanged, so still invalid
+	case s.refused != nil && !s.mayBecomeValid && configmaps.SameContent(s.refused, s.ConfigMap): // unchanged, so still invalid
 	case s.err != nil:
-		l.refuseConfigMap(now, s, s.err)
+		l.rejectConfigMap(now, s, s.err)
 	case s.lastGood != nil && s.version.Same(s.lastGood):
 		l.acceptConfigMap(now, s, s.lastGood)
 	default:
 		if s.lastGood != nil {
 			if strayed := s.lastGood.Unrecognized(s.ConfigMap); len(strayed) > 0 {
-				l.refuseConfigMap(now, s, strayed)
+				l.rejectConfigMap(now, s, strayed)
 				return
 			}
 		}
@@ -46,16 +46,16 @@ func (l *loop) queueConfigMap(now time.Time, s *configMapSet) {
 // validateConfigMaps validates versions again that were rejected because of nodes or
 // other sets.
 func (l *loop) validateConfigMaps(now time.Time) {
-	if l.configMaps.judgeAt.IsZero() || now.Before(l.configMaps.judgeAt) {
+	if l.configMaps.validateAt.IsZero() || now.Before(l.configMaps.validateAt) {
 		return
 	}
 	if !l.configMaps.changed {
-		l.configMaps.judgeAt = now.Add(validateConfigMapsEvery)
+		l.configMaps.validateAt = now.Add(validateConfigMapsEvery)
 		return
 	}
-	l.configMaps.judgeAt, l.configMaps.changed = time.Time{}, false
+	l.configMaps.validateAt, l.configMaps.changed = time.Time{}, false
 	for _, name := range slices.Sorted(maps.Keys(l.configMaps.known)) {
-		if s := l.configMaps.known[name]; s.waits {
+		if s := l.configMaps.known[name]; s.mayBecomeValid {
 			l.validateConfigMap(now, s)
 			l.updateSetMetrics(s)
 		}
@@ -66,9 +66,9 @@ func (l *loop) validateConfigMaps(now time.Time) {
 func (l *loop) validateConfigMap(now time.Time, s *configMapSet) {
 	warnings, problems, hurts := l.validateSets(s)
 	if len(problems) > 0 {
-		l.refuseConfigMap(now, s, problems)
-		if s.waits = !hurts; s.waits {
-			l.configMaps.judgeAt = earliest(l.configMaps.judgeAt, now.Add(validateConfigMapsEvery))
+		l.rejectConfigMap(now, s, problems)
+		if s.mayBecomeValid = !hurts; s.mayBecomeValid {
+			l.configMaps.validateAt = earliest(l.configMaps.validateAt, now.Add(validateConfigMapsEvery))
 		}
 		return
 	}
@@ -95,7 +95,7 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 		c := validate.Case{Set: set.ConditionSet, Others: others, Reported: reported, Impact: l.core.Impact}
 		if pol := l.sets[set.Name]; pol != nil {
 			c.Before = pol.inForce
-			if pol.isStanding() { // also if an earlier term stored it and this one has not validated it yet
+			if pol.isOrWasFollowed() { // also if an earlier term stored it and this one has not validated it yet
 				c.Before = pol.set
 			}
 		}
@@ -112,19 +112,19 @@ func (l *loop) validateSets(s *configMapSet) (warnings []string, problems config
 				hurts = true
 				p.Text += editConfigMapAgain
 			}
-			problems = append(problems, located(set, p.Field, p.Text))
+			problems = append(problems, lineError(set, p.Field, p.Text))
 		}
 		for _, warning := range verdict.Warnings {
 			field, text := fieldOf(warning)
-			warnings = append(warnings, located(set, field, text).Error())
+			warnings = append(warnings, lineError(set, field, text).Error())
 		}
 		others = append(others, set.ConditionSet)
 	}
 	return warnings, problems, hurts
 }
 
-// located returns a message with the key and line in the ConfigMap.
-func located(set configmaps.Set, field, text string) configmaps.LineError {
+// lineError returns a message with the key and line in the ConfigMap.
+func lineError(set configmaps.Set, field, text string) configmaps.LineError {
 	key, line := set.Where(field)
 	return configmaps.LineError{Key: key, Line: line, Text: "set " + set.Spec.Type + ": " + configMapMessage.Replace(text)}
 }
@@ -141,7 +141,7 @@ func fieldOf(warning string) (field, text string) {
 // acceptConfigMap requests a revision of a valid version, which takes effect afterwards.
 func (l *loop) acceptConfigMap(now time.Time, s *configMapSet, version *configmaps.Version) {
 	wasRefused := s.refused != nil
-	s.lastGood, s.refused, s.fault, s.waits = version, nil, nil, false
+	s.lastGood, s.refused, s.problem, s.mayBecomeValid = version, nil, nil, false
 	switch {
 	case s.inForce == nil && !l.configMaps.loaded:
 		// No revision exists; it may have been lost. Enforce the version now, because
@@ -153,17 +153,17 @@ func (l *loop) acceptConfigMap(now time.Time, s *configMapSet, version *configma
 	l.configMaps.writeAt = now
 }
 
-// refuseConfigMap records the problems of a version. It reports the same content again
+// rejectConfigMap records the problems of a version. It reports the same content again
 // only after a while.
-func (l *loop) refuseConfigMap(now time.Time, s *configMapSet, err error) {
+func (l *loop) rejectConfigMap(now time.Time, s *configMapSet, err error) {
 	isSame := s.refused != nil && configmaps.SameContent(s.refused, s.ConfigMap)
-	s.refused, s.fault, s.waits = s.ConfigMap, err, false
+	s.refused, s.problem, s.mayBecomeValid = s.ConfigMap, err, false
 	if isSame {
 		return
 	}
 	l.cfg.Logger.Warn("configmap not accepted", "configMap", s.Name, "resourceVersion", s.ResourceVersion, "err", err)
 	l.reportConfigMap(now, s)
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }
 
 // reportConfigMap publishes an Event with the problems of the current content.
@@ -172,15 +172,15 @@ func (l *loop) reportConfigMap(now time.Time, s *configMapSet) {
 	switch {
 	case s.lastGood != nil:
 		what = "the last good version stays in force"
-	case s.holds():
+	case s.keepsTaints():
 		what = "nothing of it is in force, and taints that its sets have placed stay until there is a good version"
 		more = "; " + s.stored.Err.Error()
 	}
 	what = "not accepted, " + what + ": "
-	words := s.fault.Error()
-	if lines, isOfLines := errors.AsType[configmaps.LineErrors](s.fault); isOfLines {
-		words = lines.Within(treat.MaxNote - len(what) - min(len(more), treat.MaxNote/3))
+	message := s.problem.Error()
+	if lines, isOfLines := errors.AsType[configmaps.LineErrors](s.problem); isOfLines {
+		message = lines.Within(treat.MaxNote - len(what) - min(len(more), treat.MaxNote/3))
 	}
 	s.reportedAt = now
-	l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: what + words + more})
+	l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: what + message + more})
 }

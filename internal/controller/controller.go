@@ -94,11 +94,11 @@ func (c *Controller) NeedLeaderElection() bool { return true }
 
 // Start runs until ctx ends or another replica has claimed the ledger.
 func (c *Controller) Start(ctx context.Context) error {
-	book, inherited, err := c.claimLedger(ctx)
+	claimed, restored, err := c.claimLedger(ctx)
 	if err != nil {
 		return err
 	}
-	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(inherited))
+	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(restored))
 	agents, err := c.newAgentMonitor()
 	if err != nil {
 		return err
@@ -114,16 +114,16 @@ func (c *Controller) Start(ctx context.Context) error {
 	watches.Go(func() {
 		sets.fill(ctx, &v1alpha1.ConditionSet{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &v1alpha1.ConditionSetList{} }), c.cfg.Logger)
 	})
-	pinned := newConfigMapSets(c.cfg, signal)
-	watches.Go(func() { pinned.readRevisions(ctx, c.cfg.Logger) })
+	configMaps := newConfigMapSets(c.cfg, signal)
+	watches.Go(func() { configMaps.readRevisions(ctx, c.cfg.Logger) })
 	watches.Go(func() {
-		pinned.inbox.fill(ctx, &corev1.ConfigMap{}, configMapSource(c.cfg.Client, c.cfg.Namespace, pinned.setAccess), c.cfg.Logger)
+		configMaps.inbox.fill(ctx, &corev1.ConfigMap{}, configMapSource(c.cfg.Client, c.cfg.Namespace, configMaps.sendAccess), c.cfg.Logger)
 	})
 	leases := newOptionalInbox(signal, &coordinationv1.Lease{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &coordinationv1.LeaseList{} }, client.InNamespace(nodelease.Namespace)))
 	watches.Go(func() { leases.run(ctx) })
-	peers := newOptionalInbox(signal, &coordinationv1.Lease{}, medik8sLeases(c.cfg.Client))
-	peers.namespaced = true
-	watches.Go(func() { peers.run(ctx) })
+	medik8sInbox := newOptionalInbox(signal, &coordinationv1.Lease{}, medik8sLeases(c.cfg.Client))
+	medik8sInbox.namespaced = true
+	watches.Go(func() { medik8sInbox.run(ctx) })
 	watches.Go(func() { agents.Run(ctx) })
 	healthChecks := newOptionalInbox(signal, &remediationv1alpha1.NodeHealthCheck{}, sourceOf(c.cfg.Client, func() client.ObjectList { return &remediationv1alpha1.NodeHealthCheckList{} }))
 	watches.Go(func() { healthChecks.run(ctx) })
@@ -135,8 +135,8 @@ func (c *Controller) Start(ctx context.Context) error {
 	}
 	watches.Go(func() { blocks.Run(ctx) })
 	claims := newOptionalInbox(signal, &karpenter.NodeClaim{}, &dependentSource{
-		source: sourceOf(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
-		isLost: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
+		source:         sourceOf(c.cfg.Client, func() client.ObjectList { return &karpenter.NodeClaimList{} }),
+		isOtherMissing: func() bool { known, isThere, _ := blocks.Listed(); return known && !isThere },
 	})
 	watches.Go(func() { claims.run(ctx) })
 	l := &loop{
@@ -148,18 +148,18 @@ func (c *Controller) Start(ctx context.Context) error {
 		setInbox:      sets,
 		nodeStates:    map[string]*nodeState{},
 		sets:          map[string]*conditionSet{},
-		writeResults:  make(chan writeResult, writers),
-		statusResults: make(chan statusResult, statusWriters),
-		configMaps:    pinned,
+		writeResults:  make(chan writeResult, maxConcurrentWrites),
+		statusResults: make(chan statusResult, maxConcurrentStatusWrites),
+		configMaps:    configMaps,
 		leaseInbox:    leases,
 		checks: checks{
 			inbox:     healthChecks,
-			medik8s:   medik8sLeader{inbox: peers, leases: map[string]observedLease{}},
+			medik8s:   medik8sLeader{inbox: medik8sInbox, leases: map[string]observedLease{}},
 			known:     map[string]*check{},
 			templates: map[remediation.Template]*unstructured.Unstructured{},
 			watches: dynamicWatches{
 				client: c.cfg.Client, signal: signal, known: map[schema.GroupVersionKind]*dynamicWatch{},
-				watch: func(work func(context.Context)) context.CancelFunc {
+				start: func(work func(context.Context)) context.CancelFunc {
 					ctx, stop := context.WithCancel(ctx)
 					watches.Go(func() { work(ctx) })
 					return stop
@@ -171,10 +171,10 @@ func (c *Controller) Start(ctx context.Context) error {
 		treatments:          map[string]*nodeTreatments{},
 		treatmentsByObject:  map[string]*nodeTreatments{},
 		taskResults:         make(chan *taskResult, maxConcurrentTasks),
-		checkStatusResults:  make(chan checkStatusResult, statusWriters),
-		repairStatusResults: make(chan repairStatusResult, statusWriters),
+		checkStatusResults:  make(chan checkStatusResult, maxConcurrentStatusWrites),
+		repairStatusResults: make(chan repairStatusResult, maxConcurrentStatusWrites),
 		liveness:            &c.liveness,
-		ledger:              ledgerWriter{ledger: book, restored: inherited, kept: book.Kept(), done: make(chan error, 1)},
+		ledger:              ledgerWriter{ledger: claimed, restored: restored, unknownEntries: claimed.Kept(), done: make(chan error, 1)},
 		startedAt:           time.Now(),
 	}
 	return l.run(ctx)
@@ -188,8 +188,8 @@ func (c *Controller) newAgentMonitor() (*agentlease.Monitor, error) {
 		Client:    agentlease.NewClient(c.cfg.Client, c.cfg.AgentNamespace),
 		Namespace: c.cfg.AgentNamespace,
 		Event:     c.cfg.Event,
-		Wrote:     func(fate treat.Result) { c.cfg.Metrics.wrote("nodes/status", fate) },
-		Count:     c.cfg.Metrics.agentsHeard,
+		Wrote:     func(result treat.Result) { c.cfg.Metrics.countWrite("nodes/status", result) },
+		Count:     c.cfg.Metrics.setAgents,
 		Logger:    c.cfg.Logger,
 	})
 }
@@ -208,8 +208,8 @@ func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store
 		Restore: r.RestoreSchema,
 		Schema:  r.Schema,
 		Event:   c.cfg.Event,
-		Wrote:   c.cfg.Metrics.wrote,
-		Count:   c.cfg.Metrics.blocks,
+		Wrote:   c.cfg.Metrics.countWrite,
+		Count:   c.cfg.Metrics.setBlocks,
 		Changed: func() {
 			select {
 			case signal <- struct{}{}:
@@ -224,11 +224,11 @@ func (c *Controller) newRepairBlocks(signal chan<- struct{}) (*repairblock.Store
 // access, because giving up would stop the leader without another replica doing better.
 func (c *Controller) claimLedger(ctx context.Context) (*ledger.Ledger, []ledger.Entry, error) {
 	for failures := 1; ; failures++ {
-		book, inherited, err := ledger.Claim(ctx, c.cfg.Client, c.cfg.Namespace, c.cfg.Identity)
+		claimed, restored, err := ledger.Claim(ctx, c.cfg.Client, c.cfg.Namespace, c.cfg.Identity)
 		if err == nil || errors.Is(err, ledger.ErrUnreadable) {
-			return book, inherited, err
+			return claimed, restored, err
 		}
-		wait := backOff(failures)
+		wait := retryDelay(failures)
 		c.cfg.Logger.Warn("ledger not claimed", "retryIn", wait.String(), "err", err)
 		select {
 		case <-time.After(wait):

@@ -49,25 +49,25 @@ func newOptionalInbox[T client.Object](signal chan<- struct{}, sample T, source 
 
 // run lists and watches until ctx ends. It does not log errors: callers report the
 // availability.
-func (q *optionalInbox[T]) run(ctx context.Context) {
-	q.fill(ctx, q.sample, q, slog.New(slog.DiscardHandler))
+func (box *optionalInbox[T]) run(ctx context.Context) {
+	box.fill(ctx, box.sample, box, slog.New(slog.DiscardHandler))
 }
 
 // availability returns the last answer and its error.
-func (q *optionalInbox[T]) availability() (availability, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.last == available && !q.hasSynced() {
+func (box *optionalInbox[T]) availability() (availability, error) {
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	if box.last == available && !box.hasSynced() {
 		return notAnswered, nil // the inbox does not hold the list yet
 	}
-	return q.last, q.err
+	return box.last, box.err
 }
 
 // notServedVersion is the list version after a kind has been removed.
 const notServedVersion = "none"
 
-// noteAnswer stores an answer and signals if it has changed.
-func (q *optionalInbox[T]) noteAnswer(err error) {
+// setAvailability stores an answer and signals if it has changed.
+func (box *optionalInbox[T]) setAvailability(err error) {
 	is := failing
 	switch {
 	case err == nil:
@@ -77,14 +77,14 @@ func (q *optionalInbox[T]) noteAnswer(err error) {
 	case apierrors.IsForbidden(err):
 		is = accessDenied
 	}
-	q.mu.Lock()
-	isNews := q.last != is
-	q.last, q.err = is, err
-	q.mu.Unlock()
+	box.mu.Lock()
+	isNews := box.last != is
+	box.last, box.err = is, err
+	box.mu.Unlock()
 	if isNews {
-		q.put(func(time.Time) bool {
-			if is == notServed && q.synced { // all objects are gone with their kind
-				q.batch, q.synced = batch[T]{changes: map[string]change[T]{}, listVersion: notServedVersion}, false
+		box.put(func(time.Time) bool {
+			if is == notServed && box.synced { // all objects are gone with their kind
+				box.batch, box.synced = batch[T]{changes: map[string]change[T]{}, listVersion: notServedVersion}, false
 			}
 			return true
 		})
@@ -92,20 +92,20 @@ func (q *optionalInbox[T]) noteAnswer(err error) {
 }
 
 // ListWithContext lists and records the availability.
-func (q *optionalInbox[T]) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	list, err := q.source.ListWithContext(ctx, options)
+func (box *optionalInbox[T]) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	list, err := box.source.ListWithContext(ctx, options)
 	if ctx.Err() == nil {
-		q.noteAnswer(err)
+		box.setAvailability(err)
 	}
 	return list, err
 }
 
 // WatchWithContext watches and records the availability. A watch may deliver the first
 // list.
-func (q *optionalInbox[T]) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	w, err := q.source.WatchWithContext(ctx, options)
+func (box *optionalInbox[T]) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	w, err := box.source.WatchWithContext(ctx, options)
 	if ctx.Err() == nil {
-		q.noteAnswer(err)
+		box.setAvailability(err)
 	}
 	return w, err
 }
@@ -117,24 +117,24 @@ const absentRetry = 5 * time.Minute
 // If the other kind is missing, this one probably is too. So while both are missing, it
 // asks the API server only now and then.
 type dependentSource struct {
-	source cache.ListerWatcherWithContext
-	isLost func() bool // reports whether the other kind is missing
+	source         cache.ListerWatcherWithContext
+	isOtherMissing func() bool // reports whether the other kind is missing
 
-	mu     sync.Mutex
-	absent error // the last "not served" error, nil if the kind is served
-	asked  time.Time
+	mu      sync.Mutex
+	absent  error // the last "not served" error, nil if the kind is served
+	askedAt time.Time
 }
 
-// isServed makes the request, or returns the last error if the kind is expected to be
+// request makes the request, or returns the last error if the kind is expected to be
 // missing.
-func (c *dependentSource) isServed(request func() error) error {
+func (c *dependentSource) request(do func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.absent != nil && time.Since(c.asked) < absentRetry && c.isLost() {
+	if c.absent != nil && time.Since(c.askedAt) < absentRetry && c.isOtherMissing() {
 		return c.absent
 	}
-	err := request()
-	c.absent, c.asked = nil, time.Now()
+	err := do()
+	c.absent, c.askedAt = nil, time.Now()
 	if isNotServed(err) {
 		c.absent = err
 	}
@@ -143,13 +143,13 @@ func (c *dependentSource) isServed(request func() error) error {
 
 // ListWithContext lists the kind.
 func (c *dependentSource) ListWithContext(ctx context.Context, options metav1.ListOptions) (list runtime.Object, err error) {
-	err = c.isServed(func() (err error) { list, err = c.source.ListWithContext(ctx, options); return err })
+	err = c.request(func() (err error) { list, err = c.source.ListWithContext(ctx, options); return err })
 	return list, err
 }
 
 // WatchWithContext watches the kind.
 func (c *dependentSource) WatchWithContext(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
-	err = c.isServed(func() (err error) { w, err = c.source.WatchWithContext(ctx, options); return err })
+	err = c.request(func() (err error) { w, err = c.source.WatchWithContext(ctx, options); return err })
 	return w, err
 }
 
@@ -162,8 +162,8 @@ func isNotServed(err error) bool { return meta.IsNoMatchError(err) || apierrors.
 type dynamicWatches struct {
 	client client.WithWatch
 	signal chan<- struct{}
-	// watch runs work in the background until stop is called or the term ends.
-	watch func(work func(ctx context.Context)) (stop context.CancelFunc)
+	// start runs work in the background until stop is called or the term ends.
+	start func(work func(ctx context.Context)) (stop context.CancelFunc)
 
 	known map[schema.GroupVersionKind]*dynamicWatch
 }
@@ -174,47 +174,47 @@ type dynamicWatch struct {
 	*optionalInbox[*unstructured.Unstructured]
 	stop context.CancelFunc
 
-	// answered is the availability that the loop has acted on, and why is its error. The
+	// current is the availability that the loop has acted on, and why is its error. The
 	// inbox may have a newer answer, about objects that the loop has not taken in.
-	answered    availability
-	why         error
-	brokenSince time.Time // zero if it works
+	current      availability
+	currentErr   error
+	failingSince time.Time // zero if it works
 }
 
-// watch takes in the last answer and reports whether it is new. A watch that ends resumes
+// updateAvailability takes in the last answer and reports whether it is new. A watch that ends resumes
 // where it was, so a short outage is not new.
-func (k *dynamicWatch) watch(now time.Time) (isNews bool) {
-	said, err := k.availability()
+func (kind *dynamicWatch) updateAvailability(now time.Time) (isNews bool) {
+	current, err := kind.availability()
 	switch {
-	case said != failing:
-		k.brokenSince = time.Time{}
-	case k.brokenSince.IsZero():
-		k.brokenSince = now
+	case current != failing:
+		kind.failingSince = time.Time{}
+	case kind.failingSince.IsZero():
+		kind.failingSince = now
 	}
-	if k.answered == said || said == failing && k.answered == available && now.Sub(k.brokenSince) < briefOutage {
+	if kind.current == current || current == failing && kind.current == available && now.Sub(kind.failingSince) < briefOutage {
 		return false
 	}
-	k.answered, k.why = said, err
+	kind.current, kind.currentErr = current, err
 	return true
 }
 
 // ensure watches a kind, if it is not watched yet.
-func (k *dynamicWatches) ensure(of schema.GroupVersionKind) {
-	if k.known[of] != nil {
+func (watches *dynamicWatches) ensure(gvk schema.GroupVersionKind) {
+	if watches.known[gvk] != nil {
 		return
 	}
 	sample := &unstructured.Unstructured{}
-	sample.SetGroupVersionKind(of)
-	met := &dynamicWatch{GroupVersionKind: of, optionalInbox: newOptionalInbox(k.signal, sample, unstructuredSource(k.client, of))}
-	met.namespaced = true
-	met.stop = k.watch(func(ctx context.Context) { met.run(ctx) })
-	k.known[of] = met
+	sample.SetGroupVersionKind(gvk)
+	kind := &dynamicWatch{GroupVersionKind: gvk, optionalInbox: newOptionalInbox(watches.signal, sample, unstructuredSource(watches.client, gvk))}
+	kind.namespaced = true
+	kind.stop = watches.start(func(ctx context.Context) { kind.run(ctx) })
+	watches.known[gvk] = kind
 }
 
 // otherVersion returns another watched version of a kind.
-func (k *dynamicWatches) otherVersion(of schema.GroupVersionKind) (version schema.GroupVersionKind, isWatched bool) {
-	for other, it := range k.known {
-		if other != of && other.GroupKind() == of.GroupKind() && it.answered == available {
+func (watches *dynamicWatches) otherVersion(gvk schema.GroupVersionKind) (version schema.GroupVersionKind, isWatched bool) {
+	for other, kind := range watches.known {
+		if other != gvk && other.GroupKind() == gvk.GroupKind() && kind.current == available {
 			return other, true
 		}
 	}
@@ -222,16 +222,16 @@ func (k *dynamicWatches) otherVersion(of schema.GroupVersionKind) (version schem
 }
 
 // stop ends the watch of a kind that no policy references any more.
-func (k *dynamicWatches) stop(of schema.GroupVersionKind) {
-	k.known[of].stop()
-	delete(k.known, of)
+func (watches *dynamicWatches) stop(gvk schema.GroupVersionKind) {
+	watches.known[gvk].stop()
+	delete(watches.known, gvk)
 }
 
 // unstructuredSource lists and watches the objects of a kind.
-func unstructuredSource(c client.WithWatch, of schema.GroupVersionKind) cache.ListerWatcherWithContext {
+func unstructuredSource(c client.WithWatch, gvk schema.GroupVersionKind) cache.ListerWatcherWithContext {
 	list := func() *unstructured.UnstructuredList {
 		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(of.GroupVersion().WithKind(of.Kind + "List"))
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 		return list
 	}
 	return sourceOf(c, func() client.ObjectList { return list() })

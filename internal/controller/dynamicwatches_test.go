@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/karpenter"
 )
 
-// Without Karpenter nobody asks for its claims all the time, and as soon as there are
-// pools somebody does.
+// Without Karpenter the controller rarely asks for NodeClaims. It asks as soon as
+// NodePools exist.
 func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -27,7 +27,7 @@ func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
 			requests int
 		)
 		source := &dependentSource{
-			isLost: func() bool { return !hasPools },
+			isOtherMissing: func() bool { return !hasPools },
 			source: &cache.ListWatch{
 				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 					requests++
@@ -40,7 +40,7 @@ func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
 			},
 		}
 		q := newOptionalInbox(make(chan struct{}, 1), &karpenter.NodeClaim{}, source)
-		// asks has them asked for as often as a watch that cannot be had, for a while.
+		// asks retries for a while, as a reflector does, and counts the requests.
 		asks := func(until time.Duration) int {
 			requests = 0
 			for begun := time.Now(); time.Since(begun) < until; pass(10 * time.Second) {
@@ -58,7 +58,7 @@ func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
 		if is, _ := q.availability(); is != notServed {
 			t.Errorf("the answer is %d", is)
 		}
-		hasPools = true // and the claims are not served yet
+		hasPools = true // the claims are not served yet
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times although there are pools", n)
 		}
@@ -66,11 +66,11 @@ func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times when they are there", n)
 		}
-		hasPools = false // they go first
+		hasPools = false // the pools go first
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times while they are there", n)
 		}
-		answer = errBroken // which says nothing of whether there are any
+		answer = errBroken // says nothing about whether the kind exists
 		if n := asks(time.Minute); n != 12 {
 			t.Errorf("they are asked for %d times while nobody can tell", n)
 		}

@@ -22,48 +22,48 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// mostInRepair is the bound of the pool in histories.
+// mostInRepair is the bound of the pool.
 const mostInRepair = 2
 
-// history is a small world in which everything happens at any time: nodes fall sick and
-// recover, writes fail in every way or come late, watches lag behind one another,
-// controllers die, Karpenter takes machines away and launches others.
+// history simulates a cluster with random events: nodes become unhealthy and recover,
+// writes fail or arrive late, watches lag, controllers are replaced, and Karpenter
+// removes and launches nodes.
 type history struct {
-	*hall
+	*nodePoolFixture
 	rt       *rapid.T
 	launched int
-	late     []late                 // writes that are on their way
-	out      map[string]*taskResult // errands that are being run, by node
+	late     []late                 // writes in flight
+	out      map[string]*taskResult // running tasks, by node
 	given    []*givenUp
 	ready    []*launch
 	hits     *hits
 }
 
-// late is an errand whose writes the API server has not worked on yet.
+// late is a task whose writes the API server has not processed yet.
 type late struct {
 	report *taskResult
 	until  time.Time
 }
 
-// givenUp is a machine that this system has marked.
+// givenUp is a node whose claim the controller has marked.
 type givenUp struct {
 	node    string
 	since   time.Time
-	isThere bool      // its node
-	gone    time.Time // its node, or its claim if that went first
+	isThere bool      // the node exists
+	gone    time.Time // when the node was gone, or its claim if that went first
 }
 
-// launch is a machine that has become ready.
+// launch is a node that has become Ready.
 type launch struct{ created, ready time.Time }
 
 type hits struct{ deletions, reigns, full, lateOnes, spared, governed int }
 
-// inRepair counts, from nothing but what the API server had, how many machines this
-// system has given up that are there or not replaced yet. A new one replaces one that is
-// gone and whose place is kept still: another that is marked and there may yet be spared.
+// inRepair counts, from API objects only, the terminated nodes that still exist or are
+// not replaced. A new node replaces a deleted node that still keeps its slot, because the
+// termination of an existing marked node may be cancelled.
 func (s *history) inRepair() (n int) {
 	replacedBy := map[*launch]*givenUp{}
-	var finds func(g *givenUp, tried map[*launch]bool) bool // a new one for it, if need be by finding others for others
+	var finds func(g *givenUp, tried map[*launch]bool) bool // finds a replacement, if necessary by reassigning others
 	finds = func(g *givenUp, tried map[*launch]bool) bool {
 		for _, l := range s.ready {
 			if tried[l] || l.created.Before(g.since.Truncate(time.Second)) || l.ready.Before(g.since) || !l.ready.Before(g.gone.Add(triage.ReplacementWait)) {
@@ -78,7 +78,7 @@ func (s *history) inRepair() (n int) {
 		return false
 	}
 	for _, g := range s.given {
-		isFirm := g.isThere && s.world.claims["claim-"+g.node] != nil // a node without one is nobody's, after a while
+		isFirm := g.isThere && s.api.claims["claim-"+g.node] != nil // a node without a claim does not count after a while
 		if isFirm || time.Since(g.gone) < triage.ReplacementWait && (g.isThere || !finds(g, map[*launch]bool{})) {
 			n++
 		}
@@ -86,24 +86,24 @@ func (s *history) inRepair() (n int) {
 	return n
 }
 
-// look compares the world with what it was.
+// look compares the API objects with their previous state.
 func (s *history) look() {
-	for name, c := range s.world.claims {
+	for name, c := range s.api.claims {
 		mark, _ := ownership.ReadMark(c.Annotations)
 		at := slices.IndexFunc(s.given, func(g *givenUp) bool { return "claim-"+g.node == name })
 		switch {
 		case mark != nil && at < 0:
-			s.given = append(s.given, &givenUp{node: mark.Node, since: mark.Since, isThere: s.world.nodes[mark.Node] != nil})
-		case mark == nil && at >= 0: // it was spared
+			s.given = append(s.given, &givenUp{node: mark.Node, since: mark.Since, isThere: s.api.nodes[mark.Node] != nil})
+		case mark == nil && at >= 0: // the termination was cancelled
 			s.given = slices.Delete(s.given, at, at+1)
 			s.hits.spared++
 		}
 	}
 	for _, g := range s.given {
-		if g.gone.IsZero() && (s.world.nodes[g.node] == nil || s.world.claims["claim-"+g.node] == nil) {
+		if g.gone.IsZero() && (s.api.nodes[g.node] == nil || s.api.claims["claim-"+g.node] == nil) {
 			g.gone = time.Now()
 		}
-		g.isThere = s.world.nodes[g.node] != nil
+		g.isThere = s.api.nodes[g.node] != nil
 	}
 	switch n := s.inRepair(); {
 	case n > mostInRepair:
@@ -124,18 +124,18 @@ func (s *history) launchOne(isReady bool) {
 	s.launched++
 	name := fmt.Sprintf("n%d", s.launched)
 	if isReady {
-		s.world.launch(name, "default")
+		s.api.launch(name, "default")
 		s.noteReady(name)
 	} else {
-		s.world.launch(name, "default", unready)
+		s.api.launch(name, "default", unready)
 	}
 }
 
 func (s *history) noteReady(name string) {
-	s.ready = append(s.ready, &launch{s.world.nodes[name].CreationTimestamp.Time, time.Now()})
+	s.ready = append(s.ready, &launch{s.api.nodes[name].CreationTimestamp.Time, time.Now()})
 }
 
-// some returns one of the names that a condition holds for, empty if there is none.
+// some returns a random name that satisfies the predicate, empty for none.
 func some[T any](rt *rapid.T, of map[string]T, is func(T) bool) string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
@@ -158,7 +158,7 @@ func (s *history) goes() how {
 	}
 }
 
-// act does one thing.
+// act performs one random event.
 func (s *history) act() {
 	anyNode := func(*corev1.Node) bool { return true }
 	switch what := rapid.SampledFrom([]string{
@@ -166,33 +166,33 @@ func (s *history) act() {
 		"run", "run", "run", "run", "report", "report", "late", "late", "late", "arrive", "arrive", "die", "pass", "pass", "finish", "finish", "drop claim", "launch", "ready", "accident", "govern",
 	}).Draw(s.rt, "act"); what {
 	case "sicken", "recover":
-		if name := some(s.rt, s.world.nodes, anyNode); name != "" {
-			s.world.changeNode(name, func(n *corev1.Node) {
+		if name := some(s.rt, s.api.nodes, anyNode); name != "" {
+			s.api.changeNode(name, func(n *corev1.Node) {
 				n.Status.Conditions[1].Status = map[string]corev1.ConditionStatus{"sicken": corev1.ConditionTrue, "recover": corev1.ConditionFalse}[what]
 				n.Status.Conditions[1].LastTransitionTime = metav1.Now()
 			})
 		}
 	case "work":
-		s.passes(time.Second)
-		s.hears()
-		s.turns()
+		s.advance(time.Second)
+		s.deliver()
+		s.writeSnapshot()
 		s.sendOne(false)
 	case "touch claim":
-		if name := some(s.rt, s.world.claims, func(*karpenter.NodeClaim) bool { return true }); name != "" {
-			s.world.changeClaim(name, func(*karpenter.NodeClaim) {})
+		if name := some(s.rt, s.api.claims, func(*karpenter.NodeClaim) bool { return true }); name != "" {
+			s.api.changeClaim(name, func(*karpenter.NodeClaim) {})
 		}
 	case "touch node":
-		if name := some(s.rt, s.world.nodes, anyNode); name != "" {
-			s.world.changeNode(name, func(*corev1.Node) {})
+		if name := some(s.rt, s.api.nodes, anyNode); name != "" {
+			s.api.changeNode(name, func(*corev1.Node) {})
 		}
 	case "hear":
-		s.hears()
+		s.deliver()
 	case "hear nodes":
-		s.hears("nodes")
+		s.deliver("nodes")
 	case "hear claims":
-		s.hears("claims")
+		s.deliver("claims")
 	case "page":
-		s.turns()
+		s.writeSnapshot()
 	case "lost page":
 		s.losePage(rapid.Bool().Draw(s.rt, "written"))
 	case "run":
@@ -204,44 +204,44 @@ func (s *history) act() {
 			r := s.out[node]
 			delete(s.out, node)
 			s.handleTaskResult(r)
-			s.goesOn()
+			s.runRound()
 		}
 	case "arrive":
 		s.arrive()
 	case "die":
 		s.die()
 	case "pass":
-		s.passes(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 20 * time.Second, 3 * time.Minute, 10 * time.Minute}).Draw(s.rt, "for"))
-	case "finish": // Karpenter is done with a node
-		if name := some(s.rt, s.world.claims, func(c *karpenter.NodeClaim) bool { return c.DeletionTimestamp != nil }); name != "" {
-			if node := name[len("claim-"):]; s.world.nodes[node] != nil {
-				s.world.removeNode(node)
+		s.advance(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 20 * time.Second, 3 * time.Minute, 10 * time.Minute}).Draw(s.rt, "for"))
+	case "finish": // Karpenter has removed the node
+		if name := some(s.rt, s.api.claims, func(c *karpenter.NodeClaim) bool { return c.DeletionTimestamp != nil }); name != "" {
+			if node := name[len("claim-"):]; s.api.nodes[node] != nil {
+				s.api.removeNode(node)
 			} else {
-				s.world.removeClaim(name)
+				s.api.removeClaim(name)
 			}
 		}
-	case "drop claim": // and may be with its claim first
-		if name := some(s.rt, s.world.claims, func(c *karpenter.NodeClaim) bool { return c.DeletionTimestamp != nil }); name != "" {
-			s.world.removeClaim(name)
-			if rapid.Bool().Draw(s.rt, "at once") && s.world.nodes[name[len("claim-"):]] != nil {
-				s.world.removeNode(name[len("claim-"):])
+	case "drop claim": // Karpenter may remove the claim first
+		if name := some(s.rt, s.api.claims, func(c *karpenter.NodeClaim) bool { return c.DeletionTimestamp != nil }); name != "" {
+			s.api.removeClaim(name)
+			if rapid.Bool().Draw(s.rt, "at once") && s.api.nodes[name[len("claim-"):]] != nil {
+				s.api.removeNode(name[len("claim-"):])
 			}
 		}
 	case "launch":
-		if len(s.world.nodes) < 7 {
+		if len(s.api.nodes) < 7 {
 			s.launchOne(rapid.Bool().Draw(s.rt, "ready"))
 		}
 	case "ready":
-		if name := some(s.rt, s.world.nodes, func(n *corev1.Node) bool { return n.Labels[karpenter.InitializedLabel] == "" }); name != "" {
-			s.world.changeNode(name, func(n *corev1.Node) {
+		if name := some(s.rt, s.api.nodes, func(n *corev1.Node) bool { return n.Labels[karpenter.InitializedLabel] == "" }); name != "" {
+			s.api.changeNode(name, func(n *corev1.Node) {
 				n.Labels[karpenter.InitializedLabel], n.Status.Conditions[0].Status = "true", corev1.ConditionTrue
 			})
 			s.noteReady(name)
 		}
-	case "accident": // somebody else deletes a machine
-		if name := some(s.rt, s.world.nodes, anyNode); name != "" && s.world.claims["claim-"+name] != nil && !s.isMarked(name) {
-			s.world.removeNode(name)
-			s.world.removeClaim("claim-" + name)
+	case "accident": // another component deletes a node
+		if name := some(s.rt, s.api.nodes, anyNode); name != "" && s.api.claims["claim-"+name] != nil && !s.isMarked(name) {
+			s.api.removeNode(name)
+			s.api.removeClaim("claim-" + name)
 		}
 	case "govern":
 		s.governAnew()
@@ -249,8 +249,8 @@ func (s *history) act() {
 	s.look()
 }
 
-// governAnew replaces what governs the pool by something else that says the same: the
-// block on it by a policy that names it, that by another one, or that by the block.
+// governAnew replaces the policy of the pool by an equal one: the block by a policy that
+// names the pool, that policy by another one, or that one by the block.
 func (s *history) governAnew() {
 	s.hits.governed++
 	for _, name := range slices.Sorted(maps.Keys(s.repairs.policies)) {
@@ -270,24 +270,24 @@ func patientFor1s() *v1alpha1.RepairSpec {
 	return block
 }
 
-// losePage has a page fail that has been written, or has not.
+// losePage makes a snapshot fail that may have been stored.
 func (s *history) losePage(isWritten bool) {
 	s.sends()
 	entries, _ := s.nextSnapshot(time.Now())
 	if entries == nil {
 		return
 	}
-	s.ledger.busy = true
+	s.ledger.writing = true
 	if isWritten {
-		s.world.page = entries
+		s.api.page = entries
 	}
-	if err := s.snapshotStored(errors.New("for a test")); err != nil {
+	if err := s.handleSnapshotResult(errors.New("for a test")); err != nil {
 		s.fails("%v", err)
 	}
-	s.goesOn()
+	s.runRound()
 }
 
-// sendOne has an errand run, or its writes be on their way for a while.
+// sendOne runs a task, or leaves its writes in flight for a while.
 func (s *history) sendOne(isLate bool) {
 	node := some(s.rt, s.sends(), func(*task) bool { return true })
 	if node == "" || s.out[node] != nil {
@@ -304,21 +304,20 @@ func (s *history) sendOne(isLate bool) {
 }
 
 func (s *history) carry(r *taskResult, goes how) {
-	before := len(s.world.deleted)
-	s.world.carryOut(r, goes)
+	before := len(s.api.deleted)
+	s.api.carryOut(r, goes)
 	s.look()
-	s.hits.deletions += len(s.world.deleted) - before
+	s.hits.deletions += len(s.api.deleted) - before
 }
 
-// arrive lets the API server work on a write that has been on its way, for whoever is
-// still there to hear the answer.
+// arrive processes a write in flight, and returns the answer if its sender still exists.
 func (s *history) arrive() {
 	if len(s.late) == 0 {
 		return
 	}
 	one := s.late[0]
 	s.late = s.late[1:]
-	if time.Now().After(one.until) { // it has given up
+	if time.Now().After(one.until) { // the client has timed out
 		one.report.result, one.report.err = treat.Unknown, errBroken
 	} else {
 		s.carry(one.report, s.goes())
@@ -328,24 +327,24 @@ func (s *history) arrive() {
 	}
 }
 
-// die has another take over. What the one before has sent may arrive yet.
+// die replaces the leader. Writes of the previous leader may still arrive.
 func (s *history) die() {
 	s.hits.reigns++
-	c := &clinic{t: s.t}
+	c := &loopFixture{t: s.t}
 	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(treat.Event) {})
-	heir := hallIn(s.t, c, s.world)
-	heir.pools.changed["default"] = s.repairs.pools["default"]
+	successor := nodePoolFixtureIn(s.t, c, s.api)
+	successor.pools.changed["default"] = s.repairs.pools["default"]
 	for _, pol := range s.repairs.policies {
-		must(s.t, heir.repairs.inbox.Update(pol.object))
+		must(s.t, successor.repairs.inbox.Update(pol.object))
 	}
-	heir.load()
-	s.hall, s.out = heir, map[string]*taskResult{}
+	successor.load()
+	s.nodePoolFixture, s.out = successor, map[string]*taskResult{}
 }
 
-// settle has everything come to its end.
+// settle lets everything finish.
 func (s *history) settle() {
-	for name := range s.world.nodes {
-		s.world.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+	for name := range s.api.nodes {
+		s.api.changeNode(name, func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
 	}
 	for range 40 {
 		for len(s.late) > 0 {
@@ -355,45 +354,45 @@ func (s *history) settle() {
 			delete(s.out, node)
 			s.handleTaskResult(r)
 		}
-		s.hears()
-		s.turns()
+		s.deliver()
+		s.writeSnapshot()
 		for node := range s.sends() {
 			r := s.begins(node)
 			s.carry(r, how{})
 			s.handleTaskResult(r)
-			s.goesOn()
+			s.runRound()
 		}
-		s.passes(time.Minute)
+		s.advance(time.Minute)
 		s.look()
 	}
-	for name, c := range s.world.claims {
-		if mark, _ := ownership.ReadMark(c.Annotations); mark != nil && c.DeletionTimestamp == nil && s.world.nodes[mark.Node] != nil {
+	for name, c := range s.api.claims {
+		if mark, _ := ownership.ReadMark(c.Annotations); mark != nil && c.DeletionTimestamp == nil && s.api.nodes[mark.Node] != nil {
 			s.fails("claim %s is left with a mark: %+v; the log:\n%s", name, mark, &s.log)
 		}
 	}
-	for node, b := range s.treatments {
-		if b.granted.Object != "" && s.world.claims[b.granted.Object[len(claimKind)+2:]] == nil && s.world.nodes[node] == nil {
-			s.fails("the page names %+v for ever", b.granted)
+	for node, treatments := range s.treatments {
+		if treatments.granted.Object != "" && s.api.claims[treatments.granted.Object[len(claimKind)+2:]] == nil && s.api.nodes[node] == nil {
+			s.fails("the page names %+v for ever", treatments.granted)
 		}
 	}
 }
 
-// Whatever happens, no more machines are given up than may be, as far as the API server
-// can tell, and nothing is left half done.
+// In every history the bound holds, judged by API objects, and nothing is left
+// unfinished.
 func TestNoHistoryExceedsTheBound(t *testing.T) {
 	var sum hits
-	for range 10 { // what a single run draws may miss a place that is lost between two leaders
+	for range 10 { // a single run may miss a slot that is lost between two leaders
 		rapid.Check(t, func(rt *rapid.T) {
 			inBubble(t, rt, func(t *testing.T) {
 				t.Helper()
-				h := newHall(t)
-				s := &history{hall: h, rt: rt, out: map[string]*taskResult{}, hits: &sum}
+				h := newNodePoolFixture(t)
+				s := &history{nodePoolFixture: h, rt: rt, out: map[string]*taskResult{}, hits: &sum}
 				h.pool("default", patientFor1s())
 				for range 5 {
 					s.launchOne(true)
 				}
-				s.ready = nil // which replace nobody
-				s.hears()
+				s.ready = nil // replacements do not count any more
+				s.deliver()
 				for range rapid.IntRange(20, 120).Draw(rt, "acts") {
 					s.act()
 				}
@@ -407,14 +406,14 @@ func TestNoHistoryExceedsTheBound(t *testing.T) {
 	}
 }
 
-// failure is why a history is not a lawful one.
+// failure says why a history violates an invariant.
 type failure string
 
 func (s *history) fails(format string, args ...any) { panic(failure(fmt.Sprintf(format, args...))) }
 
-// inBubble runs a part of a property in a bubble of its own: rapid has a clock, and must
-// not be in it. What rapid itself has to say goes on to it from another line than what is
-// wrong, by which it tells them apart.
+// inBubble runs a part of a property in its own synctest bubble, because rapid uses a
+// clock and must stay outside. Failures of rapid itself are raised from another line than
+// violations, because rapid tells failures apart by line.
 func inBubble(t *testing.T, rt *rapid.T, part func(*testing.T)) {
 	t.Helper()
 	var said any

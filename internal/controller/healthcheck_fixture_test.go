@@ -23,7 +23,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The kinds of a remediator, and one that somebody else brings.
+// The kinds of a remediator and of another product.
 var (
 	rebootKind         = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Reboot"}
 	rebootTemplateKind = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "RebootTemplate"}
@@ -31,58 +31,57 @@ var (
 	otherTemplateKind  = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "OtherTemplate"}
 )
 
-// ward is a clinic with health checks. A test brings it what watches would, and runs
-// its errands.
-type ward struct {
-	*clinic
-	version int // of what was written last
-	left    int // how many kinds are no longer watched
+// healthCheckFixture is a loop with health checks. A test delivers watch events and finishes tasks.
+type healthCheckFixture struct {
+	*loopFixture
+	version int // of the last write
+	left    int // number of stopped watches
 }
 
-// openWard runs a test in a ward with health check "check": a node on which Sick is
-// True is to be rebooted at once.
-func openWard(t *testing.T, test func(*ward), changes ...func(*remediationv1alpha1.NodeHealthCheck)) {
+// withHealthCheck runs a test with health check "check": a node with Sick=True is rebooted at
+// once.
+func withHealthCheck(t *testing.T, test func(*healthCheckFixture), changes ...func(*remediationv1alpha1.NodeHealthCheck)) {
 	t.Helper()
-	open(t, func(c *clinic) { test(wardIn(t, c, changes...)) })
+	open(t, func(c *loopFixture) { test(healthCheckFixtureIn(t, c, changes...)) })
 }
 
-// wardIn makes a ward of a clinic.
-func wardIn(t *testing.T, c *clinic, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *ward {
+// healthCheckFixtureIn adds health checks to a fixture.
+func healthCheckFixtureIn(t *testing.T, c *loopFixture, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *healthCheckFixture {
 	t.Helper()
-	w := &ward{clinic: c, version: 100}
+	w := &healthCheckFixture{loopFixture: c, version: 100}
 	w.checks = checks{
 		inbox:   there(t, &remediationv1alpha1.NodeHealthCheck{}),
 		medik8s: medik8sLeader{inbox: there(t, &coordinationv1.Lease{}), leases: map[string]observedLease{}},
 		known:   map[string]*check{}, templates: map[remediation.Template]*unstructured.Unstructured{},
 	}
 	w.checks.medik8s.inbox.namespaced = true
-	w.checks.watches = dynamicWatches{known: map[schema.GroupVersionKind]*dynamicWatch{}, watch: func(func(context.Context)) context.CancelFunc {
+	w.checks.watches = dynamicWatches{known: map[schema.GroupVersionKind]*dynamicWatch{}, start: func(func(context.Context)) context.CancelFunc {
 		return func() { w.left++ }
 	}}
 	w.leaseInbox, w.treatments, w.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[string]*nodeTreatments{}
-	w.statusWritesRunning = statusWriters // a test looks at what would be written
+	w.statusWritesRunning = maxConcurrentStatusWrites // tests look at what would be written
 	w.loaded = true
 	w.core.Loaded(time.Now())
 	w.brings(checkNamed("check", changes...))
-	for _, of := range []schema.GroupVersionKind{rebootKind, rebootTemplateKind} {
-		w.lists(of)
+	for _, gvk := range []schema.GroupVersionKind{rebootKind, rebootTemplateKind} {
+		w.lists(gvk)
 	}
 	w.template(rebootTemplateKind, "quick")
 	w.template(rebootTemplateKind, "slow")
-	w.goesOn()
+	w.runRound()
 	return w
 }
 
-// there is what the API server has been asked for, and has none of.
+// there returns an inbox for a kind without objects.
 func there[T client.Object](t *testing.T, sample T) *optionalInbox[T] {
 	t.Helper()
-	q := newOptionalInbox(nil, sample, nil)
-	q.noteAnswer(nil)
-	must(t, q.Replace(nil, "1"))
-	return q
+	box := newOptionalInbox(nil, sample, nil)
+	box.setAvailability(nil)
+	must(t, box.Replace(nil, "1"))
+	return box
 }
 
-// checkNamed returns a health check that the ward's nodes are all selected by.
+// checkNamed returns a health check that selects all nodes.
 func checkNamed(name string, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *remediationv1alpha1.NodeHealthCheck {
 	c := &remediationv1alpha1.NodeHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1, ResourceVersion: "1"},
@@ -98,16 +97,16 @@ func checkNamed(name string, changes ...func(*remediationv1alpha1.NodeHealthChec
 	return c
 }
 
-// ownerOf is how remediations refer to a health check.
+// ownerOf returns the owner of the health check's remediation objects.
 func ownerOf(check *remediationv1alpha1.NodeHealthCheck) remediation.Owner {
 	return remediation.Owner{Kind: remediation.CheckKind, Name: check.Name, UID: check.UID}
 }
 
-func referTo(of schema.GroupVersionKind, name string) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: of.GroupVersion().String(), Kind: of.Kind, Namespace: "ns", Name: name}
+func referTo(gvk schema.GroupVersionKind, name string) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Namespace: "ns", Name: name}
 }
 
-// inSteps has two templates tried one after the other, each for a minute.
+// inSteps makes the health check use two templates in turn, each for a minute.
 func inSteps(c *remediationv1alpha1.NodeHealthCheck) {
 	c.Spec.RemediationTemplate = nil
 	for i, name := range []string{"quick", "slow"} {
@@ -117,50 +116,50 @@ func inSteps(c *remediationv1alpha1.NodeHealthCheck) {
 	}
 }
 
-func (w *ward) nextVersion() string {
+func (w *healthCheckFixture) nextVersion() string {
 	w.version++
 	return strconv.Itoa(w.version)
 }
 
-// brings brings a health check that is new or has changed.
-func (w *ward) brings(c *remediationv1alpha1.NodeHealthCheck) {
+// brings delivers a new or changed health check.
+func (w *healthCheckFixture) brings(c *remediationv1alpha1.NodeHealthCheck) {
 	w.t.Helper()
 	c = c.DeepCopy()
 	c.ResourceVersion = w.nextVersion()
 	must(w.t, w.checks.inbox.Update(c))
-	w.goesOn()
+	w.runRound()
 }
 
-// lists lets the ward know all objects of a kind that it has asked for.
-func (w *ward) lists(of schema.GroupVersionKind, all ...*unstructured.Unstructured) {
+// lists delivers all objects of a watched kind.
+func (w *healthCheckFixture) lists(gvk schema.GroupVersionKind, all ...*unstructured.Unstructured) {
 	w.t.Helper()
-	k := w.checks.watches.known[of]
-	if k == nil {
-		w.t.Fatalf("kind %s is not watched", of.Kind)
+	kind := w.checks.watches.known[gvk]
+	if kind == nil {
+		w.t.Fatalf("kind %s is not watched", gvk.Kind)
 	}
-	k.noteAnswer(nil)
+	kind.setAvailability(nil)
 	list := make([]any, 0, len(all))
 	for _, u := range all {
 		list = append(list, u.DeepCopy())
 	}
-	must(w.t, k.Replace(list, w.nextVersion()))
+	must(w.t, kind.Replace(list, w.nextVersion()))
 }
 
-// template brings a template.
-func (w *ward) template(of schema.GroupVersionKind, name string) {
+// template delivers a template.
+func (w *healthCheckFixture) template(gvk schema.GroupVersionKind, name string) {
 	w.t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"template": map[string]any{}}}}
-	u.SetGroupVersionKind(of)
+	u.SetGroupVersionKind(gvk)
 	u.SetNamespace("ns")
 	u.SetName(name)
-	if c := w.checks.known["check"]; c != nil && len(c.object.Spec.EscalatingRemediations) > 1 { // whose objects have names of their own
+	if c := w.checks.known["check"]; c != nil && len(c.object.Spec.EscalatingRemediations) > 1 { // their objects have names of their own
 		u.SetAnnotations(map[string]string{remediation.MultipleTemplatesAnnotation: ""})
 	}
-	must(w.t, w.checks.watches.known[of].Update(u))
+	must(w.t, w.checks.watches.known[gvk].Update(u))
 }
 
-// node brings a node that is sick or not.
-func (w *ward) node(name string, sick corev1.ConditionStatus, changes ...func(*corev1.Node)) *corev1.Node {
+// node delivers a node.
+func (w *healthCheckFixture) node(name string, sick corev1.ConditionStatus, changes ...func(*corev1.Node)) *corev1.Node {
 	w.t.Helper()
 	node := named(name, w.nextVersion())
 	node.UID, node.CreationTimestamp = types.UID("uid-"+name), metav1.Unix(1, 0)
@@ -169,7 +168,7 @@ func (w *ward) node(name string, sick corev1.ConditionStatus, changes ...func(*c
 		change(node)
 	}
 	must(w.t, w.nodeInbox.Update(node))
-	w.goesOn()
+	w.runRound()
 	return node
 }
 
@@ -183,8 +182,8 @@ func confirmed(n *corev1.Node) {
 
 func madeAnew(n *corev1.Node) { n.UID += "-again" }
 
-// made returns an object that was made from a template for a node.
-func (w *ward) made(node, template string, changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+// made returns an object made from a template for a node.
+func (w *healthCheckFixture) made(node, template string, changes ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
 	from := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: template}]
 	u, err := remediation.Make(from, w.nodeStates[node].node, ownerOf(w.checks.known["check"].object))
@@ -198,18 +197,18 @@ func (w *ward) made(node, template string, changes ...func(*unstructured.Unstruc
 	return u
 }
 
-// finds brings an object by the watch.
-func (w *ward) finds(u *unstructured.Unstructured) {
+// finds delivers an object.
+func (w *healthCheckFixture) finds(u *unstructured.Unstructured) {
 	w.t.Helper()
 	must(w.t, w.checks.watches.known[u.GroupVersionKind()].Update(u.DeepCopy()))
-	w.goesOn()
+	w.runRound()
 }
 
-// loses tells by the watch that an object is gone.
-func (w *ward) loses(u *unstructured.Unstructured) {
+// loses delivers the deletion of an object.
+func (w *healthCheckFixture) loses(u *unstructured.Unstructured) {
 	w.t.Helper()
 	must(w.t, w.checks.watches.known[u.GroupVersionKind()].Delete(u.DeepCopy()))
-	w.goesOn()
+	w.runRound()
 }
 
 func says(condition string, status metav1.ConditionStatus) func(*unstructured.Unstructured) {
@@ -223,18 +222,18 @@ func deleting(u *unstructured.Unstructured) {
 	u.SetFinalizers([]string{"example.com/works-on-it"})
 }
 
-// locks brings a lease of a node by the watch.
-func (w *ward) locks(node, holder string, lasts time.Duration) *coordinationv1.Lease {
+// locks delivers a Lease of a node.
+func (w *healthCheckFixture) locks(node, holder string, lasts time.Duration) *coordinationv1.Lease {
 	w.t.Helper()
 	lease := nodelease.Take(nil, w.nodeStates[node].node, holder, lasts, time.Now())
 	lease.UID, lease.ResourceVersion = types.UID("lease-of-"+node), w.nextVersion()
 	must(w.t, w.leaseInbox.Update(lease))
-	w.goesOn()
+	w.runRound()
 	return lease
 }
 
-// goesOn does what a round does, and leaves the errands to the test.
-func (w *ward) goesOn() {
+// runRound runs a round, and leaves the tasks to the test.
+func (w *healthCheckFixture) runRound() {
 	now := time.Now()
 	w.takeNodes(now)
 	w.takeChecks(now)
@@ -244,38 +243,37 @@ func (w *ward) goesOn() {
 	w.reconcileWoken(now)
 	w.runDueTreatments(now)
 	w.reconcileWoken(now)
-	for range w.taskQueue.len() { // as they are looked at once more before they are sent
-		if b := w.taskQueue.pop(); b.stage == queued {
-			b.stage = idle
-			w.reconcileTreatments(now, b.node)
+	for range w.taskQueue.len() { // as before they are started
+		if treatments := w.taskQueue.pop(); treatments.stage == queued {
+			treatments.stage = idle
+			w.reconcileTreatments(now, treatments.node)
 		}
 	}
-	w.lookAtStatuses(now)
+	w.scheduleStatusCheck(now)
 	w.writeStatuses(w.t.Context(), now)
 }
 
-// passes lets time pass, with a round at its end.
-func (w *ward) passes(d time.Duration) {
+// advance lets time pass and runs a round.
+func (w *healthCheckFixture) advance(d time.Duration) {
 	pass(d)
-	w.goesOn()
+	w.runRound()
 }
 
-// next returns what is to be done about a node, nil for nothing, and when to look
-// again if nothing is.
-func (w *ward) next(node string) (*task, time.Time) {
-	b := w.treatments[node]
-	if b == nil {
+// next returns the next task of a node, nil for none, and when to check again.
+func (w *healthCheckFixture) next(node string) (*task, time.Time) {
+	treatments := w.treatments[node]
+	if treatments == nil {
 		return nil, time.Time{}
 	}
-	e, due := w.nextTask(time.Now(), b)
-	if (e != nil) != (b.stage == queued) {
-		w.t.Errorf("the bed of %s is at stage %d, and next is %+v", node, b.stage, e)
+	e, due := w.nextTask(time.Now(), treatments)
+	if (e != nil) != (treatments.stage == queued) {
+		w.t.Errorf("the bed of %s is at stage %d, and next is %+v", node, treatments.stage, e)
 	}
 	return e, due
 }
 
-// wants says what is to be done about a node.
-func (w *ward) wants(node string, want taskKind) *task {
+// wantTask checks the kind of the node's next task and returns the task.
+func (w *healthCheckFixture) wantTask(node string, want taskKind) *task {
 	w.t.Helper()
 	e, due := w.next(node)
 	if e == nil {
@@ -287,8 +285,8 @@ func (w *ward) wants(node string, want taskKind) *task {
 	return e
 }
 
-// rests says that nothing is to be done about a node, and until when.
-func (w *ward) rests(node string) (due time.Time) {
+// wantNoTask checks that the node has no task, and returns when to check again.
+func (w *healthCheckFixture) wantNoTask(node string) (due time.Time) {
 	w.t.Helper()
 	e, due := w.next(node)
 	if e != nil {
@@ -297,38 +295,40 @@ func (w *ward) rests(node string) (due time.Time) {
 	return due
 }
 
-// runs has an errand run whose report is as it is changed to be, and goes on.
-func (w *ward) runs(e *task, node string, fate treat.Result, changes ...func(*taskResult)) {
+// runs finishes a task with a result, which the changes may adapt, and runs a round.
+func (w *healthCheckFixture) runs(e *task, node string, result treat.Result, changes ...func(*taskResult)) {
 	w.t.Helper()
 	r := w.startTask(time.Now(), w.treatments[node], e)
-	if r.result = fate; fate != treat.Made {
+	if r.result = result; result != treat.Made {
 		r.err = fmt.Errorf("for a test: %w", errBroken)
 	}
 	for _, change := range changes {
 		change(r)
 	}
 	w.handleTaskResult(r)
-	w.goesOn()
+	w.runRound()
 }
 
-// makes reports an object, with the node locked.
-func (w *ward) makes(u *unstructured.Unstructured) func(*taskResult) {
+// makes sets the created object and the taken Lease in a result.
+func (w *healthCheckFixture) makes(u *unstructured.Unstructured) func(*taskResult) {
 	return func(r *taskResult) {
-		r.object, r.isCreated = u.DeepCopy(), true
-		r.lease, r.isLeased = r.task.lease.DeepCopy(), true
+		r.object, r.created = u.DeepCopy(), true
+		r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
 		r.lease.ResourceVersion = w.nextVersion()
 	}
 }
 
-// treats has a node treated with the first template.
-func (w *ward) treats(node string) *unstructured.Unstructured {
+// treats starts a treatment of a node with the first template.
+func (w *healthCheckFixture) treats(node string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.node(node, corev1.ConditionTrue)
 	object := w.made(node, "quick")
-	w.runs(w.wants(node, createRemediation), node, treat.Made, w.makes(object))
-	w.rests(node)
+	w.runs(w.wantTask(node, createRemediation), node, treat.Made, w.makes(object))
+	w.wantNoTask(node)
 	return object
 }
 
-// finding returns what the health check has to say about a node, zero for nothing.
-func (w *ward) finding(node string) triage.Code { return w.checks.known["check"].nodes[node].Code }
+// finding returns the code of the health check's finding for a node, zero for none.
+func (w *healthCheckFixture) finding(node string) triage.Code {
+	return w.checks.known["check"].nodes[node].Code
+}

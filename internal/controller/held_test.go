@@ -38,7 +38,7 @@ func TestHeldPools(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newHall(t, timed)
+				h := newNodePoolFixture(t, timed)
 				h.pool("default", ofAtMost("100"))
 				datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
 					t.Helper()
@@ -50,8 +50,8 @@ func TestHeldPools(t *testing.T) {
 	}
 }
 
-// tell carries out one command of a transcript.
-func (h *hall) tell(d *datadriven.TestData) *hall {
+// tell executes one command of a transcript.
+func (h *nodePoolFixture) tell(d *datadriven.TestData) *nodePoolFixture {
 	h.t.Helper()
 	switch d.Cmd {
 	case "template":
@@ -64,34 +64,34 @@ func (h *hall) tell(d *datadriven.TestData) *hall {
 		}
 		for _, arg := range d.CmdArgs {
 			if arg.Key != "ready" && arg.Key != "from" {
-				h.world.launch(arg.Key, "default", becomes, func(_ *corev1.Node, c *karpenter.NodeClaim) {
+				h.api.launch(arg.Key, "default", becomes, func(_ *corev1.Node, c *karpenter.NodeClaim) {
 					metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.HashAnnotation, from)
 				})
 			}
 		}
-		h.hears()
+		h.deliver()
 	case "wait":
 		d, err := time.ParseDuration(d.CmdArgs[0].Key)
 		must(h.t, err)
-		h.passes(d)
+		h.advance(d)
 	case "successor":
-		h = h.heir(timed)
+		h = h.successor(timed)
 	default:
 		h.t.Fatalf("unknown command %s", d.Cmd)
 	}
 	return h
 }
 
-// settle does all that the controller may do, and returns what that was.
-func (h *hall) settle() string {
+// settle does everything that the controller may do, and returns what it did.
+func (h *nodePoolFixture) settle() string {
 	h.t.Helper()
 	var out strings.Builder
 	for again := true; again; {
 		again = false
-		h.turns()
+		h.writeSnapshot()
 		for _, node := range slices.Sorted(maps.Keys(h.sends())) {
 			h.runs(node, how{})
-			if h.world.claims["claim-"+node].DeletionTimestamp != nil {
+			if h.api.claims["claim-"+node].DeletionTimestamp != nil {
 				fmt.Fprintf(&out, "%s is terminated\n", node)
 				h.goes(node)
 			}

@@ -25,7 +25,7 @@ const pageSize = 250
 // object is stored twice.
 type inbox[T client.Object] struct {
 	signal     chan<- struct{} // has capacity one
-	open       func(brought any) (object T, ok bool)
+	convert    func(brought any) (object T, ok bool)
 	same       func(before, after T) bool
 	namespaced bool // keys contain the namespace
 
@@ -54,69 +54,69 @@ type change[T client.Object] struct {
 // returns true does not signal and waits for the next round. Most changes are heartbeats,
 // and a round for each would cost more than reading it.
 func newInbox[T client.Object](signal chan<- struct{}, same func(before, after T) bool) *inbox[T] {
-	open := func(brought any) (T, bool) { object, ok := brought.(T); return object, ok }
-	return &inbox[T]{signal: signal, open: open, same: same, known: map[string]T{}, batch: batch[T]{changes: map[string]change[T]{}}}
+	open := func(obj any) (T, bool) { object, ok := obj.(T); return object, ok }
+	return &inbox[T]{signal: signal, convert: open, same: same, known: map[string]T{}, batch: batch[T]{changes: map[string]change[T]{}}}
 }
 
 // key returns the key of an object in the inbox.
-func (m *inbox[T]) key(object T) string {
-	if m.namespaced {
+func (box *inbox[T]) key(object T) string {
+	if box.namespaced {
 		return object.GetNamespace() + "/" + object.GetName()
 	}
 	return object.GetName()
 }
 
 // take returns and removes the content of the inbox.
-func (m *inbox[T]) take() batch[T] {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	taken := m.batch
+func (box *inbox[T]) take() batch[T] {
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	taken := box.batch
 	if len(taken.changes) == 0 && taken.listVersion == "" {
 		return batch[T]{}
 	}
-	m.batch = batch[T]{changes: map[string]change[T]{}}
+	box.batch = batch[T]{changes: map[string]change[T]{}}
 	return taken
 }
 
 // hasSynced reports whether the initial list has arrived.
-func (m *inbox[T]) hasSynced() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.synced
+func (box *inbox[T]) hasSynced() bool {
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	return box.synced
 }
 
 // put applies a change and signals if it is new.
-func (m *inbox[T]) put(apply func(now time.Time) (isNews bool)) {
-	m.mu.Lock()
+func (box *inbox[T]) put(apply func(now time.Time) (isNews bool)) {
+	box.mu.Lock()
 	isNews := apply(time.Now())
-	m.mu.Unlock()
+	box.mu.Unlock()
 	if !isNews {
 		return
 	}
 	select {
-	case m.signal <- struct{}{}:
+	case box.signal <- struct{}{}:
 	default: // a signal is pending already
 	}
 }
 
 // Add stores a new object.
-func (m *inbox[T]) Add(obj any) error { return m.Update(obj) }
+func (box *inbox[T]) Add(obj any) error { return box.Update(obj) }
 
 // Update stores a changed object.
-func (m *inbox[T]) Update(obj any) error {
-	object, ok := m.open(obj)
+func (box *inbox[T]) Update(obj any) error {
+	object, ok := box.convert(obj)
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
 	dropManagedFields(object)
-	m.put(func(now time.Time) bool {
-		m.batch.changes[m.key(object)] = change[T]{object: object, at: now}
-		if m.same == nil {
+	box.put(func(now time.Time) bool {
+		box.batch.changes[box.key(object)] = change[T]{object: object, at: now}
+		if box.same == nil {
 			return true
 		}
-		before, found := m.known[m.key(object)]
-		m.known[m.key(object)] = object
-		return !found || !m.same(before, object)
+		before, found := box.known[box.key(object)]
+		box.known[box.key(object)] = object
+		return !found || !box.same(before, object)
 	})
 	return nil
 }
@@ -130,48 +130,48 @@ func dropManagedFields(object client.Object) {
 }
 
 // Delete records the deletion of an object.
-func (m *inbox[T]) Delete(obj any) error {
-	object, ok := m.open(obj)
+func (box *inbox[T]) Delete(obj any) error {
+	object, ok := box.convert(obj)
 	if !ok {
 		return fmt.Errorf("the watch brought a %T", obj)
 	}
-	m.put(func(now time.Time) bool {
-		m.batch.changes[m.key(object)] = change[T]{object: object, gone: true, at: now}
-		delete(m.known, m.key(object))
+	box.put(func(now time.Time) bool {
+		box.batch.changes[box.key(object)] = change[T]{object: object, gone: true, at: now}
+		delete(box.known, box.key(object))
 		return true
 	})
 	return nil
 }
 
 // Replace stores a full list.
-func (m *inbox[T]) Replace(list []any, version string) error {
+func (box *inbox[T]) Replace(list []any, version string) error {
 	latest, known := make(map[string]change[T], len(list)), make(map[string]T, len(list))
 	now := time.Now()
 	for _, obj := range list {
-		object, ok := m.open(obj)
+		object, ok := box.convert(obj)
 		if !ok {
 			return fmt.Errorf("the list brought a %T", obj)
 		}
 		dropManagedFields(object)
-		latest[m.key(object)] = change[T]{object: object, at: now}
-		if m.same != nil {
-			known[m.key(object)] = object
+		latest[box.key(object)] = change[T]{object: object, at: now}
+		if box.same != nil {
+			known[box.key(object)] = object
 		}
 	}
-	m.put(func(time.Time) bool {
-		m.batch, m.known, m.synced = batch[T]{changes: latest, listVersion: version}, known, true
+	box.put(func(time.Time) bool {
+		box.batch, box.known, box.synced = batch[T]{changes: latest, listVersion: version}, known, true
 		return true
 	})
 	return nil
 }
 
 // Resync does nothing, because an inbox loses no change.
-func (m *inbox[T]) Resync() error { return nil }
+func (box *inbox[T]) Resync() error { return nil }
 
 // fill lists and watches objects of a kind until ctx ends.
-func (m *inbox[T]) fill(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, log *slog.Logger) {
+func (box *inbox[T]) fill(ctx context.Context, kind client.Object, source cache.ListerWatcherWithContext, log *slog.Logger) {
 	logger := logr.FromSlogHandler(log.Handler())
-	reflector := cache.NewReflectorWithOptions(withoutStaleList(source), kind, m, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
+	reflector := cache.NewReflectorWithOptions(withoutStaleList(source), kind, box, cache.ReflectorOptions{Logger: &logger, Backoff: protowatch.Backoff()})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(logr.NewContext(ctx, logger)) // it logs failures through the context
 }

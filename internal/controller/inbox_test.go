@@ -13,7 +13,7 @@ func named(name, version string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
 }
 
-// must fails a test on an error of a mailbox, which has none for a node.
+// must fails a test on an error.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -59,11 +59,11 @@ func TestMailbox(t *testing.T) {
 		sick.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "False"}}
 		must(t, box.Update(sick))
 		<-signal
-		must(t, box.Update(named("a", "4"))) // well again, as it was at first
+		must(t, box.Update(named("a", "4"))) // healthy again, as at first
 		<-signal
 		must(t, box.Delete(named("b", "5")))
 		<-signal
-		must(t, box.Add(named("b", "6"))) // as it was, but it was gone
+		must(t, box.Add(named("b", "6"))) // unchanged, but it was deleted
 		<-signal
 	})
 	t.Run("keeps nobody's managed fields", func(t *testing.T) {

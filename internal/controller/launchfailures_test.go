@@ -17,7 +17,7 @@ func TestTriesWaitTwiceAsLongAsANodeMayTakeAndThenTwiceThat(t *testing.T) {
 		{9, 10 * time.Minute, 6 * time.Hour},
 		{1000, 10 * time.Minute, 6 * time.Hour},
 		{5, time.Second, 8 * time.Second},
-		{4, 24 * time.Hour, 48 * time.Hour}, // nobody knows earlier whether the node has failed
+		{4, 24 * time.Hour, 48 * time.Hour}, // the failure is known no earlier
 	} {
 		if got := (launchFailures{failed: test.failed, last: last}).next(test.timeout).Sub(last); got != test.want {
 			t.Errorf("after %d of %s each: %s, want %s", test.failed, test.timeout, got, test.want)

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxNamed limits the nodes that one ledger snapshot names. It is far more than are
+	// maxNodesInSnapshot limits the nodes that one ledger snapshot names. It is far more than are
 	// treated at a time. The size of the stored object is another limit.
-	maxNamed = 500
+	maxNodesInSnapshot = 500
 	// tidyAfter is how long a snapshot may keep entries that have ended and do not
 	// mislead the next leader.
 	tidyAfter = 10 * time.Second
@@ -26,9 +26,9 @@ const (
 // ledgerWriter writes snapshots of the ledger. All requests that arrive during one write
 // are part of the next snapshot.
 type ledgerWriter struct {
-	ledger   *ledger.Ledger
-	restored []ledger.Entry // entries of the previous leader
-	kept     []ledger.Entry // entries of the previous leader of kinds that this version does not know
+	ledger         *ledger.Ledger
+	restored       []ledger.Entry // entries of the previous leader
+	unknownEntries []ledger.Entry // entries of the previous leader of kinds that this version does not know
 
 	queuedNodes    []*nodeState // wait for the next snapshot
 	nodesWithSlots []*nodeState // named by the stored snapshot or the one being written
@@ -43,11 +43,11 @@ type ledgerWriter struct {
 	next                                []ledger.Entry // the snapshot being written
 	isOutdated                          bool           // the stored snapshot is unknown or names launch failures that do not count any more
 	tidyAt                              time.Time      // when to write a snapshot because of tidyAfter, zero for never
-	busy                                bool
+	writing                             bool
 	done                                chan error
 
 	notBefore time.Time
-	trouble   writeFailure // of the last snapshot
+	failure   writeFailure // of the last snapshot
 }
 
 // restore resumes the taint writes that the previous leader may have sent. They may still
@@ -59,7 +59,7 @@ func (l *loop) restore(now time.Time) {
 		}
 	}
 	for _, e := range l.ledger.restored {
-		p := l.nodeStates[e.Node]
+		state := l.nodeStates[e.Node]
 		switch {
 		case !e.Gone.IsZero():
 			continue
@@ -67,19 +67,19 @@ func (l *loop) restore(now time.Time) {
 			l.restoreLaunchFailures(e)
 			continue
 		case e.Object != "":
-			l.restoreTreatment(now, p, e)
+			l.restoreTreatment(now, state, e)
 			continue
 		}
-		if p == nil || string(p.node.UID) != e.UID || p.node.ResourceVersion != e.ResourceVersion {
+		if state == nil || string(state.node.UID) != e.UID || state.node.ResourceVersion != e.ResourceVersion {
 			continue
 		}
 		rule := triage.RuleID(e.Rule)
-		p.inFlight, p.lost = e.ResourceVersion, e.ResourceVersion
-		p.granted.version, p.granted.unknown = e.ResourceVersion, e.Unknown
-		p.granted.rules = append(p.granted.rules, rule)
-		if !p.named {
-			p.named = true
-			l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, p)
+		state.inFlight, state.unanswered = e.ResourceVersion, e.ResourceVersion
+		state.granted.version, state.granted.unknown = e.ResourceVersion, e.Unknown
+		state.granted.rules = append(state.granted.rules, rule)
+		if !state.inLedger {
+			state.inLedger = true
+			l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
 		}
 		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
 		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
@@ -96,38 +96,38 @@ func (l *loop) restore(now time.Time) {
 // stay in the ledger. Only one control-plane node may be treated at a time, by any kind
 // of treatment, so the controller waits for writes that may still arrive.
 func (l *loop) restoreUnknown(now time.Time) {
-	pg := &l.ledger
-	l.cfg.Metrics.unknownEntries("ledger", pg.ledger.CountUnknown(pg.stored))
-	for _, e := range pg.kept {
+	w := &l.ledger
+	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
+	for _, e := range w.unknownEntries {
 		l.cfg.Logger.Warn("ledger names what this version does not know; it is kept", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
-			l.orphans.keptUntil = now.Add(maxInFlight)
-			l.nextTreatmentDue = earliest(l.nextTreatmentDue, l.orphans.keptUntil)
+			l.orphans.unknownUntil = now.Add(maxInFlight)
+			l.nextTreatmentDue = earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
 		}
 	}
 }
 
 // restoreTreatment resumes a treatment that the previous leader may have started. The
 // write may still succeed for a while. If it has succeeded, the object is known already.
-func (l *loop) restoreTreatment(now time.Time, p *nodeState, e ledger.Entry) {
+func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.Entry) {
 	if triage.RuleID(e.Rule).Kind == triage.NodeHealthCheck && l.checks.deferring {
 		return
 	}
-	b := l.treatmentsOf(e.Node)
-	if _, arrived := b.objects[e.Object]; arrived {
+	treatments := l.treatmentsOf(e.Node)
+	if _, arrived := treatments.objects[e.Object]; arrived {
 		return
 	}
-	b.granted, b.sent = e, now
+	treatments.granted, treatments.sentAt = e, now
 	if e.ControlPlane {
 		l.orphans.add(e.Node)
 	}
 	if claim, is := claimNamed(e.Object); is {
-		l.restoreTermination(now, p, b, claim)
+		l.restoreTermination(now, state, treatments, claim)
 		return
 	}
-	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, b)
+	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
 	rule := triage.RuleID(e.Rule)
-	if !b.hasSlotFor(p) {
+	if !treatments.hasSlotFor(state) {
 		l.cfg.Logger.Info("treatment of a node that is gone inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
 		return
 	}
@@ -138,16 +138,16 @@ func (l *loop) restoreTreatment(now time.Time, p *nodeState, e ledger.Entry) {
 // writeLedger writes the next snapshot if one is needed. It returns when to try again if
 // the snapshot must wait.
 func (l *loop) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
-	pg := &l.ledger
+	w := &l.ledger
 	entries, due := l.nextSnapshot(now)
 	if entries == nil {
 		return due
 	}
-	pg.busy = true
+	w.writing = true
 	l.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
-		pg.done <- pg.ledger.Write(ctx, entries)
+		w.done <- w.ledger.Write(ctx, entries)
 	})
 	return time.Time{}
 }
@@ -155,159 +155,159 @@ func (l *loop) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
 // nextSnapshot returns the entries of the next snapshot, nil if none may be written now.
 // In that case due is when to try again.
 func (l *loop) nextSnapshot(now time.Time) (entries []ledger.Entry, due time.Time) {
-	pg := &l.ledger
+	w := &l.ledger
 	hasDepartures := l.hasReplacements(now)
-	if pg.busy {
+	if w.writing {
 		return nil, time.Time{}
 	}
-	hasEnded, due := l.hasEnded(now)
-	isStale := hasDepartures || hasEnded || pg.isOutdated
+	hasEnded, due := l.hasEndedEntries(now)
+	isStale := hasDepartures || hasEnded || w.isOutdated
 	switch {
-	case len(pg.queuedNodes)+len(pg.queuedTreatments) == 0 && !isStale:
+	case len(w.queuedNodes)+len(w.queuedTreatments) == 0 && !isStale:
 		return nil, due
-	case now.Before(pg.notBefore):
-		return nil, pg.notBefore
+	case now.Before(w.notBefore):
+		return nil, w.notBefore
 	}
-	pg.nodesWithSlots = slices.DeleteFunc(pg.nodesWithSlots, func(p *nodeState) bool {
-		p.named = !p.gone && p.granted.version != ""
-		return !p.named
+	w.nodesWithSlots = slices.DeleteFunc(w.nodesWithSlots, func(state *nodeState) bool {
+		state.inLedger = !state.gone && state.granted.version != ""
+		return !state.inLedger
 	})
-	pg.treatmentsWithSlots = slices.DeleteFunc(pg.treatmentsWithSlots, func(b *nodeTreatments) bool { return b.granted.Object == "" })
-	pg.writingNodes, pg.writingTreatments, pg.replacements.requested = nil, nil, nil
-	held := pg.entries()
-	room := pg.ledger.Room()
+	w.treatmentsWithSlots = slices.DeleteFunc(w.treatmentsWithSlots, func(treatments *nodeTreatments) bool { return treatments.granted.Object == "" })
+	w.writingNodes, w.writingTreatments, w.replacements.requested = nil, nil, nil
+	held := w.entries()
+	room := w.ledger.Room()
 	room.Add(append(held, l.launchFailureEntries(now, held)...)...)
-	isStale = l.requestReplacementEntries(now, room) || hasEnded || pg.isOutdated
-	pg.isOutdated = false
+	isStale = l.requestReplacementEntries(now, room) || hasEnded || w.isOutdated
+	w.isOutdated = false
 	l.addNodes(now, room)
 	l.addTreatments(now, room)
-	if len(pg.writingNodes)+len(pg.writingTreatments) == 0 && !isStale {
+	if len(w.writingNodes)+len(w.writingTreatments) == 0 && !isStale {
 		return nil, due // the ledger is full, or no request is left
 	}
-	entries = pg.entries()
+	entries = w.entries()
 	entries = append(entries, l.launchFailureEntries(now, entries)...)
-	pg.next = entries
-	return pg.next, time.Time{}
+	w.next = entries
+	return w.next, time.Time{}
 }
 
 // addNodes adds waiting nodes to the next snapshot, as far as there is room. A snapshot
 // without any other write takes the first node even without room. Otherwise that node
 // would wait forever; this way the API server's error is reported.
 func (l *loop) addNodes(now time.Time, room *ledger.Room) {
-	pg := &l.ledger
-	waiting := pg.queuedNodes
-	pg.queuedNodes = nil
-	for i, p := range waiting {
-		p.asks = grantedSlot{}
-		if len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.replacements.requested) < maxNamed {
-			p.asks = l.requestedSlot(p, now)
-			if len(p.asks.rules) == 0 { // needs no slot any more
-				p.stage = queued
-				l.writeQueue.push(p)
+	w := &l.ledger
+	waiting := w.queuedNodes
+	w.queuedNodes = nil
+	for i, state := range waiting {
+		state.requested = grantedSlot{}
+		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested) < maxNodesInSnapshot {
+			state.requested = l.requestedSlot(state, now)
+			if len(state.requested.rules) == 0 { // needs no slot any more
+				state.stage = queued
+				l.writeQueue.push(state)
 				continue
 			}
-			if room.Take(p.asks.entries(nil, p)...) || pg.isEmpty() {
-				pg.writingNodes = append(pg.writingNodes, p)
+			if room.Take(state.requested.entries(nil, state)...) || w.isEmpty() {
+				w.writingNodes = append(w.writingNodes, state)
 				continue
 			}
-			p.asks = grantedSlot{}
+			state.requested = grantedSlot{}
 		}
-		pg.queuedNodes = append(pg.queuedNodes, waiting[i:]...)
+		w.queuedNodes = append(w.queuedNodes, waiting[i:]...)
 		return
 	}
 }
 
 // addTreatments adds waiting treatments in the same way.
 func (l *loop) addTreatments(now time.Time, room *ledger.Room) {
-	pg := &l.ledger
-	beginning := pg.queuedTreatments
-	pg.queuedTreatments = nil
-	for i, b := range beginning {
-		b.asks = ledger.Entry{}
-		if len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.replacements.requested)+len(pg.treatmentsWithSlots)+len(pg.writingTreatments) < maxNamed {
-			b.asks = l.requestedTreatmentSlot(now, b)
-			if b.asks.Object == "" { // needs no slot any more
-				b.stage = queued
-				l.taskQueue.push(b)
+	w := &l.ledger
+	beginning := w.queuedTreatments
+	w.queuedTreatments = nil
+	for i, treatments := range beginning {
+		treatments.requested = ledger.Entry{}
+		if len(w.nodesWithSlots)+len(w.writingNodes)+len(w.replacements.requested)+len(w.treatmentsWithSlots)+len(w.writingTreatments) < maxNodesInSnapshot {
+			treatments.requested = l.requestedTreatmentSlot(now, treatments)
+			if treatments.requested.Object == "" { // needs no slot any more
+				treatments.stage = queued
+				l.taskQueue.push(treatments)
 				continue
 			}
-			if room.Take(l.withLaunchFailure(now, b.asks)...) || pg.isEmpty() {
-				pg.writingTreatments = append(pg.writingTreatments, b)
+			if room.Take(l.withLaunchFailureEntry(now, treatments.requested)...) || w.isEmpty() {
+				w.writingTreatments = append(w.writingTreatments, treatments)
 				continue
 			}
-			b.asks = ledger.Entry{}
+			treatments.requested = ledger.Entry{}
 		}
-		pg.queuedTreatments = append(pg.queuedTreatments, beginning[i:]...)
+		w.queuedTreatments = append(w.queuedTreatments, beginning[i:]...)
 		return
 	}
 }
 
 // isEmpty reports whether the next snapshot names no write.
-func (pg *ledgerWriter) isEmpty() bool {
-	return len(pg.nodesWithSlots)+len(pg.writingNodes)+len(pg.treatmentsWithSlots)+len(pg.writingTreatments) == 0
+func (w *ledgerWriter) isEmpty() bool {
+	return len(w.nodesWithSlots)+len(w.writingNodes)+len(w.treatmentsWithSlots)+len(w.writingTreatments) == 0
 }
 
-// hasEnded reports whether a new snapshot is due because stored entries have ended, or
+// hasEndedEntries reports whether a new snapshot is due because stored entries have ended, or
 // when it will be. An entry that would make the next leader keep a free slot is removed
 // at once. Other entries are removed together later, so that a storm of taints does not
 // double the number of snapshots.
-func (l *loop) hasEnded(now time.Time) (isDue bool, due time.Time) {
-	pg := &l.ledger
-	before, kept := l.launchFailuresBefore(pg.stored), leavingNode(l.core.Departures())
+func (l *loop) hasEndedEntries(now time.Time) (isDue bool, due time.Time) {
+	w := &l.ledger
+	before, kept := l.pendingLaunchFailures(w.stored), replacementKeys(l.core.Departures())
 	isTidy := true
-	for _, e := range pg.stored {
+	for _, e := range w.stored {
 		switch {
 		case !e.Gone.IsZero(): // hasReplacements removes entries that would mislead the next leader
-			isTidy = isTidy && (kept[newReplacement(e)] || l.isStillAwaited(e))
+			isTidy = isTidy && (kept[newReplacement(e)] || l.hasRemovingObject(e))
 		case e.Tries > 0:
 			if count := l.repairs.counts[e.Rule.Name]; count == nil || e.Tries > count.failures.failed+before[e.Rule.Name] {
 				return true, time.Time{}
 			}
 		case e.Object != "":
-			if b := l.treatments[e.Node]; b == nil || b.granted != e {
+			if treatments := l.treatments[e.Node]; treatments == nil || treatments.granted != e {
 				return true, time.Time{}
 			}
 		default: // the next leader sees by the node's version that nothing can arrive
-			p := l.nodeStates[e.Node]
-			isTidy = isTidy && p != nil && string(p.node.UID) == e.UID && p.granted.version == e.ResourceVersion
+			state := l.nodeStates[e.Node]
+			isTidy = isTidy && state != nil && string(state.node.UID) == e.UID && state.granted.version == e.ResourceVersion
 		}
 	}
 	switch {
 	case isTidy:
-		pg.tidyAt = time.Time{}
-	case pg.tidyAt.IsZero():
-		pg.tidyAt = now.Add(tidyAfter)
+		w.tidyAt = time.Time{}
+	case w.tidyAt.IsZero():
+		w.tidyAt = now.Add(tidyAfter)
 	}
-	return !isTidy && !now.Before(pg.tidyAt), pg.tidyAt
+	return !isTidy && !now.Before(w.tidyAt), w.tidyAt
 }
 
 // entries returns the entries of the next snapshot for nodes and treatments.
-func (pg *ledgerWriter) entries() []ledger.Entry {
-	entries := make([]ledger.Entry, 0, len(pg.nodesWithSlots)+len(pg.writingNodes))
-	for _, p := range pg.writingNodes {
-		entries = p.asks.entries(entries, p)
+func (w *ledgerWriter) entries() []ledger.Entry {
+	entries := make([]ledger.Entry, 0, len(w.nodesWithSlots)+len(w.writingNodes))
+	for _, state := range w.writingNodes {
+		entries = state.requested.entries(entries, state)
 	}
-	for _, p := range pg.nodesWithSlots {
-		if p.asks.version != p.granted.version {
-			entries = p.granted.entries(entries, p)
+	for _, state := range w.nodesWithSlots {
+		if state.requested.version != state.granted.version {
+			entries = state.granted.entries(entries, state)
 		}
 	}
-	for _, b := range pg.writingTreatments {
-		entries = append(entries, b.asks)
+	for _, treatments := range w.writingTreatments {
+		entries = append(entries, treatments.requested)
 	}
-	for _, b := range pg.treatmentsWithSlots {
-		if !b.requestsSlotAgain() && !pg.replacements.entries(b.granted) {
-			entries = append(entries, b.granted)
+	for _, treatments := range w.treatmentsWithSlots {
+		if !treatments.requestsSlotAgain() && !w.replacements.replacesEntry(treatments.granted) {
+			entries = append(entries, treatments.granted)
 		}
 	}
-	return append(entries, pg.replacements.requested...) // not nil, even if empty
+	return append(entries, w.replacements.requested...) // not nil, even if empty
 }
 
 // requestsSlotAgain reports whether the next snapshot requests the same slot, possibly
 // for a later version of the claim. In that case the write for the older version can
 // never succeed.
-func (b *nodeTreatments) requestsSlotAgain() bool {
-	before, after := b.granted, b.asks
+func (treatments *nodeTreatments) requestsSlotAgain() bool {
+	before, after := treatments.granted, treatments.requested
 	if _, isClaim := claimNamed(before.Object); isClaim {
 		before.ResourceVersion, after.ResourceVersion = "", ""
 		before.Since, after.Since = time.Time{}, time.Time{}
@@ -317,23 +317,23 @@ func (b *nodeTreatments) requestsSlotAgain() bool {
 
 // requestedSlot returns the slots that a node needs in the ledger, including those it
 // has.
-func (l *loop) requestedSlot(p *nodeState, now time.Time) grantedSlot {
-	if p.gone {
+func (l *loop) requestedSlot(state *nodeState, now time.Time) grantedSlot {
+	if state.gone {
 		return grantedSlot{}
 	}
-	plan, ok := l.planOf(p)
+	plan, ok := l.planOf(state)
 	if !ok {
 		return grantedSlot{}
 	}
-	change, _ := l.next(p, plan, now)
+	change, _ := l.nextChange(state, plan, now)
 	if change == nil || len(change.Takes) == 0 {
 		return grantedSlot{}
 	}
-	g := grantedSlot{version: p.node.ResourceVersion, rules: change.Takes}
-	if p.granted.version == g.version {
-		g.unknown = p.granted.unknown
+	g := grantedSlot{version: state.node.ResourceVersion, rules: change.Takes}
+	if state.granted.version == g.version {
+		g.unknown = state.granted.unknown
 	}
-	for _, rule := range p.granted.rules {
+	for _, rule := range state.granted.rules {
 		if !slices.Contains(g.rules, rule) {
 			g.rules = append(g.rules, rule)
 		}
@@ -343,115 +343,115 @@ func (l *loop) requestedSlot(p *nodeState, now time.Time) grantedSlot {
 
 // requestedTreatmentSlot returns the entry that the ledger must store before the next
 // task, an empty entry for none.
-func (l *loop) requestedTreatmentSlot(now time.Time, b *nodeTreatments) ledger.Entry {
-	e, _ := l.nextTask(now, b)
-	if e == nil || !e.takesSlot() {
+func (l *loop) requestedTreatmentSlot(now time.Time, treatments *nodeTreatments) ledger.Entry {
+	t, _ := l.nextTask(now, treatments)
+	if t == nil || !t.takesSlot() {
 		return ledger.Entry{}
 	}
-	return e.ledgerEntry()
+	return t.ledgerEntry()
 }
 
 // takesSlot reports whether the task takes a slot under a bound that no API object shows
 // before the task has run.
-func (e *task) takesSlot() bool {
-	switch e.kind {
+func (t *task) takesSlot() bool {
+	switch t.kind {
 	case createRemediation:
-		return remediation.IsControlPlane(e.node) || isRepair(e.rule)
+		return remediation.IsControlPlane(t.node) || isRepair(t.rule)
 	case terminateClaim:
-		return !e.isMarked()
+		return !t.isMarked()
 	default:
 		return false
 	}
 }
 
 // ledgerEntry returns the entry for a task that takes a slot.
-func (e *task) ledgerEntry() ledger.Entry {
+func (t *task) ledgerEntry() ledger.Entry {
 	entry := ledger.Entry{
-		Rule: ownership.Rule(e.rule), Node: e.node.Name, UID: string(e.node.UID), Step: e.step,
-		ControlPlane: remediation.IsControlPlane(e.node),
+		Rule: ownership.Rule(t.rule), Node: t.node.Name, UID: string(t.node.UID), Step: t.step,
+		ControlPlane: remediation.IsControlPlane(t.node),
 	}
-	if e.kind == terminateClaim {
-		entry.Object, entry.ResourceVersion, entry.Since = claimKey(e.claim.Name), e.claim.ResourceVersion, e.since.UTC()
-		entry.Pool = e.pool
+	if t.kind == terminateClaim {
+		entry.Object, entry.ResourceVersion, entry.Since = claimKey(t.claim.Name), t.claim.ResourceVersion, t.since.UTC()
+		entry.Pool = t.pool
 	} else {
-		entry.Object = objectKey(remediation.Read(e.create))
+		entry.Object = objectKey(remediation.Read(t.create))
 	}
 	return entry
 }
 
-func (g grantedSlot) entries(to []ledger.Entry, p *nodeState) []ledger.Entry {
+func (g grantedSlot) entries(to []ledger.Entry, state *nodeState) []ledger.Entry {
 	for _, rule := range g.rules {
-		to = append(to, ledger.Entry{Rule: ownership.Rule(rule), Node: p.node.Name, UID: string(p.node.UID), ResourceVersion: g.version, Unknown: g.unknown})
+		to = append(to, ledger.Entry{Rule: ownership.Rule(rule), Node: state.node.Name, UID: string(state.node.UID), ResourceVersion: g.version, Unknown: g.unknown})
 	}
 	return to
 }
 
-// snapshotStored handles the result of a snapshot write and lets the named writes
+// handleSnapshotResult handles the result of a snapshot write and lets the named writes
 // continue. A returned error ends the term. An unreadable ledger does not: it may still
 // belong to this process, no new slot is granted meanwhile, and only this process knows
 // its entries.
-func (l *loop) snapshotStored(err error) error {
-	pg := &l.ledger
-	pg.busy = false
-	fate := ledgerResult(err)
-	l.cfg.Metrics.wrote("ledger", fate)
+func (l *loop) handleSnapshotResult(err error) error {
+	w := &l.ledger
+	w.writing = false
+	result := ledgerResult(err)
+	l.cfg.Metrics.countWrite("ledger", result)
 	if errors.Is(err, ledger.ErrDeposed) {
 		return err
 	}
 	if err != nil {
-		isNews := pg.trouble.add(fate, err)
-		wait := backOff(pg.trouble.tries)
-		pg.notBefore = time.Now().Add(wait)
+		isNews := w.failure.add(result, err)
+		wait := retryDelay(w.failure.tries)
+		w.notBefore = time.Now().Add(wait)
 		if isNews {
 			l.cfg.Logger.Warn("ledger not written", "retryIn", wait.String(), "err", err)
 		}
-		for _, p := range pg.writingNodes {
-			p.asks = grantedSlot{}
-			l.restate(time.Now(), p)
+		for _, state := range w.writingNodes {
+			state.requested = grantedSlot{}
+			l.markStatusesStale(time.Now(), state)
 		}
-		for _, b := range pg.writingTreatments {
-			b.asks = ledger.Entry{}
-			l.restateTreatments(time.Now(), b)
+		for _, treatments := range w.writingTreatments {
+			treatments.requested = ledger.Entry{}
+			l.markTreatmentStatusesStale(time.Now(), treatments)
 		}
-		pg.isOutdated = true // the stored snapshot is unknown
+		w.isOutdated = true // the stored snapshot is unknown
 		// If the API server rejects the snapshot because of one of these, the others go
 		// first in the next one.
-		pg.queuedNodes, pg.writingNodes = append(pg.queuedNodes, pg.writingNodes...), nil
-		pg.queuedTreatments, pg.writingTreatments = append(pg.queuedTreatments, pg.writingTreatments...), nil
+		w.queuedNodes, w.writingNodes = append(w.queuedNodes, w.writingNodes...), nil
+		w.queuedTreatments, w.writingTreatments = append(w.queuedTreatments, w.writingTreatments...), nil
 		return nil // replacements request their entries again by themselves
 	}
-	if pg.trouble.tries > 0 {
-		l.cfg.Logger.Info("ledger written after trouble", "tries", pg.trouble.tries)
+	if w.failure.tries > 0 {
+		l.cfg.Logger.Info("ledger written after trouble", "tries", w.failure.tries)
 	}
-	pg.notBefore, pg.trouble = time.Time{}, writeFailure{}
-	for _, p := range pg.writingNodes {
-		if p.node.ResourceVersion == p.asks.version {
-			p.granted = p.asks
-			if !p.named {
-				p.named = true
-				pg.nodesWithSlots = append(pg.nodesWithSlots, p)
+	w.notBefore, w.failure = time.Time{}, writeFailure{}
+	for _, state := range w.writingNodes {
+		if state.node.ResourceVersion == state.requested.version {
+			state.granted = state.requested
+			if !state.inLedger {
+				state.inLedger = true
+				w.nodesWithSlots = append(w.nodesWithSlots, state)
 			}
 		}
-		p.asks = grantedSlot{}
-		p.stage = queued
-		l.writeQueue.push(p)
+		state.requested = grantedSlot{}
+		state.stage = queued
+		l.writeQueue.push(state)
 	}
-	pg.writingNodes = nil
-	for _, b := range pg.writingTreatments {
-		if b.granted.Object == "" {
-			pg.treatmentsWithSlots = append(pg.treatmentsWithSlots, b)
+	w.writingNodes = nil
+	for _, treatments := range w.writingTreatments {
+		if treatments.granted.Object == "" {
+			w.treatmentsWithSlots = append(w.treatmentsWithSlots, treatments)
 		}
-		b.granted, b.asks = b.asks, ledger.Entry{}
-		if b.granted.ControlPlane {
-			l.orphans.add(b.node)
+		treatments.granted, treatments.requested = treatments.requested, ledger.Entry{}
+		if treatments.granted.ControlPlane {
+			l.orphans.add(treatments.node)
 		}
-		b.stage = queued
-		l.taskQueue.push(b)
+		treatments.stage = queued
+		l.taskQueue.push(treatments)
 	}
-	pg.writingTreatments = nil
-	pg.replacements.stored()
-	pg.stored, pg.next, pg.tidyAt = pg.next, nil, time.Time{}
-	l.cfg.Metrics.unknownEntries("ledger", pg.ledger.CountUnknown(pg.stored))
+	w.writingTreatments = nil
+	w.replacements.stored()
+	w.stored, w.next, w.tidyAt = w.next, nil, time.Time{}
+	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
 	return nil
 }
 

@@ -20,58 +20,58 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The page is written again without an entry once that has ended: at once where a
-// successor would keep a place for it, else within tidyAfter. A NodeClaim's is tested with
-// the terminations, and that of a pool's last try with the holds.
+// An entry that has ended is removed from the ledger: at once if the next leader would
+// keep a slot for it, otherwise within tidyAfter. The terminations test covers entries of
+// NodeClaims, and the tests of holds cover launch failures.
 func TestAnEntryLeavesThePageWhenItHasEnded(t *testing.T) {
 	t.Run("the remediation of a control-plane node", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue, inControl)
 			w.startTasks(t.Context(), time.Now())
-			page := w.turns()
+			page := w.writeSnapshot()
 			if len(page) != 1 || page[0].Object == "" {
 				t.Fatalf("the page is %+v", page)
 			}
 			object := w.made("a", "quick")
-			w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
 			w.node("a", corev1.ConditionFalse, inControl)
-			w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
-			if page = w.turns(); page == nil || len(page) != 0 {
+			if page = w.writeSnapshot(); page == nil || len(page) != 0 {
 				t.Fatalf("the page is %+v", page)
 			}
-			heir := w.heir(page, nil)
-			heir.node("b", corev1.ConditionTrue, inControl)
-			heir.wants("b", createRemediation)
+			successor := w.successor(page, nil)
+			successor.node("b", corev1.ConditionTrue, inControl)
+			successor.wantTask("b", createRemediation)
 		})
 	})
 	t.Run("the remediation of a plain node", func(t *testing.T) {
-		openPlainHall(t, func(h *hall) {
+		withStaticNodes(t, func(h *nodePoolFixture) {
 			h.remediates("quick")
 			h.breaks(corev1.ConditionTrue, "a")
-			h.passes(10 * time.Minute)
+			h.advance(10 * time.Minute)
 			h.begun("a")
 			if h.named("a") == nil {
 				t.Fatal("the page does not name it")
 			}
-			if h.turns(); h.named("a") != nil {
-				t.Errorf("the page is %+v", h.world.page)
+			if h.writeSnapshot(); h.named("a") != nil {
+				t.Errorf("the page is %+v", h.api.page)
 			}
 		})
 	})
 	t.Run("a taint", func(t *testing.T) {
-		open(t, func(c *clinic) {
-			p := c.admit("a")
-			p.node.UID, p.named = "u", true
-			p.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
-			c.ledger.nodesWithSlots = []*nodeState{p}
+		open(t, func(c *loopFixture) {
+			state := c.admit("a")
+			state.node.UID, state.inLedger = "u", true
+			state.granted = grantedSlot{version: "1", rules: []triage.RuleID{setRule("set")}}
+			c.ledger.nodesWithSlots = []*nodeState{state}
 			c.ledger.stored = c.ledger.entries()
 			if entries, due := c.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
 				t.Fatalf("while it may be placed, the page is %+v, due %v", entries, due)
 			}
 			placed := named("a", "2")
 			placed.UID = "u"
-			p.setNode(placed, time.Now())
+			state.setNode(placed, time.Now())
 			for range 3 { // every round asks
 				if entries, due := c.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
 					t.Fatalf("the page is %+v, due %v", entries, due)
@@ -85,43 +85,43 @@ func TestAnEntryLeavesThePageWhenItHasEnded(t *testing.T) {
 		})
 	})
 	t.Run("a node that is gone and replaced", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			object := w.takesAwayNode("a")
-			w.turns()
+			w.writeSnapshot()
 			w.node("b", corev1.ConditionFalse, isReady)
-			w.passes(time.Second)
-			if page := w.turns(); len(page) != 1 || !page[0].Replaced {
+			w.advance(time.Second)
+			if page := w.writeSnapshot(); len(page) != 1 || !page[0].Replaced {
 				t.Fatalf("while the remediation is there, the page is %+v", page)
 			}
 			w.loses(object)
-			if page := w.turns(); page != nil {
+			if page := w.writeSnapshot(); page != nil {
 				t.Fatalf("the page is %+v", page)
 			}
-			w.passes(tidyAfter)
-			if page := w.turns(); page == nil || len(page) != 0 {
+			w.advance(tidyAfter)
+			if page := w.writeSnapshot(); page == nil || len(page) != 0 {
 				t.Errorf("the page is %+v", page)
 			}
 		})
 	})
 	t.Run("a try that was spared", func(t *testing.T) {
-		openHall(t, func(h *hall) {
+		withNodePools(t, func(h *nodePoolFixture) {
 			h.pool("bad", nil)
 			h.launches("bad", "x", "y", "z")
 			h.lapse("bad", "a")
-			h.turns()
+			h.writeSnapshot()
 			h.runs("a", how{second: treat.Refused})
-			h.world.page = slices.DeleteFunc(h.world.page, func(e ledger.Entry) bool { return e.Object != "" })
-			h = h.heir(timed) // to whom the mark says all else
-			h.turns()
-			h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
-			h.hears()
-			h.passes(time.Minute)
-			if !slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return e.Tries == 1 }) {
-				t.Fatalf("the page is %+v", h.world.page)
+			h.api.page = slices.DeleteFunc(h.api.page, func(e ledger.Entry) bool { return e.Object != "" })
+			h = h.successor(timed) // which reads the rest from the mark
+			h.writeSnapshot()
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
+			h.deliver()
+			h.advance(time.Minute)
+			if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries == 1 }) {
+				t.Fatalf("the page is %+v", h.api.page)
 			}
 			h.runs("a", how{})
-			if h.turns(); len(h.world.page) != 0 {
-				t.Errorf("the page is %+v", h.world.page)
+			if h.writeSnapshot(); len(h.api.page) != 0 {
+				t.Errorf("the page is %+v", h.api.page)
 			}
 		}, timed)
 	})
@@ -129,12 +129,12 @@ func TestAnEntryLeavesThePageWhenItHasEnded(t *testing.T) {
 
 func TestAFullPageWaitsForAnAnswerAndDoesNotSpin(t *testing.T) {
 	l := &loop{core: triage.New()}
-	for range maxNamed {
-		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, &nodeState{named: true, granted: grantedSlot{version: "7"}})
+	for range maxNodesInSnapshot {
+		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, &nodeState{inLedger: true, granted: grantedSlot{version: "7"}})
 	}
 	waiting := &nodeState{stage: awaitingLedger}
 	l.ledger.queuedNodes = []*nodeState{waiting}
-	if due := l.writeLedger(t.Context(), time.Now()); !due.IsZero() || l.ledger.busy {
+	if due := l.writeLedger(t.Context(), time.Now()); !due.IsZero() || l.ledger.writing {
 		t.Errorf("a full page is due again at %v", due)
 	}
 	if len(l.ledger.queuedNodes) != 1 || waiting.stage != awaitingLedger {
@@ -146,7 +146,7 @@ func TestFifoKeepsItsOrderAndNoMoreThanItHolds(t *testing.T) {
 	var q queue[*nodeState]
 	a, b := &nodeState{}, &nodeState{}
 	q.push(a)
-	for range 1000 { // there is always one waiting
+	for range 1000 { // the queue is never empty
 		q.push(b)
 		if q.pop() != a {
 			t.Fatal("out of order")
@@ -158,11 +158,11 @@ func TestFifoKeepsItsOrderAndNoMoreThanItHolds(t *testing.T) {
 	}
 }
 
-// What the ledger cannot name at once it names one after the other: each page fits, and
-// in the end all have been named.
+// Entries that do not fit into one snapshot are stored one after the other, until all
+// have been stored.
 func TestAPageIsBoundedByItsBytes(t *testing.T) {
-	open(t, func(c *clinic) {
-		const nodes, sets = 15, 300 // each has its own, with the longest names
+	open(t, func(c *loopFixture) {
+		const nodes, sets = 15, 300 // each node has its own, with the longest names
 		now := time.Now()
 		c.core.Loaded(now)
 		for i := range nodes {
@@ -193,14 +193,14 @@ func TestAPageIsBoundedByItsBytes(t *testing.T) {
 			if !c.ledger.ledger.Room().Take(entries...) {
 				t.Fatalf("a page with %d entries is too large", len(entries))
 			}
-			c.ledger.busy = true
-			must(t, c.snapshotStored(nil))
-			if len(entries)%sets != 0 { // a node has all of its places, or none
+			c.ledger.writing = true
+			must(t, c.handleSnapshotResult(nil))
+			if len(entries)%sets != 0 { // a node has all of its slots or none
 				t.Errorf("a page has %d entries", len(entries))
 			}
 			served += len(entries) / sets
-			for _, p := range c.ledger.nodesWithSlots { // all of them are written
-				p.setNode(named(p.node.Name, "2"), now)
+			for _, state := range c.ledger.nodesWithSlots { // all of them are written
+				state.setNode(named(state.node.Name, "2"), now)
 			}
 		}
 		if served != nodes || pages < 2 {
@@ -209,25 +209,25 @@ func TestAPageIsBoundedByItsBytes(t *testing.T) {
 	})
 }
 
-// A page that names one node alone is tried whatever its size, so that the reason is told
-// for which it is refused; the others do not wait for that node.
+// A snapshot with a single node is tried whatever its size, so that the API server's
+// error is reported. Other nodes do not wait for it.
 func TestANodeThatNoPageHasRoomForBlocksNoOther(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		room := c.ledger.ledger.Room()
 		for size := 100_000; size > 0; size /= 10 {
 			for room.Take(ledger.Entry{Node: strings.Repeat("n", size)}) {
 			}
 		}
 		wanting := func(name string) *nodeState {
-			p := c.admit(name)
-			p.node.UID, p.stage = types.UID(name), awaitingLedger
+			state := c.admit(name)
+			state.node.UID, state.stage = types.UID(name), awaitingLedger
 			must(t, c.core.SetRule(time.Now(), triage.Rule{
 				ID:       setRule(name),
 				When:     triage.When{Signals: []triage.Signal{{Condition: "Sick", Status: triage.True}}},
 				Response: triage.Response{Taint: &triage.TaintResponse{Key: "sick", Effect: triage.NoExecute}},
 			}))
 			c.core.Observe(time.Now(), triage.Node{Name: name, UID: name, Conditions: []triage.Condition{{Type: "Sick", Status: triage.True, Transition: time.Now()}}})
-			return p
+			return state
 		}
 		c.core.Loaded(time.Now())
 		large, small := wanting("large"), wanting("small")
@@ -236,59 +236,59 @@ func TestANodeThatNoPageHasRoomForBlocksNoOther(t *testing.T) {
 		if !slices.Equal(c.ledger.writingNodes, []*nodeState{large}) || !slices.Equal(c.ledger.queuedNodes, []*nodeState{small}) {
 			t.Fatalf("asked are %d, and %d wait", len(c.ledger.writingNodes), len(c.ledger.queuedNodes))
 		}
-		c.ledger.busy = true
-		must(t, c.snapshotStored(apierrors.NewRequestEntityTooLargeError("for a test")))
+		c.ledger.writing = true
+		must(t, c.handleSnapshotResult(apierrors.NewRequestEntityTooLargeError("for a test")))
 		if !slices.Equal(c.ledger.queuedNodes, []*nodeState{small, large}) {
 			t.Error("the one whose page was refused goes first again")
 		}
-		words := c.setMessage("large", triage.Reason{Rule: setRule("large"), Key: "sick", Effect: triage.NoExecute})
-		if !strings.Contains(words, "not written yet: ") || !strings.Contains(words, "too large") {
-			t.Errorf("the status says %q", words)
+		message := c.setMessage("large", triage.Reason{Rule: setRule("large"), Key: "sick", Effect: triage.NoExecute})
+		if !strings.Contains(message, "not written yet: ") || !strings.Contains(message, "too large") {
+			t.Errorf("the status says %q", message)
 		}
 	})
 }
 
-// A newer version has named a treatment of a kind that this one does not know: the next
-// node of the control plane waits for as long as it may arrive.
+// A newer version has stored a treatment of an unknown kind. The next control-plane node
+// waits while that treatment may arrive.
 func TestWhatANewerVersionHasNamedIsWaitedFor(t *testing.T) {
-	open(t, func(c *clinic) {
-		w := wardIn(t, c)
-		w.ledger.kept = []ledger.Entry{{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u", Object: "Machine.example.com ns/a", ControlPlane: true}}
+	open(t, func(c *loopFixture) {
+		w := healthCheckFixtureIn(t, c)
+		w.ledger.unknownEntries = []ledger.Entry{{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u", Object: "Machine.example.com ns/a", ControlPlane: true}}
 		w.restore(time.Now())
 		w.checkOrphans(time.Now())
 		w.node("b", corev1.ConditionTrue, inControl)
-		w.rests("b")
+		w.wantNoTask("b")
 		if w.nextTreatmentDue.IsZero() || time.Until(w.nextTreatmentDue) > maxInFlight {
 			t.Errorf("it is looked at again at %v", w.nextTreatmentDue)
 		}
 		pass(maxInFlight)
 		w.checkOrphans(time.Now())
-		w.goesOn()
-		w.wants("b", createRemediation)
+		w.runRound()
+		w.wantTask("b", createRemediation)
 	})
 }
 
-// A mark that this version cannot read is not written over: another version may have made
-// it, and may be about to delete the claim.
+// An unreadable mark is not overwritten: another version may have written it and may be
+// about to delete the claim.
 func TestAMarkThatIsNotKnownKeepsTheNode(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b", "c")
-		h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
+		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, ownership.MarkAnnotation, `{"version":7,"rule":"Rightsizing/x","node":"a","nodeUID":"uid-of-a","since":"2026-11-15T12:00:00Z"}`)
 		})
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(10 * time.Minute)
-		h.rests("a")
+		h.advance(10 * time.Minute)
+		h.wantNoTask("a")
 		if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
 			t.Errorf("it is told that %v", is)
 		}
 		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 1 {
 			t.Errorf("%v unknown marks are counted", got)
 		}
-		h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
-		h.hears()
-		h.wants("a", terminateClaim)
+		h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { delete(c.Annotations, ownership.MarkAnnotation) })
+		h.deliver()
+		h.wantTask("a", terminateClaim)
 		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 0 {
 			t.Errorf("%v unknown marks are counted when there is none", got)
 		}
@@ -296,7 +296,7 @@ func TestAMarkThatIsNotKnownKeepsTheNode(t *testing.T) {
 }
 
 func TestWhatIsUnknownInRecordsIsCounted(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		counts := func(want float64) {
 			t.Helper()
 			if got := testutil.ToFloat64(c.cfg.Metrics.unknown.WithLabelValues("record")); got != want {

@@ -23,13 +23,13 @@ type liveness struct {
 }
 
 // sleeping records the end of a round and the latest start of the next one.
-func (p *liveness) sleeping(until time.Time) { p.due.Store(&until) }
+func (v *liveness) sleeping(until time.Time) { v.due.Store(&until) }
 
 // stopped records that the loop has ended.
-func (p *liveness) stopped() { p.due.Store(nil) }
+func (v *liveness) stopped() { v.due.Store(nil) }
 
-func (p *liveness) check(now time.Time) error {
-	if due := p.due.Load(); due != nil && now.After(due.Add(maxRound)) {
+func (v *liveness) check(now time.Time) error {
+	if due := v.due.Load(); due != nil && now.After(due.Add(maxRound)) {
 		return fmt.Errorf("the loop hangs: it was to look again %s ago", now.Sub(*due).Round(time.Second))
 	}
 	return nil

@@ -20,8 +20,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// newLoop returns a loop that nothing has come to yet, as it is while the API
-// server is away.
+// newLoop returns an empty loop, as if the API server were unreachable.
 func newLoop(log *slog.Logger, announce func(treat.Event)) *loop {
 	return &loop{
 		cfg:          Config{Event: announce, Metrics: NewMetrics(), Logger: log},
@@ -39,25 +38,25 @@ func newLoop(log *slog.Logger, announce func(treat.Event)) *loop {
 	}
 }
 
-// noPools is a cluster without Karpenter.
+// noPools simulates a cluster without Karpenter.
 type noPools struct{}
 
 func (noPools) Listed() (known, isThere bool, err error)               { return true, false, nil }
 func (noPools) Take() (changed map[string]*repairblock.Pool, all bool) { return nil, false }
 
-// absent is what is asked for where there are no health checks.
+// absent returns an inbox for a kind that is not served.
 func absent[T client.Object]() *optionalInbox[T] {
 	var sample T
-	q := newOptionalInbox(nil, sample, nil)
-	q.last = notServed
-	return q
+	box := newOptionalInbox(nil, sample, nil)
+	box.last = notServed
+	return box
 }
 
-// pass lets time pass for a loop in a bubble.
+// pass advances the clock of the synctest bubble.
 func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // nobody waits: the clock is the bubble's
 
 func TestHealthy(t *testing.T) {
-	// within runs a loop whose announcements must be let go by the test.
+	// within runs a loop whose Events block until the test releases them.
 	within := func(t *testing.T, test func(c *Controller, l *loop, let chan<- struct{})) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -110,7 +109,7 @@ func TestHealthy(t *testing.T) {
 	})
 	t.Run("whose loop hangs is not, until it goes on", func(t *testing.T) {
 		within(t, func(c *Controller, l *loop, let chan<- struct{}) {
-			synctest.Wait() // it rests
+			synctest.Wait() // it sleeps
 			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}
 			l.writeResults <- writeResult{state: &nodeState{node: named("a", "1")}, change: change, result: treat.Refused, err: errors.New("no")}
 			synctest.Wait()

@@ -13,23 +13,23 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// locked has a lock renewed.
-func (w *ward) locked(r *taskResult) {
-	r.lease, r.isLeased = r.task.lease.DeepCopy(), true
+// locked renews the Lease in a result.
+func (w *healthCheckFixture) locked(r *taskResult) {
+	r.lease, r.leaseKnown = r.task.lease.DeepCopy(), true
 	r.lease.ResourceVersion = w.nextVersion()
 }
 
 func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		began := time.Now()
 		w.treats("a")
 		renewals := 0
 		for time.Since(began) < maxWork {
-			due := w.rests("a")
+			due := w.wantNoTask("a")
 			if wait := time.Until(due); wait <= 0 || wait > leaseDuration/2 {
 				t.Fatalf("the lock is looked at in %s", wait)
 			}
-			w.passes(time.Until(due))
+			w.advance(time.Until(due))
 			e, _ := w.next("a")
 			if e == nil || e.kind != takeLease {
 				break
@@ -40,38 +40,38 @@ func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
 		if renewals != 5 { // after 5, 10, 15, 20 and 25 minutes
 			t.Errorf("it was renewed %d times", renewals)
 		}
-		w.runs(w.wants("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.runs(w.wants("a", releaseLease), "a", treat.Made)
-		if due := w.rests("a"); !due.IsZero() || w.treatments["a"].lease != nil {
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
+		if due := w.wantNoTask("a"); !due.IsZero() || w.treatments["a"].lease != nil {
 			t.Errorf("after half an hour there is %v, looked at %v", w.treatments["a"].lease, due)
 		}
 	})
 }
 
 func TestWhoeverLocksANodeIsWaitedFor(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse)
 		w.locks("a", "somebody", time.Hour)
 		w.node("a", corev1.ConditionTrue)
-		due := w.rests("a")
+		due := w.wantNoTask("a")
 		if w.finding("a") != triage.Vetoed {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
-		w.passes(time.Until(due))
-		w.wants("a", createRemediation)
+		w.advance(time.Until(due))
+		w.wantTask("a", createRemediation)
 	})
 }
 
-// heldFor lets time pass until a node is unlocked, and says how long that took. Notes
-// have the fate that is asked for.
-func (w *ward) heldFor(node string, notes treat.Result, atMost time.Duration) time.Duration {
+// heldFor lets time pass until the node's Lease is released, and returns how long that
+// took. Annotations have the given result.
+func (w *healthCheckFixture) heldFor(node string, notes treat.Result, atMost time.Duration) time.Duration {
 	w.t.Helper()
 	began := time.Now()
 	for time.Since(began) < atMost {
 		e, due := w.next(node)
 		switch {
 		case e == nil:
-			w.passes(max(time.Millisecond, min(time.Until(due), time.Minute)))
+			w.advance(max(time.Millisecond, min(time.Until(due), time.Minute)))
 		case e.kind == releaseLease:
 			return time.Since(began)
 		case e.kind == takeLease:
@@ -86,20 +86,20 @@ func (w *ward) heldFor(node string, notes treat.Result, atMost time.Duration) ti
 	return 0
 }
 
-// Whoever has the node next must not meet a remediator that is still at work.
+// The next holder of the Lease must not meet a remediator that is still working.
 func TestARemediatorIsToldToStopBeforeTheNodeIsUnlocked(t *testing.T) {
 	for name, fails := range map[string]bool{"it has had its time": false, "it says that it failed": true} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				object := w.treats("a")
 				if fails {
 					object.SetResourceVersion(w.nextVersion())
 					says(remediation.SucceededCondition, metav1.ConditionFalse)(object)
 					w.finds(object)
 				} else {
-					w.passes(maxWork)
+					w.advance(maxWork)
 				}
-				e := w.wants("a", annotateRemediation)
+				e := w.wantTask("a", annotateRemediation)
 				if e.annotations[remediation.TimedOutAnnotation] == nil {
 					t.Errorf("noted: %v", e.annotations)
 				}
@@ -113,7 +113,7 @@ func TestARemediatorIsToldToStopBeforeTheNodeIsUnlocked(t *testing.T) {
 }
 
 func TestTheLockOnAHealthyNodeEnds(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.node("a", corev1.ConditionFalse)
 		if held := w.heldFor("a", treat.Made, 5*time.Hour); held < maxWork || held > maxWork+leaseDuration {
@@ -131,13 +131,13 @@ func TestTheLockOnAHealthyNodeEnds(t *testing.T) {
 }
 
 func TestAPauseStopsNoTimeout(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.brings(checkNamed("check", inSteps, func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Generation = 2
 			c.Spec.PauseRequests = []string{"upgrade"}
 		}))
-		w.passes(time.Until(w.rests("a")))
+		w.advance(time.Until(w.wantNoTask("a")))
 		if held := w.heldFor("a", treat.Made, time.Hour); held > time.Minute {
 			t.Errorf("its time is up, and the node is locked for %s more", held)
 		}

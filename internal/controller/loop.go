@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// writers limits concurrent writes to nodes.
-	writers = 24
-	// statusWriters limits concurrent writes of statuses, so that they do not delay
+	// maxConcurrentWrites limits concurrent writes to nodes.
+	maxConcurrentWrites = 24
+	// maxConcurrentStatusWrites limits concurrent writes of statuses, so that they do not delay
 	// taints.
-	statusWriters = 2
+	maxConcurrentStatusWrites = 2
 )
 
 // loop holds all state of one term as leader, from the claim of the ledger to its loss.
@@ -57,9 +57,9 @@ type loop struct {
 	tasksRunning       int
 	taskResults        chan *taskResult
 
-	startRequests chan startRequest // asks whether a treatment may still start; nil while the loop is not running
-	answered      []startRequest    // answered after the round
-	stopped       chan struct{}     // closed when the loop has ended
+	startRequests     chan startRequest // asks whether a treatment may still start; nil while the loop is not running
+	openStartRequests []startRequest    // answered after the round
+	stopped           chan struct{}     // closed when the loop has ended
 
 	writeQueue    queue[*nodeState] // nodes with a pending write
 	delayed       []*nodeState      // nodes whose pending write waits for a retry
@@ -71,8 +71,8 @@ type loop struct {
 	checkStatusResults  chan checkStatusResult
 	repairStatusResults chan repairStatusResult
 
-	statusAt   time.Time // when to check statuses next, zero for never
-	statusLast time.Time
+	nextStatusCheck time.Time // when to check statuses next, zero for never
+	lastStatusCheck time.Time
 
 	ledger       ledgerWriter
 	requests     sync.WaitGroup
@@ -89,8 +89,8 @@ func (l *loop) run(ctx context.Context) error {
 	defer l.cfg.Metrics.leading.Set(0)
 	defer l.cfg.Metrics.configMapsRead.Set(0)
 	defer l.cfg.Metrics.unknown.Reset()
-	alarm := time.NewTimer(0)
-	defer alarm.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	l.liveness.sleeping(time.Now())
 	defer l.liveness.stopped()
 	l.startRequests, l.stopped = make(chan startRequest), make(chan struct{})
@@ -100,35 +100,35 @@ func (l *loop) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-l.signal:
-		case <-alarm.C:
-		case o := <-l.writeResults:
-			l.handleWriteResult(o)
-		case o := <-l.statusResults:
-			l.handleStatusResult(o)
-		case o := <-l.checkStatusResults:
-			l.handleCheckStatusResult(o)
-		case o := <-l.repairStatusResults:
-			l.handleRepairStatusResult(o)
+		case <-timer.C:
+		case result := <-l.writeResults:
+			l.handleWriteResult(result)
+		case result := <-l.statusResults:
+			l.handleStatusResult(result)
+		case result := <-l.checkStatusResults:
+			l.handleCheckStatusResult(result)
+		case result := <-l.repairStatusResults:
+			l.handleRepairStatusResult(result)
 		case r := <-l.taskResults:
 			l.handleTaskResult(r)
-		case q := <-l.startRequests:
-			l.queueStartRequest(q)
-		case o := <-l.configMaps.done:
-			l.handleRevisionResult(time.Now(), o)
+		case request := <-l.startRequests:
+			l.queueStartRequest(request)
+		case result := <-l.configMaps.done:
+			l.handleRevisionResult(time.Now(), result)
 		case a := <-l.configMaps.access:
 			l.handleAccess(a)
 		case err := <-l.ledger.done:
-			if err := l.snapshotStored(err); err != nil {
+			if err := l.handleSnapshotResult(err); err != nil {
 				return err
 			}
 		}
-		rest := maxSleep
+		wait := maxSleep
 		if due := l.round(ctx); !due.IsZero() {
-			rest = min(rest, max(0, time.Until(due)))
+			wait = min(wait, max(0, time.Until(due)))
 		}
 		l.answerStartRequests()
-		l.liveness.sleeping(time.Now().Add(rest))
-		alarm.Reset(rest)
+		l.liveness.sleeping(time.Now().Add(wait))
+		timer.Reset(wait)
 	}
 }
 
@@ -150,7 +150,7 @@ func (l *loop) round(ctx context.Context) time.Time {
 	l.validateSetsDue(now, true)
 	l.takeConfigMaps(now) // validated against the followed sets
 	l.validateSetsDue(now, true)
-	proving := l.proveSets(now) // before a plan is carried out that node reports contradict
+	proofsDue := l.proveSets(now) // before a plan is carried out that node reports contradict
 	l.takeChecks(now)
 	l.takeObjects(now) // needs the nodes, and must precede the rules
 	l.followChecks(now)
@@ -171,26 +171,26 @@ func (l *loop) round(ctx context.Context) time.Time {
 		l.cfg.Logger.Info("loaded", "nodes", len(l.nodeStates), "conditionSets", len(l.sets), "nodeHealthChecks", len(l.checks.known), "repairRules", len(l.repairs.followed), "nodeClaims", len(l.nodeClaims.byName), "after", time.Since(l.startedAt).String())
 	}
 	l.checkOrphans(now)
-	judging := l.validateWaiting(now)
+	validationDue := l.validateWaiting(now)
 	l.reportUnowned(now)
 	l.core.Advance(now)
 	l.reconcileWoken(now)
-	l.retry(now)
-	waking := l.runDueTreatments(now)
+	l.requeueDelayed(now)
+	treatmentsDue := l.runDueTreatments(now)
 	l.reconcileWoken(now)
 	l.startWrites(ctx, now)
 	l.startTasks(ctx, now)
 	l.reconcileWoken(now)
-	allowing := l.updateAllowances(now)
-	due := earliest(l.retry(now), earliest(allowing, l.writeLedger(ctx, now)))
-	if l.writeQueue.len() > 0 && l.writesRunning < writers || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
+	allowancesDue := l.updateAllowances(now)
+	due := earliest(l.requeueDelayed(now), earliest(allowancesDue, l.writeLedger(ctx, now)))
+	if l.writeQueue.len() > 0 && l.writesRunning < maxConcurrentWrites || l.taskQueue.len() > 0 && l.tasksRunning < maxConcurrentTasks { // a final check changed a plan
 		due = now
 	}
 	due = earliest(earliest(due, l.writeRevisions(ctx, now)), l.writeStatuses(ctx, now))
 	if at, ok := l.core.Deadline(); ok {
 		due = earliest(due, at)
 	}
-	due = earliest(earliest(due, earliest(judging, proving)), earliest(earliest(waking, l.nextTreatmentDue), l.checks.medik8s.until()))
+	due = earliest(earliest(due, earliest(validationDue, proofsDue)), earliest(earliest(treatmentsDue, l.nextTreatmentDue), l.checks.medik8s.until()))
 	return earliest(due, earliest(l.logSuppressed(now), l.forgetRetired(now)))
 }
 
@@ -203,29 +203,29 @@ func earliest(a, b time.Time) time.Time {
 
 // takeNodes passes changed nodes to the core.
 func (l *loop) takeNodes(now time.Time) {
-	letter := l.nodeInbox.take()
-	if letter.listVersion != "" {
-		for name, p := range l.nodeStates {
+	batch := l.nodeInbox.take()
+	if batch.listVersion != "" {
+		for name, state := range l.nodeStates {
 			// A node from a direct read may be newer than the list.
-			if _, there := letter.changes[name]; !there && !olderVersion(letter.listVersion, p.node.ResourceVersion) {
-				l.removeNode(now, p)
+			if _, there := batch.changes[name]; !there && !olderVersion(batch.listVersion, state.node.ResourceVersion) {
+				l.removeNode(now, state)
 			}
 		}
 	}
-	facts := make([]triage.Node, 0, len(letter.changes))
-	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
-		a := letter.changes[name]
-		p := l.nodeStates[name]
+	facts := make([]triage.Node, 0, len(batch.changes))
+	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
+		change := batch.changes[name]
+		state := l.nodeStates[name]
 		switch {
-		case a.gone:
-			if p != nil && !older(a.object, p.node) {
-				l.removeNode(now, p)
+		case change.gone:
+			if state != nil && !older(change.object, state.node) {
+				l.removeNode(now, state)
 			}
-		case p != nil && !isNews(p.node, a.object): // the result of our own write came before the watch event
-		case p != nil && nodewatch.Same(p.node, a.object): // a heartbeat
-			p.setNode(a.object, p.seen)
+		case state != nil && !isOtherVersion(state.node, change.object): // the result of our own write came before the watch event
+		case state != nil && nodewatch.Same(state.node, change.object): // a heartbeat
+			state.setNode(change.object, state.observedAt)
 		default:
-			facts = append(facts, l.upsertNode(a.object, a.at))
+			facts = append(facts, l.upsertNode(change.object, change.at))
 		}
 	}
 	l.core.Observe(now, facts...)
@@ -237,11 +237,11 @@ func (l *loop) takeNodes(now time.Time) {
 	}
 }
 
-// isNews reports whether the watch delivers another version than the known one, and not
+// isOtherVersion reports whether the watch delivers another version than the known one, and not
 // an older one. Versions that cannot be compared count as news, because the watch moves
 // on.
-func isNews(known, brought *corev1.Node) bool {
-	return known.ResourceVersion != brought.ResourceVersion && !older(brought, known)
+func isOtherVersion(known, delivered *corev1.Node) bool {
+	return known.ResourceVersion != delivered.ResourceVersion && !older(delivered, known)
 }
 
 // older reports whether a has an older version than b.
@@ -255,88 +255,88 @@ func olderVersion(a, b string) bool {
 
 // upsertNode stores a newer version of a node and returns its facts.
 func (l *loop) upsertNode(node *corev1.Node, at time.Time) triage.Node {
-	p := l.nodeStates[node.Name]
-	if p == nil {
-		p = &nodeState{}
-		l.nodeStates[node.Name] = p
+	state := l.nodeStates[node.Name]
+	if state == nil {
+		state = &nodeState{}
+		l.nodeStates[node.Name] = state
 	}
-	if p.node == nil || !maps.Equal(p.node.Labels, node.Labels) { // other sets may select it now
-		l.lookAtStatuses(at)
+	if state.node == nil || !maps.Equal(state.node.Labels, node.Labels) { // other sets may select it now
+		l.scheduleStatusCheck(at)
 	}
-	before := p.node
+	before := state.node
 	l.nodeClaims.link(before, node)
-	p.setNode(node, at)
+	state.setNode(node, at)
 	if before == nil || before.Annotations[ownership.Annotation] != node.Annotations[ownership.Annotation] {
 		note, _ := ownership.Read(node.Annotations) // an unreadable record is reported below
-		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-p.unknown)
-		p.unknown = note.CountUnknown()
+		l.cfg.Metrics.addUnknownEntries("record", note.CountUnknown()-state.unknownEntries)
+		state.unknownEntries = note.CountUnknown()
 	}
 	if before != nil { // it may have had another NodeClaim
 		l.recountNode(before)
 	}
 	l.recountNode(node)
 	facts, err := observe.Node(node)
-	l.addTreatmentFacts(at, p, &facts)
-	l.unowned.update(p, unownedOn(node))
+	l.addTreatmentFacts(at, state, &facts)
+	l.unowned.update(state, unownedOn(node))
 	l.validation.changed, l.validation.toProve, l.configMaps.changed = true, true, true
 	if l.cfg.NodeFacts != nil {
 		l.cfg.NodeFacts.Observe(facts)
 	}
-	if !slices.Equal(p.ours, facts.Taints) {
-		p.ours = facts.Taints
-		l.restate(at, p)
+	if !slices.Equal(state.ownTaints, facts.Taints) {
+		state.ownTaints = facts.Taints
+		l.markStatusesStale(at, state)
 	}
-	if unreadable := err != nil; unreadable != p.unreadable {
-		p.unreadable = unreadable
+	if unreadable := err != nil; unreadable != state.unreadable {
+		state.unreadable = unreadable
 		if unreadable {
 			l.cfg.Logger.Error("record unreadable", "node", node.Name, "err", err)
-			l.cfg.Event(treat.Event{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecord(err)})
+			l.cfg.Event(treat.Event{Node: node, Reason: triage.Reason{Code: triage.Unclear}, Failure: unreadableRecordMessage(err)})
 		}
 	}
 	return facts
 }
 
-func (l *loop) removeNode(now time.Time, p *nodeState) {
-	name := p.node.Name
+func (l *loop) removeNode(now time.Time, state *nodeState) {
+	name := state.node.Name
 	l.core.Forget(now, name)
 	l.validation.changed, l.validation.toProve, l.configMaps.changed = true, true, true
 	if l.cfg.NodeFacts != nil {
 		l.cfg.NodeFacts.Forget(name)
 	}
-	l.noteFindings(now, p, nil)
-	l.lookAtStatuses(now)
-	for _, policy := range p.shadowed {
+	l.noteFindings(now, state, nil)
+	l.scheduleStatusCheck(now)
+	for _, policy := range state.shadowed {
 		l.repairs.noteShadowed(policy, name, false)
 	}
-	l.unowned.update(p, nil)
-	l.nodeClaims.unlink(p.node)
-	l.cfg.Metrics.addUnknownEntries("record", -p.unknown)
-	p.terminatedBy = triage.RuleID{}
-	l.recountNode(p.node)
-	p.gone = true
+	l.unowned.update(state, nil)
+	l.nodeClaims.unlink(state.node)
+	l.cfg.Metrics.addUnknownEntries("record", -state.unknownEntries)
+	state.terminatedBy = triage.RuleID{}
+	l.recountNode(state.node)
+	state.gone = true
 	delete(l.nodeStates, name)
 	l.reconcileTreatments(now, name)
 }
 
 // takeSets takes in changed condition sets.
 func (l *loop) takeSets(now time.Time) {
-	letter := l.setInbox.take()
-	if letter.listVersion != "" {
+	batch := l.setInbox.take()
+	if batch.listVersion != "" {
 		for name, pol := range l.sets {
-			if _, there := letter.changes[name]; !there && pol.isInAPI() {
+			if _, there := batch.changes[name]; !there && pol.isInAPI() {
 				l.removeSet(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
-		if a := letter.changes[name]; a.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
+		if change := batch.changes[name]; change.gone {
 			l.removeSet(now, name)
 		} else {
-			l.followSet(now, a.object)
+			l.followSet(now, change.object)
 		}
 	}
-	if l.validation.due && !l.configMaps.judgeAt.IsZero() { // the change may unblock a ConfigMap
-		l.configMaps.judgeAt, l.configMaps.changed = now, true
+	if l.validation.due && !l.configMaps.validateAt.IsZero() { // the change may unblock a ConfigMap
+		l.configMaps.validateAt, l.configMaps.changed = now, true
 	}
 }
 
@@ -348,8 +348,8 @@ func (l *loop) reconcileWoken(now time.Time) {
 		if !ok {
 			return
 		}
-		if p := l.nodeStates[name]; p != nil {
-			l.reconcileNode(now, p)
+		if state := l.nodeStates[name]; state != nil {
+			l.reconcileNode(now, state)
 		}
 	}
 }

@@ -47,69 +47,69 @@ func medik8sLeases(c client.WithWatch) cache.ListerWatcherWithContext {
 
 // take takes in changed Leases. While they cannot be read, none ends, because the holder
 // may be renewing it.
-func (p *medik8sLeader) take(now time.Time) {
-	defer p.end(now)
-	letter := p.inbox.take()
-	if letter.listVersion != "" {
-		for key := range p.leases {
-			if _, there := letter.changes[key]; !there {
-				delete(p.leases, key)
+func (m *medik8sLeader) take(now time.Time) {
+	defer m.end(now)
+	batch := m.inbox.take()
+	if batch.listVersion != "" {
+		for key := range m.leases {
+			if _, there := batch.changes[key]; !there {
+				delete(m.leases, key)
 			}
 		}
 	}
-	for key, a := range letter.changes {
-		spec := a.object.Spec
-		if a.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was released
-			delete(p.leases, key)
+	for key, change := range batch.changes {
+		spec := change.object.Spec
+		if change.gone || spec.HolderIdentity == nil || *spec.HolderIdentity == "" { // it was released
+			delete(m.leases, key)
 			continue
 		}
 		is := observedLease{holder: *spec.HolderIdentity}
 		if spec.RenewTime != nil {
 			is.renewed = *spec.RenewTime
 		}
-		if was, known := p.leases[key]; known && was.holder == is.holder && was.renewed.Equal(&is.renewed) {
+		if was, known := m.leases[key]; known && was.holder == is.holder && was.renewed.Equal(&is.renewed) {
 			continue // it was not renewed
 		}
 		is.duration = medik8sLeaseDuration
 		if spec.LeaseDurationSeconds != nil {
 			is.duration = time.Duration(*spec.LeaseDurationSeconds) * time.Second
 		}
-		is.until = a.at.Add(is.duration)
-		p.leases[key] = is
+		is.until = change.at.Add(is.duration)
+		m.leases[key] = is
 	}
 }
 
 // end ends expired Leases. If they cannot be read, it extends all of them.
-func (p *medik8sLeader) end(now time.Time) {
-	said, _ := p.inbox.availability()
-	for key, t := range p.leases {
+func (m *medik8sLeader) end(now time.Time) {
+	current, _ := m.inbox.availability()
+	for key, t := range m.leases {
 		switch {
 		case t.ended:
 			continue
-		case said == failing:
+		case current == failing:
 			t.until = now.Add(t.duration)
 		case !now.Before(t.until):
 			t.ended = true
 		}
-		p.leases[key] = t
+		m.leases[key] = t
 	}
 }
 
 // isUnknown reports whether the holders of the Leases could not be determined.
-func (p *medik8sLeader) isUnknown() (is bool, why error) {
-	said, why := p.inbox.availability()
-	return said == accessDenied || said == failing && !p.inbox.hasSynced(), why
+func (m *medik8sLeader) isUnknown() (is bool, why error) {
+	current, why := m.inbox.availability()
+	return current == accessDenied || current == failing && !m.inbox.hasSynced(), why
 }
 
 // isActive reports whether the other controller is running or may be.
-func (p *medik8sLeader) isActive() bool {
-	isUntold, _ := p.isUnknown()
-	return isUntold || !p.until().IsZero()
+func (m *medik8sLeader) isActive() bool {
+	isUnknown, _ := m.isUnknown()
+	return isUnknown || !m.until().IsZero()
 }
 
 // until returns when the last held Lease ends, zero if none is held.
-func (p *medik8sLeader) until() (end time.Time) {
-	for _, t := range p.leases {
+func (m *medik8sLeader) until() (end time.Time) {
+	for _, t := range m.leases {
 		if !t.ended && t.until.After(end) {
 			end = t.until
 		}
@@ -118,12 +118,12 @@ func (p *medik8sLeader) until() (end time.Time) {
 }
 
 // message says why this controller does not follow the health checks.
-func (p *medik8sLeader) message() string {
-	if isUntold, err := p.isUnknown(); isUntold {
+func (m *medik8sLeader) message() string {
+	if isUnknown, err := m.isUnknown(); isUnknown {
 		return fmt.Sprintf("nobody can tell whether medik8s' node-healthcheck-operator is running, so the health checks are left alone: %v", err)
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.leases)) {
-		if t := p.leases[key]; !t.ended {
+	for _, key := range slices.Sorted(maps.Keys(m.leases)) {
+		if t := m.leases[key]; !t.ended {
 			return fmt.Sprintf("medik8s' node-healthcheck-operator is running (%s holds Lease %s), so the health checks are left to it; stop it, and Autohealer takes over", t.holder, key)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// held is the lease of a peer in a namespace, renewed at that time by its own clock.
+// held returns a Lease of medik8s, renewed at that time by its own clock.
 func held(namespace, holder string, renewed time.Time, lasts int32) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: medik8sLeaseName},
@@ -35,7 +35,7 @@ func TestPeer(t *testing.T) {
 		return func(q *optionalInbox[*coordinationv1.Lease]) error { return q.Update(l) }
 	}
 	hears := func(err error) func(*optionalInbox[*coordinationv1.Lease]) error {
-		return func(q *optionalInbox[*coordinationv1.Lease]) error { q.noteAnswer(err); return nil }
+		return func(q *optionalInbox[*coordinationv1.Lease]) error { q.setAvailability(err); return nil }
 	}
 	for name, steps := range map[string][]step{
 		"nobody": {{"at once", nil, 0, false}},
@@ -115,10 +115,10 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// Who has never been able to look does not know that nobody is there.
+// A controller that could never read the Leases does not know that no leader exists.
 func TestPeerThatNobodyCouldLookFor(t *testing.T) {
 	p := medik8sLeader{inbox: newOptionalInbox(nil, &coordinationv1.Lease{}, nil), leases: map[string]observedLease{}}
-	p.inbox.noteAnswer(errBroken)
+	p.inbox.setAvailability(errBroken)
 	p.take(time.Now())
 	if !p.isActive() || !strings.Contains(p.message(), errBroken.Error()) {
 		t.Errorf("active: %t (%q)", p.isActive(), p.message())

@@ -188,12 +188,12 @@ var resultNames = map[treat.Result]string{
 	treat.Made: "made", treat.Stale: "stale", treat.Busy: "busy", treat.Refused: "refused", treat.Unknown: "unsure",
 }
 
-func (m *Metrics) wrote(resource string, fate treat.Result) {
-	m.writes.WithLabelValues(resource, resultNames[fate]).Inc()
+func (m *Metrics) countWrite(resource string, result treat.Result) {
+	m.writes.WithLabelValues(resource, resultNames[result]).Inc()
 }
 
-// unknownEntries sets how many entries of a format this version does not know.
-func (m *Metrics) unknownEntries(format string, n int) {
+// setUnknownEntries sets how many entries of a format this version does not know.
+func (m *Metrics) setUnknownEntries(format string, n int) {
 	m.unknown.WithLabelValues(format).Set(float64(n))
 }
 
@@ -202,8 +202,8 @@ func (m *Metrics) addUnknownEntries(format string, n int) {
 	m.unknown.WithLabelValues(format).Add(float64(n))
 }
 
-// population sets the gauges of a condition set.
-func (m *Metrics) population(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
+// setPopulation sets the gauges of a condition set.
+func (m *Metrics) setPopulation(set string, counts triage.Population, t nodeCounts, isFollowed bool) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "matched": counts.Sick, "tainted": t.tainted, "held_back": t.heldBack, "superseded": t.superseded,
 	} {
@@ -212,8 +212,8 @@ func (m *Metrics) population(set string, counts triage.Population, t nodeCounts,
 	m.accepted.WithLabelValues(set).Set(zeroOrOne(isFollowed))
 }
 
-// configMap sets whether the content of a ConfigMap differs from what is in force.
-func (m *Metrics) configMap(name string, isBehind bool) {
+// setConfigMap sets whether the content of a ConfigMap differs from what is in force.
+func (m *Metrics) setConfigMap(name string, isBehind bool) {
 	m.behind.WithLabelValues(name).Set(zeroOrOne(isBehind))
 }
 
@@ -246,8 +246,8 @@ func (m *Metrics) forgetCounts(rule triage.RuleID) {
 	m.removed.DeletePartialMatch(labels)
 }
 
-// treated counts a remediation by its outcome.
-func (m *Metrics) treated(rule triage.RuleID, condition, outcome string) {
+// countTreatment counts a remediation by its outcome.
+func (m *Metrics) countTreatment(rule triage.RuleID, condition, outcome string) {
 	if isRepair(rule) {
 		m.repairs.WithLabelValues("", condition, "Remediation", outcome).Inc()
 		return
@@ -255,8 +255,8 @@ func (m *Metrics) treated(rule triage.RuleID, condition, outcome string) {
 	m.treatments.WithLabelValues(rule.Name, outcome).Inc()
 }
 
-// begunAfter observes the delay between a treatment's due time and its start.
-func (m *Metrics) begunAfter(rule triage.RuleID, wait time.Duration) {
+// observeStart observes the delay between a treatment's due time and its start.
+func (m *Metrics) observeStart(rule triage.RuleID, wait time.Duration) {
 	if isRepair(rule) {
 		m.repairAfter.WithLabelValues(rule.Kind.String()).Observe(wait.Seconds())
 		return
@@ -264,33 +264,33 @@ func (m *Metrics) begunAfter(rule triage.RuleID, wait time.Duration) {
 	m.toRemediation.WithLabelValues(rule.Name).Observe(wait.Seconds())
 }
 
-// recoveredAfter observes the time from the start of a remediation to recovery.
-func (m *Metrics) recoveredAfter(rule triage.RuleID, wait time.Duration) {
+// observeRecovery observes the time from the start of a remediation to recovery.
+func (m *Metrics) observeRecovery(rule triage.RuleID, wait time.Duration) {
 	if !isRepair(rule) {
 		m.toRecovery.WithLabelValues(rule.Name).Observe(wait.Seconds())
 	}
 }
 
-// terminated counts a termination by its outcome.
-func (m *Metrics) terminated(pool, condition, mode, outcome string) {
+// countTermination counts a termination by its outcome.
+func (m *Metrics) countTermination(pool, condition, mode, outcome string) {
 	m.repairs.WithLabelValues(pool, condition, mode, outcome).Inc()
 }
 
-// timedOut counts a node that did not become Ready in time.
-func (m *Metrics) timedOut(pool, capacityType string) {
+// countReadyTimeout counts a node that did not become Ready in time.
+func (m *Metrics) countReadyTimeout(pool, capacityType string) {
 	m.readyTimeout.WithLabelValues(pool, capacityType).Inc()
 }
 
-// repaired sets the gauges of a repair rule.
-func (m *Metrics) repaired(rule triage.RuleID, pool string, sum repairCounts) {
+// setRepair sets the gauges of a repair rule.
+func (m *Metrics) setRepair(rule triage.RuleID, pool string, sum repairCounts) {
 	for state, n := range map[string]int{"governed": sum.nodes, "sick": sum.sick, "repairing": sum.repairing, "held": sum.held} {
 		m.repairNodes.WithLabelValues(rule.String(), pool, state).Set(float64(n))
 	}
 }
 
-// repairedFrom sets when nodes become eligible for repair, and deletes the gauges of
+// setRepairFrom sets when nodes become eligible for repair, and deletes the gauges of
 // nodes that are no longer listed.
-func (m *Metrics) repairedFrom(rule triage.RuleID, pool string, now, before map[string]time.Time) {
+func (m *Metrics) setRepairFrom(rule triage.RuleID, pool string, now, before map[string]time.Time) {
 	for node := range before {
 		if _, still := now[node]; !still {
 			m.repairFrom.DeleteLabelValues(rule.String(), pool, node)
@@ -308,20 +308,22 @@ func (m *Metrics) forgetRepair(rule triage.RuleID) {
 	m.repairFrom.DeletePartialMatch(labels)
 }
 
-// blocks sets the gauges of repair blocks.
-func (m *Metrics) blocks(t repairblock.Counts) {
+// setBlocks sets the gauges of repair blocks.
+func (m *Metrics) setBlocks(t repairblock.Counts) {
 	for state, n := range map[string]int{"in_force": t.InForce, "refused": t.Refused, "lost": t.Lost, "vanished": t.Vanished, "unkept": t.NotSaved} {
 		m.poolBlocks.WithLabelValues(state).Set(float64(n))
 	}
 }
 
-// held sets whether replacement in a pool is paused.
-func (m *Metrics) held(pool string, is bool) { m.poolHeld.WithLabelValues(pool).Set(zeroOrOne(is)) }
+// setPoolHeld sets whether replacement in a pool is paused.
+func (m *Metrics) setPoolHeld(pool string, is bool) {
+	m.poolHeld.WithLabelValues(pool).Set(zeroOrOne(is))
+}
 
 func (m *Metrics) forgetPool(pool string) { m.poolHeld.DeleteLabelValues(pool) }
 
-// checked sets the gauges of a health check.
-func (m *Metrics) checked(name string, counts triage.Population, c *check) {
+// setCheck sets the gauges of a health check.
+func (m *Metrics) setCheck(name string, counts triage.Population, c *check) {
 	for state, n := range map[string]int{
 		"selected": counts.Selected, "healthy": counts.Selected - counts.Sick - counts.Recovering,
 		"sick": counts.Sick, "recovering": counts.Recovering, "departed": counts.Departed, "in_treatment": counts.Treated,
@@ -330,7 +332,7 @@ func (m *Metrics) checked(name string, counts triage.Population, c *check) {
 	}
 	m.checkDisabled.WithLabelValues(name).Set(zeroOrOne(c.disabled != ""))
 	waiting := c.waiting(counts)
-	for code := range c.waits {
+	for code := range c.reportedWaits {
 		if _, still := waiting[code]; !still {
 			m.checkWaiting.DeleteLabelValues(name, code.String())
 		}
@@ -338,7 +340,7 @@ func (m *Metrics) checked(name string, counts triage.Population, c *check) {
 	for code, n := range waiting {
 		m.checkWaiting.WithLabelValues(name, code.String()).Set(float64(n))
 	}
-	c.waits = waiting
+	c.reportedWaits = waiting
 }
 
 // forgetCheck deletes the gauges of a health check.
@@ -351,8 +353,8 @@ func (m *Metrics) forgetCheck(name string) {
 
 func (m *Metrics) setDeferring(isBack bool) { m.deferring.Set(zeroOrOne(isBack)) }
 
-// agentsHeard sets the numbers of live and silent agents.
-func (m *Metrics) agentsHeard(heard, silent int) {
+// setAgents sets the numbers of live and silent agents.
+func (m *Metrics) setAgents(heard, silent int) {
 	m.agents.WithLabelValues("heard").Set(float64(heard))
 	m.agents.WithLabelValues("silent").Set(float64(silent))
 }

@@ -19,20 +19,20 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	m := NewMetrics()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m)
-	for fate := treat.Made; fate <= treat.Unknown; fate++ {
-		if resultNames[fate] == "" {
-			t.Errorf("fate %d has no name", fate)
+	for result := treat.Made; result <= treat.Unknown; result++ {
+		if resultNames[result] == "" {
+			t.Errorf("fate %d has no name", result)
 		}
-		m.wrote("nodes", fate)
+		m.countWrite("nodes", result)
 	}
-	m.population("set", triage.Population{Counts: triage.Counts{Selected: 10, Sick: 6}}, nodeCounts{tainted: 4, heldBack: 2}, true)
+	m.setPopulation("set", triage.Population{Counts: triage.Counts{Selected: 10, Sick: 6}}, nodeCounts{tainted: 4, heldBack: 2}, true)
 	m.placed.WithLabelValues("set", "NoExecute").Inc()
 	m.removed.WithLabelValues("set", "NoExecute").Inc()
 	m.latency.Observe(0.01)
 	m.Event("written")
-	m.agentsHeard(2, 1)
-	m.repaired(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
-	m.repairedFrom(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
+	m.setAgents(2, 1)
+	m.setRepair(poolRuleID("pool"), "pool", repairCounts{nodes: 1})
+	m.setRepairFrom(poolRuleID("pool"), "pool", map[string]time.Time{"node": time.Now()}, nil)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 
 func TestMetricsTellWhatIsTheMatterWithRepairBlocks(t *testing.T) {
 	m := NewMetrics()
-	m.blocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
-	m.blocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
+	m.setBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
+	m.setBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
 	if err := testutil.CollectAndCompare(m, strings.NewReader(`
 # HELP autohealer_nodepool_repair_blocks NodePools by what is the matter with their repair block: in_force, refused (what stands there cannot be followed), lost (the schema of the block is gone from the CRD, and the last good one is in force), vanished (the block has gone with the schema), unkept (in force, but there is no copy yet).
 # TYPE autohealer_nodepool_repair_blocks gauge
@@ -67,7 +67,7 @@ autohealer_nodepool_repair_blocks{state="vanished"} 3
 }
 
 func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		count := func() int {
 			return testutil.CollectAndCount(c.cfg.Metrics.placed) + testutil.CollectAndCount(c.cfg.Metrics.removed)
 		}
@@ -77,44 +77,44 @@ func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
 		taint := triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}
 		placed := &treat.Change{Placed: []triage.PlannedTaint{{Taint: taint}}}
 		removed := &treat.Change{Removed: []treat.RemovedTaint{{Taint: taint}}}
-		p := c.admit("a")
+		state := c.admit("a")
 		later := func(wait time.Duration) {
 			pass(wait)
 			c.forgetRetired(time.Now())
 		}
 
 		c.followSet(time.Now(), set())
-		c.reportChange(time.Now(), p, placed)
+		c.reportChange(time.Now(), state, placed)
 		later(24 * time.Hour)
 		if count() != 1 {
 			c.t.Fatal("the counts of a set that is there are gone")
 		}
 		c.removeSet(time.Now(), "set")
-		later(countsStay / 2)
-		c.reportChange(time.Now(), p, removed)
-		later(countsStay / 2)
+		later(counterRetention / 2)
+		c.reportChange(time.Now(), state, removed)
+		later(counterRetention / 2)
 		if count() != 2 {
 			c.t.Error("nobody had the time to read the last count")
 		}
-		if due := c.forgetRetired(time.Now()); !due.Equal(time.Now().Add(countsStay / 2)) {
+		if due := c.forgetRetired(time.Now()); !due.Equal(time.Now().Add(counterRetention / 2)) {
 			c.t.Errorf("they are looked at again at %v", due)
 		}
-		later(countsStay / 2)
+		later(counterRetention / 2)
 		if n := count(); n != 0 {
 			c.t.Errorf("%d counts are left of a set that is gone", n)
 		}
 
-		c.reportChange(time.Now(), p, removed) // it was stuck on a node
-		later(countsStay)
+		c.reportChange(time.Now(), state, removed) // the taint was stuck on a node
+		later(counterRetention)
 		if n := count(); n != 0 {
 			c.t.Errorf("%d counts are left of a taint that was stuck", n)
 		}
 
 		c.removeSet(time.Now(), "set")
 		c.followSet(time.Now(), set())
-		c.reportChange(time.Now(), p, placed)
+		c.reportChange(time.Now(), state, placed)
 		c.removeSet(time.Now(), "set")
-		c.followSet(time.Now(), set()) // it is back in time
+		c.followSet(time.Now(), set()) // the set returns in time
 		later(24 * time.Hour)
 		if count() != 1 {
 			c.t.Error("the counts of a set that is back are gone")

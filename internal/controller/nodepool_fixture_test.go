@@ -25,33 +25,33 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// hall is a clinic with NodePools. A test changes what the API server has, says when the
-// watches tell, and runs the errands, which change what the API server has in turn.
-type hall struct {
-	*clinic
-	world *world
+// nodePoolFixture is a loop with NodePools. A test changes the API objects, decides when watches
+// deliver, and runs tasks, which change the API objects in turn.
+type nodePoolFixture struct {
+	*loopFixture
+	api   *fakeAPI
 	pools *poolBox
-	heard map[string]int // how much of each watch has been told, and to whom
+	heard map[string]int // delivered events, by watch
 }
 
-// world is what the API server has of nodes and claims, and how it came to be so.
-type world struct {
+// fakeAPI holds the API objects of nodes and claims, and their watch events.
+type fakeAPI struct {
 	version int
 	nodes   map[string]*corev1.Node
 	claims  map[string]*karpenter.NodeClaim
 	page    []ledger.Entry
-	news    []news // of nodes and claims, in order
+	news    []news // in order
 	deleted []string
 }
 
-// news is what a watch tells.
+// news is a watch event.
 type news struct {
 	node  *corev1.Node
 	claim *karpenter.NodeClaim
 	gone  bool
 }
 
-// poolBox hands over the pools that a test puts there.
+// poolBox is a poolSource that a test fills.
 type poolBox struct {
 	changed map[string]*repairblock.Pool
 	all     bool
@@ -65,74 +65,74 @@ func (b *poolBox) Take() (changed map[string]*repairblock.Pool, all bool) {
 	return changed, all
 }
 
-// broken is the condition that is called sick here. It is tolerated for ten minutes.
+// broken is the unhealthy condition. It is tolerated for ten minutes.
 const broken = "Broken"
 
 var brokenStates = []dialect.RepairStatement{{Type: broken, Status: "True", Toleration: "10m"}}
 
-// openHall runs a test in a hall, in which no node is.
-func openHall(t *testing.T, test func(*hall), changes ...func(*RepairConfig)) {
+// withNodePools runs a test with a fixture without nodes.
+func withNodePools(t *testing.T, test func(*nodePoolFixture), changes ...func(*RepairConfig)) {
 	t.Helper()
-	open(t, func(c *clinic) { test(newHall(c.t, changes...)) })
+	open(t, func(c *loopFixture) { test(newNodePoolFixture(c.t, changes...)) })
 }
 
-// newHall returns a hall in which no node is, for whoever is in a bubble.
-func newHall(t *testing.T, changes ...func(*RepairConfig)) *hall {
+// newNodePoolFixture returns a fixture without nodes. It must run in a synctest bubble.
+func newNodePoolFixture(t *testing.T, changes ...func(*RepairConfig)) *nodePoolFixture {
 	t.Helper()
-	c := &clinic{t: t}
-	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
-	h := hallIn(t, c, &world{nodes: map[string]*corev1.Node{}, claims: map[string]*karpenter.NodeClaim{}, version: 100}, changes...)
+	c := &loopFixture{t: t}
+	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
+	h := nodePoolFixtureIn(t, c, &fakeAPI{nodes: map[string]*corev1.Node{}, claims: map[string]*karpenter.NodeClaim{}, version: 100}, changes...)
 	h.load()
 	return h
 }
 
-// hallIn makes a hall of a clinic, which knows nothing yet of a world.
-func hallIn(t *testing.T, c *clinic, w *world, changes ...func(*RepairConfig)) *hall {
+// nodePoolFixtureIn adds NodePools to a fixture that has not loaded anything.
+func nodePoolFixtureIn(t *testing.T, c *loopFixture, w *fakeAPI, changes ...func(*RepairConfig)) *nodePoolFixture {
 	t.Helper()
 	cfg := RepairConfig{Karpenter: brokenStates, Static: brokenStates}
 	for _, change := range changes {
 		change(&cfg)
 	}
-	h := &hall{clinic: c, world: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{}}
+	h := &nodePoolFixture{loopFixture: c, api: w, pools: &poolBox{changed: map[string]*repairblock.Pool{}}, heard: map[string]int{}}
 	h.checks.medik8s.leases = map[string]observedLease{}
 	h.repairs = newRepairs(cfg, there(t, &v1alpha1.RepairPolicy{}), h.pools)
 	h.nodeClaims = newNodeClaims(there(t, &karpenter.NodeClaim{}))
 	h.leaseInbox, h.treatments, h.treatmentsByObject = there(t, &coordinationv1.Lease{}), map[string]*nodeTreatments{}, map[string]*nodeTreatments{}
-	h.statusWritesRunning = statusWriters // a test looks at what would be written
+	h.statusWritesRunning = maxConcurrentStatusWrites // tests look at what would be written
 	return h
 }
 
-// load has the hall know all that there is, and take over what the page says.
-func (h *hall) load() {
+// load loads all API objects and restores the ledger.
+func (h *nodePoolFixture) load() {
 	h.t.Helper()
-	h.ledger.restored = h.world.page
-	for _, name := range slices.Sorted(maps.Keys(h.world.nodes)) {
-		must(h.t, h.nodeInbox.Update(h.world.nodes[name].DeepCopy()))
+	h.ledger.restored = h.api.page
+	for _, name := range slices.Sorted(maps.Keys(h.api.nodes)) {
+		must(h.t, h.nodeInbox.Update(h.api.nodes[name].DeepCopy()))
 	}
-	for _, name := range slices.Sorted(maps.Keys(h.world.claims)) {
-		must(h.t, h.nodeClaims.mail.Update(h.world.claims[name].DeepCopy()))
+	for _, name := range slices.Sorted(maps.Keys(h.api.claims)) {
+		must(h.t, h.nodeClaims.inbox.Update(h.api.claims[name].DeepCopy()))
 	}
-	h.heard["nodes"], h.heard["claims"] = len(h.world.news), len(h.world.news)
-	h.goesOn()
+	h.heard["nodes"], h.heard["claims"] = len(h.api.news), len(h.api.news)
+	h.runRound()
 }
 
-// heir returns a hall that takes over from this one, which is no more.
-func (h *hall) heir(changes ...func(*RepairConfig)) *hall {
+// successor returns the fixture of the next leader.
+func (h *nodePoolFixture) successor(changes ...func(*RepairConfig)) *nodePoolFixture {
 	h.t.Helper()
-	c := &clinic{t: h.t}
-	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
-	heir := hallIn(h.t, c, h.world, changes...)
-	maps.Copy(heir.pools.changed, h.repairs.pools)
+	c := &loopFixture{t: h.t}
+	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
+	successor := nodePoolFixtureIn(h.t, c, h.api, changes...)
+	maps.Copy(successor.pools.changed, h.repairs.pools)
 	for _, pol := range h.repairs.policies {
-		must(h.t, heir.repairs.inbox.Update(pol.object))
+		must(h.t, successor.repairs.inbox.Update(pol.object))
 	}
-	heir.load()
-	return heir
+	successor.load()
+	return successor
 }
 
-// goesOn does what a round does, and leaves the errands to the test. It returns when the
-// next round is due by what repairs have to say.
-func (h *hall) goesOn() (due time.Time) {
+// runRound runs a round, and leaves the tasks to the test. It returns when the next round
+// is due.
+func (h *nodePoolFixture) runRound() (due time.Time) {
 	h.t.Helper()
 	now := time.Now()
 	h.takeRepairs(now)
@@ -157,8 +157,8 @@ func (h *hall) goesOn() (due time.Time) {
 	due = h.runDueTreatments(now)
 	h.reconcileWoken(now)
 	due = earliest(due, h.updateAllowances(now))
-	h.hasReplacements(now) // as every round asks before it writes a page
-	h.lookAtStatuses(now)
+	h.hasReplacements(now) // as every round does before it writes a snapshot
+	h.scheduleStatusCheck(now)
 	h.writeStatuses(h.t.Context(), now)
 	if at, ok := h.core.Deadline(); ok {
 		due = earliest(due, at)
@@ -166,115 +166,115 @@ func (h *hall) goesOn() (due time.Time) {
 	return earliest(due, h.nextTreatmentDue)
 }
 
-// passes lets time pass, with a round at its end.
-func (h *hall) passes(d time.Duration) {
+// advance lets time pass and runs a round.
+func (h *nodePoolFixture) advance(d time.Duration) {
 	h.t.Helper()
 	pass(d)
-	h.goesOn()
+	h.runRound()
 }
 
-// hears has a watch tell all that it has not told yet: "nodes", "claims", or both.
-func (h *hall) hears(watches ...string) {
+// deliver delivers the pending events of the watches "nodes", "claims", or both.
+func (h *nodePoolFixture) deliver(watches ...string) {
 	h.t.Helper()
 	if len(watches) == 0 {
 		watches = []string{"claims", "nodes"}
 	}
 	for _, watch := range watches {
-		for _, is := range h.world.news[h.heard[watch]:] {
+		for _, is := range h.api.news[h.heard[watch]:] {
 			switch {
 			case watch == "nodes" && is.node != nil && is.gone:
 				must(h.t, h.nodeInbox.Delete(is.node.DeepCopy()))
 			case watch == "nodes" && is.node != nil:
 				must(h.t, h.nodeInbox.Update(is.node.DeepCopy()))
 			case watch == "claims" && is.claim != nil && is.gone:
-				must(h.t, h.nodeClaims.mail.Delete(is.claim.DeepCopy()))
+				must(h.t, h.nodeClaims.inbox.Delete(is.claim.DeepCopy()))
 			case watch == "claims" && is.claim != nil:
-				must(h.t, h.nodeClaims.mail.Update(is.claim.DeepCopy()))
+				must(h.t, h.nodeClaims.inbox.Update(is.claim.DeepCopy()))
 			}
 		}
-		h.heard[watch] = len(h.world.news)
+		h.heard[watch] = len(h.api.news)
 	}
-	h.goesOn()
+	h.runRound()
 }
 
-func (w *world) next() string {
+func (w *fakeAPI) next() string {
 	w.version++
 	return strconv.Itoa(w.version)
 }
 
-// pool puts a NodePool there, or changes it.
-func (h *hall) pool(name string, block *v1alpha1.RepairSpec, changes ...func(*repairblock.Pool)) {
+// pool creates or changes a NodePool.
+func (h *nodePoolFixture) pool(name string, block *v1alpha1.RepairSpec, changes ...func(*repairblock.Pool)) {
 	h.t.Helper()
 	is := &repairblock.Pool{Block: block, NodePool: &karpenter.NodePool{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name), ResourceVersion: h.world.next()},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name), ResourceVersion: h.api.next()},
 		Spec:       karpenter.NodePoolSpec{Repair: block, Disruption: karpenter.Disruption{Budgets: []karpenter.Budget{}}},
 	}}
 	for _, change := range changes {
 		change(is)
 	}
 	h.pools.changed[name] = is
-	h.goesOn()
+	h.runRound()
 }
 
-// noPool takes a NodePool away.
-func (h *hall) noPool(name string) {
+// noPool deletes a NodePool.
+func (h *nodePoolFixture) noPool(name string) {
 	h.t.Helper()
 	h.pools.changed[name] = nil
-	h.goesOn()
+	h.runRound()
 }
 
 func budgets(of ...karpenter.Budget) func(*repairblock.Pool) {
 	return func(p *repairblock.Pool) { p.Spec.Disruption.Budgets = of }
 }
 
-// ofAtMost is a block that lets so many nodes be in repair.
+// ofAtMost returns a repair block with this bound.
 func ofAtMost(n string) *v1alpha1.RepairSpec {
 	return &v1alpha1.RepairSpec{MaxUnhealthy: new(intstr.Parse(n))}
 }
 
-// stores puts a version of a claim or a node there.
-func (w *world) storeClaim(c *karpenter.NodeClaim) {
+// storeClaim stores a new version of a claim.
+func (w *fakeAPI) storeClaim(c *karpenter.NodeClaim) {
 	c.ResourceVersion = w.next()
 	w.claims[c.Name] = c
 	w.news = append(w.news, news{claim: c})
 }
 
-func (w *world) storeNode(n *corev1.Node) {
+func (w *fakeAPI) storeNode(n *corev1.Node) {
 	n.ResourceVersion = w.next()
 	w.nodes[n.Name] = n
 	w.news = append(w.news, news{node: n})
 }
 
-// changeClaim changes a claim that is there, and changeNode a node.
-func (w *world) changeClaim(name string, change func(*karpenter.NodeClaim)) {
+// changeClaim changes an existing claim.
+func (w *fakeAPI) changeClaim(name string, change func(*karpenter.NodeClaim)) {
 	c := w.claims[name].DeepCopy()
 	change(c)
 	w.storeClaim(c)
 }
 
-func (w *world) changeNode(name string, change func(*corev1.Node)) {
+func (w *fakeAPI) changeNode(name string, change func(*corev1.Node)) {
 	n := w.nodes[name].DeepCopy()
 	change(n)
 	w.storeNode(n)
 }
 
-func (w *world) removeClaim(name string) {
+func (w *fakeAPI) removeClaim(name string) {
 	c := w.claims[name].DeepCopy()
 	c.ResourceVersion = w.next()
 	delete(w.claims, name)
 	w.news = append(w.news, news{claim: c, gone: true})
 }
 
-func (w *world) removeNode(name string) {
+func (w *fakeAPI) removeNode(name string) {
 	n := w.nodes[name].DeepCopy()
 	n.ResourceVersion = w.next()
 	delete(w.nodes, name)
 	w.news = append(w.news, news{node: n, gone: true})
 }
 
-// launch puts the claim and the node of a machine there. Both are as Karpenter leaves
-// them when all is well, and "a" has claim "claim-a".
-func (w *world) launch(name, pool string, changes ...func(*corev1.Node, *karpenter.NodeClaim)) {
+// launch creates a NodeClaim and its node as Karpenter leaves them when all is well. Node
+// "a" has claim "claim-a".
+func (w *fakeAPI) launch(name, pool string, changes ...func(*corev1.Node, *karpenter.NodeClaim)) {
 	labels := map[string]string{karpenter.NodePoolLabel: pool, karpenter.CapacityTypeLabel: "spot"}
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	c := &karpenter.NodeClaim{
@@ -298,31 +298,31 @@ func (w *world) launch(name, pool string, changes ...func(*corev1.Node, *karpent
 	w.storeNode(n)
 }
 
-// unready is how a machine is launched that has not become ready.
+// unready makes a launched node one that has not become Ready.
 func unready(n *corev1.Node, c *karpenter.NodeClaim) {
 	delete(n.Labels, karpenter.InitializedLabel)
 	n.Status.Conditions[0].Status = corev1.ConditionFalse
 	c.Status.Conditions = nil
 }
 
-// launches has machines launched, and told of.
-func (h *hall) launches(pool string, names ...string) {
+// launches launches nodes and delivers them.
+func (h *nodePoolFixture) launches(pool string, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
-		h.world.launch(name, pool)
+		h.api.launch(name, pool)
 	}
-	h.hears()
+	h.deliver()
 }
 
-// breaks has nodes be sick, or well again.
-func (h *hall) breaks(status corev1.ConditionStatus, names ...string) {
+// breaks sets the condition Broken of nodes.
+func (h *nodePoolFixture) breaks(status corev1.ConditionStatus, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
-		h.world.changeNode(name, func(n *corev1.Node) {
+		h.api.changeNode(name, func(n *corev1.Node) {
 			n.Status.Conditions[1].Status, n.Status.Conditions[1].LastTransitionTime = status, metav1.Now()
 		})
 	}
-	h.hears()
+	h.deliver()
 }
 
 // sets sets a condition of a claim.
@@ -333,8 +333,8 @@ func sets(kind, reason string, status metav1.ConditionStatus) func(*karpenter.No
 	}
 }
 
-// finding returns what a rule has to say about a node.
-func (h *hall) finding(kind triage.Kind, node string) triage.Reason {
+// finding returns the finding of a kind of rule for a node.
+func (h *nodePoolFixture) finding(kind triage.Kind, node string) triage.Reason {
 	plan, _ := h.core.Plan(node)
 	for _, is := range plan.Findings {
 		if is.Rule.Kind == kind {
@@ -344,13 +344,13 @@ func (h *hall) finding(kind triage.Kind, node string) triage.Reason {
 	return triage.Reason{}
 }
 
-// wants says what is to be done about a node, which may be done at once or has to wait
-// for the page.
-func (h *hall) wants(node string, want taskKind) *task {
+// wantTask checks the kind of the node's next task and returns the task, which may have to
+// wait for the ledger.
+func (h *nodePoolFixture) wantTask(node string, want taskKind) *task {
 	h.t.Helper()
 	var e *task
-	if b := h.treatments[node]; b != nil {
-		e, _ = h.nextTask(time.Now(), b)
+	if treatments := h.treatments[node]; treatments != nil {
+		e, _ = h.nextTask(time.Now(), treatments)
 	}
 	if e == nil {
 		h.t.Fatalf("nothing is to be done about %s, want %s: %v; the log:\n%s", node, want, h.nodeStates[node].findings, &h.log)
@@ -361,26 +361,26 @@ func (h *hall) wants(node string, want taskKind) *task {
 	return e
 }
 
-// rests says that nothing is to be done about a node.
-func (h *hall) rests(node string) {
+// wantNoTask checks that the node has no task.
+func (h *nodePoolFixture) wantNoTask(node string) {
 	h.t.Helper()
-	if b := h.treatments[node]; b != nil {
-		if e, _ := h.nextTask(time.Now(), b); e != nil {
+	if treatments := h.treatments[node]; treatments != nil {
+		if e, _ := h.nextTask(time.Now(), treatments); e != nil {
 			h.t.Fatalf("%s is to be done about %s, want nothing", e.kind, node)
 		}
 	}
 }
 
-// sends returns the errands that may be run now, and by nodes. Those that wait for the
-// page are not among them.
-func (h *hall) sends() map[string]*task {
+// sends returns the tasks that may start now, by node, without those that wait for the
+// ledger.
+func (h *nodePoolFixture) sends() map[string]*task {
 	sent := map[string]*task{}
 	for range h.taskQueue.len() {
-		b := h.taskQueue.pop()
-		if e := h.nextStartable(time.Now(), b); e != nil {
-			b.stage = queued
-			h.taskQueue.push(b)
-			sent[b.node] = e
+		treatments := h.taskQueue.pop()
+		if e := h.nextStartable(time.Now(), treatments); e != nil {
+			treatments.stage = queued
+			h.taskQueue.push(treatments)
+			sent[treatments.node] = e
 		}
 	}
 	h.reconcileWoken(time.Now())
@@ -388,68 +388,68 @@ func (h *hall) sends() map[string]*task {
 	return sent
 }
 
-// turns has the next page written, if one is to be.
-func (h *hall) turns() {
+// writeSnapshot writes the next snapshot, if one is due.
+func (h *nodePoolFixture) writeSnapshot() {
 	h.t.Helper()
 	h.sends()
 	entries, _ := h.nextSnapshot(time.Now())
 	if entries == nil {
 		return
 	}
-	h.ledger.busy = true
-	h.world.page = entries
-	must(h.t, h.snapshotStored(nil))
-	h.goesOn()
+	h.ledger.writing = true
+	h.api.page = entries
+	must(h.t, h.handleSnapshotResult(nil))
+	h.runRound()
 }
 
-// how an errand goes: what becomes of each of its two writes.
+// how is the results of a task's two writes.
 type how struct {
 	first, second treat.Result
-	unanswered    bool // an Unsure one has been made
+	unanswered    bool // a write with result Unknown has succeeded
 }
 
-// isMade says whether a write takes effect, whatever is heard of it.
-func (h how) isMade(fate treat.Result) bool {
-	return fate == treat.Made || fate == treat.Unknown && h.unanswered
+// isMade reports whether a write takes effect, whatever its answer.
+func (h how) isMade(result treat.Result) bool {
+	return result == treat.Made || result == treat.Unknown && h.unanswered
 }
 
-// begins takes an errand up as sent.
-func (h *hall) begins(node string) *taskResult {
+// begins starts the queued task of a node.
+func (h *nodePoolFixture) begins(node string) *taskResult {
 	h.t.Helper()
-	b := h.treatments[node]
+	treatments := h.treatments[node]
 	for range h.taskQueue.len() {
-		if other := h.taskQueue.pop(); other != b {
+		if other := h.taskQueue.pop(); other != treatments {
 			h.taskQueue.push(other)
 			continue
 		}
-		e := h.nextStartable(time.Now(), b)
+		e := h.nextStartable(time.Now(), treatments)
 		if e == nil {
-			h.t.Fatalf("nothing may be done about %s: stage %d, page %+v; the log:\n%s", node, b.stage, h.world.page, &h.log)
+			h.t.Fatalf("nothing may be done about %s: stage %d, page %+v; the log:\n%s", node, treatments.stage, h.api.page, &h.log)
 		}
-		return h.startTask(time.Now(), b, e)
+		return h.startTask(time.Now(), treatments, e)
 	}
 	h.t.Fatalf("nothing is queued about %s: %v; the log:\n%s", node, h.nodeStates[node].findings, &h.log)
 	return nil
 }
 
-// runs has the errand of a node run, in the way that runErrand does, and reported.
-func (h *hall) runs(node string, goes how) {
+// runs executes the task of a node against the API objects, and handles its result.
+func (h *nodePoolFixture) runs(node string, goes how) {
 	h.t.Helper()
 	r := h.begins(node)
-	h.world.carryOut(r, goes)
+	h.api.carryOut(r, goes)
 	h.handleTaskResult(r)
-	h.hears()
+	h.deliver()
 }
 
-// carryOut does what an errand asks for, as far as its writes are let through.
-func (w *world) carryOut(r *taskResult, goes how) {
+// carryOut applies a task to the API objects, as far as its writes succeed.
+func (w *fakeAPI) carryOut(r *taskResult, goes how) {
 	e := r.task
-	fails := func(fate treat.Result) {
-		r.result, r.err = fate, fmt.Errorf("for a test: %w", errBroken)
+	fails := func(result treat.Result) {
+		r.result, r.err = result, fmt.Errorf("for a test: %w", errBroken)
 	}
-	stale := func() { // as lookAtClaim does
+	stale := func() { // as fetchClaim does
 		r.result, r.claim = treat.Stale, w.claims[e.claim.Name].DeepCopy()
-		r.isGone = r.claim == nil
+		r.claimGone = r.claim == nil
 	}
 	if n := w.nodes[r.treatments.node]; e.kind == terminateClaim && (n == nil || n.UID != e.node.UID || n.ResourceVersion != e.node.ResourceVersion) {
 		r.result, r.missing, r.fresh = treat.Stale, n == nil, n.DeepCopy()
@@ -501,35 +501,35 @@ func (w *world) carryOut(r *taskResult, goes how) {
 		fails(goes.second)
 		return
 	}
-	r.isDeleted = true
+	r.claimDeleted = true
 }
 
-// terminates has a node given up, from the page to the deletion of its claim.
-func (h *hall) terminates(node string) {
+// terminates terminates a node, from the ledger to the deletion of its claim.
+func (h *nodePoolFixture) terminates(node string) {
 	h.t.Helper()
-	h.wants(node, terminateClaim)
-	h.turns()
+	h.wantTask(node, terminateClaim)
+	h.writeSnapshot()
 	h.runs(node, how{})
-	if c := h.world.claims["claim-"+node]; c.DeletionTimestamp == nil {
+	if c := h.api.claims["claim-"+node]; c.DeletionTimestamp == nil {
 		h.t.Fatalf("the claim of %s is not deleted", node)
 	}
-	h.rests(node)
+	h.wantNoTask(node)
 }
 
-// goes has Karpenter be done with a node.
-func (h *hall) goes(node string) {
+// goes removes a node and its claim, as Karpenter does at the end.
+func (h *nodePoolFixture) goes(node string) {
 	h.t.Helper()
-	h.world.removeNode(node)
-	h.world.removeClaim("claim-" + node)
-	h.hears()
+	h.api.removeNode(node)
+	h.api.removeClaim("claim-" + node)
+	h.deliver()
 }
 
 func poolRuleID(pool string) triage.RuleID {
 	return triage.RuleID{Kind: triage.Repair, Name: poolRule(pool)}
 }
 
-// taken is how many places a pool's rules have taken.
-func (h *hall) taken(pool string) int {
+// taken returns how many slots the pool's rules have taken.
+func (h *nodePoolFixture) taken(pool string) int {
 	counts, _ := h.core.Population(poolRuleID(pool))
 	return counts.Pooled
 }

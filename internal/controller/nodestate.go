@@ -40,18 +40,18 @@ const (
 
 // nodeState is a node and the state of its writes.
 type nodeState struct {
-	node *corev1.Node
-	seen time.Time // when this version arrived
+	node       *corev1.Node
+	observedAt time.Time // when this version arrived
 
 	// stage is the progress of the next write for the node.
 	stage queueStage
 	// granted is the slot that the ledger names for the node; asks is the slot requested
 	// in its next snapshot.
-	granted, asks grantedSlot
-	named         bool
+	granted, requested grantedSlot
+	inLedger           bool
 	// inFlight is the node version that an unfinished taint write names, empty for none.
 	// lost is the same for a write whose answer never came.
-	inFlight, lost string
+	inFlight, unanswered string
 
 	failure   writeFailure  // of the last write
 	notBefore time.Time     // earliest time of the next write
@@ -64,22 +64,22 @@ type nodeState struct {
 	refusedAt        time.Time
 	refusalsReported map[triage.RuleID]reportedRefusal
 
-	wanted          time.Time      // since when a taint is missing
-	ours            []triage.Taint // our taints on the node
+	dueSince        time.Time      // since when a taint is missing
+	ownTaints       []triage.Taint // our taints on the node
 	unowned         []taintID      // taints on the node that no ownership record proves to be ours
 	findings        []triage.Reason
-	reported        map[triage.RuleID]triage.Code // last reported code per health check and repair policy
+	reportedCodes   map[triage.RuleID]triage.Code // last reported code per health check and repair policy
 	reportedMessage map[triage.RuleID]string      // last reported cause per policy, without numbers
 
-	assigned      assignedPolicies // policies that may terminate the node
-	shadowed      []string         // repair policies that select the node without effect
-	started       bool             // the node is or was ready for work
-	rulesSeen     string           // the repair rules that apply, and what blocks them; compared to detect changes
-	terminatedBy  triage.RuleID    // the rule that plans to terminate the node, zero for none
-	outlivedClaim *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
+	assigned        assignedPolicies // policies that may terminate the node
+	shadowed        []string         // repair policies that select the node without effect
+	started         bool             // the node is or was ready for work
+	terminationVeto string           // why the node must not be terminated, empty for nothing
+	terminatedBy    triage.RuleID    // the rule that plans to terminate the node, zero for none
+	outlivedClaim   *outlivedClaim   // the deleted claim of this node; nil if the claim exists or was never marked
 
 	unreadable      bool
-	unknown         int              // entries and fields of the record that this version does not know
+	unknownEntries  int              // entries and fields of the record that this version does not know
 	unclearReported map[taintID]bool // taints of unclear ownership that were reported
 	gone            bool
 }
@@ -115,74 +115,74 @@ const (
 
 // setNode stores a newer version of the node. A write that names an older version has
 // either succeeded already or never will.
-func (p *nodeState) setNode(node *corev1.Node, at time.Time) {
-	if p.node != nil && p.node.UID != node.UID {
-		p.granted, p.failure, p.notBefore, p.needsRead, p.wanted = grantedSlot{}, writeFailure{}, time.Time{}, false, time.Time{}
-		p.refusals, p.refusalsReported, p.started = 0, nil, false
+func (state *nodeState) setNode(node *corev1.Node, at time.Time) {
+	if state.node != nil && state.node.UID != node.UID {
+		state.granted, state.failure, state.notBefore, state.needsRead, state.dueSince = grantedSlot{}, writeFailure{}, time.Time{}, false, time.Time{}
+		state.refusals, state.refusalsReported, state.started = 0, nil, false
 	}
-	p.node, p.seen = node, at
-	if p.inFlight != node.ResourceVersion {
-		p.inFlight, p.lost = "", ""
+	state.node, state.observedAt = node, at
+	if state.inFlight != node.ResourceVersion {
+		state.inFlight, state.unanswered = "", ""
 	}
-	if p.granted.version != node.ResourceVersion {
-		p.granted = grantedSlot{}
+	if state.granted.version != node.ResourceVersion {
+		state.granted = grantedSlot{}
 	}
 }
 
-// confirmWrite records that the last write failed for certain. An earlier write with the
+// noteNotWritten records that the last write failed for certain. An earlier write with the
 // same version may still succeed if its answer was lost.
-func (p *nodeState) confirmWrite() { p.inFlight = p.lost }
+func (state *nodeState) noteNotWritten() { state.inFlight = state.unanswered }
 
 // reconcileNode queues a node if its plan differs from the node.
-func (l *loop) reconcileNode(now time.Time, p *nodeState) {
-	plan, ok := l.planOf(p)
+func (l *loop) reconcileNode(now time.Time, state *nodeState) {
+	plan, ok := l.planOf(state)
 	if !ok {
 		return
 	}
-	l.noteFindings(now, p, plan.Findings)
-	l.noteTermination(p, plan)
-	l.reportWaits(p, plan.Findings)
-	l.ensureTreatments(now, p, plan)
-	if p.stage != idle {
+	l.noteFindings(now, state, plan.Findings)
+	l.noteTermination(state, plan)
+	l.reportWaits(state, plan.Findings)
+	l.ensureTreatments(now, state, plan)
+	if state.stage != idle {
 		return // checked again before the write
 	}
-	change, releases := l.next(p, plan, now)
+	change, releases := l.nextChange(state, plan, now)
 	switch {
-	case change != nil || p.needsRead:
-		if change != nil && len(change.Placed) > 0 && p.wanted.IsZero() {
-			p.wanted = p.seen
-			if now.Sub(p.seen) > time.Second { // due by time, not by a change
-				p.wanted = now
+	case change != nil || state.needsRead:
+		if change != nil && len(change.Placed) > 0 && state.dueSince.IsZero() {
+			state.dueSince = state.observedAt
+			if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
+				state.dueSince = now
 			}
 		}
-		p.stage = queued
-		l.writeQueue.push(p)
+		state.stage = queued
+		l.writeQueue.push(state)
 	default:
-		p.wanted = time.Time{}
-		if p.inFlight == "" {
-			p.granted = grantedSlot{}
+		state.dueSince = time.Time{}
+		if state.inFlight == "" {
+			state.granted = grantedSlot{}
 		}
-		l.clearFailure(now, p)
-		l.forgetSlots(now, p, releases)
+		l.clearFailure(now, state)
+		l.freeSlots(now, state, releases)
 	}
 }
 
-// forgetSlots frees the slots of rules that have no taint on the node and no write in
+// freeSlots frees the slots of rules that have no taint on the node and no write in
 // flight.
-func (l *loop) forgetSlots(now time.Time, p *nodeState, rules []triage.RuleID) {
+func (l *loop) freeSlots(now time.Time, state *nodeState, rules []triage.RuleID) {
 	for _, rule := range rules {
-		l.core.Abandon(now, p.node.Name, rule, 0)
+		l.core.Abandon(now, state.node.Name, rule, 0)
 	}
 }
 
-// next returns the change that a plan asks for. Without a change it returns the rules
+// nextChange returns the change that a plan asks for. Without a change it returns the rules
 // whose slot is free at once, because they have no taint on the node or in flight.
-func (l *loop) next(p *nodeState, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
-	if change = treat.Prepare(p.node, plan, now); change != nil {
+func (l *loop) nextChange(state *nodeState, plan triage.Plan, now time.Time) (change *treat.Change, releases []triage.RuleID) {
+	if change = treat.Prepare(state.node, plan, now); change != nil {
 		return change, nil
 	}
-	if p.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
-		return l.fence(p), nil
+	if state.inFlight != "" { // the node matches its plan, so the write in flight is not wanted any more
+		return l.fence(state), nil
 	}
 	for _, reason := range plan.Release {
 		if reason.Rule.Kind == triage.ConditionSet { // treatments release their slots themselves
@@ -194,24 +194,24 @@ func (l *loop) next(p *nodeState, plan triage.Plan, now time.Time) (change *trea
 
 // fence gives the node a new version. Its token differs every time, because the same
 // token twice would change nothing.
-func (l *loop) fence(p *nodeState) *treat.Change {
-	return treat.Fence(p.node, l.cfg.Identity+"/"+p.node.ResourceVersion)
+func (l *loop) fence(state *nodeState) *treat.Change {
+	return treat.Fence(state.node, l.cfg.Identity+"/"+state.node.ResourceVersion)
 }
 
 // startWrites starts queued writes, up to the limit of concurrent writes.
 func (l *loop) startWrites(ctx context.Context, now time.Time) {
-	for tries := l.writeQueue.len(); tries > 0 && l.writesRunning < writers; tries-- {
-		p := l.writeQueue.pop()
-		p.stage = idle
+	for tries := l.writeQueue.len(); tries > 0 && l.writesRunning < maxConcurrentWrites; tries-- {
+		state := l.writeQueue.pop()
+		state.stage = idle
 		switch {
-		case p.gone:
-		case now.Before(p.notBefore):
-			l.delayed = append(l.delayed, p)
-			p.stage = queued
-		case p.needsRead:
-			l.writeNode(ctx, p, nil)
+		case state.gone:
+		case now.Before(state.notBefore):
+			l.delayed = append(l.delayed, state)
+			state.stage = queued
+		case state.needsRead:
+			l.writeNode(ctx, state, nil)
 		default:
-			l.startWrite(ctx, p, now)
+			l.startWrite(ctx, state, now)
 		}
 	}
 	l.cfg.Metrics.waiting.Set(float64(l.writeQueue.len() + len(l.delayed) + len(l.ledger.queuedNodes) + len(l.ledger.writingNodes)))
@@ -219,49 +219,49 @@ func (l *loop) startWrites(ctx context.Context, now time.Time) {
 
 // startWrite checks the plan again and sends its change, after the ledger has stored the
 // slots that the change takes.
-func (l *loop) startWrite(ctx context.Context, p *nodeState, now time.Time) {
-	plan, ok := l.planOf(p)
+func (l *loop) startWrite(ctx context.Context, state *nodeState, now time.Time) {
+	plan, ok := l.planOf(state)
 	if !ok {
 		return
 	}
-	l.noteFindings(now, p, plan.Findings)
-	change, releases := l.next(p, plan, now)
-	if change != nil && l.overBound(now, change.Takes) {
-		if p.inFlight == "" {
-			l.reconcileNode(now, p) // the plan has changed
+	l.noteFindings(now, state, plan.Findings)
+	change, releases := l.nextChange(state, plan, now)
+	if change != nil && l.cancelOverBound(now, change.Takes) {
+		if state.inFlight == "" {
+			l.reconcileNode(now, state) // the plan has changed
 			return
 		}
-		change = l.fence(p) // it may exceed the bound and must not arrive
+		change = l.fence(state) // it may exceed the bound and must not arrive
 	}
 	switch {
 	case change == nil:
-		l.forgetSlots(now, p, releases)
-	case len(change.Takes) > 0 && !p.granted.covers(p.node.ResourceVersion, change.Takes):
-		p.stage = awaitingLedger
-		l.ledger.queuedNodes = append(l.ledger.queuedNodes, p)
-	case !p.mayWrite(now):
-		p.stage = queued
-		l.delayed = append(l.delayed, p)
+		l.freeSlots(now, state, releases)
+	case len(change.Takes) > 0 && !state.granted.covers(state.node.ResourceVersion, change.Takes):
+		state.stage = awaitingLedger
+		l.ledger.queuedNodes = append(l.ledger.queuedNodes, state)
+	case !state.mayWrite(now):
+		state.stage = queued
+		l.delayed = append(l.delayed, state)
 	default:
 		if len(change.Takes) > 0 {
-			p.inFlight = p.node.ResourceVersion
+			state.inFlight = state.node.ResourceVersion
 		}
-		l.writeNode(ctx, p, change)
+		l.writeNode(ctx, state, change)
 	}
 }
 
-// overBound checks, before a slot is taken for good, whether a rule has more slots taken
+// cancelOverBound checks, before a slot is taken for good, whether a rule has more slots taken
 // than its bound allows now. The bound may have been lowered, or nodes may have gone. If
 // so, overBound cancels the surplus among the writes that have not been sent. The node
 // that has waited longest is cancelled last.
-func (l *loop) overBound(now time.Time, takes []triage.RuleID) (over bool) {
+func (l *loop) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
 	for _, rule := range takes {
 		if !l.isOverBound(rule) {
 			continue
 		}
 		over = true
-		for _, p := range l.unsent(rule) {
-			l.core.Abandon(now, p.node.Name, rule, 0)
+		for _, state := range l.unsent(rule) {
+			l.core.Abandon(now, state.node.Name, rule, 0)
 			if !l.isOverBound(rule) {
 				break
 			}
@@ -279,10 +279,10 @@ func (l *loop) isOverBound(rule triage.RuleID) bool {
 // The node that has waited longest is last.
 func (l *loop) unsent(rule triage.RuleID) []*nodeState {
 	since := map[*nodeState]time.Time{}
-	for _, p := range l.nodeStates {
-		for _, finding := range p.findings {
-			if finding.Rule == rule && p.stage != inFlight && p.inFlight == "" {
-				since[p] = finding.Since
+	for _, state := range l.nodeStates {
+		for _, finding := range state.findings {
+			if finding.Rule == rule && state.stage != inFlight && state.inFlight == "" {
+				since[state] = finding.Since
 			}
 		}
 	}
@@ -293,28 +293,28 @@ func (l *loop) unsent(rule triage.RuleID) []*nodeState {
 
 // mayWrite reports whether the rate limit of the node allows a write, and delays it if
 // not.
-func (p *nodeState) mayWrite(now time.Time) bool {
-	if p.writeRate == nil {
-		p.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
+func (state *nodeState) mayWrite(now time.Time) bool {
+	if state.writeRate == nil {
+		state.writeRate = rate.NewLimiter(writesPerSecond, writesAtOnce)
 	}
-	if p.writeRate.AllowN(now, 1) {
+	if state.writeRate.AllowN(now, 1) {
 		return true
 	}
-	p.notBefore = now.Add(time.Second / writesPerSecond)
+	state.notBefore = now.Add(time.Second / writesPerSecond)
 	return false
 }
 
-// retry queues delayed writes that are due, and returns when the next one is.
-func (l *loop) retry(now time.Time) (due time.Time) {
-	l.delayed = slices.DeleteFunc(l.delayed, func(p *nodeState) bool {
-		if p.gone {
+// requeueDelayed queues delayed writes that are due, and returns when the next one is.
+func (l *loop) requeueDelayed(now time.Time) (due time.Time) {
+	l.delayed = slices.DeleteFunc(l.delayed, func(state *nodeState) bool {
+		if state.gone {
 			return true
 		}
-		if now.Before(p.notBefore) {
-			due = earliest(due, p.notBefore)
+		if now.Before(state.notBefore) {
+			due = earliest(due, state.notBefore)
 			return false
 		}
-		l.writeQueue.push(p)
+		l.writeQueue.push(state)
 		return true
 	})
 	return due
@@ -334,180 +334,180 @@ type writeResult struct {
 
 // deniedAsStale reports whether the API server answered with a conflict although the node
 // is unchanged. Some admission webhooks deny requests with a conflict.
-func (o writeResult) deniedAsStale() bool {
-	return o.change != nil && o.err != nil && o.fresh != nil && o.fresh.UID == o.uid && o.fresh.ResourceVersion == o.change.Node.ResourceVersion
+func (result writeResult) deniedAsStale() bool {
+	return result.change != nil && result.err != nil && result.fresh != nil && result.fresh.UID == result.uid && result.fresh.ResourceVersion == result.change.Node.ResourceVersion
 }
 
 // writeNode applies a change. A nil change reads the node.
-func (l *loop) writeNode(ctx context.Context, p *nodeState, change *treat.Change) {
-	p.stage = inFlight
+func (l *loop) writeNode(ctx context.Context, state *nodeState, change *treat.Change) {
+	state.stage = inFlight
 	l.writesRunning++
-	name, uid := p.node.Name, p.node.UID
+	name, uid := state.node.Name, state.node.UID
 	l.requests.Go(func() {
-		o := writeResult{state: p, uid: uid, change: change, result: treat.Stale}
+		result := writeResult{state: state, uid: uid, change: change, result: treat.Stale}
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
 		if change != nil {
-			o.version, o.err = l.write.Apply(ctx, change)
-			o.result = treat.Classify(o.err)
+			result.version, result.err = l.write.Apply(ctx, change)
+			result.result = treat.Classify(result.err)
 		}
-		if o.result == treat.Stale {
+		if result.result == treat.Stale {
 			var err error
-			o.fresh, err = l.write.Fetch(ctx, name)
-			if o.missing = apierrors.IsNotFound(err); err != nil && !o.missing {
-				o.result, o.err = treat.Unknown, err
+			result.fresh, err = l.write.Fetch(ctx, name)
+			if result.missing = apierrors.IsNotFound(err); err != nil && !result.missing {
+				result.result, result.err = treat.Unknown, err
 			}
 		}
-		l.writeResults <- o
+		l.writeResults <- result
 	})
 }
 
 // handleWriteResult takes in the result of a write.
-func (l *loop) handleWriteResult(o writeResult) {
+func (l *loop) handleWriteResult(result writeResult) {
 	now := time.Now()
-	p := o.state
+	state := result.state
 	l.writesRunning--
-	p.stage = idle
-	l.cfg.Metrics.wrote("nodes", o.result)
-	if p.gone {
+	state.stage = idle
+	l.cfg.Metrics.countWrite("nodes", result.result)
+	if state.gone {
 		return
 	}
-	switch o.result {
+	switch result.result {
 	case treat.Made:
-		l.writeDone(now, p, o)
+		l.writeDone(now, state, result)
 	case treat.Stale:
-		p.needsRead = false
-		if o.deniedAsStale() {
-			p.confirmWrite()
-			l.writeRefused(now, p, o)
+		state.needsRead = false
+		if result.deniedAsStale() {
+			state.noteNotWritten()
+			l.writeRefused(now, state, result)
 			break
 		}
-		l.nodeRefreshed(now, p, o)
+		l.nodeRefreshed(now, state, result)
 	case treat.Busy:
-		p.confirmWrite()
-		l.backOff(now, p, o)
+		state.noteNotWritten()
+		l.delayWrite(now, state, result)
 	case treat.Refused:
-		p.confirmWrite()
-		l.writeRefused(now, p, o)
+		state.noteNotWritten()
+		l.writeRefused(now, state, result)
 	case treat.Unknown:
-		p.needsRead, p.lost = true, p.inFlight
-		l.backOff(now, p, o)
+		state.needsRead, state.unanswered = true, state.inFlight
+		l.delayWrite(now, state, result)
 	}
-	if !p.gone {
-		l.reconcileNode(now, p)
-		l.restate(now, p)
+	if !state.gone {
+		l.reconcileNode(now, state)
+		l.markStatusesStale(now, state)
 	}
 }
 
 // writeDone stores the new node state without waiting for the watch.
-func (l *loop) writeDone(now time.Time, p *nodeState, o writeResult) {
-	p.notBefore, p.needsRead = time.Time{}, false
-	l.clearFailure(now, p)
-	after := o.change.Made(o.version)
-	if older(p.node, after) {
+func (l *loop) writeDone(now time.Time, state *nodeState, result writeResult) {
+	state.notBefore, state.needsRead = time.Time{}, false
+	l.clearFailure(now, state)
+	after := result.change.Made(result.version)
+	if older(state.node, after) {
 		l.core.Observe(now, l.upsertNode(after, now))
 	}
-	l.reportChange(now, p, o.change)
+	l.reportChange(now, state, result.change)
 }
 
 // nodeRefreshed stores a node that was read directly.
-func (l *loop) nodeRefreshed(now time.Time, p *nodeState, o writeResult) {
+func (l *loop) nodeRefreshed(now time.Time, state *nodeState, result writeResult) {
 	switch {
-	case o.missing && p.node.UID == o.uid: // otherwise the node has been created again
-		l.removeNode(now, p)
-	case o.missing:
-	case older(p.node, o.fresh):
-		l.core.Observe(now, l.upsertNode(nodewatch.Trim(o.fresh), now))
+	case result.missing && state.node.UID == result.uid: // otherwise the node has been created again
+		l.removeNode(now, state)
+	case result.missing:
+	case older(state.node, result.fresh):
+		l.core.Observe(now, l.upsertNode(nodewatch.Trim(result.fresh), now))
 	}
 }
 
-// backOff delays the next write of a node, longer with every failure.
-func (l *loop) backOff(now time.Time, p *nodeState, o writeResult) {
-	isNews := p.failure.add(o.result, o.err)
-	wait := backOff(p.failure.tries)
-	p.notBefore = now.Add(wait)
+// delayWrite delays the next write of a node, longer with every failure.
+func (l *loop) delayWrite(now time.Time, state *nodeState, result writeResult) {
+	isNews := state.failure.add(result.result, result.err)
+	wait := retryDelay(state.failure.tries)
+	state.notBefore = now.Add(wait)
 	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("write put off", "node", p.node.Name, "retryIn", wait.String(), "err", o.err)
+		l.cfg.Logger.Warn("write put off", "node", state.node.Name, "retryIn", wait.String(), "err", result.err)
 	}
 }
 
-func backOff(tries int) time.Duration { return growing(tries, firstRetry, lastRetry) }
+func retryDelay(tries int) time.Duration { return growingDelay(tries, firstRetry, lastRetry) }
 
-// growing returns a randomized delay that doubles with every try, from about first up to
+// growingDelay returns a randomized delay that doubles with every try, from about first up to
 // last.
-func growing(tries int, first, last time.Duration) time.Duration {
+func growingDelay(tries int, first, last time.Duration) time.Duration {
 	wait := min(first<<min(tries-1, 10), last)
 	return wait/2 + rand.N(wait/2)
 }
 
 // writeRefused frees the slots of a change that the API server rejected, and reports the
 // rejection.
-func (l *loop) writeRefused(now time.Time, p *nodeState, o writeResult) {
-	if now.Sub(p.refusedAt) > refusalHeld {
-		p.refusals = 0
+func (l *loop) writeRefused(now time.Time, state *nodeState, result writeResult) {
+	if now.Sub(state.refusedAt) > refusalHeld {
+		state.refusals = 0
 	}
-	p.refusals++
-	p.refusedAt = now
-	wait := growing(p.refusals, firstRefusedRetry, lastRefusedRetry)
-	isNews := p.failure.add(o.result, o.err)
-	if isNews && len(o.change.Placed)+len(o.change.Removed) == 0 && l.refusalLog.allows(now) { // no set to report it on
-		l.cfg.Logger.Error("write refused", "node", p.node.Name, "err", o.err)
+	state.refusals++
+	state.refusedAt = now
+	wait := growingDelay(state.refusals, firstRefusedRetry, lastRefusedRetry)
+	isNews := state.failure.add(result.result, result.err)
+	if isNews && len(result.change.Placed)+len(result.change.Removed) == 0 && l.refusalLog.allows(now) { // no set to report it on
+		l.cfg.Logger.Error("write refused", "node", state.node.Name, "err", result.err)
 	}
-	if len(o.change.Takes) == 0 || p.inFlight != "" {
-		p.notBefore = now.Add(wait)
+	if len(result.change.Takes) == 0 || state.inFlight != "" {
+		state.notBefore = now.Add(wait)
 	} else { // NoSchedule instead of NoExecute is another write, which may be accepted
-		for _, rule := range o.change.Takes {
-			l.core.Abandon(now, p.node.Name, rule, wait)
+		for _, rule := range result.change.Takes {
+			l.core.Abandon(now, state.node.Name, rule, wait)
 		}
-		p.failure = writeFailure{}
+		state.failure = writeFailure{}
 	}
-	for _, placed := range o.change.Placed {
-		l.reportRefusal(now, p, placed.Rule, placed.Reason, "could not be placed: "+o.err.Error())
+	for _, placed := range result.change.Placed {
+		l.reportRefusal(now, state, placed.Rule, placed.Reason, "could not be placed: "+result.err.Error())
 	}
-	for _, removed := range o.change.Removed {
-		if !slices.ContainsFunc(o.change.Placed, func(placed triage.PlannedTaint) bool { return placed.Rule == removed.Rule }) {
-			l.reportRefusal(now, p, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+o.err.Error())
+	for _, removed := range result.change.Removed {
+		if !slices.ContainsFunc(result.change.Placed, func(placed triage.PlannedTaint) bool { return placed.Rule == removed.Rule }) {
+			l.reportRefusal(now, state, removed.Rule, removed.Reason, removed.Key+":"+removed.Effect.String()+" could not be removed: "+result.err.Error())
 		}
 	}
 }
 
 // reportChange publishes Events, logs and metrics for a change.
-func (l *loop) reportChange(now time.Time, p *nodeState, change *treat.Change) {
-	told := map[triage.RuleID]bool{}
+func (l *loop) reportChange(now time.Time, state *nodeState, change *treat.Change) {
+	reported := map[triage.RuleID]bool{}
 	for _, placed := range change.Placed {
-		told[placed.Rule] = true
+		reported[placed.Rule] = true
 		if placed.Reason.Code != triage.FellBack { // the refused taint may have been the stronger one
-			delete(p.refusalsReported, placed.Rule)
+			delete(state.refusalsReported, placed.Rule)
 		}
 		l.cfg.Metrics.placed.WithLabelValues(placed.Rule.Name, placed.Effect.String()).Inc()
-		l.cfg.Logger.Info("taint placed", "node", p.node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
-		l.cfg.Event(treat.Event{Node: p.node, Policy: treat.AboutSet(l.setOf(placed.Rule)), Reason: placed.Reason})
+		l.cfg.Logger.Info("taint placed", "node", state.node.Name, "key", placed.Key, "effect", placed.Effect.String(), "reason", placed.Reason.String())
+		l.cfg.Event(treat.Event{Node: state.node, Policy: treat.AboutSet(l.setOf(placed.Rule)), Reason: placed.Reason})
 	}
-	if len(change.Placed) > 0 && !p.wanted.IsZero() {
-		l.cfg.Metrics.latency.Observe(now.Sub(p.wanted).Seconds())
+	if len(change.Placed) > 0 && !state.dueSince.IsZero() {
+		l.cfg.Metrics.latency.Observe(now.Sub(state.dueSince).Seconds())
 	}
-	p.wanted = time.Time{}
+	state.dueSince = time.Time{}
 	for _, removed := range change.Removed {
-		if !told[removed.Rule] {
-			delete(p.refusalsReported, removed.Rule)
+		if !reported[removed.Rule] {
+			delete(state.refusalsReported, removed.Rule)
 		}
 		l.cfg.Metrics.removed.WithLabelValues(removed.Rule.Name, removed.Effect.String()).Inc()
 		if l.sets[removed.Rule.Name] == nil {
 			l.retire(now, removed.Rule)
 		}
-		l.cfg.Logger.Info("taint removed", "node", p.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
-		if told[removed.Rule] {
+		l.cfg.Logger.Info("taint removed", "node", state.node.Name, "key", removed.Key, "effect", removed.Effect.String(), "reason", removed.Reason.String())
+		if reported[removed.Rule] {
 			continue // replaced by another taint, reported above
 		}
-		word := treat.Event{Node: p.node, Policy: treat.AboutSet(l.setOf(removed.Rule)), Reason: removed.Reason}
+		event := treat.Event{Node: state.node, Policy: treat.AboutSet(l.setOf(removed.Rule)), Reason: removed.Reason}
 		if pol := l.sets[removed.Rule.Name]; pol != nil && pol.err != nil {
-			word.Failure = "its taint is removed, because the set is not accepted: " + pol.err.Error()
+			event.Failure = "its taint is removed, because the set is not accepted: " + pol.err.Error()
 		}
-		l.cfg.Event(word)
+		l.cfg.Event(event)
 	}
 }
 
-func unreadableRecord(err error) string {
+func unreadableRecordMessage(err error) string {
 	return "what was noted here cannot be read, so no taint on this node counts as ours (" + err.Error() + "); " +
 		"remove the annotation " + ownership.Annotation + " and the taints that are not wanted"
 }

@@ -16,9 +16,9 @@ import (
 type orphanedRemediations struct {
 	nodes   map[string]bool // nodes that may have such objects
 	message string          // what is left, empty for nothing
-	// keptUntil is until when writes may arrive for ledger entries that this version does
+	// unknownUntil is until when writes may arrive for ledger entries that this version does
 	// not know.
-	keptUntil time.Time
+	unknownUntil time.Time
 }
 
 // add tracks a node name while it has objects.
@@ -33,27 +33,27 @@ func (r *orphanedRemediations) add(node string) {
 // before anything is sent.
 func (l *loop) checkOrphans(now time.Time) {
 	var left []string
-	if now.Before(l.orphans.keptUntil) {
-		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know, which is waited for until "+l.orphans.keptUntil.UTC().Format(time.RFC3339))
+	if now.Before(l.orphans.unknownUntil) {
+		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know, which is waited for until "+l.orphans.unknownUntil.UTC().Format(time.RFC3339))
 	}
 	for _, node := range slices.Sorted(maps.Keys(l.orphans.nodes)) {
-		b := l.treatments[node]
-		if b == nil || !b.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), remediationObject.holdsControlPlaneSlot) {
+		treatments := l.treatments[node]
+		if treatments == nil || !treatments.granted.ControlPlane && !slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), remediationObject.holdsControlPlaneSlot) {
 			delete(l.orphans.nodes, node)
 			continue
 		}
-		p := l.nodeStates[node]
-		for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-			if o := b.objects[key]; o.holdsControlPlaneSlot() && !o.isOf(p) {
+		state := l.nodeStates[node]
+		for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+			if o := treatments.objects[key]; o.holdsControlPlaneSlot() && !o.isFor(state) {
 				left = append(left, key+" is still there, for control-plane node "+node+", which is gone")
 			}
 		}
-		if b.granted.ControlPlane && !b.hasSlotFor(p) {
-			left = append(left, b.granted.Object+" may still be made, for control-plane node "+node+", which is gone")
+		if treatments.granted.ControlPlane && !treatments.hasSlotFor(state) {
+			left = append(left, treatments.granted.Object+" may still be made, for control-plane node "+node+", which is gone")
 		}
 	}
-	if words := strings.Join(left, "; "); words != l.orphans.message {
-		l.orphans.message = words
+	if message := strings.Join(left, "; "); message != l.orphans.message {
+		l.orphans.message = message
 		l.reobserveControlPlane(now)
 	}
 }
@@ -61,8 +61,8 @@ func (l *loop) checkOrphans(now time.Time) {
 // reobserveControlPlane reobserves all control-plane nodes.
 func (l *loop) reobserveControlPlane(now time.Time) {
 	var plane []string
-	for name, p := range l.nodeStates {
-		if remediation.IsControlPlane(p.node) {
+	for name, state := range l.nodeStates {
+		if remediation.IsControlPlane(state.node) {
 			plane = append(plane, name)
 		}
 	}
@@ -76,29 +76,29 @@ func (t remediationObject) holdsControlPlaneSlot() bool {
 	return t.ControlPlane && t.Owner != remediation.Owner{}
 }
 
-// isOf reports whether the object is for this existing node.
-func (t remediationObject) isOf(p *nodeState) bool { return p != nil && t.IsOf(p.node) }
+// isFor reports whether the object is for this existing node.
+func (t remediationObject) isFor(state *nodeState) bool { return state != nil && t.IsOf(state.node) }
 
 // hasSlotFor reports whether the ledger entry is for this existing node.
-func (b *nodeTreatments) hasSlotFor(p *nodeState) bool {
-	return p != nil && string(p.node.UID) == b.granted.UID
+func (treatments *nodeTreatments) hasSlotFor(state *nodeState) bool {
+	return state != nil && string(state.node.UID) == treatments.granted.UID
 }
 
 // awaitOrphans returns until when a write for a deleted node may still succeed, and frees
 // the slot afterwards.
-func (l *loop) awaitOrphans(now time.Time, b *nodeTreatments, p *nodeState) (due time.Time) {
-	if b.granted.Object == "" || b.hasSlotFor(p) {
+func (l *loop) awaitOrphans(now time.Time, treatments *nodeTreatments, state *nodeState) (due time.Time) {
+	if treatments.granted.Object == "" || treatments.hasSlotFor(state) {
 		return time.Time{}
 	}
-	if _, isClaim := claimNamed(b.granted.Object); isClaim { // the node went with its claim, and the ledger must name it first
-		if !l.isSlotNotInLedger(b.granted) {
-			b.releaseSlot()
+	if _, isClaim := claimNamed(treatments.granted.Object); isClaim { // the node went with its claim, and the ledger must name it first
+		if !l.isSlotNotInLedger(treatments.granted) {
+			treatments.releaseSlot()
 		}
 		return time.Time{}
 	}
-	if arrives := b.sent.Add(maxInFlight); !b.sent.IsZero() && now.Before(arrives) {
+	if arrives := treatments.sentAt.Add(maxInFlight); !treatments.sentAt.IsZero() && now.Before(arrives) {
 		return arrives
 	}
-	b.releaseSlot()
+	treatments.releaseSlot()
 	return time.Time{}
 }

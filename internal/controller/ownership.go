@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// mostUnclear limits the nodes that a message names.
-const mostUnclear = 5
+// maxListedUnclear limits the nodes that a message names.
+const maxListedUnclear = 5
 
 // taintID identifies a taint on a node.
 type taintID struct {
@@ -50,17 +50,17 @@ func unownedOn(node *corev1.Node) (taints []taintID) {
 }
 
 // update stores the taints of a node, nil for a node that is gone.
-func (u *unowned) update(p *nodeState, taints []taintID) {
-	if slices.Equal(p.unowned, taints) {
+func (u *unowned) update(state *nodeState, taints []taintID) {
+	if slices.Equal(state.unowned, taints) {
 		return
 	}
 	u.stale = true
-	for _, id := range p.unowned {
-		if delete(u.nodes[id], p.node.Name); len(u.nodes[id]) == 0 {
+	for _, id := range state.unowned {
+		if delete(u.nodes[id], state.node.Name); len(u.nodes[id]) == 0 {
 			delete(u.nodes, id)
 		}
 		if !slices.Contains(taints, id) {
-			delete(p.unclearReported, id)
+			delete(state.unclearReported, id)
 		}
 	}
 	if u.nodes == nil {
@@ -70,9 +70,9 @@ func (u *unowned) update(p *nodeState, taints []taintID) {
 		if u.nodes[id] == nil {
 			u.nodes[id] = map[string]bool{}
 		}
-		u.nodes[id][p.node.Name] = true
+		u.nodes[id][state.node.Name] = true
 	}
-	p.unowned = taints
+	state.unowned = taints
 }
 
 // taintsOf returns the taints that a set may place: NoSchedule replaces NoExecute beyond
@@ -104,25 +104,25 @@ func (l *loop) reportUnowned(now time.Time) {
 				}
 			}
 		}
-		if !maps.Equal(pol.unclear, unclear) {
-			pol.unclear, pol.stale = unclear, true
-			l.lookAtStatuses(now)
+		if !maps.Equal(pol.unclearTaints, unclear) {
+			pol.unclearTaints, pol.stale = unclear, true
+			l.scheduleStatusCheck(now)
 		}
 	}
 }
 
-func (l *loop) reportUnclear(p *nodeState, pol *conditionSet, id taintID) {
-	if p.unclearReported[id] {
+func (l *loop) reportUnclear(state *nodeState, pol *conditionSet, id taintID) {
+	if state.unclearReported[id] {
 		return
 	}
-	if p.unclearReported == nil {
-		p.unclearReported = map[taintID]bool{}
+	if state.unclearReported == nil {
+		state.unclearReported = map[taintID]bool{}
 	}
-	p.unclearReported[id] = true
-	words := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it. "+
-		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound of the set. %s", id, pol.set.Name, remedy(p.node.Name, id))
-	l.cfg.Logger.Warn("ownership of a taint is unclear", "node", p.node.Name, "key", id.key, "effect", string(id.effect), "conditionSet", pol.set.Name)
-	l.cfg.Event(treat.Event{Node: p.node, Policy: treat.AboutSet(pol.set), EventReason: treat.OwnershipUnclear, Message: words})
+	state.unclearReported[id] = true
+	message := fmt.Sprintf("the taint %s has the key and effect of ConditionSet %s, and no record on the node proves that Autohealer placed it. "+
+		"Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound of the set. %s", id, pol.set.Name, remedy(state.node.Name, id))
+	l.cfg.Logger.Warn("ownership of a taint is unclear", "node", state.node.Name, "key", id.key, "effect", string(id.effect), "conditionSet", pol.set.Name)
+	l.cfg.Event(treat.Event{Node: state.node, Policy: treat.AboutSet(pol.set), EventReason: treat.OwnershipUnclear, Message: message})
 }
 
 // remedy says what users can do about a taint of unclear ownership.
@@ -131,22 +131,22 @@ func remedy(node string, id taintID) string {
 		"To keep it for another component: give the set another taintKey", node, id)
 }
 
-// judgeOwnership sets the OwnershipUnclear condition of a set. A set that never had a
+// setOwnershipCondition sets the OwnershipUnclear condition of a set. A set that never had a
 // taint of unclear ownership does not get the condition.
-func (pol *conditionSet) judgeOwnership(status *v1alpha1.ConditionSetStatus) {
+func (pol *conditionSet) setOwnershipCondition(status *v1alpha1.ConditionSetStatus) {
 	condition := metav1.Condition{
 		Type: v1alpha1.OwnershipUnclear, Status: metav1.ConditionFalse, Reason: "AllRecorded",
 		Message: "every taint with the key and effect of the set is recorded as Autohealer's", ObservedGeneration: pol.set.Generation,
 	}
-	names := slices.Sorted(maps.Keys(pol.unclear))
+	names := slices.Sorted(maps.Keys(pol.unclearTaints))
 	if len(names) > 0 {
-		listed := strings.Join(names[:min(len(names), mostUnclear)], ", ")
-		if more := len(names) - mostUnclear; more > 0 {
+		listed := strings.Join(names[:min(len(names), maxListedUnclear)], ", ")
+		if more := len(names) - maxListedUnclear; more > 0 {
 			listed += fmt.Sprintf(" and %d more", more)
 		}
 		condition.Status, condition.Reason = metav1.ConditionTrue, "NoRecord"
 		condition.Message = fmt.Sprintf("nodes with a taint of this set's key and effect that no record proves to be Autohealer's: %d (%s). Autohealer does not remove it; a NoExecute taint on a selected node counts against the bound. %s",
-			len(names), listed, remedy(names[0], pol.unclear[names[0]]))
+			len(names), listed, remedy(names[0], pol.unclearTaints[names[0]]))
 	} else if meta.FindStatusCondition(status.Conditions, v1alpha1.OwnershipUnclear) == nil {
 		return
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// becomes shows the loop a newer version of a node.
-func (c *clinic) becomes(name string, change func(*corev1.Node)) {
+// becomes delivers a newer version of a node.
+func (c *loopFixture) becomes(name string, change func(*corev1.Node)) {
 	c.t.Helper()
 	node := c.nodeStates[name].node.DeepCopy()
 	node.ResourceVersion += "1"
@@ -27,8 +27,8 @@ func (c *clinic) becomes(name string, change func(*corev1.Node)) {
 	c.reportUnowned(time.Now())
 }
 
-// unclear returns what people were told of taints whose ownership is unclear, by node.
-func (c *clinic) unclear() map[string]string {
+// unclear returns the Events about unclear ownership, by node.
+func (c *loopFixture) unclear() map[string]string {
 	c.t.Helper()
 	told := map[string]string{}
 	for _, event := range c.events {
@@ -50,7 +50,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 		"the value is overwritten": func(n *corev1.Node) { n.Spec.Taints[0].Value = "theirs" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.ail(10)
 				set := setNamed("disk", func(s *v1alpha1.ConditionSet) {
 					s.Spec.TaintKey, s.Spec.Effect = key, corev1.TaintEffectNoExecute
@@ -127,7 +127,8 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 					t.Errorf("told of %d nodes", len(c.unclear()))
 				}
 
-				// A taint that comes again is told again, also of a set that comes later.
+				// A taint that returns is reported again, also for a set that is added
+				// later.
 				c.events = nil
 				c.becomes("node-9", func(n *corev1.Node) {
 					n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/other", Effect: corev1.TaintEffectNoExecute}}

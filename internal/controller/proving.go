@@ -38,13 +38,13 @@ type proof struct {
 	settled  time.Time // when the reports have settled, unless more arrive
 	released bool      // the reports have settled; the set is followed until another node starts to report
 	refused  bool      // admission would reject the set now; only the user can change that
-	told     bool      // an Event has reported that the set is held
+	reported bool      // an Event has reported that the set is held
 	text     string    // the result of the last judgement
 }
 
-// withholds reports whether the set is prevented from placing a taint.
-func (p *conditionSet) withholds() bool {
-	return p.proof.refused || p.rule.Hold != "" && p.proof.matching > 0
+// withholdsTaints reports whether the set is prevented from placing a taint.
+func (pol *conditionSet) withholdsTaints() bool {
+	return pol.proof.refused || pol.rule.Hold != "" && pol.proof.matching > 0
 }
 
 // hold returns why the rule of a set places no taint; empty if it may.
@@ -58,26 +58,26 @@ func (p *proof) hold() string {
 	return ""
 }
 
-// resumedProof returns the missing proof that an earlier leader stored in the status.
-func (p *conditionSet) resumedProof() proof {
-	accepted := meta.FindStatusCondition(p.status.Conditions, v1alpha1.Accepted)
-	if !p.unjudged || !p.inherited || accepted == nil || accepted.ObservedGeneration != p.set.Generation {
+// restoredProof returns the missing proof that an earlier leader stored in the status.
+func (pol *conditionSet) restoredProof() proof {
+	accepted := meta.FindStatusCondition(pol.status.Conditions, v1alpha1.Accepted)
+	if !pol.needsValidation || !pol.restored || accepted == nil || accepted.ObservedGeneration != pol.set.Generation {
 		return proof{}
 	}
-	types := validate.Unproven(p.set, nil)
+	types := validate.Unproven(pol.set, nil)
 	switch {
 	case len(types) == 0: // the user has confirmed the set
 	case accepted.Reason == reasonHeld:
-		return proof{types: types, refused: true, told: true, text: accepted.Message}
+		return proof{types: types, refused: true, reported: true, text: accepted.Message}
 	case accepted.Reason == reasonAwaitingReports:
 		return proof{types: types}
 	}
 	return proof{}
 }
 
-// lacking returns the missing proof of a set, judged as if it were written now. A version
+// missingProof returns the missing proof of a set, judged as if it were written now. A version
 // that only narrows a proven version needs no proof.
-func (l *loop) lacking(pol *conditionSet) proof {
+func (l *loop) missingProof(pol *conditionSet) proof {
 	types := validate.Unproven(pol.set, nil)
 	if len(types) == 0 {
 		return proof{}
@@ -93,10 +93,10 @@ func (l *loop) lacking(pol *conditionSet) proof {
 	return proof{types: types, matching: judged.Matching}
 }
 
-// beginProof starts the proof of a set that a new leader finds. A set whose status says
+// startProof starts the proof of a set that a new leader finds. A set whose status says
 // that it is followed was proven, unless no node reports its conditions. A set from a
 // ConfigMap has no status; it counts as proven if it has placed taints.
-func (l *loop) beginProof(now time.Time, pol *conditionSet) {
+func (l *loop) startProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
 	}
@@ -107,7 +107,7 @@ func (l *loop) beginProof(now time.Time, pol *conditionSet) {
 	if wasFollowed {
 		pol.proof = proof{types: validate.Unproven(pol.set, l.core.Reported())}
 	} else {
-		pol.proof = l.lacking(pol)
+		pol.proof = l.missingProof(pol)
 	}
 	l.validation.toProve = l.validation.toProve || len(pol.proof.types) > 0
 	l.applyHold(now, pol)
@@ -115,8 +115,8 @@ func (l *loop) beginProof(now time.Time, pol *conditionSet) {
 
 // hasPlaced reports whether any node has a taint of the rule.
 func (l *loop) hasPlaced(rule triage.RuleID) bool {
-	for _, p := range l.nodeStates {
-		if p.hasTaint(rule) > 0 {
+	for _, state := range l.nodeStates {
+		if state.hasTaint(rule) > 0 {
 			return true
 		}
 	}
@@ -155,7 +155,7 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 			reports += l.core.Reports(name)
 		}
 		if reports > p.reports {
-			p.settled, p.released, p.told = now.Add(reportsSettle), false, p.told && !p.released
+			p.settled, p.released, p.reported = now.Add(reportsSettle), false, p.reported && !p.released
 			l.applyHold(now, pol)
 		}
 		p.reports = reports
@@ -182,9 +182,9 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 
 // proofCase returns the validation case of a set as if it were written now.
 func (l *loop) proofCase(pol *conditionSet) validate.Case {
-	c := l.caseOf(pol)
+	c := l.validationCase(pol)
 	c.Before, c.Reported, c.Impact = nil, l.core.Reported(), l.core.Impact
-	if pol.inherited {
+	if pol.restored {
 		c.Placed = l.placed
 	}
 	return c
@@ -194,7 +194,7 @@ func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	p := &pol.proof
 	judged := validate.Prove(l.proofCase(pol), p.types)
 	p.matching, p.text, pol.stale = judged.Matching, judged.Text, true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 	switch {
 	case len(judged.Problems) > 0:
 		l.holdRefused(now, pol, judged.Problems)
@@ -203,8 +203,8 @@ func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	case hasSettled:
 		p.released = true
 		l.applyHold(now, pol)
-	case p.matching > 0 && !p.told:
-		p.told = true
+	case p.matching > 0 && !p.reported:
+		p.reported = true
 		l.reportHeld(pol)
 	}
 	l.updateSetMetricsOf(pol)
@@ -218,7 +218,7 @@ func (l *loop) holdRefused(now time.Time, pol *conditionSet, problems []validate
 			problems[i].Text += editAgain
 		}
 	}
-	p.refused, p.told = true, true
+	p.refused, p.reported = true, true
 	p.text = fmt.Sprintf("held: too few nodes reported %s when the set was accepted, and now that more do, it would be refused. It places no new taint, and its taints on nodes stay. %s",
 		strings.Join(p.types, ", "), validate.Verdict{Problems: problems}.Err())
 	l.applyHold(now, pol)
@@ -228,8 +228,8 @@ func (l *loop) holdRefused(now time.Time, pol *conditionSet, problems []validate
 
 // endProof ends the proof and the hold of a set.
 func (l *loop) endProof(now time.Time, pol *conditionSet, why string) {
-	if pol.proof.told {
-		l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.Accepted, Message: l.about(pol, "no longer held: "+why)})
+	if pol.proof.reported {
+		l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), EventReason: treat.Accepted, Message: l.withSetName(pol, "no longer held: "+why)})
 	}
 	pol.proof = proof{}
 	l.applyHold(now, pol)
@@ -239,21 +239,21 @@ func (l *loop) endProof(now time.Time, pol *conditionSet, why string) {
 
 // reportHeld reports why a set is held.
 func (l *loop) reportHeld(pol *conditionSet) {
-	words := l.about(pol, pol.proof.words())
-	l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: words})
-	l.cfg.Logger.Warn("set held", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", words)
+	message := l.withSetName(pol, pol.proof.message())
+	l.cfg.Event(treat.Event{Policy: treat.AboutSet(pol.set), Failure: message})
+	l.cfg.Logger.Warn("set held", "conditionSet", pol.set.Name, "generation", pol.set.Generation, "why", message)
 }
 
-// about prefixes a message with the set's type if the set is in a ConfigMap.
-func (l *loop) about(pol *conditionSet, words string) string {
+// withSetName prefixes a message with the set's type if the set is in a ConfigMap.
+func (l *loop) withSetName(pol *conditionSet, message string) string {
 	if configmaps.ConfigMapOf(pol.set) == nil {
-		return words
+		return message
 	}
-	return "set " + pol.set.Spec.Type + ": " + configMapMessage.Replace(words)
+	return "set " + pol.set.Spec.Type + ": " + configMapMessage.Replace(message)
 }
 
-// words returns the status message about the proof.
-func (p *proof) words() string {
+// message returns the status message about the proof.
+func (p *proof) message() string {
 	names := strings.Join(p.types, ", ")
 	switch {
 	case p.refused:
@@ -279,5 +279,5 @@ func (l *loop) applyHold(now time.Time, pol *conditionSet) {
 		l.cfg.Logger.Error("rule not changed", "conditionSet", pol.set.Name, "err", err)
 	}
 	pol.stale = true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }

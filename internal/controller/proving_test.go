@@ -15,10 +15,10 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// evicting makes NoExecute of the effect, with the default bound: 6 of 13 nodes.
+// evicting sets NoExecute with the default bound: 6 of 13 nodes.
 func evicting(s *v1alpha1.ConditionSet) { s.Spec.Effect = corev1.TaintEffectNoExecute }
 
-func (c *clinic) begin() {
+func (c *loopFixture) begin() {
 	c.t.Helper()
 	c.loaded = true
 	c.core.Loaded(time.Now())
@@ -27,12 +27,12 @@ func (c *clinic) begin() {
 	}
 }
 
-// says has a node report one condition, and what it reported before.
-func (c *clinic) says(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus) {
+// says makes a node report a condition in addition to its earlier ones.
+func (c *loopFixture) says(i int, condition corev1.NodeConditionType, status corev1.ConditionStatus) {
 	c.t.Helper()
 	node := named(fmt.Sprintf("node-%d", i), "1")
-	if p := c.nodeStates[node.Name]; p != nil {
-		node = p.node.DeepCopy()
+	if state := c.nodeStates[node.Name]; state != nil {
+		node = state.node.DeepCopy()
 	}
 	rows := slices.DeleteFunc(node.Status.Conditions, func(row corev1.NodeCondition) bool { return row.Type == condition })
 	rows = append(rows, corev1.NodeCondition{Type: condition, Status: status})
@@ -40,15 +40,15 @@ func (c *clinic) says(i int, condition corev1.NodeConditionType, status corev1.C
 	c.core.Observe(time.Now(), c.upsertNode(node, time.Now()))
 }
 
-// judges does what a round does about sets, and returns when it wants to again.
-func (c *clinic) judges(sets ...*v1alpha1.ConditionSet) time.Time {
+// judges runs the part of a round that handles sets, and returns when it is due again.
+func (c *loopFixture) judges(sets ...*v1alpha1.ConditionSet) time.Time {
 	c.t.Helper()
 	c.vets(sets...)
 	return c.proveSets(time.Now())
 }
 
 // tainted counts the nodes that are to have a taint.
-func (c *clinic) tainted() (n int) {
+func (c *loopFixture) tainted() (n int) {
 	for name := range c.nodeStates {
 		if plan, _ := c.core.Plan(name); len(plan.Taints) > 0 {
 			n++
@@ -57,13 +57,13 @@ func (c *clinic) tainted() (n int) {
 	return n
 }
 
-// accepted returns the condition of that name.
-func (c *clinic) accepted(name string) metav1.Condition {
+// accepted returns the Accepted condition of a set.
+func (c *loopFixture) accepted(name string) metav1.Condition {
 	counts, _ := c.core.Population(setRule(name))
 	return c.statusOf(c.sets[name], counts).Conditions[0]
 }
 
-func (c *clinic) wants(status metav1.ConditionStatus, reason string, tainted int, says ...string) {
+func (c *loopFixture) wants(status metav1.ConditionStatus, reason string, tainted int, says ...string) {
 	c.t.Helper()
 	got := c.accepted("a")
 	if got.Status != status || got.Reason != reason {
@@ -81,11 +81,11 @@ func (c *clinic) wants(status metav1.ConditionStatus, reason string, tainted int
 
 const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 
-// All nodes come to report what the set asks for: it is the status of healthy nodes.
+// All nodes start to report the set's condition, which is a status of healthy nodes.
 func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"at once": 0, "one by one": proveEvery, "in a slow rollout": reportsSettle - time.Second} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.begin()
 				c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
 				c.wants(yes, reasonAwaitingReports, 0, "no node reports FanBroken")
@@ -103,7 +103,7 @@ func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 				if plan, _ := c.core.Plan("node-3"); !strings.Contains(plan.Reason.String(), "would not be accepted now") {
 					t.Errorf("the node says %s", plan.Reason)
 				}
-				// Fewer that match do not let it in, and neither does time.
+				// Neither fewer matching nodes nor time end the hold.
 				for i := range 10 {
 					c.says(i, "FanBroken", corev1.ConditionTrue)
 				}
@@ -121,12 +121,12 @@ func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 	}
 }
 
-// A canary reports the condition before the set is written, so admission has one node to
-// go by. Then all other nodes report the same.
+// One canary reports the condition before the set is written, so admission sees one node
+// only. Then all other nodes report the same.
 func TestASetThatACanaryMatchesIsHeld(t *testing.T) {
 	for name, status := range map[string]corev1.ConditionStatus{"the canary matches": "False", "the canary does not match": "True"} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.begin()
 				c.says(0, "FanBroken", status)
 				c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
@@ -147,10 +147,10 @@ func TestASetThatACanaryMatchesIsHeld(t *testing.T) {
 	}
 }
 
-// A set of which enough nodes reported is edited while all nodes match: an edit that only
-// narrows it is followed, as for any set.
+// A proven set is edited while all nodes match. An edit that only narrows it is followed,
+// as for any set.
 func TestAnEditNarrowsAProvenSetDuringAStorm(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.begin()
 		for i := range 13 {
 			c.says(i, "FanBroken", corev1.ConditionFalse)
@@ -167,9 +167,9 @@ func TestAnEditNarrowsAProvenSetDuringAStorm(t *testing.T) {
 	})
 }
 
-// The selector selects no node: nothing is proven by the nodes of others.
+// The selector selects no node, so nodes of other sets prove nothing.
 func TestASetWithoutNodesIsNotProven(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.begin()
 		c.says(0, "FanBroken", corev1.ConditionFalse)
 		c.judges(setNamed("a", asking("FanBroken", "False"), evicting, func(s *v1alpha1.ConditionSet) {
@@ -179,10 +179,10 @@ func TestASetWithoutNodesIsNotProven(t *testing.T) {
 	})
 }
 
-// The set asks for a sickness: it is followed as soon as so many nodes report that they
-// do not have it that the others cannot be too many.
+// The set matches unhealthy nodes. It is followed as soon as enough nodes report that
+// they are healthy.
 func TestASetOfSickNodesIsProven(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.begin()
 		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
 		c.says(0, "FanBroken", corev1.ConditionTrue)
@@ -200,7 +200,7 @@ func TestASetOfSickNodesIsProven(t *testing.T) {
 		if len(c.events) != 2 {
 			t.Errorf("told: %v", c.events)
 		}
-		for i := range 13 { // from now on its bound is enough
+		for i := range 13 { // its bound is sufficient from now on
 			c.says(i, "FanBroken", corev1.ConditionTrue)
 		}
 		c.judges()
@@ -208,10 +208,10 @@ func TestASetOfSickNodesIsProven(t *testing.T) {
 	})
 }
 
-// The condition is reported of sick nodes alone. They wait until it is plain that there
-// are no more of them, each time that there is another.
+// Only unhealthy nodes report the condition. Each new report delays the taints until the
+// reports have settled.
 func TestAConditionThatOnlySickNodesReport(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.begin()
 		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
 		c.says(0, "FanBroken", corev1.ConditionTrue)
@@ -228,22 +228,23 @@ func TestAConditionThatOnlySickNodesReport(t *testing.T) {
 		}
 		c.wants(yes, reasonAwaitingReports, 1)
 		c.carries(c.nodeStates["node-0"].node, "a", "example.com/a", corev1.TaintEffectNoExecute)
-		// Then all others report the same at once: what stands stays.
+		// All other nodes report the same at once: existing taints stay.
 		for i := 1; i < 13; i++ {
 			c.says(i, "FanBroken", corev1.ConditionTrue)
 		}
 		pass(proveEvery)
 		c.judges()
 		c.wants(no, reasonHeld, 1, "13 of 13 selected nodes")
-		// An edit that only narrows a set in force is let in; this one is not in force.
+		// An edit that only narrows is accepted for a set in force, which this one is
+		// not.
 		c.judges(setNamed("a", asking("FanBroken", "True"), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
 		c.is("a", validate.Impact)
 	})
 }
 
-// An edit does not prove anything.
+// An edit proves nothing.
 func TestAnEditOfAnUnprovenSetIsUnproven(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.begin()
 		c.judges(setNamed("a", asking("FanBroken", "False"), evicting))
 		c.says(0, "FanBroken", corev1.ConditionFalse)
@@ -268,7 +269,7 @@ func TestWhatNeedsNoProof(t *testing.T) {
 		"on dry run":                       {func(s *v1alpha1.ConditionSet) { s.Spec.DryRun = true }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.begin()
 				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, test.change))
 				if got := c.accepted("a"); got.Status != yes || got.Reason == reasonAwaitingReports {
@@ -285,8 +286,8 @@ func TestWhatNeedsNoProof(t *testing.T) {
 	}
 }
 
-// The status tells a controller that takes over what is still to be proven. The nodes
-// have begun to report while no controller led.
+// The status tells a new leader what is still to be proven. Nodes started to report while
+// no controller led.
 func TestWhoTakesOverGoesOnProving(t *testing.T) {
 	told := func(status metav1.ConditionStatus, reason string) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
@@ -308,7 +309,7 @@ func TestWhoTakesOverGoesOnProving(t *testing.T) {
 		"the user has confirmed": {func(s *v1alpha1.ConditionSet) { told(no, reasonHeld)(s); s.Annotations = accepting }, 13, "Followed", yes, 13},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.followSet(time.Now(), setNamed("a", asking("FanBroken", "False"), evicting, test.status))
 				c.validateSetsDue(time.Now(), false)
 				c.begin()
@@ -325,8 +326,8 @@ func TestWhoTakesOverGoesOnProving(t *testing.T) {
 	}
 }
 
-// A set in a ConfigMap has no status. A controller that takes over holds it if admission
-// would refuse it now, unless it has placed taints before.
+// A set in a ConfigMap has no status. A new leader holds it if admission would reject it
+// now, unless it has placed taints.
 func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
 	for name, test := range map[string]struct {
 		reports int
@@ -341,7 +342,7 @@ func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
 		"none report":                {reason: reasonAwaitingReports},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.begin()
 				c.loaded = false
 				for i := range test.reports {

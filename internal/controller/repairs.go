@@ -43,13 +43,13 @@ type repairs struct {
 	inbox  *optionalInbox[*v1alpha1.RepairPolicy]
 	blocks poolSource
 
-	policies     map[string]*repairPolicy
-	inOrder      []*repairPolicy              // the followed policies, by precedence
-	invalidPools []*repairPolicy              // policies that never had a valid version
-	pools        map[string]*repairblock.Pool // by name
-	counts       map[string]*poolCounts       // by pool name
-	followed     map[triage.RuleID]*repairRule
-	changed      bool // something that rules depend on has changed
+	policies        map[string]*repairPolicy
+	byPrecedence    []*repairPolicy              // the followed policies, by precedence
+	invalidPolicies []*repairPolicy              // policies that never had a valid version
+	pools           map[string]*repairblock.Pool // by name
+	counts          map[string]*poolCounts       // by pool name
+	followed        map[triage.RuleID]*repairRule
+	changed         bool // something that rules depend on has changed
 	// dirty holds pools with a change that affects the facts of their nodes.
 	dirty map[string]bool
 }
@@ -61,9 +61,9 @@ type poolSource interface {
 }
 
 // newRepairs returns repairs without any policy.
-func newRepairs(cfg RepairConfig, mail *optionalInbox[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
+func newRepairs(cfg RepairConfig, inbox *optionalInbox[*v1alpha1.RepairPolicy], blocks poolSource) repairs {
 	return repairs{
-		cfg: cfg, inbox: mail, blocks: blocks,
+		cfg: cfg, inbox: inbox, blocks: blocks,
 		policies: map[string]*repairPolicy{}, pools: map[string]*repairblock.Pool{},
 		counts: map[string]*poolCounts{}, followed: map[triage.RuleID]*repairRule{}, dirty: map[string]bool{},
 	}
@@ -80,8 +80,8 @@ type repairPolicy struct {
 	stale    bool // the stored status may be outdated
 }
 
-// asksFor reports whether the policy selects a node.
-func (p *repairPolicy) asksFor(node *corev1.Node) bool {
+// selects reports whether the policy selects a node.
+func (p *repairPolicy) selects(node *corev1.Node) bool {
 	if p.selector != nil {
 		return p.selector.Matches(labels.Set(node.Labels))
 	}
@@ -135,7 +135,7 @@ func isRepair(rule triage.RuleID) bool {
 func (l *loop) knowsRepairs(now time.Time) bool {
 	l.takeRepairs(now)
 	policies, _ := l.repairs.inbox.availability()
-	claims, _ := l.nodeClaims.mail.availability()
+	claims, _ := l.nodeClaims.inbox.availability()
 	arePoolsKnown, _, _ := l.repairs.blocks.Listed()
 	return policies != notAnswered && claims != notAnswered && arePoolsKnown
 }
@@ -143,19 +143,19 @@ func (l *loop) knowsRepairs(now time.Time) bool {
 // takeRepairs takes in changed policies and pools.
 func (l *loop) takeRepairs(now time.Time) {
 	r := &l.repairs
-	letter := r.inbox.take()
-	if letter.listVersion != "" {
+	batch := r.inbox.take()
+	if batch.listVersion != "" {
 		for name := range r.policies {
-			if _, there := letter.changes[name]; !there {
+			if _, there := batch.changes[name]; !there {
 				l.removeRepairPolicy(now, name)
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(letter.changes)) {
-		if a := letter.changes[name]; a.gone {
+	for _, name := range slices.Sorted(maps.Keys(batch.changes)) {
+		if change := batch.changes[name]; change.gone {
 			l.removeRepairPolicy(now, name)
 		} else {
-			l.upsertRepairPolicy(now, a.object)
+			l.upsertRepairPolicy(now, change.object)
 		}
 	}
 	changed, all := r.blocks.Take()
@@ -182,20 +182,20 @@ func (l *loop) upsertPool(now time.Time, name string, pool *repairblock.Pool) {
 		was := l.templateOf(name)
 		r.pools[name] = pool
 		delete(l.retiredRules, timeoutRule(name))
-		l.noteTemplate(name)
+		l.checkTemplateChange(name)
 		if l.templateOf(name) != was {
 			l.recountPool(name)
 		}
 	}
-	if (before == nil) != (pool == nil) || pool != nil && vetoOf(before) != vetoOf(pool) {
+	if (before == nil) != (pool == nil) || pool != nil && repairVeto(before) != repairVeto(pool) {
 		r.dirty[name] = true
 	}
 	r.changed = true
-	r.countOf(name).dirty = true
+	r.countsOf(name).dirty = true
 }
 
-// vetoOf returns the annotation that forbids repairs in a pool, empty for none.
-func vetoOf(pool *repairblock.Pool) string {
+// repairVeto returns the annotation that forbids repairs in a pool, empty for none.
+func repairVeto(pool *repairblock.Pool) string {
 	by, _ := karpenter.DoNotRepair(pool.Annotations)
 	return by
 }
@@ -212,17 +212,17 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 		pol = &repairPolicy{shadowed: shadowed}
 		l.repairs.policies[object.Name] = pol
 	}
-	pol.status.meet(object)
+	pol.status.update(object)
 	isSame := pol.object != nil && pol.object.Generation == object.Generation
 	pol.object, pol.stale = object, true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 	if isSame {
 		return
 	}
 	l.repairs.changed, l.checks.changed = true, true // it may reference a kind that is not watched yet
 	was := pol.problem
 	pol.problem = ""
-	if err := l.repairs.judge(object); err != nil {
+	if err := l.repairs.validate(object); err != nil {
 		pol.problem = err.Error()
 	} else {
 		pol.inForce = object
@@ -235,8 +235,8 @@ func (l *loop) upsertRepairPolicy(now time.Time, object *v1alpha1.RepairPolicy) 
 	}
 }
 
-// judge returns why a policy is invalid.
-func (r *repairs) judge(object *v1alpha1.RepairPolicy) error {
+// validate returns why a policy is invalid.
+func (r *repairs) validate(object *v1alpha1.RepairPolicy) error {
 	return validate.StandingRepairPolicy(validate.RepairCase{Policy: object, Repairs: validate.Repairs{Statements: r.cfg.Karpenter}}).Err()
 }
 
@@ -246,7 +246,7 @@ func (l *loop) removeRepairPolicy(now time.Time, name string) {
 	}
 	delete(l.repairs.policies, name)
 	l.repairs.changed, l.checks.changed = true, true
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 	l.cfg.Logger.Info("repair policy gone", "repairPolicy", name)
 }
 
@@ -269,7 +269,7 @@ func (l *loop) followRepairs(now time.Time) {
 			l.cfg.Logger.Info("repair rule gone", "rule", id.String())
 		}
 	}
-	stirred := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
+	changedRules := map[string]bool{} // rules that gain or lose a template, which changes the facts of their nodes
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareRules) {
 		next := wanted[id]
 		next.findings = findings{nodes: map[string]triage.Reason{}, stale: true}
@@ -279,7 +279,7 @@ func (l *loop) followRepairs(now time.Time) {
 				l.cfg.Metrics.forgetRepair(id)
 				next.due = nil
 			}
-			stirred[id.Name] = stirred[id.Name] || len(before.ladder) != len(next.ladder)
+			changedRules[id.Name] = changedRules[id.Name] || len(before.ladder) != len(next.ladder)
 		}
 		r.followed[id] = next
 		if err := l.core.SetRule(now, next.rule); err != nil { // it compiled, so it is valid
@@ -290,14 +290,14 @@ func (l *loop) followRepairs(now time.Time) {
 		count.dirty = true
 	}
 	l.updateAllowances(now)
-	l.assignAllPolicies(now, func(p *nodeState) bool {
-		return stirred[p.assigned.repairedBy] || r.dirty[p.node.Labels[karpenter.NodePoolLabel]]
+	l.assignAllPolicies(now, func(state *nodeState) bool {
+		return changedRules[state.assigned.repairedBy] || r.dirty[state.node.Labels[karpenter.NodePoolLabel]]
 	})
 	clear(r.dirty)
 	for _, pol := range r.policies {
 		pol.stale = true
 	}
-	l.lookAtStatuses(now)
+	l.scheduleStatusCheck(now)
 }
 
 // repairRules returns the rules to follow. Each pool has a rule for its own block or for
@@ -323,12 +323,12 @@ func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 			add(&repairRule{spec: spec, pool: name}, rule, err)
 		}
 		if r.cfg.ReadyTimeout > 0 {
-			timed, pol := r.timingOf(name)
+			timed, pol := r.readyTimeoutSpec(name)
 			rule, err := observe.ReadyTimeout(name, timed, r.cfg.ReadyTimeout)
 			add(&repairRule{spec: timed, pool: name, policy: pol}, rule, err)
 		}
 	}
-	for _, pol := range r.inOrder {
+	for _, pol := range r.byPrecedence {
 		spec := &pol.inForce.Spec.Repair
 		follow := func(pool string, statements []dialect.RepairStatement, template *corev1.ObjectReference) {
 			rule, err := observe.Repair(pol.ruleFor(pool), pool, spec, statements, template)
@@ -358,7 +358,7 @@ func (l *loop) repairRules() map[triage.RuleID]*repairRule {
 
 // namedBy returns the policy that names a pool and has precedence.
 func (r *repairs) namedBy(pool string) *repairPolicy {
-	for _, pol := range r.inOrder {
+	for _, pol := range r.byPrecedence {
 		if pol.selector == nil && pol.inForce.Spec.NodePool == pool {
 			return pol
 		}
@@ -366,9 +366,9 @@ func (r *repairs) namedBy(pool string) *repairPolicy {
 	return nil
 }
 
-// timingOf returns the spec that holds the ready timeout of a pool, nil for none, and its
+// readyTimeoutSpec returns the spec that holds the ready timeout of a pool, nil for none, and its
 // policy.
-func (r *repairs) timingOf(pool string) (*v1alpha1.RepairSpec, *repairPolicy) {
+func (r *repairs) readyTimeoutSpec(pool string) (*v1alpha1.RepairSpec, *repairPolicy) {
 	if block := r.pools[pool].Block; block != nil {
 		return block, nil
 	}

@@ -22,15 +22,15 @@ import (
 
 // policyStatus is the status of a RepairPolicy as stored, as far as known.
 type policyStatus struct {
-	stored  v1alpha1.RepairPolicyStatus
-	version string // of the object after the last status write
-	writing bool
-	mayFrom time.Time    // earliest next write
-	trouble writeFailure // of the last write
+	stored    v1alpha1.RepairPolicyStatus
+	version   string // of the object after the last status write
+	writing   bool
+	notBefore time.Time    // earliest next write
+	failure   writeFailure // of the last write
 }
 
-// meet stores the status from the watch unless our own write is newer.
-func (s *policyStatus) meet(object *v1alpha1.RepairPolicy) {
+// update stores the status from the watch unless our own write is newer.
+func (s *policyStatus) update(object *v1alpha1.RepairPolicy) {
 	if !olderVersion(object.ResourceVersion, s.version) {
 		s.stored = object.Status
 	}
@@ -51,10 +51,10 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 	for id, r := range l.repairs.followed {
 		counts, _ := l.core.Population(id)
 		sum := l.countRepair(r, counts)
-		l.cfg.Metrics.repaired(id, r.pool, sum)
+		l.cfg.Metrics.setRepair(id, r.pool, sum)
 		if r.stale {
 			due := l.firstDue(sum.rows)
-			l.cfg.Metrics.repairedFrom(id, r.pool, due, r.due)
+			l.cfg.Metrics.setRepairFrom(id, r.pool, due, r.due)
 			r.due = due
 		}
 		if r.policy == nil {
@@ -70,7 +70,7 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 		}
 	}
 	for name, count := range l.repairs.counts {
-		l.cfg.Metrics.held(name, count.isHeld())
+		l.cfg.Metrics.setPoolHeld(name, count.isHeld())
 	}
 	for _, pol := range l.repairs.policies {
 		sum := sums[pol]
@@ -81,13 +81,13 @@ func (l *loop) writePolicyStatuses(ctx context.Context, now time.Time) {
 			continue
 		}
 		switch {
-		case pol.status.writing || l.statusWritesRunning >= statusWriters: // the next result triggers another check
+		case pol.status.writing || l.statusWritesRunning >= maxConcurrentStatusWrites: // the next result triggers another check
 			continue
-		case now.Before(pol.status.mayFrom):
-			l.statusAt = earliest(l.statusAt, pol.status.mayFrom)
+		case now.Before(pol.status.notBefore):
+			l.nextStatusCheck = earliest(l.nextStatusCheck, pol.status.notBefore)
 			continue
 		}
-		pol.stale, pol.status.mayFrom = false, now.Add(statusEvery)
+		pol.stale, pol.status.notBefore = false, now.Add(statusEvery)
 		if status := l.policyStatusOf(pol, sum); !equality.Semantic.DeepEqual(status, pol.status.stored) {
 			l.sendPolicyStatus(ctx, pol, status)
 		}
@@ -106,20 +106,20 @@ func (l *loop) sendPolicyStatus(ctx context.Context, pol *repairPolicy, status v
 	})
 }
 
-func (l *loop) handleRepairStatusResult(o repairStatusResult) {
+func (l *loop) handleRepairStatusResult(result repairStatusResult) {
 	l.statusWritesRunning--
-	s := &o.policy.status
+	s := &result.policy.status
 	s.writing = false
-	l.lookAtStatuses(time.Now())
-	l.cfg.Metrics.wrote("repairpolicies/status", treat.Classify(o.err))
+	l.scheduleStatusCheck(time.Now())
+	l.cfg.Metrics.countWrite("repairpolicies/status", treat.Classify(result.err))
 	switch {
-	case o.err == nil:
-		s.stored, s.version, s.trouble = o.status, o.version, writeFailure{}
-	case apierrors.IsNotFound(o.err): // the watch will report the deletion
+	case result.err == nil:
+		s.stored, s.version, s.failure = result.status, result.version, writeFailure{}
+	case apierrors.IsNotFound(result.err): // the watch will report the deletion
 	default:
-		o.policy.stale, s.mayFrom = true, time.Now().Add(statusRetry)
-		if s.trouble.add(treat.Classify(o.err), o.err) {
-			l.cfg.Logger.Warn("status not written", "repairPolicy", o.policy.object.Name, "retryIn", statusRetry.String(), "err", o.err)
+		result.policy.stale, s.notBefore = true, time.Now().Add(statusRetry)
+		if s.failure.add(treat.Classify(result.err), result.err) {
+			l.cfg.Logger.Warn("status not written", "repairPolicy", result.policy.object.Name, "retryIn", statusRetry.String(), "err", result.err)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (l *loop) countRepair(r *repairRule, counts triage.Population) repairCounts
 	sum := repairCounts{nodes: counts.Selected, sick: counts.Sick, repairing: counts.Treated}
 	isTimeout := r.rule.ID.Kind == triage.ReadyTimeout
 	if isTimeout {
-		sum.nodes = min(sum.nodes, l.repairs.countOf(r.pool).starting)
+		sum.nodes = min(sum.nodes, l.repairs.countsOf(r.pool).starting)
 	}
 	for node, reason := range r.nodes {
 		if isTimeout && reason.Code == triage.Pending {
@@ -192,25 +192,25 @@ func (l *loop) policyStatusOf(pol *repairPolicy, sum *repairCounts) v1alpha1.Rep
 		return cmp.Or(l.eligible(a).Compare(l.eligible(b)), cmp.Compare(a.node, b.node))
 	})
 	for _, row := range sum.rows[:min(len(sum.rows), v1alpha1.MaxListedNodes)] {
-		reason := l.today(row.node, row.reason)
-		if b, p := l.treatments[row.node], l.nodeStates[row.node]; b != nil && p != nil && l.usesRemediationObject(b, p, reason.Rule) {
+		reason := l.currentReason(row.node, row.reason)
+		if treatments, state := l.treatments[row.node], l.nodeStates[row.node]; treatments != nil && state != nil && l.usesRemediationObject(treatments, state, reason.Rule) {
 			reason = asRemediation(reason)
 		}
-		told := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.treatmentMessage(row.node, reason.String())}
+		listedNode := v1alpha1.SickNode{Name: row.node, Reason: reason.Code.String(), Message: l.treatmentMessage(row.node, reason.String())}
 		if at := l.eligible(row); !at.IsZero() {
-			told.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
+			listedNode.EligibleAt = new(metav1.NewTime(at.UTC().Truncate(time.Second)))
 		}
-		status.SickNodes = append(status.SickNodes, told)
+		status.SickNodes = append(status.SickNodes, listedNode)
 	}
-	l.judgePolicy(pol, &status)
+	l.setPolicyConditions(pol, &status)
 	return status
 }
 
 // eligible returns when an unhealthy node becomes eligible for repair.
-func (l *loop) eligible(r row) time.Time { return l.today(r.node, r.reason).Eligible }
+func (l *loop) eligible(r row) time.Time { return l.currentReason(r.node, r.reason).Eligible }
 
-// judgePolicy sets the conditions of the policy.
-func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus) {
+// setPolicyConditions sets the conditions of the policy.
+func (l *loop) setPolicyConditions(pol *repairPolicy, status *v1alpha1.RepairPolicyStatus) {
 	set := func(kind string, is bool, reason, message string) {
 		condition := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: pol.object.Generation}
 		if is {
@@ -221,7 +221,7 @@ func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatu
 	pool := pol.object.Spec.NodePool
 	switch {
 	case pol.problem != "":
-		set(v1alpha1.Accepted, false, "Invalid", pol.trouble())
+		set(v1alpha1.Accepted, false, "Invalid", pol.problemMessage())
 	case !isEnabled(&pol.object.Spec.Repair):
 		set(v1alpha1.Accepted, true, "SwitchedOff", "the policy is switched off: nothing is repaired")
 	case pool != "" && l.repairs.pools[pool] == nil:
@@ -230,19 +230,19 @@ func (l *loop) judgePolicy(pol *repairPolicy, status *v1alpha1.RepairPolicyStatu
 		set(v1alpha1.Accepted, true, "Followed", "the policy is followed")
 	}
 	meta.RemoveStatusCondition(&status.Conditions, v1alpha1.SchemaLost)
-	if lost := l.repairs.lost(); len(lost) > 0 {
+	if lost := l.repairs.poolsWithLostSchema(); len(lost) > 0 {
 		set(v1alpha1.SchemaLost, true, "BlocksHidden", "the CRD of NodePools has lost the schema of repair blocks; the last good blocks are in force for NodePools "+strings.Join(lost, ", "))
 	}
-	switch words := l.conflict(pol); words {
+	switch message := l.conflict(pol); message {
 	case "":
 		set(v1alpha1.Conflict, false, "NoConflict", "no other policy governs a node that this one asks for")
 	default:
-		set(v1alpha1.Conflict, true, "Shadowed", words)
+		set(v1alpha1.Conflict, true, "Shadowed", message)
 	}
 }
 
-// trouble says why the newest version is invalid, and what applies instead.
-func (p *repairPolicy) trouble() string {
+// problemMessage says why the newest version is invalid, and what applies instead.
+func (p *repairPolicy) problemMessage() string {
 	switch {
 	case p.problem == "":
 		return ""
@@ -252,8 +252,8 @@ func (p *repairPolicy) trouble() string {
 	return p.problem + "; until that is mended no node that it asks for is repaired, unless another policy governs it"
 }
 
-// lost returns the pools whose block is hidden because the CRD has lost its schema.
-func (r *repairs) lost() (pools []string) {
+// poolsWithLostSchema returns the pools whose block is hidden because the CRD has lost its schema.
+func (r *repairs) poolsWithLostSchema() (pools []string) {
 	for name, pool := range r.pools {
 		if pool.Lost {
 			pools = append(pools, name)
@@ -280,8 +280,8 @@ func (l *loop) conflict(pol *repairPolicy) string {
 	}
 	node := slices.Min(slices.Collect(maps.Keys(pol.shadowed)))
 	by := "nothing that is switched on"
-	if p := l.nodeStates[node]; p != nil && p.assigned.repairedBy != "" {
-		by = p.assigned.repairedBy
+	if state := l.nodeStates[node]; state != nil && state.assigned.repairedBy != "" {
+		by = state.assigned.repairedBy
 	}
 	return fmt.Sprintf("nodes that it asks for and that another policy governs: %d, such as %s, by %s", len(pol.shadowed), node, by)
 }

@@ -14,7 +14,7 @@ import (
 const (
 	// maxAwaitingReplacement limits the deleted nodes in a ledger snapshot, so that there
 	// is room for existing nodes.
-	maxAwaitingReplacement = maxNamed / 2
+	maxAwaitingReplacement = maxNodesInSnapshot / 2
 	// clockSkew is how much the clocks of two replicas may differ without freeing the
 	// slot of a deleted node too early.
 	clockSkew = 5 * time.Minute
@@ -50,16 +50,16 @@ func (d replacementOf) isBy(o remediationObject) bool {
 
 // noteReportedTreatments records which objects the core knows to remove this node: the
 // core keeps the slot when the node goes.
-func (l *loop) noteReportedTreatments(p *nodeState, facts *triage.Node) {
-	b := l.treatments[p.node.Name]
-	if b == nil {
+func (l *loop) noteReportedTreatments(state *nodeState, facts *triage.Node) {
+	treatments := l.treatments[state.node.Name]
+	if treatments == nil {
 		return
 	}
-	for key, o := range b.objects {
-		isTold := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
-		if o.IsOf(p.node) && o.reported != (o.DeletesNode && isTold) {
-			o.reported = !o.reported
-			b.objects[key] = o
+	for key, o := range treatments.objects {
+		isReported := slices.ContainsFunc(facts.Treatments, func(t triage.Treatment) bool { return t.Rule == ruleOf(o.Object) && t.Deletes })
+		if o.IsOf(state.node) && o.reportedToCore != (o.DeletesNode && isReported) {
+			o.reportedToCore = !o.reportedToCore
+			treatments.objects[key] = o
 		}
 	}
 }
@@ -67,19 +67,19 @@ func (l *loop) noteReportedTreatments(p *nodeState, facts *triage.Node) {
 // findReplacements tells the core about a deleted node whose removal it did not know: the
 // object said so while no controller ran, or only after the node was gone. The time of
 // deletion is unknown, so it counts from now.
-func (l *loop) findReplacements(now time.Time, b *nodeTreatments) {
-	p := l.nodeStates[b.node]
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		o := b.objects[key]
+func (l *loop) findReplacements(now time.Time, treatments *nodeTreatments) {
+	state := l.nodeStates[treatments.node]
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		o := treatments.objects[key]
 		c := l.policyOf(ruleOf(o.Object))
-		if !l.isOurs(o.Object) || !o.DeletesNode || o.reported || o.isOf(p) || c == nil || c.owner != o.Owner {
+		if !l.isOurs(o.Object) || !o.DeletesNode || o.reportedToCore || o.isFor(state) || c == nil || c.owner != o.Owner {
 			continue
 		}
-		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), func(other remediationObject) bool {
-			return other.reported && other.Owner == o.Owner && other.NodeUID == o.NodeUID
+		isKnown := slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), func(other remediationObject) bool {
+			return other.reportedToCore && other.Owner == o.Owner && other.NodeUID == o.NodeUID
 		})
-		o.reported = true
-		b.objects[key] = o
+		o.reportedToCore = true
+		treatments.objects[key] = o
 		if isKnown {
 			continue
 		}
@@ -87,7 +87,7 @@ func (l *loop) findReplacements(now time.Time, b *nodeTreatments) {
 		l.core.Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		l.cfg.Logger.Info("departure found", "node", b.node, "rule", ruleOf(o.Object).String(), "object", key)
+		l.cfg.Logger.Info("departure found", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key)
 	}
 }
 
@@ -95,17 +95,17 @@ func (l *loop) findReplacements(now time.Time, b *nodeTreatments) {
 // clocks may differ. A time in the future counts as now. A time that is over by less than
 // clockSkew counts as not over. So a wrong clock keeps a slot at most for the usual time
 // from now. It frees a slot too early only by the amount that exceeds clockSkew.
-func (l *loop) restoreReplacement(now time.Time, p *nodeState, e ledger.Entry) {
-	if p != nil && string(p.node.UID) == e.UID {
+func (l *loop) restoreReplacement(now time.Time, state *nodeState, e ledger.Entry) {
+	if state != nil && string(state.node.UID) == e.UID {
 		return // the node exists
 	}
 	d := newReplacement(e)
 	l.ledger.replacements.add(e)
-	if b := l.treatments[e.Node]; b != nil {
-		for key, o := range b.objects {
+	if treatments := l.treatments[e.Node]; treatments != nil {
+		for key, o := range treatments.objects {
 			if d.isBy(o) {
-				o.reported = true
-				b.objects[key] = o
+				o.reportedToCore = true
+				treatments.objects[key] = o
 			}
 		}
 	}
@@ -120,24 +120,24 @@ func (l *loop) restoreReplacement(now time.Time, p *nodeState, e ledger.Entry) {
 	l.cfg.Logger.Info("departure inherited", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
 }
 
-func (ds *awaitingReplacement) add(e ledger.Entry) {
-	if ds.inLedger == nil {
-		ds.inLedger = map[replacementOf]ledger.Entry{}
+func (awaiting *awaitingReplacement) add(e ledger.Entry) {
+	if awaiting.inLedger == nil {
+		awaiting.inLedger = map[replacementOf]ledger.Entry{}
 	}
-	ds.inLedger[newReplacement(e)] = e
+	awaiting.inLedger[newReplacement(e)] = e
 }
 
 // isStored reports whether the stored snapshot names a deleted node.
-func (ds *awaitingReplacement) isStored(g triage.Grant) bool {
-	_, is := ds.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
+func (awaiting *awaitingReplacement) isStored(g triage.Grant) bool {
+	_, is := awaiting.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
 	return is
 }
 
-// entries reports whether the next snapshot names the deleted node of a claim's entry,
+// replacesEntry reports whether the next snapshot names the deleted node of a claim's entry,
 // which replaces the claim's entry.
-func (ds *awaitingReplacement) entries(granted ledger.Entry) bool {
+func (awaiting *awaitingReplacement) replacesEntry(granted ledger.Entry) bool {
 	_, isClaim := claimNamed(granted.Object)
-	return isClaim && slices.ContainsFunc(ds.requested, func(e ledger.Entry) bool { return newReplacement(e) == newReplacement(granted) })
+	return isClaim && slices.ContainsFunc(awaiting.requested, func(e ledger.Entry) bool { return newReplacement(e) == newReplacement(granted) })
 }
 
 // hasReplacements reports whether the ledger lacks a deleted node, or names one whose
@@ -161,9 +161,9 @@ func (l *loop) hasReplacements(now time.Time) bool {
 }
 
 // hasReplaced reports whether the next leader would keep a slot that is free.
-func (ds *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
-	isKept := leavingNode(kept)
-	for d, e := range ds.inLedger {
+func (awaiting *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) bool {
+	isKept := replacementKeys(kept)
+	for d, e := range awaiting.inLedger {
 		if !isKept[d] && !e.Replaced && now.Before(e.Gone.Add(clockSkew+triage.ReplacementWait)) {
 			return true
 		}
@@ -171,7 +171,7 @@ func (ds *awaitingReplacement) hasReplaced(now time.Time, kept []triage.Grant) b
 	return false
 }
 
-func leavingNode(grants []triage.Grant) map[replacementOf]bool {
+func replacementKeys(grants []triage.Grant) map[replacementOf]bool {
 	kept := make(map[replacementOf]bool, len(grants))
 	for _, g := range grants {
 		kept[replacementOf{g.Rule, g.Node, g.UID}] = true
@@ -181,15 +181,15 @@ func leavingNode(grants []triage.Grant) map[replacementOf]bool {
 
 // isNotInLedger reports whether only this object tells about a deleted node.
 func (l *loop) isNotInLedger(o remediationObject) bool {
-	ds := &l.ledger.replacements
+	awaiting := &l.ledger.replacements
 	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
-		return replacementOf{g.Rule, g.Node, g.UID}.isBy(o) && !ds.isStored(g)
+		return replacementOf{g.Rule, g.Node, g.UID}.isBy(o) && !awaiting.isStored(g)
 	})
 	if is {
-		if ds.awaited == nil {
-			ds.awaited = map[string]bool{}
+		if awaiting.awaited == nil {
+			awaiting.awaited = map[string]bool{}
 		}
-		ds.awaited[o.Node] = true
+		awaiting.awaited[o.Node] = true
 	}
 	return is
 }
@@ -197,15 +197,15 @@ func (l *loop) isNotInLedger(o remediationObject) bool {
 // isSlotNotInLedger reports whether only this ledger entry tells about a node that went
 // with its claim.
 func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
-	ds := &l.ledger.replacements
+	awaiting := &l.ledger.replacements
 	is := slices.ContainsFunc(l.core.Departures(), func(g triage.Grant) bool {
-		return newReplacement(e) == replacementOf{g.Rule, g.Node, g.UID} && !ds.isStored(g)
+		return newReplacement(e) == replacementOf{g.Rule, g.Node, g.UID} && !awaiting.isStored(g)
 	})
 	if is {
-		if ds.awaited == nil {
-			ds.awaited = map[string]bool{}
+		if awaiting.awaited == nil {
+			awaiting.awaited = map[string]bool{}
 		}
-		ds.awaited[e.Node] = true
+		awaiting.awaited[e.Node] = true
 	}
 	return is
 }
@@ -213,12 +213,12 @@ func (l *loop) isSlotNotInLedger(e ledger.Entry) bool {
 // requestReplacementEntries adds the deleted nodes to the next snapshot, and reports
 // whether that changes it. If there is not enough room, nodes in the stored snapshot
 // stay, because their objects may be gone. The objects of the others are kept.
-func (l *loop) requestReplacementEntries(now time.Time, page *ledger.Room) (isNews bool) {
-	pg := &l.ledger
+func (l *loop) requestReplacementEntries(now time.Time, ledgerRoom *ledger.Room) (isNews bool) {
+	w := &l.ledger
 	kept := l.core.Departures()
-	isNews = pg.replacements.hasReplaced(now, kept)
+	isNews = w.replacements.hasReplaced(now, kept)
 	slices.SortStableFunc(kept, func(a, b triage.Grant) int {
-		if is := pg.replacements.isStored(a); is != pg.replacements.isStored(b) {
+		if is := w.replacements.isStored(a); is != w.replacements.isStored(b) {
 			if is {
 				return -1
 			}
@@ -226,45 +226,45 @@ func (l *loop) requestReplacementEntries(now time.Time, page *ledger.Room) (isNe
 		}
 		return cmp.Or(a.Gone.Compare(b.Gone), cmp.Compare(a.Node, b.Node))
 	})
-	room := min(maxAwaitingReplacement, max(0, maxNamed-len(pg.nodesWithSlots)))
-	pg.replacements.requested = nil
+	room := min(maxAwaitingReplacement, max(0, maxNodesInSnapshot-len(w.nodesWithSlots)))
+	w.replacements.requested = nil
 	for _, g := range kept[:min(len(kept), room)] {
-		e, isNamed := pg.replacements.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
+		e, isNamed := w.replacements.inLedger[replacementOf{g.Rule, g.Node, g.UID}]
 		if isNamed {
-			page.Add(e)
+			ledgerRoom.Add(e)
 		} else {
 			e = ledger.Entry{
 				Rule: ownership.Rule(g.Rule), Node: g.Node, UID: g.UID, Step: g.Step,
 				Gone: g.Gone.UTC(), Since: g.Since.UTC(), ControlPlane: g.ControlPlane, Pool: g.Pool,
 			}
-			if !page.Take(e) {
+			if !ledgerRoom.Take(e) {
 				break
 			}
 			isNews = true
 		}
-		pg.replacements.requested = append(pg.replacements.requested, e)
+		w.replacements.requested = append(w.replacements.requested, e)
 	}
-	for _, e := range slices.SortedFunc(maps.Values(pg.replacements.inLedger), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
-		if len(pg.replacements.requested) < room && l.isStillAwaited(e) && !slices.Contains(pg.replacements.requested, e) && page.Take(e) {
+	for _, e := range slices.SortedFunc(maps.Values(w.replacements.inLedger), func(a, b ledger.Entry) int { return b.Gone.Compare(a.Gone) }) {
+		if len(w.replacements.requested) < room && l.hasRemovingObject(e) && !slices.Contains(w.replacements.requested, e) && ledgerRoom.Take(e) {
 			e.Replaced = true
-			pg.replacements.requested = append(pg.replacements.requested, e)
+			w.replacements.requested = append(w.replacements.requested, e)
 		}
 	}
 	return isNews
 }
 
-// isStillAwaited reports whether the object that removed the node still exists. The next
+// hasRemovingObject reports whether the object that removed the node still exists. The next
 // leader would find it without the time of deletion and keep the slot again.
-func (l *loop) isStillAwaited(e ledger.Entry) bool {
-	b := l.treatments[e.Node]
-	return b != nil && slices.ContainsFunc(slices.Collect(maps.Values(b.objects)), newReplacement(e).isBy)
+func (l *loop) hasRemovingObject(e ledger.Entry) bool {
+	treatments := l.treatments[e.Node]
+	return treatments != nil && slices.ContainsFunc(slices.Collect(maps.Values(treatments.objects)), newReplacement(e).isBy)
 }
 
 // stored records that the ledger has stored the snapshot.
-func (ds *awaitingReplacement) stored() {
-	ds.inLedger = nil
-	for _, e := range ds.requested {
-		ds.add(e)
+func (awaiting *awaitingReplacement) stored() {
+	awaiting.inLedger = nil
+	for _, e := range awaiting.requested {
+		awaiting.add(e)
 	}
-	ds.requested = nil
+	awaiting.requested = nil
 }

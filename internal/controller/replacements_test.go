@@ -22,12 +22,12 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// oneAtATime lets one node be sick, in treatment, or gone and not replaced.
+// oneAtATime limits unhealthy, treated, and not yet replaced nodes to one.
 func oneAtATime(c *remediationv1alpha1.NodeHealthCheck) {
 	c.Spec.MaxUnhealthy = new(intstr.FromInt32(1))
 }
 
-// succeeds says that the remediator has taken the node away, and is done.
+// succeeds marks the object as finished: the remediator has removed the node.
 func succeeds(u *unstructured.Unstructured) {
 	u.Object["status"] = map[string]any{"conditions": []any{
 		map[string]any{"type": remediation.DeletesNodeCondition, "status": "True"},
@@ -37,29 +37,29 @@ func succeeds(u *unstructured.Unstructured) {
 
 var takesAway = says(remediation.DeletesNodeCondition, metav1.ConditionTrue)
 
-// isReady makes a node one that was made now and is ready.
+// isReady makes a node a new node that is Ready.
 func isReady(n *corev1.Node) {
 	n.CreationTimestamp = metav1.Now()
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()})
 }
 
-// updates brings a newer version of an object by the watch.
-func (w *ward) updates(u *unstructured.Unstructured, change func(*unstructured.Unstructured)) {
+// updates delivers a newer version of an object.
+func (w *healthCheckFixture) updates(u *unstructured.Unstructured, change func(*unstructured.Unstructured)) {
 	w.t.Helper()
 	u.SetResourceVersion(w.nextVersion())
 	change(u)
 	w.finds(u)
 }
 
-// removes tells by the watch that a node is gone.
-func (w *ward) removes(node string) {
+// removes delivers the deletion of a node.
+func (w *healthCheckFixture) removes(node string) {
 	w.t.Helper()
 	must(w.t, w.nodeInbox.Delete(w.nodeStates[node].node))
-	w.goesOn()
+	w.runRound()
 }
 
-// takesAwayNode has a node treated by a remediator that deletes it.
-func (w *ward) takesAwayNode(node string) *unstructured.Unstructured {
+// takesAwayNode treats a node with a remediator that deletes it.
+func (w *healthCheckFixture) takesAwayNode(node string) *unstructured.Unstructured {
 	w.t.Helper()
 	object := w.treats(node)
 	w.updates(object, takesAway)
@@ -67,19 +67,20 @@ func (w *ward) takesAwayNode(node string) *unstructured.Unstructured {
 	return object
 }
 
-// turns has the next page written, if one is to be, and returns it as an heir reads it.
-func (w *ward) turns() []ledger.Entry {
+// writeSnapshot writes the next snapshot, if one is due, and returns it as the next leader reads
+// it.
+func (w *healthCheckFixture) writeSnapshot() []ledger.Entry {
 	w.t.Helper()
 	entries, _ := w.nextSnapshot(time.Now())
 	if entries == nil {
 		return nil
 	}
-	w.ledger.busy = true
-	must(w.t, w.snapshotStored(nil))
-	if again, _ := w.nextSnapshot(time.Now()); again != nil { // as every round asks
+	w.ledger.writing = true
+	must(w.t, w.handleSnapshotResult(nil))
+	if again, _ := w.nextSnapshot(time.Now()); again != nil { // as every round does
 		w.t.Errorf("there is another page: %+v", again)
 	}
-	w.goesOn()
+	w.runRound()
 	text, err := json.Marshal(entries)
 	must(w.t, err)
 	var read []ledger.Entry
@@ -87,86 +88,86 @@ func (w *ward) turns() []ledger.Entry {
 	return read
 }
 
-// heir returns a ward that takes over from this one, which is no more: it knows the
-// page that it inherits, the nodes, and the objects that are there.
-func (w *ward) heir(page []ledger.Entry, objects []*unstructured.Unstructured, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *ward {
+// successor returns the fixture of the next leader, with the stored ledger, the nodes and the
+// objects.
+func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructured.Unstructured, changes ...func(*remediationv1alpha1.NodeHealthCheck)) *healthCheckFixture {
 	w.t.Helper()
-	c := &clinic{t: w.t}
-	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
-	heir := wardIn(w.t, c, changes...)
-	heir.version = w.version
-	// As it is before anything is known but the health check and its templates.
-	heir.core, heir.loaded, heir.checks.changed = triage.New(), false, true
-	heir.checks.known["check"].rule = triage.Rule{}
-	heir.ledger.restored = page
-	for _, p := range w.nodeStates {
-		must(w.t, heir.nodeInbox.Update(p.node))
+	c := &loopFixture{t: w.t}
+	c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
+	successor := healthCheckFixtureIn(w.t, c, changes...)
+	successor.version = w.version
+	// Only the health check and its templates are loaded at first.
+	successor.core, successor.loaded, successor.checks.changed = triage.New(), false, true
+	successor.checks.known["check"].rule = triage.Rule{}
+	successor.ledger.restored = page
+	for _, state := range w.nodeStates {
+		must(w.t, successor.nodeInbox.Update(state.node))
 	}
 	for _, object := range objects {
-		must(w.t, heir.checks.watches.known[object.GroupVersionKind()].Update(object.DeepCopy()))
+		must(w.t, successor.checks.watches.known[object.GroupVersionKind()].Update(object.DeepCopy()))
 	}
 	now := time.Now()
-	heir.takeNodes(now)
-	heir.takeChecks(now)
-	heir.takeObjects(now)
-	heir.followChecks(now)
-	heir.loaded = true
-	heir.restore(now)
-	heir.core.Loaded(now)
-	for _, g := range heir.core.Grants() {
-		if b := heir.treatments[g.Node]; g.Gone.IsZero() && (b == nil || len(b.objects) == 0) {
+	successor.takeNodes(now)
+	successor.takeChecks(now)
+	successor.takeObjects(now)
+	successor.followChecks(now)
+	successor.loaded = true
+	successor.restore(now)
+	successor.core.Loaded(now)
+	for _, g := range successor.core.Grants() {
+		if treatments := successor.treatments[g.Node]; g.Gone.IsZero() && (treatments == nil || len(treatments.objects) == 0) {
 			w.t.Errorf("%s is to be treated before anybody knows who is gone", g.Node)
 		}
 	}
-	for node := range heir.treatments {
-		heir.reconcileTreatments(now, node)
+	for node := range successor.treatments {
+		successor.reconcileTreatments(now, node)
 	}
-	heir.goesOn()
-	return heir
+	successor.runRound()
+	return successor
 }
 
-// waits says that a node is not treated because of those who are gone.
-func (w *ward) waits(node string) {
+// waits checks that a node is not treated because of deleted nodes.
+func (w *healthCheckFixture) waits(node string) {
 	w.t.Helper()
-	w.rests(node)
+	w.wantNoTask(node)
 	if is := w.checks.known["check"].nodes[node]; is.Code != triage.GateClosed || is.Departed == 0 {
 		w.t.Errorf("%s is not kept waiting by those who are gone: %v", node, is)
 	}
 }
 
-func (w *ward) departed() int {
+func (w *healthCheckFixture) departed() int {
 	counts, _ := w.core.Population(checkRule("check"))
 	return counts.Departed
 }
 
 func TestANodeThatIsTakenAwayKeepsItsPlace(t *testing.T) {
 	for name, test := range map[string]struct {
-		takesAway func(*ward) *unstructured.Unstructured
+		takesAway func(*healthCheckFixture) *unstructured.Unstructured
 	}{
-		"known to be taken away": {func(w *ward) *unstructured.Unstructured { return w.takesAwayNode("a") }},
-		"the words come later than the node went": {func(w *ward) *unstructured.Unstructured {
+		"known to be taken away": {func(w *healthCheckFixture) *unstructured.Unstructured { return w.takesAwayNode("a") }},
+		"the words come later than the node went": {func(w *healthCheckFixture) *unstructured.Unstructured {
 			object := w.treats("a")
 			w.removes("a")
 			w.updates(object, takesAway)
 			return object
 		}},
-		"its object has succeeded, and is gone": {func(w *ward) *unstructured.Unstructured {
+		"its object has succeeded, and is gone": {func(w *healthCheckFixture) *unstructured.Unstructured {
 			object := w.takesAwayNode("a")
-			w.turns()
+			w.writeSnapshot()
 			w.updates(object, succeeds)
-			w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
 			return object
 		}},
-		"another node has its name, and is not ready": {func(w *ward) *unstructured.Unstructured {
+		"another node has its name, and is not ready": {func(w *healthCheckFixture) *unstructured.Unstructured {
 			object := w.treats("a")
 			w.updates(object, takesAway)
-			w.node("a", corev1.ConditionFalse, madeAnew) // the watch did not tell that it was gone
+			w.node("a", corev1.ConditionFalse, madeAnew) // the watch has missed the deletion
 			return object
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.node("b", corev1.ConditionFalse)
 				object := test.takesAway(w)
 				if w.departed() != 1 {
@@ -174,12 +175,12 @@ func TestANodeThatIsTakenAwayKeepsItsPlace(t *testing.T) {
 				}
 				w.node("b", corev1.ConditionTrue)
 				w.waits("b")
-				w.passes(time.Minute)
+				w.advance(time.Minute)
 				if w.updates(object, succeeds); w.departed() != 1 {
 					t.Errorf("%d are gone after another word of its object", w.departed())
 				}
 				w.node("c", corev1.ConditionFalse, isReady)
-				w.wants("b", createRemediation)
+				w.wantTask("b", createRemediation)
 				if w.updates(object, func(*unstructured.Unstructured) {}); w.departed() != 0 {
 					t.Error("it is counted once more")
 				}
@@ -187,228 +188,229 @@ func TestANodeThatIsTakenAwayKeepsItsPlace(t *testing.T) {
 		})
 	}
 	t.Run("for a quarter of an hour", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("b", corev1.ConditionFalse)
 			w.takesAwayNode("a")
-			w.passes(triage.ReplacementWait - time.Minute)
+			w.advance(triage.ReplacementWait - time.Minute)
 			w.node("b", corev1.ConditionTrue)
 			w.waits("b")
-			w.passes(time.Minute)
-			w.wants("b", createRemediation)
+			w.advance(time.Minute)
+			w.wantTask("b", createRemediation)
 		}, oneAtATime)
 	})
 	t.Run("and no longer than its replacement takes that has its name", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("b", corev1.ConditionFalse)
 			w.updates(w.treats("a"), takesAway)
-			w.node("a", corev1.ConditionFalse, madeAnew, isReady) // all of it between two looks
+			w.node("a", corev1.ConditionFalse, madeAnew, isReady) // all of it between two rounds
 			w.node("b", corev1.ConditionTrue)
-			if w.wants("b", createRemediation); w.departed() != 0 {
+			if w.wantTask("b", createRemediation); w.departed() != 0 {
 				t.Errorf("%d are gone", w.departed())
 			}
 		}, oneAtATime)
 	})
 }
 
-// TestAnHeirKnowsWhoIsGone has the controller die at every point between a node's going
-// and the end of what took it away.
-func TestAnHeirKnowsWhoIsGone(t *testing.T) {
-	for name, dies := range map[string]func(w *ward) (page []ledger.Entry, objects []*unstructured.Unstructured){
-		"before the node went": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+// TestASuccessorKnowsWhoIsGone replaces the leader at every point between the deletion of a
+// node and the end of the object that removed it.
+func TestASuccessorKnowsWhoIsGone(t *testing.T) {
+	for name, dies := range map[string]func(w *healthCheckFixture) (page []ledger.Entry, objects []*unstructured.Unstructured){
+		"before the node went": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.treats("a")
 			w.updates(object, takesAway)
 			w.removes("a")
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"before the page, and the remediator was done meanwhile": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"before the page, and the remediator was done meanwhile": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			w.updates(object, succeeds)
-			w.rests("a") // for the page
+			w.wantNoTask("a") // waits for the ledger
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"before the page, and a finalizer keeps the object": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"before the page, and a finalizer keeps the object": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			w.updates(object, deleting)
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"after the page": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"after the page": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
-			return w.turns(), []*unstructured.Unstructured{object}
+			return w.writeSnapshot(), []*unstructured.Unstructured{object}
 		},
-		"after the object is deleted": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"after the object is deleted": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
-			page := w.turns()
+			page := w.writeSnapshot()
 			w.updates(object, succeeds)
-			w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
 			return page, nil
 		},
-		"after the next page": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"after the next page": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
-			w.turns()
+			w.writeSnapshot()
 			w.updates(object, succeeds)
-			w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
-			w.requestReplacementEntries(time.Now(), w.ledger.ledger.Room()) // as every page does
+			w.requestReplacementEntries(time.Now(), w.ledger.ledger.Room()) // as every snapshot does
 			return w.ledger.entries(), nil
 		},
-		"twice": func(w *ward) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"twice": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
-			page := w.turns()
-			heir := w.heir(page, []*unstructured.Unstructured{object}, oneAtATime)
-			if heir.turns() != nil {
+			page := w.writeSnapshot()
+			successor := w.successor(page, []*unstructured.Unstructured{object}, oneAtATime)
+			if successor.writeSnapshot() != nil {
 				w.t.Error("what the page names is named again")
 			}
-			heir.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
-			return heir.ledger.entries(), []*unstructured.Unstructured{object}
+			successor.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
+			return successor.ledger.entries(), []*unstructured.Unstructured{object}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.node("b", corev1.ConditionFalse)
 				page, objects := dies(w)
 				if len(page) > 1 {
 					t.Errorf("the page: %+v", page)
 				}
-				w.passes(time.Minute)
-				heir := w.heir(page, objects, oneAtATime)
-				if heir.departed() != 1 {
-					t.Errorf("%d are gone", heir.departed())
+				w.advance(time.Minute)
+				successor := w.successor(page, objects, oneAtATime)
+				if successor.departed() != 1 {
+					t.Errorf("%d are gone", successor.departed())
 				}
-				heir.node("b", corev1.ConditionTrue)
-				heir.waits("b")
-				if len(heir.ledger.replacements.inLedger) == 0 {
-					if page := heir.turns(); len(page) != 1 || page[0].Node != "a" || page[0].UID != "uid-a" || page[0].Gone.IsZero() {
-						t.Errorf("the heir's page: %+v", page)
+				successor.node("b", corev1.ConditionTrue)
+				successor.waits("b")
+				if len(successor.ledger.replacements.inLedger) == 0 {
+					if page := successor.writeSnapshot(); len(page) != 1 || page[0].Node != "a" || page[0].UID != "uid-a" || page[0].Gone.IsZero() {
+						t.Errorf("the successor's page: %+v", page)
 					}
 				}
-				heir.passes(time.Minute)
-				heir.waits("b")
-				heir.node("c", corev1.ConditionFalse, isReady)
-				heir.wants("b", createRemediation)
+				successor.advance(time.Minute)
+				successor.waits("b")
+				successor.node("c", corev1.ConditionFalse, isReady)
+				successor.wantTask("b", createRemediation)
 			}, oneAtATime)
 		})
 	}
 	t.Run("and does not begin at once what has to wait", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("b", corev1.ConditionFalse)
 			object := w.takesAwayNode("a")
 			w.node("b", corev1.ConditionTrue)
-			heir := w.heir(nil, []*unstructured.Unstructured{object}, oneAtATime)
-			heir.waits("b")
-			if strings.Contains(heir.log.String(), "remediation begun") {
-				t.Error(heir.log.String())
+			successor := w.successor(nil, []*unstructured.Unstructured{object}, oneAtATime)
+			successor.waits("b")
+			if strings.Contains(successor.log.String(), "remediation begun") {
+				t.Error(successor.log.String())
 			}
 		}, oneAtATime)
 	})
 	t.Run("on the control plane as well", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("b", corev1.ConditionFalse, inControl)
 			w.node("a", corev1.ConditionTrue, inControl)
 			object := w.made("a", "quick", takesAway)
 			w.finds(object)
 			w.removes("a")
-			page := w.turns()
-			heir := w.heir(page, nil)
-			heir.node("b", corev1.ConditionTrue, inControl)
-			if heir.rests("b"); heir.finding("b") != triage.ControlPlaneBusy {
-				t.Errorf("b is %s", heir.finding("b"))
+			page := w.writeSnapshot()
+			successor := w.successor(page, nil)
+			successor.node("b", corev1.ConditionTrue, inControl)
+			if successor.wantNoTask("b"); successor.finding("b") != triage.ControlPlaneBusy {
+				t.Errorf("b is %s", successor.finding("b"))
 			}
 		})
 	})
 	t.Run("and who is replaced", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			object := w.takesAwayNode("a")
-			w.turns()
+			w.writeSnapshot()
 			w.node("c", corev1.ConditionFalse, isReady)
-			page := w.turns()
+			page := w.writeSnapshot()
 			if len(page) != 1 || !page[0].Replaced {
 				t.Errorf("the page: %+v", page)
 			}
-			heir := w.heir(page, []*unstructured.Unstructured{object}, oneAtATime)
-			if heir.departed() != 0 || heir.turns() != nil {
-				t.Errorf("%d are gone", heir.departed())
+			successor := w.successor(page, []*unstructured.Unstructured{object}, oneAtATime)
+			if successor.departed() != 0 || successor.writeSnapshot() != nil {
+				t.Errorf("%d are gone", successor.departed())
 			}
-			heir.updates(object, succeeds)
-			heir.runs(heir.wants("a", deleteRemediation), "a", treat.Made)
-			heir.loses(object)
+			successor.updates(object, succeeds)
+			successor.runs(successor.wantTask("a", deleteRemediation), "a", treat.Made)
+			successor.loses(object)
 			w.updates(object, succeeds)
-			w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
 			object = w.takesAwayNode("c")
-			if page := w.turns(); len(page) != 1 || page[0].Node != "c" {
+			if page := w.writeSnapshot(); len(page) != 1 || page[0].Node != "c" {
 				t.Errorf("the next page: %+v", page)
 			}
 			w.loses(object)
 			w.node("d", corev1.ConditionFalse, isReady)
-			if page := w.turns(); page == nil || len(page) != 0 {
+			if page := w.writeSnapshot(); page == nil || len(page) != 0 {
 				t.Errorf("the last page: %+v", page)
 			}
 		}, oneAtATime)
 	})
 	t.Run("and what is over is over", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("b", corev1.ConditionFalse)
-			object := w.takesAwayNode("a") // whose remediator never says that it is done
-			w.turns()
-			w.passes(triage.ReplacementWait + clockSkew)
+			object := w.takesAwayNode("a") // its remediator never reports success
+			w.writeSnapshot()
+			w.advance(triage.ReplacementWait + clockSkew)
 			other := w.takesAwayNode("b")
-			page := w.turns()
+			page := w.writeSnapshot()
 			if len(page) != 2 {
 				t.Errorf("the page does not name who went, and whose object is still there: %+v", page)
 			}
-			if heir := w.heir(page, []*unstructured.Unstructured{object, other}, oneAtATime); heir.departed() != 1 {
-				t.Errorf("%d are gone", heir.departed())
+			if successor := w.successor(page, []*unstructured.Unstructured{object, other}, oneAtATime); successor.departed() != 1 {
+				t.Errorf("%d are gone", successor.departed())
 			}
 		}, oneAtATime)
 	})
 }
 
-// TestAPageThatNamesWhoIsGone comes before the end of what else tells of it.
+// TestAPageThatNamesWhoIsGone checks that the ledger names a node before its object is
+// deleted.
 func TestAPageThatNamesWhoIsGone(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.takesAwayNode("a")
 		w.updates(object, succeeds)
-		w.rests("a")
+		w.wantNoTask("a")
 		entries, _ := w.nextSnapshot(time.Now())
 		if len(entries) != 1 {
 			t.Fatalf("the page is to name %+v", entries)
 		}
-		w.ledger.busy = true
+		w.ledger.writing = true
 		if again, _ := w.nextSnapshot(time.Now()); again != nil {
 			t.Error("two pages are written at a time")
 		}
-		must(t, w.snapshotStored(errBroken))
-		w.goesOn()
-		w.rests("a")
+		must(t, w.handleSnapshotResult(errBroken))
+		w.runRound()
+		w.wantNoTask("a")
 		if again, due := w.nextSnapshot(time.Now()); again != nil || due.IsZero() {
 			t.Errorf("after a failure it is written again at %v", due)
 		}
-		w.passes(time.Minute)
-		if page := w.turns(); len(page) != 1 {
+		w.advance(time.Minute)
+		if page := w.writeSnapshot(); len(page) != 1 {
 			t.Errorf("the page is to name %+v", page)
 		}
-		w.wants("a", deleteRemediation)
+		w.wantTask("a", deleteRemediation)
 		if again, due := w.nextSnapshot(time.Now()); again != nil || !due.IsZero() {
 			t.Errorf("the same page is written again at %v: %+v", due, again)
 		}
 	})
 	t.Run("is not waited for when the place is free", func(t *testing.T) {
-		openWard(t, func(w *ward) {
+		withHealthCheck(t, func(w *healthCheckFixture) {
 			object := w.takesAwayNode("a")
 			w.updates(object, succeeds)
 			w.node("b", corev1.ConditionFalse, isReady)
-			w.passes(time.Minute)
-			if page, _ := w.nextSnapshot(time.Now()); page != nil { // as every round asks
+			w.advance(time.Minute)
+			if page, _ := w.nextSnapshot(time.Now()); page != nil { // as every round does
 				t.Errorf("a page is written: %+v", page)
 			}
-			w.wants("a", deleteRemediation)
+			w.wantTask("a", deleteRemediation)
 		})
 	})
 }
 
-// TestClocksOfTwoControllers has an heir be told of a node that went at some time by
-// another clock.
+// TestClocksOfTwoControllers restores the deletion of a node with a time from another
+// clock.
 func TestClocksOfTwoControllers(t *testing.T) {
 	for name, test := range map[string]struct{ ago, kept time.Duration }{
 		"the same":                           {0, triage.ReplacementWait},
@@ -418,12 +420,12 @@ func TestClocksOfTwoControllers(t *testing.T) {
 		"long ago":                           {triage.ReplacementWait + clockSkew, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				gone := time.Now().Add(-test.ago)
-				heir := w.heir([]ledger.Entry{{Rule: ownership.Rule(checkRule("check")), Node: "a", UID: "uid-a", Gone: gone, Since: gone}}, nil)
+				successor := w.successor([]ledger.Entry{{Rule: ownership.Rule(checkRule("check")), Node: "a", UID: "uid-a", Gone: gone, Since: gone}}, nil)
 				began := time.Now()
-				for heir.departed() > 0 {
-					heir.passes(time.Second)
+				for successor.departed() > 0 {
+					successor.advance(time.Second)
 				}
 				if kept := time.Since(began); kept != test.kept {
 					t.Errorf("the place is kept for %s, want %s", kept, test.kept)
@@ -434,15 +436,15 @@ func TestClocksOfTwoControllers(t *testing.T) {
 }
 
 func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		goes := func(from, to int) {
 			for i := from; i < to; i++ {
 				name := fmt.Sprintf("n%03d", i)
 				w.core.Resume(time.Now(), triage.Grant{Rule: checkRule("check"), Node: name, UID: name, Since: time.Now(), Gone: time.Now()})
 			}
 		}
-		goes(0, maxNamed)
-		first := w.turns()
+		goes(0, maxNodesInSnapshot)
+		first := w.writeSnapshot()
 		if len(first) != maxAwaitingReplacement {
 			t.Fatalf("%d are named", len(first))
 		}
@@ -450,16 +452,16 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 		if !w.isNotInLedger(kept) {
 			t.Error("the object of one that is not named may be ended")
 		}
-		for range maxNamed - maxAwaitingReplacement + 10 {
-			w.ledger.nodesWithSlots = append(w.ledger.nodesWithSlots, &nodeState{node: named("x", "7"), named: true, granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
+		for range maxNodesInSnapshot - maxAwaitingReplacement + 10 {
+			w.ledger.nodesWithSlots = append(w.ledger.nodesWithSlots, &nodeState{node: named("x", "7"), inLedger: true, granted: grantedSlot{version: "7", rules: []triage.RuleID{setRule("set")}}})
 		}
-		w.ledger.nodesWithSlots = w.ledger.nodesWithSlots[:maxNamed-maxAwaitingReplacement]
-		w.passes(time.Minute)
-		goes(maxNamed, maxNamed+10)
+		w.ledger.nodesWithSlots = w.ledger.nodesWithSlots[:maxNodesInSnapshot-maxAwaitingReplacement]
+		w.advance(time.Minute)
+		goes(maxNodesInSnapshot, maxNodesInSnapshot+10)
 		w.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
 		page := w.ledger.entries()
-		if len(page) > maxNamed {
-			t.Errorf("%d are named, at most %d may be", len(page), maxNamed)
+		if len(page) > maxNodesInSnapshot {
+			t.Errorf("%d are named, at most %d may be", len(page), maxNodesInSnapshot)
 		}
 		for _, e := range first {
 			if !w.ledger.replacements.isStored(triage.Grant{Rule: triage.RuleID(e.Rule), Node: e.Node, UID: e.UID}) {
@@ -467,25 +469,25 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 			}
 		}
 		w.ledger.nodesWithSlots = nil
-		w.passes(triage.ReplacementWait - time.Minute)
-		if page := w.turns(); len(page) != 10 {
+		w.advance(triage.ReplacementWait - time.Minute)
+		if page := w.writeSnapshot(); len(page) != 10 {
 			t.Errorf("of ten that are left %d are named", len(page))
 		}
 	})
 }
 
 func TestWhoGoesWhileAnotherControllerIsAtWork(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("b", corev1.ConditionFalse)
 		object := w.treats("a")
 		w.updates(object, takesAway)
 		must(t, w.checks.medik8s.inbox.Update(held("theirs", "them", time.Now(), 20)))
-		w.goesOn()
+		w.runRound()
 		w.removes("a")
-		if !w.checks.deferring || w.departed() != 0 || w.turns() != nil {
+		if !w.checks.deferring || w.departed() != 0 || w.writeSnapshot() != nil {
 			t.Errorf("back %t, and %d are gone, which is the other's business", w.checks.deferring, w.departed())
 		}
-		w.passes(time.Hour)
+		w.advance(time.Hour)
 		if w.checks.deferring || w.departed() != 1 {
 			t.Errorf("back %t, and %d are gone", w.checks.deferring, w.departed())
 		}

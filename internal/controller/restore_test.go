@@ -12,82 +12,82 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// What an heir makes of a termination that the page names, by how far it has come.
+// A new leader resumes a termination from the ledger in every state.
 func TestATerminationIsInheritedInEveryState(t *testing.T) {
-	mark := func(h *hall) { h.world.carryOut(h.begins("a"), how{first: treat.Unknown, unanswered: true}) }
-	both := func(h *hall) { h.world.carryOut(h.begins("a"), how{}) }
+	mark := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{first: treat.Unknown, unanswered: true}) }
+	both := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{}) }
 	for name, test := range map[string]struct {
-		happens func(h *hall)
-		next    taskKind // about a
+		happens func(h *nodePoolFixture)
+		next    taskKind // for node a
 		taken   int
 	}{
-		"nothing was sent": {func(*hall) {}, terminateClaim, 1},
-		"nothing was sent, and the claim is another version": {func(h *hall) {
-			h.world.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+		"nothing was sent": {func(*nodePoolFixture) {}, terminateClaim, 1},
+		"nothing was sent, and the claim is another version": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
 		}, terminateClaim, 1},
-		"nothing was sent, and the node has recovered": {func(h *hall) {
-			h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
-		}, nothing, 1}, // it may be marked yet
-		"another version, and the node has recovered": {func(h *hall) {
-			h.world.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
-			h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+		"nothing was sent, and the node has recovered": {func(h *nodePoolFixture) {
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+		}, nothing, 1}, // the mark may still arrive
+		"another version, and the node has recovered": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(*karpenter.NodeClaim) {})
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
 		}, nothing, 0},
 		"marked": {mark, terminateClaim, 1},
-		"marked, and the node has recovered": {func(h *hall) {
+		"marked, and the node has recovered": {func(h *nodePoolFixture) {
 			mark(h)
-			h.world.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
+			h.api.changeNode("a", func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionFalse })
 		}, cancelTermination, 1},
 		"deleted": {both, nothing, 1},
-		"deleted, and the claim is gone": {func(h *hall) {
+		"deleted, and the claim is gone": {func(h *nodePoolFixture) {
 			both(h)
-			h.world.removeClaim("claim-a")
+			h.api.removeClaim("claim-a")
 		}, nothing, 1},
-		"deleted, and the node is gone": {func(h *hall) {
+		"deleted, and the node is gone": {func(h *nodePoolFixture) {
 			both(h)
-			h.world.removeNode("a")
+			h.api.removeNode("a")
 		}, nothing, 1},
-		"deleted, and both are gone": {func(h *hall) {
+		"deleted, and both are gone": {func(h *nodePoolFixture) {
 			both(h)
-			h.world.removeNode("a")
-			h.world.removeClaim("claim-a")
+			h.api.removeNode("a")
+			h.api.removeClaim("claim-a")
 		}, nothing, 1},
-		"deleted, and another node has the name": {func(h *hall) {
+		"deleted, and another node has the name": {func(h *nodePoolFixture) {
 			both(h)
-			h.world.removeNode("a")
-			h.world.removeClaim("claim-a")
-			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+			h.api.removeNode("a")
+			h.api.removeClaim("claim-a")
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
 				n.UID, c.Name, c.UID = "another", "another", "another"
 				n.Spec.ProviderID, c.Status.ProviderID = "kwok://another", "kwok://another"
 			})
 		}, nothing, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.sicken("b")
-				h.turns()
-				page := slices.Clone(h.world.page)
+				h.writeSnapshot()
+				page := slices.Clone(h.api.page)
 				test.happens(h)
-				heir := h.heir()
+				successor := h.successor()
 				next := nothing
-				if b := heir.treatments["a"]; b != nil {
-					if e, _ := heir.nextTask(time.Now(), b); e != nil {
+				if treatments := successor.treatments["a"]; treatments != nil {
+					if e, _ := successor.nextTask(time.Now(), treatments); e != nil {
 						next = e.kind
 					}
 				}
 				if next != test.next {
-					t.Errorf("errand %d is next, want %d; the log:\n%s", next, test.next, &heir.log)
+					t.Errorf("errand %d is next, want %d; the log:\n%s", next, test.next, &successor.log)
 				}
-				isTaken := slices.ContainsFunc(heir.core.Grants(), func(g triage.Grant) bool { return g.Node == "a" && g.UID == "uid-of-a" })
+				isTaken := slices.ContainsFunc(successor.core.Grants(), func(g triage.Grant) bool { return g.Node == "a" && g.UID == "uid-of-a" })
 				if isTaken != (test.taken > 0) {
-					t.Errorf("it is in repair: %t: %+v", isTaken, heir.core.Grants())
+					t.Errorf("it is in repair: %t: %+v", isTaken, successor.core.Grants())
 				}
-				if heir.taken("default") != 1 { // by a, or by b in its place
-					t.Errorf("%d places are taken", heir.taken("default"))
+				if successor.taken("default") != 1 { // by a, or by b instead
+					t.Errorf("%d places are taken", successor.taken("default"))
 				}
-				// And whoever comes after the heir before it has written anything.
-				again := heir.heir()
-				if again.world.page = page; again.taken("default") != 1 {
+				// And another leader takes over before this one has written anything.
+				again := successor.successor()
+				if again.api.page = page; again.taken("default") != 1 {
 					t.Errorf("%d places are taken after another change", again.taken("default"))
 				}
 			})
@@ -95,18 +95,18 @@ func TestATerminationIsInheritedInEveryState(t *testing.T) {
 	}
 }
 
-// An heir of an heir goes by the time at which the node went, and not by when it looked.
+// A second successor still uses the time of the deletion, not the time of its own start.
 func TestTheTimeOfADepartureIsInherited(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
 		h.terminates("a")
 		h.goes("a")
 		gone := time.Now()
-		h.turns()
+		h.writeSnapshot()
 		for range 3 {
 			pass(4 * time.Minute)
-			h = h.heir()
-			h.turns()
+			h = h.successor()
+			h.writeSnapshot()
 			if all := h.core.Departures(); len(all) != 1 || all[0].Gone.Sub(gone) > clockSkew {
 				t.Errorf("the departures are %+v, and it went at %v", all, gone)
 			}

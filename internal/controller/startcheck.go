@@ -16,19 +16,19 @@ type startRequest struct {
 	answer chan<- bool // has capacity one
 }
 
-// maySendStart asks the loop, immediately before an object is created, whether the
+// mayStillStart asks the loop, immediately before an object is created, whether the
 // treatment may still start. The loop first takes in everything that the watches have
 // delivered: while the task took the Lease and read the node, other nodes may have become
 // unhealthy and closed the gate. The goroutine of the task calls it.
-func (l *loop) maySendStart(ctx context.Context, e *task) (may bool, err error) {
+func (l *loop) mayStillStart(ctx context.Context, t *task) (may bool, err error) {
 	if l.startRequests == nil { // the loop is not running
 		return true, nil
 	}
 	answer := make(chan bool, 1)
-	q := startRequest{node: e.node.Name, rule: e.rule, step: e.step, answer: answer}
+	request := startRequest{node: t.node.Name, rule: t.rule, step: t.step, answer: answer}
 	for asks := l.startRequests; ; asks = nil {
 		select {
-		case asks <- q:
+		case asks <- request:
 			continue
 		case may = <-answer:
 			return may, nil
@@ -42,12 +42,12 @@ func (l *loop) maySendStart(ctx context.Context, e *task) (may bool, err error) 
 
 // queueStartRequest queues a request and all others that wait: one round answers them
 // all.
-func (l *loop) queueStartRequest(q startRequest) {
-	l.answered = append(l.answered, q)
+func (l *loop) queueStartRequest(request startRequest) {
+	l.openStartRequests = append(l.openStartRequests, request)
 	for {
 		select {
-		case q := <-l.startRequests:
-			l.answered = append(l.answered, q)
+		case request := <-l.startRequests:
+			l.openStartRequests = append(l.openStartRequests, request)
 		default:
 			return
 		}
@@ -56,10 +56,10 @@ func (l *loop) queueStartRequest(q startRequest) {
 
 // answerStartRequests answers from the plans after the round.
 func (l *loop) answerStartRequests() {
-	for _, q := range l.answered {
-		plan, ok := l.core.Plan(q.node)
-		t := plan.Treatment
-		q.answer <- ok && t != nil && t.Rule == q.rule && t.Step == q.step
+	for _, request := range l.openStartRequests {
+		plan, ok := l.core.Plan(request.node)
+		planned := plan.Treatment
+		request.answer <- ok && planned != nil && planned.Rule == request.rule && planned.Step == request.step
 	}
-	l.answered = l.answered[:0]
+	l.openStartRequests = l.openStartRequests[:0]
 }

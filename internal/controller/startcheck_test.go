@@ -9,18 +9,18 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// The loop answers by what the watch has brought, also if no round has taken it in yet.
+// The loop answers with the newest watch events, even if no round has taken them in yet.
 func TestALastLookAsksTheGateWithTheNewestFacts(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		for _, name := range []string{"b", "c", "d"} {
 			w.node(name, corev1.ConditionFalse)
 		}
 		w.node("a", corev1.ConditionTrue)
-		e := w.wants("a", createRemediation)
+		e := w.wantTask("a", createRemediation)
 		asks := func() bool {
 			answer := make(chan bool, 1)
 			w.queueStartRequest(startRequest{node: "a", rule: e.rule, step: e.step, answer: answer})
-			w.goesOn()
+			w.runRound()
 			w.answerStartRequests()
 			return <-answer
 		}
@@ -30,7 +30,7 @@ func TestALastLookAsksTheGateWithTheNewestFacts(t *testing.T) {
 			node.Status.Conditions[0].Status = sick
 			must(t, w.nodeInbox.Update(node))
 		}
-		r := w.startTask(w.nodeStates["a"].seen, w.treatments["a"], e)
+		r := w.startTask(w.nodeStates["a"].observedAt, w.treatments["a"], e)
 		if !asks() {
 			t.Error("the gate is open, and the treatment may not begin")
 		}
@@ -40,19 +40,19 @@ func TestALastLookAsksTheGateWithTheNewestFacts(t *testing.T) {
 		if asks() {
 			t.Error("the gate is closed, and the treatment may begin")
 		}
-		r.calledOff, r.result = true, treat.Stale
+		r.cancelled, r.result = true, treat.Stale
 		w.handleTaskResult(r)
-		w.goesOn()
+		w.runRound()
 		if e, _ := w.next("a"); e != nil && e.kind == createRemediation || w.finding("a") != triage.GateClosed {
 			t.Errorf("next is %+v, because of %s", e, w.finding("a"))
 		}
-		if b := w.treatments["a"]; b != nil && len(b.failures) > 0 {
-			t.Errorf("it is put off: %v", b.failures)
+		if treatments := w.treatments["a"]; treatments != nil && len(treatments.failures) > 0 {
+			t.Errorf("it is put off: %v", treatments.failures)
 		}
 		for _, name := range []string{"b", "c", "d"} {
 			arrives(name, corev1.ConditionFalse)
 		}
-		w.goesOn()
-		w.wants("a", createRemediation)
+		w.runRound()
+		w.wantTask("a", createRemediation)
 	}, oneAtATime)
 }

@@ -13,29 +13,29 @@ import (
 
 // handleTaskResult takes in the result of a task.
 func (l *loop) handleTaskResult(r *taskResult) {
-	now, b, e := time.Now(), r.treatments, r.task
+	now, treatments, t := time.Now(), r.treatments, r.task
 	l.tasksRunning--
-	b.stage = idle
-	l.cfg.Metrics.wrote(e.kind.resource(), r.result)
+	treatments.stage = idle
+	l.cfg.Metrics.countWrite(t.kind.resource(), r.result)
 	switch {
-	case r.isLeased && r.lease == nil:
-		b.lease = nil
-	case r.isLeased:
-		b.upsertLease(r.lease)
+	case r.leaseKnown && r.lease == nil:
+		treatments.lease = nil
+	case r.leaseKnown:
+		treatments.upsertLease(r.lease)
 	}
-	if (e.kind == createRemediation || e.kind == terminateClaim) && r.result != treat.Made && r.result != treat.Unknown { // the write cannot succeed any more
-		b.sent = r.sentFirst
+	if (t.kind == createRemediation || t.kind == terminateClaim) && r.result != treat.Made && r.result != treat.Unknown { // the write cannot succeed any more
+		treatments.sentAt = r.previouslySentAt
 	}
-	if e.claim != nil {
+	if t.claim != nil {
 		l.takeClaim(now, r)
 	}
 	if r.object != nil {
 		l.handleCreated(now, r, remediation.Read(r.object))
 	}
-	b.goneMeanwhile = nil
+	treatments.deletedDuringTask = nil
 	switch r.result {
 	case treat.Made:
-		delete(b.failures, e.kind)
+		delete(treatments.failures, t.kind)
 		l.taskDone(now, r)
 	case treat.Stale:
 		l.handleStale(now, r)
@@ -44,24 +44,24 @@ func (l *loop) handleTaskResult(r *taskResult) {
 	case treat.Busy, treat.Unknown:
 		l.retryTaskLater(now, r)
 	}
-	l.reobserve(now, b.node)
-	l.restateTreatments(now, b)
+	l.reobserve(now, treatments.node)
+	l.markTreatmentStatusesStale(now, treatments)
 }
 
 // handleCreated stores an object that the task created or found.
 func (l *loop) handleCreated(now time.Time, r *taskResult, o remediation.Object) {
-	b := r.treatments
-	wasKnown, isGone := b.goneMeanwhile[o.UID] // the watch has reported its creation and deletion already
-	if o.Node == b.node && !wasKnown {         // an object of another node belongs there
-		l.upsertObject(b, o)
+	treatments := r.treatments
+	wasKnown, isGone := treatments.deletedDuringTask[o.UID] // the watch has reported its creation and deletion already
+	if o.Node == treatments.node && !wasKnown {             // an object of another node belongs there
+		l.upsertObject(treatments, o)
 		if isGone {
-			l.objectDeleted(now, b, objectKey(o))
+			l.objectDeleted(now, treatments, objectKey(o))
 		}
 	}
-	if r.isCreated {
+	if r.created {
 		return
 	}
-	if o.Node != b.node || ruleOf(o) != r.task.rule {
+	if o.Node != treatments.node || ruleOf(o) != r.task.rule {
 		r.result, r.err = treat.Refused, errors.New(objectKey(o)+" is there already, and was not made for this node and policy")
 	} else if c := l.policyOf(r.task.rule); c != nil {
 		if step, _ := o.Step(c.ladder); step != r.task.step {
@@ -72,24 +72,24 @@ func (l *loop) handleCreated(now time.Time, r *taskResult, o remediation.Object)
 
 // taskDone reports a finished task and stores its changes without waiting for the watch.
 func (l *loop) taskDone(now time.Time, r *taskResult) {
-	b, e := r.treatments, r.task
-	switch e.kind {
+	treatments, t := r.treatments, r.task
+	switch t.kind {
 	case createRemediation:
 		l.remediationCreated(now, r)
 	case deleteRemediation:
 		l.remediationDeleted(now, r)
 	case releaseLease:
-		if b.lease != nil && b.lease.UID == e.lease.UID {
-			b.lease = nil
+		if treatments.lease != nil && treatments.lease.UID == t.lease.UID {
+			treatments.lease = nil
 		}
 	case clearConfirmation:
-		l.confirmationCleared(now, b, e, r.version)
+		l.confirmationCleared(now, treatments, t, r.version)
 	case annotateRemediation:
-		l.annotated(b, e, r.version)
-		if _, isOver := e.annotations[remediation.TimedOutAnnotation]; isOver {
-			l.cfg.Metrics.treated(e.rule, e.reason.Condition, "timed_out")
+		l.annotated(treatments, t, r.version)
+		if _, isOver := t.annotations[remediation.TimedOutAnnotation]; isOver {
+			l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, "timed_out")
 		}
-		l.cfg.Logger.Info("remediation noted", "node", b.node, "object", objectKey(e.object), "reason", e.reason.String())
+		l.cfg.Logger.Info("remediation noted", "node", treatments.node, "object", objectKey(t.object), "reason", t.reason.String())
 	case terminateClaim:
 		l.terminated(now, r)
 	case cancelTermination:
@@ -99,68 +99,68 @@ func (l *loop) taskDone(now time.Time, r *taskResult) {
 }
 
 // confirmationCleared stores the node without the removed annotation.
-func (l *loop) confirmationCleared(now time.Time, b *nodeTreatments, e *task, version string) {
-	after := e.node.DeepCopy()
+func (l *loop) confirmationCleared(now time.Time, treatments *nodeTreatments, t *task, version string) {
+	after := t.node.DeepCopy()
 	after.ResourceVersion = version
 	delete(after.Annotations, remediation.ConfirmedAnnotation)
-	if p := l.nodeStates[b.node]; p != nil && older(p.node, after) {
+	if state := l.nodeStates[treatments.node]; state != nil && older(state.node, after) {
 		l.core.Observe(now, l.upsertNode(after, now))
 	}
 }
 
 // annotated stores the new annotations of an object.
-func (l *loop) annotated(b *nodeTreatments, e *task, version string) {
-	o, there := b.objects[objectKey(e.object)]
-	if !there || o.UID != e.object.UID || !olderVersion(o.ResourceVersion, version) {
+func (l *loop) annotated(treatments *nodeTreatments, t *task, version string) {
+	o, there := treatments.objects[objectKey(t.object)]
+	if !there || o.UID != t.object.UID || !olderVersion(o.ResourceVersion, version) {
 		return
 	}
-	o.Object = o.Noted(e.annotations, version)
-	b.objects[objectKey(e.object)] = o
+	o.Object = o.Noted(t.annotations, version)
+	treatments.objects[objectKey(t.object)] = o
 }
 
 // remediationCreated reports a started treatment.
 func (l *loop) remediationCreated(now time.Time, r *taskResult) {
-	b, e := r.treatments, r.task
-	if !r.isCreated { // it existed: an earlier answer was lost
+	treatments, t := r.treatments, r.task
+	if !r.created { // it existed: an earlier answer was lost
 		return
 	}
-	b.refusalReported = reportedRefusal{}
+	treatments.refusalReported = reportedRefusal{}
 	outcome := "begun"
-	if e.step > 0 {
+	if t.step > 0 {
 		outcome = "escalated"
 	}
-	l.cfg.Metrics.treated(e.rule, e.reason.Condition, outcome)
-	if !b.wanted.IsZero() {
-		l.cfg.Metrics.begunAfter(e.rule, now.Sub(b.wanted))
-		b.wanted = time.Time{}
+	l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
+	if !treatments.dueSince.IsZero() {
+		l.cfg.Metrics.observeStart(t.rule, now.Sub(treatments.dueSince))
+		treatments.dueSince = time.Time{}
 	}
 	object := objectKey(remediation.Read(r.object))
-	l.cfg.Logger.Info("remediation begun", "node", b.node, "rule", e.rule.String(), "object", object, "reason", e.reason.String())
-	l.announceOf(e.rule, e.node, treat.RemediationCreated, e.reason, "made "+object)
+	l.cfg.Logger.Info("remediation begun", "node", treatments.node, "rule", t.rule.String(), "object", object, "reason", t.reason.String())
+	l.publishEvent(t.rule, t.node, treat.RemediationCreated, t.reason, "made "+object)
 }
 
 // remediationDeleted reports a deleted object. A finalizer may still keep the object; the
 // watch reports its end.
 func (l *loop) remediationDeleted(now time.Time, r *taskResult) {
-	b, e := r.treatments, r.task
-	key := objectKey(e.object)
-	if o, there := b.objects[key]; there && o.UID == e.object.UID {
-		o.ended = true
-		b.objects[key] = o
+	treatments, t := r.treatments, r.task
+	key := objectKey(t.object)
+	if o, there := treatments.objects[key]; there && o.UID == t.object.UID {
+		o.deletedByUs = true
+		treatments.objects[key] = o
 	}
-	outcome, isOver := deletionReasons[e.reason.Code]
+	outcome, isOver := deletionReasons[t.reason.Code]
 	if !isOver {
 		outcome = "called_off"
 	}
-	l.cfg.Metrics.treated(e.rule, e.reason.Condition, outcome)
-	if e.reason.Code == triage.Recovered {
-		l.cfg.Metrics.recoveredAfter(e.rule, now.Sub(e.object.Created))
+	l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, outcome)
+	if t.reason.Code == triage.Recovered {
+		l.cfg.Metrics.observeRecovery(t.rule, now.Sub(t.object.Created))
 	}
-	if l.policyOf(e.rule) == nil {
-		l.retire(now, e.rule)
+	if l.policyOf(t.rule) == nil {
+		l.retire(now, t.rule)
 	}
-	l.cfg.Logger.Info("remediation ended", "node", b.node, "rule", e.rule.String(), "object", key, "reason", e.reason.String())
-	l.announceOf(e.rule, e.node, treat.RemediationRemoved, e.reason, "deleted "+key)
+	l.cfg.Logger.Info("remediation ended", "node", treatments.node, "rule", t.rule.String(), "object", key, "reason", t.reason.String())
+	l.publishEvent(t.rule, t.node, treat.RemediationRemoved, t.reason, "deleted "+key)
 }
 
 // deletionReasons maps the reason for ending a treatment to its outcome in metrics.
@@ -170,14 +170,14 @@ var deletionReasons = map[triage.Code]string{
 
 // handleStale handles a task that found an object changed.
 func (l *loop) handleStale(now time.Time, r *taskResult) {
-	switch p := l.nodeStates[r.treatments.node]; {
-	case r.fresh != nil && p == nil:
+	switch state := l.nodeStates[r.treatments.node]; {
+	case r.fresh != nil && state == nil:
 		r.err = errors.New("the node is there, and has not been seen yet") // or the node is gone, if the loop knows more
 		l.retryTaskLater(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFreshNode(now, r)
-	case r.claim != nil || r.isGone || r.calledOff: // the loop knows now
-	case r.isLeased && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // the loop knows now
+	case r.claim != nil || r.claimGone || r.cancelled: // the loop knows now
+	case r.leaseKnown && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // the loop knows now
 	default: // the watch will report the change, or an admission webhook denied the write with a conflict
 		if r.err == nil {
 			r.err = errors.New("the node's Lease is as it was, and the API server says that it has changed")
@@ -188,12 +188,12 @@ func (l *loop) handleStale(now time.Time, r *taskResult) {
 
 // takeFreshNode stores a node that was read directly.
 func (l *loop) takeFreshNode(now time.Time, r *taskResult) {
-	p := l.nodeStates[r.treatments.node]
+	state := l.nodeStates[r.treatments.node]
 	switch {
-	case p == nil:
-	case r.missing && r.task.node != nil && p.node.UID == r.task.node.UID:
-		l.removeNode(now, p)
-	case r.fresh != nil && older(p.node, r.fresh):
+	case state == nil:
+	case r.missing && r.task.node != nil && state.node.UID == r.task.node.UID:
+		l.removeNode(now, state)
+	case r.fresh != nil && older(state.node, r.fresh):
 		l.core.Observe(now, l.upsertNode(nodewatch.Trim(r.fresh), now))
 	}
 }
@@ -201,53 +201,53 @@ func (l *loop) takeFreshNode(now time.Time, r *taskResult) {
 // taskFailed records a failure of the task. It returns the delay before the retry and
 // whether the failure is new. Refusals have a counter of their own, because an API server
 // that has just restarted rejects many requests for a moment.
-func (b *nodeTreatments) taskFailed(now time.Time, r *taskResult) (wait time.Duration, isNews bool) {
-	if b.failures == nil {
-		b.failures = map[taskKind]taskFailure{}
+func (treatments *nodeTreatments) taskFailed(now time.Time, r *taskResult) (wait time.Duration, isNews bool) {
+	if treatments.failures == nil {
+		treatments.failures = map[taskKind]taskFailure{}
 	}
-	s := b.failures[r.task.kind]
+	s := treatments.failures[r.task.kind]
 	isNews = s.add(r.result, r.err)
 	if r.result == treat.Refused {
 		s.refusals++
-		wait = growing(s.refusals, firstRefusedRetry, lastRefusedRetry)
+		wait = growingDelay(s.refusals, firstRefusedRetry, lastRefusedRetry)
 	} else {
-		wait = backOff(s.tries)
+		wait = retryDelay(s.tries)
 	}
 	s.notBefore = now.Add(wait)
-	b.failures[r.task.kind] = s
+	treatments.failures[r.task.kind] = s
 	return wait, isNews
 }
 
 // retryTaskLater delays the retry of a task, longer with every failure.
 func (l *loop) retryTaskLater(now time.Time, r *taskResult) {
-	b := r.treatments
-	wait, isNews := b.taskFailed(now, r)
+	treatments := r.treatments
+	wait, isNews := treatments.taskFailed(now, r)
 	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("treatment put off", "node", b.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
+		l.cfg.Logger.Warn("treatment put off", "node", treatments.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
 	}
 }
 
 // handleRefused frees the slot of a treatment that the API server rejected, and reports
 // the rejection. Other treatments continue.
 func (l *loop) handleRefused(now time.Time, r *taskResult) {
-	b, e := r.treatments, r.task
-	wait, _ := b.taskFailed(now, r)
-	isPlace := e.kind == createRemediation || e.kind == terminateClaim && !e.isMarked() && r.claim == nil
-	if isPlace && l.inFlightUntil(now, b).IsZero() { // otherwise an earlier write may still take the slot
-		b.releaseSlot()
-		l.core.Abandon(now, b.node, e.rule, wait)
+	treatments, t := r.treatments, r.task
+	wait, _ := treatments.taskFailed(now, r)
+	isPlace := t.kind == createRemediation || t.kind == terminateClaim && !t.isMarked() && r.claim == nil
+	if isPlace && l.inFlightUntil(now, treatments).IsZero() { // otherwise an earlier write may still take the slot
+		treatments.releaseSlot()
+		l.core.Abandon(now, treatments.node, t.rule, wait)
 	}
-	words := fmt.Sprintf("%s: %v", e.kind.failed(), r.err)
-	if b.refusalReported.words == words && now.Sub(b.refusalReported.at) < reportRefusalEvery {
+	message := fmt.Sprintf("%s: %v", t.kind.failureMessage(), r.err)
+	if treatments.refusalReported.message == message && now.Sub(treatments.refusalReported.at) < reportRefusalEvery {
 		return
 	}
-	b.refusalReported = reportedRefusal{words, now}
+	treatments.refusalReported = reportedRefusal{message, now}
 	if l.refusalLog.allows(now) {
-		l.cfg.Logger.Error("write refused", "node", b.node, "rule", e.rule.String(), "err", words)
+		l.cfg.Logger.Error("write refused", "node", treatments.node, "rule", t.rule.String(), "err", message)
 	}
 	what := treat.RemediationSkipped
-	if e.claim != nil {
+	if t.claim != nil {
 		what = treat.RepairBlocked
 	}
-	l.announceOf(e.rule, e.node, what, e.reason, words)
+	l.publishEvent(t.rule, t.node, what, t.reason, message)
 }

@@ -71,50 +71,50 @@ type taskResult struct {
 	result     treat.Result
 	err        error
 
-	fresh     *corev1.Node // the current node, if it differs from the known one
-	missing   bool         // the node does not exist
-	calledOff bool         // the final check found that the treatment must not start
-	object    *unstructured.Unstructured
-	isCreated bool      // this task created the object
-	sentFirst time.Time // when the same write was sent before and may still succeed; zero for never
-	version   string    // the new version, if only that is known
-	lease     *coordinationv1.Lease
-	isLeased  bool // lease is current; nil means that it does not exist
+	fresh            *corev1.Node // the current node, if it differs from the known one
+	missing          bool         // the node does not exist
+	cancelled        bool         // the final check found that the treatment must not start
+	object           *unstructured.Unstructured
+	created          bool      // this task created the object
+	previouslySentAt time.Time // when the same write was sent before and may still succeed; zero for never
+	version          string    // the new version, if only that is known
+	lease            *coordinationv1.Lease
+	leaseKnown       bool // lease is current; nil means that it does not exist
 
-	claim     *karpenter.NodeClaim // the current claim, if known
-	isGone    bool                 // the claim does not exist any more
-	isDeleted bool                 // this task deleted the claim; finalizers may delay its end
+	claim        *karpenter.NodeClaim // the current claim, if known
+	claimGone    bool                 // the claim does not exist any more
+	claimDeleted bool                 // this task deleted the claim; finalizers may delay its end
 }
 
 // reconcileTreatments queues a node if it has a task to run.
 func (l *loop) reconcileTreatments(now time.Time, node string) {
-	b := l.treatments[node]
-	if b == nil || !l.loaded {
+	treatments := l.treatments[node]
+	if treatments == nil || !l.loaded {
 		return
 	}
-	if l.findReplacements(now, b); b.stage != idle {
+	if l.findReplacements(now, treatments); treatments.stage != idle {
 		return
 	}
-	e, due := l.nextTask(now, b)
-	if e == nil {
-		l.sleepUntil(now, b, due)
+	t, due := l.nextTask(now, treatments)
+	if t == nil {
+		l.sleepUntil(now, treatments, due)
 		return
 	}
-	b.stage = queued
-	l.taskQueue.push(b)
+	treatments.stage = queued
+	l.taskQueue.push(treatments)
 }
 
 // ensureTreatments adds treatments for a node if its plan asks for them, and reconciles
 // existing ones.
-func (l *loop) ensureTreatments(now time.Time, p *nodeState, plan triage.Plan) {
-	concerns := l.namesTreatmentRule(plan.Release) || l.namesTreatmentRule(plan.CallOff) ||
+func (l *loop) ensureTreatments(now time.Time, state *nodeState, plan triage.Plan) {
+	needsTreatments := l.namesTreatmentRule(plan.Release) || l.namesTreatmentRule(plan.CallOff) ||
 		plan.Treatment != nil && l.isTreatmentRule(plan.Treatment.Rule) ||
-		isConfirmed(p.node) && len(l.checks.known) > 0
-	if !concerns && l.treatments[p.node.Name] == nil {
+		isConfirmed(state.node) && len(l.checks.known) > 0
+	if !needsTreatments && l.treatments[state.node.Name] == nil {
 		return
 	}
-	l.treatmentsOf(p.node.Name)
-	l.reconcileTreatments(now, p.node.Name)
+	l.treatmentsOf(state.node.Name)
+	l.reconcileTreatments(now, state.node.Name)
 }
 
 // isTreatmentRule reports whether the rule's response is a treatment (not a taint) that
@@ -135,14 +135,14 @@ func isConfirmed(node *corev1.Node) bool {
 
 // nextTask returns the task to run now, or when there may be one. It skips failed tasks
 // until their retry is due.
-func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.Time) {
-	mayRun := func(e *task) bool {
-		if e == nil {
+func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, due time.Time) {
+	mayRun := func(t *task) bool {
+		if t == nil {
 			return false
 		}
-		from := b.failures[e.kind].notBefore
-		if e.kind == createRemediation && b.beginFrom.After(from) {
-			from = b.beginFrom
+		from := treatments.failures[t.kind].notBefore
+		if t.kind == createRemediation && treatments.createNotBefore.After(from) {
+			from = treatments.createNotBefore
 		}
 		if now.Before(from) {
 			due = earliest(due, from)
@@ -150,62 +150,62 @@ func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.
 		}
 		return true
 	}
-	p := l.nodeStates[b.node]
-	if e := l.removeOrphans(b, p); mayRun(e) {
-		return e, time.Time{}
+	state := l.nodeStates[treatments.node]
+	if t := l.removeOrphans(treatments, state); mayRun(t) {
+		return t, time.Time{}
 	}
-	due = earliest(due, l.awaitOrphans(now, b, p))
-	if p == nil {
+	due = earliest(due, l.awaitOrphans(now, treatments, state))
+	if state == nil {
 		return nil, due // the API server deletes the Lease with the node
 	}
-	plan, ok := l.core.Plan(b.node)
+	plan, ok := l.core.Plan(treatments.node)
 	if !ok {
 		return nil, due
 	}
-	e, wait := l.nextTermination(now, b, p, plan)
-	if mayRun(e) {
-		return e, time.Time{}
+	t, wait := l.nextTermination(now, treatments, state, plan)
+	if mayRun(t) {
+		return t, time.Time{}
 	}
 	due = earliest(due, wait)
 	for _, reason := range plan.Release {
-		if !l.usesRemediationObject(b, p, reason.Rule) {
+		if !l.usesRemediationObject(treatments, state, reason.Rule) {
 			continue
 		}
-		e, wait := l.release(now, b, p, reason)
-		if mayRun(e) {
-			return e, time.Time{}
+		t, wait := l.endTreatment(now, treatments, state, reason)
+		if mayRun(t) {
+			return t, time.Time{}
 		}
 		due = earliest(due, wait)
 	}
 	for _, reason := range plan.CallOff {
-		if l.usesRemediationObject(b, p, reason.Rule) {
-			due = earliest(due, l.releaseSlot(now, b, reason.Rule))
+		if l.usesRemediationObject(treatments, state, reason.Rule) {
+			due = earliest(due, l.releaseSlot(now, treatments, reason.Rule))
 		}
 	}
-	if t := plan.Treatment; t != nil && l.usesRemediationObject(b, p, t.Rule) {
-		if e := l.annotationTask(now, b, p, t); mayRun(e) {
-			return e, time.Time{}
+	if planned := plan.Treatment; planned != nil && l.usesRemediationObject(treatments, state, planned.Rule) {
+		if t := l.annotationTask(now, treatments, state, planned); mayRun(t) {
+			return t, time.Time{}
 		}
-		for _, o := range b.objectsOf(t.Rule) {
-			if until := l.worksUntil(o, t); now.Before(until) {
+		for _, o := range treatments.objectsOf(planned.Rule) {
+			if until := l.mayWorkUntil(o, planned); now.Before(until) {
 				due = earliest(due, until)
 			}
 		}
 		// The annotation confirmed the node's health before this treatment.
-		if isConfirmed(p.node) && !l.isTreated(b, p) {
-			if e := (&task{kind: clearConfirmation, node: p.node}); mayRun(e) {
-				return e, time.Time{}
+		if isConfirmed(state.node) && !l.isTreated(treatments, state) {
+			if t := (&task{kind: clearConfirmation, node: state.node}); mayRun(t) {
+				return t, time.Time{}
 			}
 		}
-		if e := l.creationTask(now, b, p, t); mayRun(e) {
-			return e, time.Time{}
+		if t := l.creationTask(now, treatments, state, planned); mayRun(t) {
+			return t, time.Time{}
 		}
-	} else if t == nil || !isRepair(t.Rule) {
-		b.wanted = time.Time{}
+	} else if planned == nil || !isRepair(planned.Rule) {
+		treatments.dueSince = time.Time{}
 	}
-	e, wait = l.leaseTask(now, b, p, plan)
-	if mayRun(e) {
-		return e, time.Time{}
+	t, wait = l.leaseTask(now, treatments, state, plan)
+	if mayRun(t) {
+		return t, time.Time{}
 	}
 	return nil, earliest(due, wait)
 }
@@ -213,68 +213,68 @@ func (l *loop) nextTask(now time.Time, b *nodeTreatments) (next *task, due time.
 // removeOrphans returns a task that deletes an object of a node that is gone or has been
 // created again. An object that removes its node stays until the remediator has finished
 // and the ledger names the node: otherwise no record of the removal would be left.
-func (l *loop) removeOrphans(b *nodeTreatments, p *nodeState) *task {
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		o := b.objects[key]
-		if !l.isOurs(o.Object) || o.isEnding() || p != nil && o.IsOf(p.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isNotInLedger(o)) {
+func (l *loop) removeOrphans(treatments *nodeTreatments, state *nodeState) *task {
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		o := treatments.objects[key]
+		if !l.isOurs(o.Object) || o.isEnding() || state != nil && o.IsOf(state.node) || o.DeletesNode && (!o.Succeeded && !o.Failed || l.isNotInLedger(o)) {
 			continue
 		}
 		rule := ruleOf(o.Object)
 		if c := l.policyOf(rule); c != nil && !c.isFollowed() {
 			continue
 		}
-		e := &task{kind: deleteRemediation, rule: rule, object: o.Object, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}}
-		if p != nil {
-			e.node = p.node
+		t := &task{kind: deleteRemediation, rule: rule, object: o.Object, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}}
+		if state != nil {
+			t.node = state.node
 		}
-		return e
+		return t
 	}
 	return nil
 }
 
-// release ends what a rule has started on a node. It frees the slot once no object exists
+// endTreatment ends what a rule has started on a node. It frees the slot once no object exists
 // and no write is in flight.
-func (l *loop) release(now time.Time, b *nodeTreatments, p *nodeState, reason triage.Reason) (e *task, due time.Time) {
-	ours := b.objectsOf(reason.Rule)
+func (l *loop) endTreatment(now time.Time, treatments *nodeTreatments, state *nodeState, reason triage.Reason) (t *task, due time.Time) {
+	ours := treatments.objectsOf(reason.Rule)
 	for _, o := range ours {
-		if !o.isEnding() && o.IsOf(p.node) {
-			e := &task{kind: deleteRemediation, rule: reason.Rule, object: o.Object, reason: reason, node: p.node}
-			e.policy = l.policyOf(reason.Rule)
-			return e, time.Time{}
+		if !o.isEnding() && o.IsOf(state.node) {
+			t := &task{kind: deleteRemediation, rule: reason.Rule, object: o.Object, reason: reason, node: state.node}
+			t.policy = l.policyOf(reason.Rule)
+			return t, time.Time{}
 		}
 	}
 	if len(ours) > 0 {
 		return nil, time.Time{} // the watch will report their deletion
 	}
-	return nil, l.releaseSlot(now, b, reason.Rule)
+	return nil, l.releaseSlot(now, treatments, reason.Rule)
 }
 
 // releaseSlot frees the slot of a treatment that was planned and does not exist. If a
 // write for the slot may still succeed, it returns until when and frees nothing. A
 // treatment without a slot is deleted if it arrives later.
-func (l *loop) releaseSlot(now time.Time, b *nodeTreatments, rule triage.RuleID) (due time.Time) {
-	if triage.RuleID(b.granted.Rule) == rule { // otherwise the slot belongs to another rule
-		if until := l.inFlightUntil(now, b); !until.IsZero() {
+func (l *loop) releaseSlot(now time.Time, treatments *nodeTreatments, rule triage.RuleID) (due time.Time) {
+	if triage.RuleID(treatments.granted.Rule) == rule { // otherwise the slot belongs to another rule
+		if until := l.inFlightUntil(now, treatments); !until.IsZero() {
 			return until
 		}
-		b.releaseSlot()
+		treatments.releaseSlot()
 	}
-	b.wanted = time.Time{}
-	l.core.Abandon(now, b.node, rule, 0)
+	treatments.dueSince = time.Time{}
+	l.core.Abandon(now, treatments.node, rule, 0)
 	return time.Time{}
 }
 
 // annotationTask returns a task that annotates an object of the treatment, nil for none.
-func (l *loop) annotationTask(now time.Time, b *nodeTreatments, p *nodeState, t *triage.PlannedTreatment) *task {
-	c := l.policyOf(t.Rule)
+func (l *loop) annotationTask(now time.Time, treatments *nodeTreatments, state *nodeState, planned *triage.PlannedTreatment) *task {
+	c := l.policyOf(planned.Rule)
 	if c == nil {
 		return nil
 	}
-	for _, o := range b.objectsOf(t.Rule) {
+	for _, o := range treatments.objectsOf(planned.Rule) {
 		step, _ := o.Step(c.ladder)
-		isOver := step < t.Step || t.HealthySince.IsZero() && !now.Before(l.worksUntil(o, t))
-		if notes := annotationsFor(o.Object, isOver, t, now); len(notes) > 0 && !o.isEnding() && o.IsOf(p.node) {
-			return &task{kind: annotateRemediation, rule: t.Rule, object: o.Object, annotations: notes, reason: t.Reason, node: p.node}
+		isOver := step < planned.Step || planned.HealthySince.IsZero() && !now.Before(l.mayWorkUntil(o, planned))
+		if notes := annotationsFor(o.Object, isOver, planned, now); len(notes) > 0 && !o.isEnding() && o.IsOf(state.node) {
+			return &task{kind: annotateRemediation, rule: planned.Rule, object: o.Object, annotations: notes, reason: planned.Reason, node: state.node}
 		}
 	}
 	return nil
@@ -282,45 +282,45 @@ func (l *loop) annotationTask(now time.Time, b *nodeTreatments, p *nodeState, t 
 
 // creationTask returns a task that creates the object of the treatment's current step,
 // nil for none.
-func (l *loop) creationTask(now time.Time, b *nodeTreatments, p *nodeState, t *triage.PlannedTreatment) *task {
-	c := l.policyOf(t.Rule)
-	if c == nil || t.Step >= len(c.ladder) {
+func (l *loop) creationTask(now time.Time, treatments *nodeTreatments, state *nodeState, planned *triage.PlannedTreatment) *task {
+	c := l.policyOf(planned.Rule)
+	if c == nil || planned.Step >= len(c.ladder) {
 		return nil
 	}
-	for _, o := range b.objectsOf(t.Rule) {
-		if step, _ := o.Step(c.ladder); step == t.Step {
+	for _, o := range treatments.objectsOf(planned.Rule) {
+		if step, _ := o.Step(c.ladder); step == planned.Step {
 			return nil
 		}
 	}
-	template := l.checks.template(c.ladder[t.Step])
+	template := l.checks.template(c.ladder[planned.Step])
 	if template == nil {
 		return nil
 	}
-	object, err := remediation.Make(template, p.node, c.owner)
+	object, err := remediation.Make(template, state.node, c.owner)
 	if err != nil { // checked when the template was loaded
 		return nil
 	}
-	b.noteWanted(now, p)
+	treatments.noteDue(now, state)
 	return &task{
-		kind: createRemediation, rule: t.Rule, reason: asRemediation(t.Reason), node: p.node, create: object, step: t.Step,
-		lease: nodelease.Take(b.lease, p.node, holder(c.owner), leaseDuration, now),
+		kind: createRemediation, rule: planned.Rule, reason: asRemediation(planned.Reason), node: state.node, create: object, step: planned.Step,
+		lease: nodelease.Take(treatments.lease, state.node, holder(c.owner), leaseDuration, now),
 	}
 }
 
 // usesRemediationObject reports whether the rule treats the node with a remediation
 // object. Health checks always do. Repair rules do so if the node has no NodeClaim to
 // delete.
-func (l *loop) usesRemediationObject(b *nodeTreatments, p *nodeState, rule triage.RuleID) bool {
+func (l *loop) usesRemediationObject(treatments *nodeTreatments, state *nodeState, rule triage.RuleID) bool {
 	switch {
 	case rule.Kind == triage.NodeHealthCheck:
 		return !l.checks.deferring
 	case rule.Kind != triage.Repair:
 		return false
-	case len(b.objectsOf(rule)) > 0:
+	case len(treatments.objectsOf(rule)) > 0:
 		return true
 	}
 	r := l.repairs.followed[rule]
-	c, _ := l.nodeClaims.claimOf(p.node)
+	c, _ := l.nodeClaims.claimOf(state.node)
 	return r != nil && len(r.ladder) > 0 && c == nil
 }
 
@@ -336,12 +336,12 @@ func asRemediation(is triage.Reason) triage.Reason {
 
 // annotationsFor returns the annotations to write on an object of a treatment: that its
 // time is up, and since when the node is healthy. A nil value removes an annotation.
-func annotationsFor(o remediation.Object, isOver bool, t *triage.PlannedTreatment, now time.Time) map[string]*string {
+func annotationsFor(o remediation.Object, isOver bool, planned *triage.PlannedTreatment, now time.Time) map[string]*string {
 	notes := map[string]*string{}
 	if isOver && !o.TimedOut && !o.Succeeded {
 		notes[remediation.TimedOutAnnotation] = timestamp(now)
 	}
-	switch since := t.HealthySince.Truncate(time.Second); {
+	switch since := planned.HealthySince.Truncate(time.Second); {
 	case since.IsZero() && !o.HealthySince.IsZero():
 		notes[remediation.HealthyDelayAnnotation] = nil
 	case !since.IsZero() && !since.Equal(o.HealthySince):
@@ -357,61 +357,63 @@ func timestamp(t time.Time) *string {
 
 // ownObjects returns this controller's objects for this node, not for an earlier node of
 // its name.
-func (l *loop) ownObjects(b *nodeTreatments, p *nodeState) []remediationObject {
+func (l *loop) ownObjects(treatments *nodeTreatments, state *nodeState) []remediationObject {
 	var ours []remediationObject
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		if o := b.objects[key]; l.isOurs(o.Object) && o.IsOf(p.node) {
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		if o := treatments.objects[key]; l.isOurs(o.Object) && o.IsOf(state.node) {
 			ours = append(ours, o)
 		}
 	}
 	return ours
 }
 
-func (l *loop) isTreated(b *nodeTreatments, p *nodeState) bool { return len(l.ownObjects(b, p)) > 0 }
+func (l *loop) isTreated(treatments *nodeTreatments, state *nodeState) bool {
+	return len(l.ownObjects(treatments, state)) > 0
+}
 
 // startTasks starts queued tasks, up to maxConcurrentTasks.
 func (l *loop) startTasks(ctx context.Context, now time.Time) {
 	for tries := l.taskQueue.len(); tries > 0 && l.tasksRunning < maxConcurrentTasks; tries-- {
-		b := l.taskQueue.pop()
-		if e := l.nextStartable(now, b); e != nil {
-			l.runTaskInBackground(ctx, now, b, e)
+		treatments := l.taskQueue.pop()
+		if e := l.nextStartable(now, treatments); e != nil {
+			l.runTaskInBackground(ctx, now, treatments, e)
 		}
 	}
 }
 
 // nextStartable returns the next task of a node if it may run now. A task that takes a
 // slot first waits until the ledger stores the slot.
-func (l *loop) nextStartable(now time.Time, b *nodeTreatments) *task {
-	b.stage = idle
-	e, due := l.nextTask(now, b)
+func (l *loop) nextStartable(now time.Time, treatments *nodeTreatments) *task {
+	treatments.stage = idle
+	t, due := l.nextTask(now, treatments)
 	switch {
-	case e == nil:
-		l.sleepUntil(now, b, due)
-	case e.takesSlot() && l.isOverAllowance(now, e):
-		l.sleepUntil(now, b, earliest(due, l.releaseSlot(now, b, e.rule))) // nodes that have waited longer go first
-	case e.takesSlot() && b.granted != e.ledgerEntry():
-		b.stage = awaitingLedger
-		l.ledger.queuedTreatments = append(l.ledger.queuedTreatments, b)
+	case t == nil:
+		l.sleepUntil(now, treatments, due)
+	case t.takesSlot() && l.isOverAllowance(now, t):
+		l.sleepUntil(now, treatments, earliest(due, l.releaseSlot(now, treatments, t.rule))) // nodes that have waited longer go first
+	case t.takesSlot() && treatments.granted != t.ledgerEntry():
+		treatments.stage = awaitingLedger
+		l.ledger.queuedTreatments = append(l.ledger.queuedTreatments, treatments)
 	default:
-		return e
+		return t
 	}
 	return nil
 }
 
 // sleepUntil leaves treatments alone until the given time. It forgets failures of tasks
 // that could be retried now and are not needed any more.
-func (l *loop) sleepUntil(now time.Time, b *nodeTreatments, until time.Time) {
-	maps.DeleteFunc(b.failures, func(_ taskKind, s taskFailure) bool {
+func (l *loop) sleepUntil(now time.Time, treatments *nodeTreatments, until time.Time) {
+	maps.DeleteFunc(treatments.failures, func(_ taskKind, s taskFailure) bool {
 		if now.Before(s.notBefore) {
 			until = earliest(until, s.notBefore)
 			return false
 		}
 		return true
 	})
-	b.due = until
+	treatments.due = until
 	l.nextTreatmentDue = earliest(l.nextTreatmentDue, until)
-	if b.isEmpty() && until.IsZero() {
-		delete(l.treatments, b.node)
+	if treatments.isEmpty() && until.IsZero() {
+		delete(l.treatments, treatments.node)
 	}
 }
 
@@ -423,13 +425,13 @@ func (l *loop) runDueTreatments(now time.Time) (due time.Time) {
 	}
 	l.nextTreatmentDue = time.Time{}
 	var woken []string
-	for node, b := range l.treatments {
+	for node, treatments := range l.treatments {
 		switch {
-		case b.due.IsZero():
-		case now.Before(b.due):
-			l.nextTreatmentDue = earliest(l.nextTreatmentDue, b.due)
+		case treatments.due.IsZero():
+		case now.Before(treatments.due):
+			l.nextTreatmentDue = earliest(l.nextTreatmentDue, treatments.due)
 		default:
-			b.due = time.Time{}
+			treatments.due = time.Time{}
 			woken = append(woken, node)
 		}
 	}
@@ -439,21 +441,21 @@ func (l *loop) runDueTreatments(now time.Time) (due time.Time) {
 }
 
 // startTask marks a task as running and returns its result to fill in.
-func (l *loop) startTask(now time.Time, b *nodeTreatments, e *task) *taskResult {
-	r := &taskResult{treatments: b, task: e, sentFirst: b.sent}
-	b.stage = inFlight
+func (l *loop) startTask(now time.Time, treatments *nodeTreatments, t *task) *taskResult {
+	r := &taskResult{treatments: treatments, task: t, previouslySentAt: treatments.sentAt}
+	treatments.stage = inFlight
 	l.tasksRunning++
 	switch {
-	case (e.kind == createRemediation || e.kind == terminateClaim) && b.granted.Object != "":
-		b.sent = now
-	case e.kind == deleteRemediation:
-		b.deleting = e.object.UID
+	case (t.kind == createRemediation || t.kind == terminateClaim) && treatments.granted.Object != "":
+		treatments.sentAt = now
+	case t.kind == deleteRemediation:
+		treatments.deleting = t.object.UID
 	}
 	return r
 }
 
-func (l *loop) runTaskInBackground(ctx context.Context, now time.Time, b *nodeTreatments, e *task) {
-	r := l.startTask(now, b, e)
+func (l *loop) runTaskInBackground(ctx context.Context, now time.Time, treatments *nodeTreatments, t *task) {
+	r := l.startTask(now, treatments, t)
 	l.requests.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 		defer cancel()
@@ -468,12 +470,12 @@ func (l *loop) runTaskInBackground(ctx context.Context, now time.Time, b *nodeTr
 // runTask makes the writes of a task. It runs outside the loop's goroutine and must not
 // access the loop's state.
 func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
-	e := r.task
-	switch e.kind {
+	t := r.task
+	switch t.kind {
 	case createRemediation:
 		return l.runCreateRemediation(ctx, r)
 	case deleteRemediation:
-		if e.reason.Code == triage.NodeGone {
+		if t.reason.Code == triage.NodeGone {
 			if isFree, err := l.fetchNode(ctx, r); err != nil || !isFree {
 				return err
 			}
@@ -481,18 +483,18 @@ func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 		if err := l.fetchPolicy(ctx, r); err != nil {
 			return err
 		}
-		if e.reason.Code == triage.NodeGone { // the object may now say that it removes the node on purpose
-			return l.write.DeleteRemediationAsKnown(ctx, e.object)
+		if t.reason.Code == triage.NodeGone { // the object may now say that it removes the node on purpose
+			return l.write.DeleteRemediationAsKnown(ctx, t.object)
 		}
-		return l.write.DeleteRemediation(ctx, e.object)
+		return l.write.DeleteRemediation(ctx, t.object)
 	case annotateRemediation:
-		r.version, err = l.write.AnnotateRemediation(ctx, e.object, e.annotations)
+		r.version, err = l.write.AnnotateRemediation(ctx, t.object, t.annotations)
 	case takeLease:
 		err = l.obtainLease(ctx, r)
 	case releaseLease:
-		err = l.write.ReleaseLease(ctx, e.lease)
+		err = l.write.ReleaseLease(ctx, t.lease)
 	case clearConfirmation:
-		r.version, err = l.write.RemoveConfirmation(ctx, e.node)
+		r.version, err = l.write.RemoveConfirmation(ctx, t.node)
 	case terminateClaim:
 		err = l.runTerminateClaim(ctx, r)
 	case cancelTermination:
@@ -505,7 +507,7 @@ func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 // again, and creates the object. While the task waited for the Lease, the node may have
 // recovered or the gate may have closed. Then the task ends without creating the object.
 func (l *loop) runCreateRemediation(ctx context.Context, r *taskResult) error {
-	e := r.task
+	t := r.task
 	// Without the namespace for Leases, no other component can hold one.
 	if err := l.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.result == treat.Stale {
 		return err
@@ -513,19 +515,19 @@ func (l *loop) runCreateRemediation(ctx context.Context, r *taskResult) error {
 	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
-	may, err := l.maySendStart(ctx, e)
+	may, err := l.mayStillStart(ctx, t)
 	switch {
 	case err != nil:
 		r.result = treat.Busy // nothing was sent
 		return err
 	case !may:
-		r.calledOff, r.result = true, treat.Stale
+		r.cancelled, r.result = true, treat.Stale
 		return nil
 	}
-	r.object, err = l.write.CreateRemediation(ctx, e.create)
-	r.isCreated = err == nil
+	r.object, err = l.write.CreateRemediation(ctx, t.create)
+	r.created = err == nil
 	if apierrors.IsAlreadyExists(err) { // an answer was lost, or another component created it
-		r.object, err = l.write.FetchRemediation(ctx, remediation.Read(e.create))
+		r.object, err = l.write.FetchRemediation(ctx, remediation.Read(t.create))
 	}
 	return err
 }
@@ -557,20 +559,20 @@ func (l *loop) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err 
 func (l *loop) obtainLease(ctx context.Context, r *taskResult) (err error) {
 	r.lease, err = l.write.ObtainLease(ctx, r.task.lease)
 	if err == nil {
-		r.isLeased = true
+		r.leaseKnown = true
 		return nil
 	}
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	now, failed := l.write.FetchLease(ctx, r.task.node.Name)
+	current, failed := l.write.FetchLease(ctx, r.task.node.Name)
 	if failed != nil {
 		return failed
 	}
-	if now == nil && r.task.lease.ResourceVersion == "" { // the namespace for Leases does not exist
+	if current == nil && r.task.lease.ResourceVersion == "" { // the namespace for Leases does not exist
 		return err
 	}
-	r.lease, r.isLeased, r.result = now, true, treat.Stale // the loop decides again
+	r.lease, r.leaseKnown, r.result = current, true, treat.Stale // the loop decides again
 	return nil
 }
 
@@ -598,13 +600,13 @@ func (l *loop) fetchPolicy(ctx context.Context, r *taskResult) error {
 	if known == nil {
 		return nil
 	}
-	now, err := l.write.FetchOwner(ctx, known.owner)
+	current, err := l.write.FetchOwner(ctx, known.owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
 		return err
-	case now.UID != known.owner.UID || now.Generation != known.generation:
+	case current.UID != known.owner.UID || current.Generation != known.generation:
 		r.result = treat.Stale
 		return fmt.Errorf("%s %s has changed meanwhile", known.owner.Kind, known.owner.Name)
 	}
@@ -629,8 +631,8 @@ func (t taskKind) resource() string {
 	}
 }
 
-// failed returns a phrase for Events that says what failed.
-func (t taskKind) failed() string {
+// failureMessage returns a phrase for Events that says what failed.
+func (t taskKind) failureMessage() string {
 	switch t {
 	case createRemediation:
 		return "could not be begun"

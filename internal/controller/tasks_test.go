@@ -23,93 +23,93 @@ const nothing taskKind = -1
 
 func TestWhatIsDoneFirst(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens func(w *ward)
+		happens func(w *healthCheckFixture)
 		want    taskKind
 		check   []func(*remediationv1alpha1.NodeHealthCheck)
 	}{
-		"a sick node is treated":       {func(w *ward) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
-		"a healthy node is left alone": {func(w *ward) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
-		"a node that nobody locked is locked": {func(w *ward) {
+		"a sick node is treated":       {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
+		"a healthy node is left alone": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
+		"a node that nobody locked is locked": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick"))
 		}, takeLease, nil},
-		"a node that is treated and locked is left alone": {func(w *ward) { w.treats("a") }, nothing, nil},
-		"the treatment of a node that has recovered is ended": {func(w *ward) {
+		"a node that is treated and locked is left alone": {func(w *healthCheckFixture) { w.treats("a") }, nothing, nil},
+		"the treatment of a node that has recovered is ended": {func(w *healthCheckFixture) {
 			w.treats("a")
 			w.node("a", corev1.ConditionFalse)
 		}, deleteRemediation, nil},
-		"what is ending is waited for": {func(w *ward) {
+		"what is ending is waited for": {func(w *healthCheckFixture) {
 			object := w.treats("a")
 			w.node("a", corev1.ConditionFalse)
 			deleting(object)
 			w.finds(object)
 		}, nothing, nil},
-		"a node whose treatment is gone is unlocked": {func(w *ward) {
+		"a node whose treatment is gone is unlocked": {func(w *healthCheckFixture) {
 			object := w.treats("a")
 			w.node("a", corev1.ConditionFalse)
 			w.loses(object)
 		}, releaseLease, nil},
-		"a confirmation that has served goes": {func(w *ward) { w.node("a", corev1.ConditionFalse, confirmed) }, clearConfirmation, nil},
-		"a confirmation of a sick node is waited with": {func(w *ward) {
+		"a confirmation that has served goes": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, confirmed) }, clearConfirmation, nil},
+		"a confirmation of a sick node is waited with": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick"))
 			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
 			w.node("a", corev1.ConditionTrue, confirmed)
 		}, nothing, nil},
-		"a remediator is told that its time is up before the next one is asked": {func(w *ward) {
+		"a remediator is told that its time is up before the next one is asked": {func(w *healthCheckFixture) {
 			w.treats("a")
-			w.passes(time.Minute)
+			w.advance(time.Minute)
 		}, annotateRemediation, []func(*remediationv1alpha1.NodeHealthCheck){inSteps}},
-		"what was for an earlier node of that name goes first": {func(w *ward) {
+		"what was for an earlier node of that name goes first": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick"))
 			w.node("a", corev1.ConditionTrue, madeAnew)
 		}, deleteRemediation, nil},
-		"what outlives its node goes": {func(w *ward) {
+		"what outlives its node goes": {func(w *healthCheckFixture) {
 			must(w.t, w.checks.watches.known[rebootKind].Update(w.orphan()))
-			w.goesOn()
+			w.runRound()
 		}, deleteRemediation, nil},
-		"a remediator that means the node to go is waited for": {func(w *ward) {
+		"a remediator that means the node to go is waited for": {func(w *healthCheckFixture) {
 			u := w.orphan()
 			says(remediation.DeletesNodeCondition, "True")(u)
 			w.finds(u)
 		}, nothing, nil},
-		"an object that nobody of ours has made is left alone": {func(w *ward) {
+		"an object that nobody of ours has made is left alone": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) }))
 		}, nothing, nil},
-		"a node that somebody else works on is left alone": {func(w *ward) {
+		"a node that somebody else works on is left alone": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionFalse)
 			w.locks("a", "somebody", time.Hour)
 			w.node("a", corev1.ConditionTrue)
 		}, nothing, nil},
-		"nothing is done while standing back": {func(w *ward) {
+		"nothing is done while standing back": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.treatments["a"].stage = idle
 			w.deferToMedik8s(time.Now(), true)
 		}, nothing, nil},
-		"a lock of ours goes with its treatment although another node's goes on": {func(w *ward) {
+		"a lock of ours goes with its treatment although another node's goes on": {func(w *healthCheckFixture) {
 			w.treats("b")
 			w.node("a", corev1.ConditionFalse)
 			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
 		}, releaseLease, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.t = t
 				test.happens(w)
 				if test.want == nothing {
-					w.rests("a")
+					w.wantNoTask("a")
 				} else {
-					w.wants("a", test.want)
+					w.wantTask("a", test.want)
 				}
 			}, test.check...)
 		})
 	}
 }
 
-// orphan is an object for node a, which is not there.
-func (w *ward) orphan() *unstructured.Unstructured {
+// orphan returns an object for node a, which does not exist.
+func (w *healthCheckFixture) orphan() *unstructured.Unstructured {
 	w.t.Helper()
 	w.nodeStates["a"] = &nodeState{node: named("a", "1")}
 	u := w.made("a", "quick")
@@ -118,50 +118,50 @@ func (w *ward) orphan() *unstructured.Unstructured {
 }
 
 func TestBeginning(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
-		e := w.wants("a", createRemediation)
+		e := w.wantTask("a", createRemediation)
 		if by := *e.lease.Spec.HolderIdentity; e.create.GetName() != "a" || e.create.GroupVersionKind() != rebootKind || e.step != 0 || by != "NodeHealthCheck-check" {
 			t.Errorf("the errand is to make %s %s as step %d, with a lock of %s", e.create.GetKind(), e.create.GetName(), e.step, by)
 		}
-		w.passes(3 * time.Second)
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
+		w.advance(3 * time.Second)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
 		if len(w.events) != 2 || w.events[0].EventReason != treat.DetectedUnhealthy || w.events[1].EventReason != treat.RemediationCreated {
 			t.Errorf("told: %+v", w.events)
 		}
 		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
 			t.Errorf("%v remediations are counted", n)
 		}
-		if b := w.treatments["a"]; b.lease == nil || !b.wanted.IsZero() || w.finding("a") != triage.Treating {
-			t.Errorf("afterwards: %+v, %s", b, w.finding("a"))
+		if treatments := w.treatments["a"]; treatments.lease == nil || !treatments.dueSince.IsZero() || w.finding("a") != triage.Treating {
+			t.Errorf("afterwards: %+v, %s", treatments, w.finding("a"))
 		}
 	})
 }
 
 func TestEscalation(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		first := w.treats("a")
-		w.passes(time.Minute)
-		e := w.wants("a", annotateRemediation)
+		w.advance(time.Minute)
+		e := w.wantTask("a", annotateRemediation)
 		if _, told := e.annotations[remediation.TimedOutAnnotation]; !told {
 			t.Errorf("the note is %v", e.annotations)
 		}
 		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		e = w.wants("a", createRemediation)
+		e = w.wantTask("a", createRemediation)
 		if e.step != 1 || e.create.GetName() == "a" {
 			t.Errorf("step %d makes %s", e.step, e.create.GetName())
 		}
 		w.runs(e, "a", treat.Made, w.makes(w.made("a", "slow")))
-		w.rests("a")
-		w.passes(time.Minute)
-		e = w.wants("a", annotateRemediation)
+		w.wantNoTask("a")
+		w.advance(time.Minute)
+		e = w.wantTask("a", annotateRemediation)
 		if e.object.Template != "slow" || w.finding("a") != triage.Exhausted {
 			t.Errorf("%s is noted, and the finding is %s", e.object.Template, w.finding("a"))
 		}
 		w.runs(e, "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.wants("a", releaseLease) // who waits for the node may have it
+		w.wantTask("a", releaseLease) // other holders may have the node
 		w.node("a", corev1.ConditionFalse)
-		w.wants("a", deleteRemediation)
+		w.wantTask("a", deleteRemediation)
 		if got := first.GetAnnotations()[remediation.TimedOutAnnotation]; got != "" {
 			t.Error("the watch's object was written to")
 		}
@@ -175,7 +175,7 @@ func TestNotesFor(t *testing.T) {
 		object  remediation.Object
 		isOver  bool
 		planned triage.PlannedTreatment
-		want    map[string]string // "" is removed
+		want    map[string]string // "" means removed
 	}{
 		"under way":                        {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
 		"its time is up":                   {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
@@ -201,18 +201,18 @@ func TestNotesFor(t *testing.T) {
 	}
 }
 
-// A remediator's API may be one that nobody may patch. The lock must be renewed, and
-// the next step begun, all the same.
+// A remediator's API may not allow patches. The Lease must be renewed and the next step
+// started all the same.
 func TestAFailedErrandKeepsNobodyFromAnother(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
-		w.passes(time.Minute)
-		w.runs(w.wants("a", annotateRemediation), "a", treat.Refused)
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
+		w.advance(time.Minute)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Refused)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "slow")))
 		for range 20 {
 			e, due := w.next("a")
 			if e == nil {
-				w.passes(max(time.Millisecond, time.Until(due)))
+				w.advance(max(time.Millisecond, time.Until(due)))
 				continue
 			}
 			if e.kind == takeLease {
@@ -225,24 +225,24 @@ func TestAFailedErrandKeepsNobodyFromAnother(t *testing.T) {
 }
 
 func TestRefusedBeginningsAreTriedLessAndLess(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		began, tries := time.Now(), 0
 		for time.Since(began) < time.Hour {
-			w.runs(w.wants("a", createRemediation), "a", treat.Refused)
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Refused)
 			tries++
 			if w.finding("a") != triage.Retrying {
 				t.Fatalf("the finding is %s", w.finding("a"))
 			}
 			at, _ := w.core.Deadline()
-			w.passes(time.Until(at))
+			w.advance(time.Until(at))
 		}
 		if tries < 12 || tries > 30 {
 			t.Errorf("%d tries in an hour", tries)
 		}
 		told := 0
-		for _, word := range w.events {
-			if word.EventReason == treat.RemediationSkipped && strings.Contains(word.Message, "could not be begun") {
+		for _, event := range w.events {
+			if event.EventReason == treat.RemediationSkipped && strings.Contains(event.Message, "could not be begun") {
 				told++
 			}
 		}
@@ -252,24 +252,25 @@ func TestRefusedBeginningsAreTriedLessAndLess(t *testing.T) {
 	})
 }
 
-// An API server that comes back refuses everything for a moment, until it has read who
-// may do what.
+// An API server that has just restarted rejects everything until it has loaded its
+// authorization rules.
 func TestARefusalAfterAnOutageIsTheFirstOne(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		for range 20 {
-			w.runs(w.wants("a", createRemediation), "a", treat.Unknown)
-			w.passes(time.Until(w.rests("a")))
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Unknown)
+			w.advance(time.Until(w.wantNoTask("a")))
 		}
-		w.runs(w.wants("a", createRemediation), "a", treat.Refused)
-		w.passes(firstRefusedRetry)
-		w.wants("a", createRemediation)
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Refused)
+		w.advance(firstRefusedRetry)
+		w.wantTask("a", createRemediation)
 	})
 }
 
-// Somebody may write another node's name on an object. It is about one node only.
+// Another component may change the node name of an object. The object belongs to one node
+// only.
 func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionFalse)
 		moved := object.DeepCopy()
@@ -279,8 +280,8 @@ func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
 		if n := len(w.treatments["a"].objects); n > 0 {
 			t.Errorf("%d objects are with the node that they are no longer about", n)
 		}
-		if b := w.treatments["b"]; b == nil || len(b.objects) != 1 {
-			t.Errorf("the bed of the node that it is about: %+v", b)
+		if treatments := w.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
+			t.Errorf("the bed of the node that it is about: %+v", treatments)
 		}
 		w.node("a", corev1.ConditionFalse)
 		w.loses(moved)
@@ -290,44 +291,44 @@ func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
 	})
 }
 
-// The node may be in the API before the watch tells of it.
+// The node may exist before the watch reports it.
 func TestANodeThatIsThereAfterAllIsNotAskedForInACircle(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		node := w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
 		must(t, w.nodeInbox.Delete(node))
-		w.goesOn()
+		w.runRound()
 		w.finds(object)
-		w.runs(w.wants("a", deleteRemediation), "a", treat.Stale, func(r *taskResult) { r.fresh, r.err = node, nil })
-		if due := w.rests("a"); !due.After(time.Now()) {
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Stale, func(r *taskResult) { r.fresh, r.err = node, nil })
+		if due := w.wantNoTask("a"); !due.After(time.Now()) {
 			t.Errorf("it is asked for again at %v", due)
 		}
 	})
 }
 
-// Somebody's webhook may answer that a Lease has changed, which it has not.
+// A webhook may answer with a conflict although the Lease is unchanged.
 func TestALeaseThatIsAsItWasIsNotWrittenInACircle(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
-		w.runs(w.wants("a", createRemediation), "a", treat.Stale, func(r *taskResult) { r.err, r.lease, r.isLeased = nil, lease, true })
-		if due := w.rests("a"); !due.After(time.Now()) {
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Stale, func(r *taskResult) { r.err, r.lease, r.leaseKnown = nil, lease, true })
+		if due := w.wantNoTask("a"); !due.After(time.Now()) {
 			t.Errorf("it is written again at %v", due)
 		}
-		w.passes(time.Second)
-		w.wants("a", createRemediation)
+		w.advance(time.Second)
+		w.wantTask("a", createRemediation)
 	})
 }
 
-// The name of an object may be that of another step's, whatever was agreed on.
+// An object may have the name that another step uses.
 func TestAnObjectOfAnotherStepIsNotTakenForThisOnes(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
-		w.passes(time.Minute)
-		w.runs(w.wants("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, func(r *taskResult) { r.object = object.DeepCopy() })
-		w.runs(w.wants("a", releaseLease), "a", treat.Made) // nobody is at work
-		w.rests("a")
+		w.advance(time.Minute)
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, func(r *taskResult) { r.object = object.DeepCopy() })
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made) // no remediator is working
+		w.wantNoTask("a")
 		if last := w.events[len(w.events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
 			t.Errorf("told: %+v", last)
 		}
@@ -335,29 +336,29 @@ func TestAnObjectOfAnotherStepIsNotTakenForThisOnes(t *testing.T) {
 }
 
 func TestAConfirmationDoesNotOutliveWhatItWasAbout(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("a", corev1.ConditionFalse, confirmed)
-		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
-		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is taken off
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
+		w.node("a", corev1.ConditionTrue, confirmed) // before the annotation is removed
 		w.loses(object)
-		w.runs(w.wants("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID("second") })))
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.rests("a")
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.wantNoTask("a")
 		if w.finding("a") != triage.Recovering {
 			t.Errorf("the finding is %s", w.finding("a"))
 		}
 	}, byHand)
 }
 
-// byHand has every recovery wait for somebody's word.
+// byHand makes every recovery wait for a confirmation.
 func byHand(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "-1s" }
 
-// A remediator that was to delete a node and could not is done with it.
+// A remediator that failed to delete a node has finished.
 func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		object.SetResourceVersion(w.nextVersion())
 		object.Object["status"] = map[string]any{"conditions": []any{
@@ -365,32 +366,32 @@ func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
 			map[string]any{"type": remediation.SucceededCondition, "status": "False"},
 		}}
 		w.finds(object)
-		w.runs(w.wants("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.runs(w.wantTask("a", annotateRemediation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
 		w.node("a", corev1.ConditionTrue, madeAnew)
-		w.turns() // once the ledger names whose place is kept
-		w.wants("a", deleteRemediation)
+		w.writeSnapshot() // once the ledger names the node
+		w.wantTask("a", deleteRemediation)
 	})
 }
 
 func TestNothingIsLeftOfASetback(t *testing.T) {
-	for name, happens := range map[string]func(w *ward){
-		"the node recovers":     func(w *ward) { w.node("a", corev1.ConditionFalse) },
-		"the node goes":         func(w *ward) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.goesOn() },
-		"the health check goes": func(w *ward) { must(w.t, w.checks.inbox.Delete(checkNamed("check"))); w.goesOn() },
-		"the node is left alone": func(w *ward) {
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"the node recovers":     func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) },
+		"the node goes":         func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
+		"the health check goes": func(w *healthCheckFixture) { must(w.t, w.checks.inbox.Delete(checkNamed("check"))); w.runRound() },
+		"the node is left alone": func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "true"} })
 		},
 	} {
-		for _, fate := range []treat.Result{treat.Busy, treat.Unknown, treat.Refused} {
-			t.Run(name+" after a write was "+resultNames[fate], func(t *testing.T) {
-				openWard(t, func(w *ward) {
+		for _, result := range []treat.Result{treat.Busy, treat.Unknown, treat.Refused} {
+			t.Run(name+" after a write was "+resultNames[result], func(t *testing.T) {
+				withHealthCheck(t, func(w *healthCheckFixture) {
 					w.node("a", corev1.ConditionTrue)
-					w.runs(w.wants("a", createRemediation), "a", fate)
+					w.runs(w.wantTask("a", createRemediation), "a", result)
 					happens(w)
-					w.passes(lastRefusedRetry)
-					w.passes(lastRefusedRetry)
-					if b := w.treatments["a"]; b != nil {
-						t.Errorf("its bed is still there: %+v", b)
+					w.advance(lastRefusedRetry)
+					w.advance(lastRefusedRetry)
+					if treatments := w.treatments["a"]; treatments != nil {
+						t.Errorf("its bed is still there: %+v", treatments)
 					}
 				})
 			})
@@ -398,18 +399,18 @@ func TestNothingIsLeftOfASetback(t *testing.T) {
 	}
 }
 
-// pages stands in for a page of the ledger that was written.
-func (w *ward) grants(node string, e *task) {
-	b := w.treatments[node]
-	b.granted = e.ledgerEntry()
-	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, b)
+// grants simulates a stored ledger snapshot.
+func (w *healthCheckFixture) grants(node string, e *task) {
+	treatments := w.treatments[node]
+	treatments.granted = e.ledgerEntry()
+	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, treatments)
 }
 
 func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
-	type step func(w *ward, e *task)
-	answers := func(fate treat.Result) step { return func(w *ward, e *task) { w.runs(e, "a", fate) } }
-	waits := func(d time.Duration) step { return func(w *ward, _ *task) { w.passes(d) } }
-	recovers := func(w *ward, _ *task) { w.node("a", corev1.ConditionFalse, inControl) }
+	type step func(w *healthCheckFixture, e *task)
+	answers := func(result treat.Result) step { return func(w *healthCheckFixture, e *task) { w.runs(e, "a", result) } }
+	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *task) { w.advance(d) } }
+	recovers := func(w *healthCheckFixture, _ *task) { w.node("a", corev1.ConditionFalse, inControl) }
 	for name, test := range map[string]struct {
 		isGranted bool
 		steps     []step
@@ -426,15 +427,15 @@ func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
 		"a refusal": {true, []step{answers(treat.Refused)}, false},
 		"no answer came, and then a refusal, of a sick node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
 		"no answer came, and a refusal much later":           {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
-		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *ward, _ *task) {
+		"another object of the node is heard of": {true, []step{answers(treat.Unknown), func(w *healthCheckFixture, _ *task) {
 			w.finds(w.made("a", "slow", func(u *unstructured.Unstructured) { u.SetName("theirs"); u.SetOwnerReferences(nil) }))
 		}, recovers}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.t = t
 				w.node("a", corev1.ConditionTrue, inControl)
-				e := w.wants("a", createRemediation)
+				e := w.wantTask("a", createRemediation)
 				if test.isGranted {
 					w.grants("a", e)
 				}
@@ -445,8 +446,8 @@ func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
 				if got := counts.Treated > 0; got != test.isTaken {
 					t.Errorf("the place is taken: %t, want %t (%+v)", got, test.isTaken, w.treatments["a"])
 				}
-				if b := w.treatments["a"]; test.isGranted && (b != nil && b.granted.Object != "") != test.isTaken {
-					t.Errorf("the grant is %+v", b.granted)
+				if treatments := w.treatments["a"]; test.isGranted && (treatments != nil && treatments.granted.Object != "") != test.isTaken {
+					t.Errorf("the grant is %+v", treatments.granted)
 				}
 			})
 		})
@@ -454,24 +455,24 @@ func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
 }
 
 func TestTheGrantOfANodeThatIsGoneIsGivenBackInTime(t *testing.T) {
-	for name, happens := range map[string]func(w *ward){
-		"gone":       func(w *ward) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.goesOn() },
-		"made again": func(w *ward) { w.node("a", corev1.ConditionFalse, inControl, madeAnew) },
+	for name, happens := range map[string]func(w *healthCheckFixture){
+		"gone":       func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
+		"made again": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, inControl, madeAnew) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			openWard(t, func(w *ward) {
+			withHealthCheck(t, func(w *healthCheckFixture) {
 				w.node("a", corev1.ConditionTrue, inControl)
-				e := w.wants("a", createRemediation)
+				e := w.wantTask("a", createRemediation)
 				w.grants("a", e)
 				w.runs(e, "a", treat.Unknown)
 				happens(w)
-				w.passes(lastRetry)
-				if b := w.treatments["a"]; b == nil || b.granted.Object == "" {
-					t.Errorf("what may still be made is not waited for: %+v", b)
+				w.advance(lastRetry)
+				if treatments := w.treatments["a"]; treatments == nil || treatments.granted.Object == "" {
+					t.Errorf("what may still be made is not waited for: %+v", treatments)
 				}
-				w.passes(maxInFlight)
-				if b := w.treatments["a"]; b != nil {
-					t.Errorf("its bed is still there: %+v", b)
+				w.advance(maxInFlight)
+				if treatments := w.treatments["a"]; treatments != nil {
+					t.Errorf("its bed is still there: %+v", treatments)
 				}
 				w.writeLedger(t.Context(), time.Now())
 				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.Entry{}) {
@@ -482,84 +483,85 @@ func TestTheGrantOfANodeThatIsGoneIsGivenBackInTime(t *testing.T) {
 	}
 }
 
-// The watch may bring what has become of an object before the answer is taken in.
+// The watch may report the end of an object before the answer to its creation is handled.
 func TestAnAnswerThatComesLateTellsNothingOld(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
-		e := w.wants("a", createRemediation)
+		e := w.wantTask("a", createRemediation)
 		first := w.made("a", "quick")
 		later := w.made("a", "quick", deleting)
 		r := w.startTask(time.Now(), w.treatments["a"], e)
 		w.finds(later)
 		w.makes(first)(r)
 		w.handleTaskResult(r)
-		w.goesOn()
+		w.runRound()
 		for _, o := range w.treatments["a"].objects {
 			if o.ResourceVersion != later.GetResourceVersion() || !o.Deleting {
 				t.Errorf("known is version %s, want %s", o.ResourceVersion, later.GetResourceVersion())
 			}
 		}
 	})
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
-		e := w.wants("a", createRemediation)
+		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
 		r := w.startTask(time.Now(), w.treatments["a"], e)
 		w.finds(object)
 		w.loses(object)
 		w.makes(object)(r)
 		w.handleTaskResult(r)
-		w.goesOn()
-		if b := w.treatments["a"]; len(b.objects) > 0 || b.goneMeanwhile != nil || b.losses == 0 {
-			t.Errorf("an object that is gone is believed to be there: %+v", b)
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || treatments.deletedDuringTask != nil || treatments.losses == 0 {
+			t.Errorf("an object that is gone is believed to be there: %+v", treatments)
 		}
-		w.passes(firstRefusedRetry)
-		w.wants("a", createRemediation)
+		w.advance(firstRefusedRetry)
+		w.wantTask("a", createRemediation)
 	})
 }
 
-// A list that was asked for before an object was made, or a lock taken, may come after.
+// A list that was requested before an object was created, or a Lease taken, may arrive
+// later.
 func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		listed := w.nextVersion()
 		w.treats("a")
 		must(w.t, w.checks.watches.known[rebootKind].Replace(nil, listed))
 		must(w.t, w.leaseInbox.Replace(nil, listed))
-		w.goesOn()
-		if b := w.treatments["a"]; len(b.objects) != 1 || b.lease == nil || b.losses != 0 {
-			t.Errorf("lost: %+v", b)
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) != 1 || treatments.lease == nil || treatments.losses != 0 {
+			t.Errorf("lost: %+v", treatments)
 		}
 		must(w.t, w.checks.watches.known[rebootKind].Replace(nil, w.nextVersion()))
 		must(w.t, w.leaseInbox.Replace(nil, w.nextVersion()))
-		w.goesOn()
-		if b := w.treatments["a"]; len(b.objects) != 0 || b.lease != nil || b.losses != 1 {
-			t.Errorf("a list that is younger changes nothing: %+v", b)
+		w.runRound()
+		if treatments := w.treatments["a"]; len(treatments.objects) != 0 || treatments.lease != nil || treatments.losses != 1 {
+			t.Errorf("a list that is younger changes nothing: %+v", treatments)
 		}
 	})
 }
 
 func TestWhatIsDeletedBySomebodyIsMadeAgainLaterAndLater(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		var last time.Duration
 		for i := range 12 {
 			w.loses(object)
-			wait := time.Until(w.rests("a"))
+			wait := time.Until(w.wantNoTask("a"))
 			if wait <= 0 || wait > lastRefusedRetry || i > 8 && wait < lastRefusedRetry/2 {
 				t.Fatalf("loss %d: it is made again in %s, after %s the time before", i, wait, last)
 			}
 			last = wait
-			w.passes(wait)
+			w.advance(wait)
 			object = w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetUID(u.GetUID() + "again") })
-			w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(object))
+			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
 		}
 		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "lost")); n != 12 {
 			t.Errorf("%v losses are counted", n)
 		}
 		w.node("a", corev1.ConditionFalse)
-		w.runs(w.wants("a", deleteRemediation), "a", treat.Made)
+		w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 		w.loses(object)
-		w.runs(w.wants("a", releaseLease), "a", treat.Made)
+		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
 		if w.treatments["a"] != nil {
 			t.Errorf("its bed is still there: %+v", w.treatments["a"])
 		}
@@ -567,50 +569,50 @@ func TestWhatIsDeletedBySomebodyIsMadeAgainLaterAndLater(t *testing.T) {
 	})
 }
 
-// What goes with its health check, or with an earlier one of that name, is nobody's
-// loss, and is not counted for ever.
+// An object that is deleted with its health check, or with an earlier one of that name,
+// does not count as lost.
 func TestWhatGoesWithItsHealthCheckIsNotLost(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		must(w.t, w.checks.inbox.Delete(checkNamed("check")))
-		w.goesOn()
-		w.wants("a", deleteRemediation)
-		w.passes(countsStay)
+		w.runRound()
+		w.wantTask("a", deleteRemediation)
+		w.advance(counterRetention)
 		w.forgetRetired(time.Now())
 		w.loses(object)
 		if n := testutil.CollectAndCount(w.cfg.Metrics.treatments); n != 0 || w.lines("remediation lost") > 0 {
 			t.Errorf("%d counts are left of a health check that is gone; the log:\n%s", n, &w.log)
 		}
 	})
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) { c.UID = "another" }))
 		w.loses(object)
-		w.wants("a", createRemediation)
+		w.wantTask("a", createRemediation)
 	})
 }
 
 func TestAConfirmationIsTakenOffOnce(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse, confirmed)
-		w.runs(w.wants("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
-		w.rests("a") // the watch has not told yet
+		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
+		w.wantNoTask("a") // the watch has not reported it yet
 		if w.treatments["a"] != nil {
 			t.Error("its bed is still there")
 		}
 	})
 }
 
-// Somebody's object may stand where ours should, be it for another node.
+// Another component's object may have the name of ours, even for another node.
 func TestAnObjectOfAnotherNodeIsNotTakenForOurs(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
 			u.SetAnnotations(map[string]string{remediation.NodeNameAnnotation: "b"})
 		})
-		w.runs(w.wants("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r *taskResult) { r.isCreated = false })
-		if b := w.treatments["a"]; len(b.objects) > 0 || w.finding("a") != triage.Retrying {
-			t.Errorf("it is taken for ours: %+v, %s", b, w.finding("a"))
+		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(theirs), func(r *taskResult) { r.created = false })
+		if treatments := w.treatments["a"]; len(treatments.objects) > 0 || w.finding("a") != triage.Retrying {
+			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}
 		if last := w.events[len(w.events)-1]; len(w.events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
 			t.Errorf("told: %+v", last)
@@ -618,11 +620,11 @@ func TestAnObjectOfAnotherNodeIsNotTakenForOurs(t *testing.T) {
 	})
 }
 
-// A template of another kind was written while an object was on its way.
+// The template's kind changes while an object is in flight.
 func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
-		e := w.wants("a", createRemediation)
+		e := w.wantTask("a", createRemediation)
 		object := w.made("a", "quick")
 		r := w.startTask(time.Now(), w.treatments["a"], e)
 		w.brings(checkNamed("check", func(c *remediationv1alpha1.NodeHealthCheck) {
@@ -633,12 +635,12 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 		}
 		w.makes(object)(r)
 		w.handleTaskResult(r)
-		w.goesOn()
+		w.runRound()
 		if w.checks.watches.known[rebootKind] == nil {
 			t.Fatal("nobody would hear of the object's end")
 		}
 		w.lists(rebootKind)
-		w.goesOn()
+		w.runRound()
 		if len(w.treatments["a"].objects) > 0 {
 			t.Errorf("an object that is gone is believed to be there: %+v", w.treatments["a"].objects)
 		}
@@ -646,14 +648,14 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 }
 
 func TestTroubleOfErrandsIsSummedUp(t *testing.T) {
-	openWard(t, func(w *ward) {
+	withHealthCheck(t, func(w *healthCheckFixture) {
 		names := []string{}
 		for i := range 2 * maxLogged {
 			names = append(names, "node-"+string(rune('a'+i)))
 			w.node(names[i], corev1.ConditionTrue)
 		}
 		for _, name := range names {
-			w.runs(w.wants(name, createRemediation), name, treat.Unknown)
+			w.runs(w.wantTask(name, createRemediation), name, treat.Unknown)
 		}
 		w.logSuppressed(time.Now())
 		pass(logEvery)
@@ -666,7 +668,7 @@ func TestTroubleOfErrandsIsSummedUp(t *testing.T) {
 
 func TestTasksHaveNames(t *testing.T) {
 	for what := createRemediation; what <= clearConfirmation; what++ {
-		if what.String() == "" || what.resource() == "" || what.failed() == "" {
+		if what.String() == "" || what.resource() == "" || what.failureMessage() == "" {
 			t.Errorf("task %d has no name", what)
 		}
 	}

@@ -24,56 +24,56 @@ import (
 
 // nextTermination returns the next task for the claim of a node, or when there may be
 // one.
-func (l *loop) nextTermination(now time.Time, b *nodeTreatments, p *nodeState, plan triage.Plan) (e *task, due time.Time) {
-	c, _ := l.nodeClaims.claimOf(p.node)
-	if c != nil && c.mark != nil && c.mark.NodeUID != p.node.UID && !c.isEnding() { // the mark was for an earlier node with this claim
+func (l *loop) nextTermination(now time.Time, treatments *nodeTreatments, state *nodeState, plan triage.Plan) (t *task, due time.Time) {
+	c, _ := l.nodeClaims.claimOf(state.node)
+	if c != nil && c.mark != nil && c.mark.NodeUID != state.node.UID && !c.isEnding() { // the mark was for an earlier node with this claim
 		rule := triage.RuleID(c.mark.Rule)
-		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		return &task{kind: cancelTermination, rule: rule, reason: triage.Reason{Code: triage.NodeGone, Rule: rule}, node: state.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 	}
 	for _, reason := range plan.Release {
 		switch rule := reason.Rule; {
-		case !isRepair(rule) || len(b.objectsOf(rule)) > 0:
-		case c != nil && c.isMarkedBy(rule, p.node) && c.isEnding(): // a deletion cannot be cancelled
-		case p.isOutlivingClaim(now) && triage.RuleID(p.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
-			due = earliest(due, p.outlivedClaim.until)
-		case c != nil && c.isMarkedBy(rule, p.node):
-			return &task{kind: cancelTermination, rule: rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		case !isRepair(rule) || len(treatments.objectsOf(rule)) > 0:
+		case c != nil && c.isMarkedBy(rule, state.node) && c.isEnding(): // a deletion cannot be cancelled
+		case state.isOutlivingClaim(now) && triage.RuleID(state.outlivedClaim.mark.Rule) == rule: // the claim is deleted already
+			due = earliest(due, state.outlivedClaim.until)
+		case c != nil && c.isMarkedBy(rule, state.node):
+			return &task{kind: cancelTermination, rule: rule, reason: reason, node: state.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		default:
-			due = earliest(due, l.releaseSlot(now, b, rule))
+			due = earliest(due, l.releaseSlot(now, treatments, rule))
 		}
 	}
-	t := plan.Treatment
-	if t != nil && isRepair(t.Rule) && c == nil && p.isOutlivingClaim(now) {
-		due = earliest(due, p.outlivedClaim.until)
+	planned := plan.Treatment
+	if planned != nil && isRepair(planned.Rule) && c == nil && state.isOutlivingClaim(now) {
+		due = earliest(due, state.outlivedClaim.until)
 	}
-	if t == nil || !isRepair(t.Rule) || c == nil || c.isEnding() {
+	if planned == nil || !isRepair(planned.Rule) || c == nil || c.isEnding() {
 		return nil, due
 	}
-	r := l.repairs.followed[t.Rule]
-	if r == nil || c.mark != nil && !c.isMarkedBy(t.Rule, p.node) {
+	r := l.repairs.followed[planned.Rule]
+	if r == nil || c.mark != nil && !c.isMarkedBy(planned.Rule, state.node) {
 		return nil, due
 	}
 	if c.mark != nil {
-		if words := l.vetoOnTermination(now, p, c, r); words != "" {
-			reason := triage.Reason{Code: triage.Vetoed, Rule: t.Rule, Other: words}
-			return &task{kind: cancelTermination, rule: t.Rule, reason: reason, node: p.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
+		if message := l.vetoOnTermination(now, state, c, r); message != "" {
+			reason := triage.Reason{Code: triage.Vetoed, Rule: planned.Rule, Other: message}
+			return &task{kind: cancelTermination, rule: planned.Rule, reason: reason, node: state.node, claim: c.NodeClaim, mark: *c.mark}, time.Time{}
 		}
 	}
-	b.noteWanted(now, p)
-	e = &task{kind: terminateClaim, rule: t.Rule, reason: t.Reason, node: p.node, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: t.Step, since: t.Since}
+	treatments.noteDue(now, state)
+	t = &task{kind: terminateClaim, rule: planned.Rule, reason: planned.Reason, node: state.node, claim: c.NodeClaim, pool: r.rule.Bound.Pool, step: planned.Step, since: planned.Since}
 	if c.mark == nil {
-		e.mark = markFor(e, r.spec, now)
+		t.mark = markFor(t, r.spec, now)
 	}
-	return e, due
+	return t, due
 }
 
 // vetoOnTermination returns why a marked claim must not be deleted, empty if it may. The
 // mark may be old if its deletion was not sent or failed, and much may have changed
 // since. The core does not check again, because for the core the termination is running.
-func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *repairRule) string {
+func (l *loop) vetoOnTermination(now time.Time, state *nodeState, c *nodeClaim, r *repairRule) string {
 	switch {
-	case p.rulesSeen != "":
-		return p.rulesSeen
+	case state.terminationVeto != "":
+		return state.terminationVeto
 	case r.rule.Hold != "":
 		return r.rule.Hold
 	case l.isOverBound(r.rule.ID):
@@ -81,7 +81,7 @@ func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *r
 	case r.pool == "":
 		return ""
 	}
-	count := l.countWithout(r.pool, c)
+	count := l.countsWithout(r.pool, c)
 	if allowed, _ := l.disruptionAllowance(now, r.rule.ID, r.pool, &count); allowed != nil && allowed.Places < 1 {
 		return allowed.Words
 	}
@@ -91,8 +91,8 @@ func (l *loop) vetoOnTermination(now time.Time, p *nodeState, c *nodeClaim, r *r
 // markFor returns the mark for a claim before its deletion. Forceful termination does not
 // wait for pods. Otherwise Karpenter drains the node, at most as long as the policy says.
 // An earlier deadline stays.
-func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
-	mark := ownership.Mark{Rule: ownership.Rule(e.rule), Node: e.node.Name, NodeUID: e.node.UID, Since: e.since.UTC()}
+func markFor(t *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
+	mark := ownership.Mark{Rule: ownership.Rule(t.rule), Node: t.node.Name, NodeUID: t.node.UID, Since: t.since.UTC()}
 	var deadline time.Time
 	switch {
 	case modeOf(spec) == v1alpha1.Forceful:
@@ -102,7 +102,7 @@ func markFor(e *task, spec *v1alpha1.RepairSpec, now time.Time) ownership.Mark {
 			deadline = now.Add(grace)
 		}
 	}
-	before := e.claim.Annotations[karpenter.TerminationTimestampAnnotation]
+	before := t.claim.Annotations[karpenter.TerminationTimestampAnnotation]
 	if at, err := time.Parse(time.RFC3339, before); deadline.IsZero() || err == nil && !deadline.Before(at) {
 		return mark
 	}
@@ -119,18 +119,18 @@ func modeOf(spec *v1alpha1.RepairSpec) v1alpha1.Termination {
 }
 
 // isMarked reports whether the claim of the task has its mark already.
-func (e *task) isMarked() bool { return e.mark.Node == "" }
+func (t *task) isMarked() bool { return t.mark.Node == "" }
 
 // runTerminateClaim checks the node again, marks its claim, and deletes it. Both writes
 // carry the claim's version, so a concurrent change of the claim is seen first.
 func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
-	e := r.task
+	t := r.task
 	if isStill, err := l.isAsKnown(ctx, r); err != nil || !isStill {
 		return err
 	}
-	claim := e.claim
-	if !e.isMarked() {
-		marked, err := l.write.MarkClaim(ctx, claim, e.mark)
+	claim := t.claim
+	if !t.isMarked() {
+		marked, err := l.write.MarkClaim(ctx, claim, t.mark)
 		if err != nil {
 			return l.fetchClaim(ctx, r, claim, err)
 		}
@@ -139,17 +139,17 @@ func (l *loop) runTerminateClaim(ctx context.Context, r *taskResult) error {
 	if err := l.write.DeleteClaim(ctx, claim); err != nil {
 		return l.fetchClaim(ctx, r, claim, err)
 	}
-	r.isDeleted = true
+	r.claimDeleted = true
 	return nil
 }
 
 // runCancelTermination removes the mark from a claim.
 func (l *loop) runCancelTermination(ctx context.Context, r *taskResult) error {
-	spared, err := l.write.SpareClaim(ctx, r.task.claim, r.task.mark)
+	updated, err := l.write.SpareClaim(ctx, r.task.claim, r.task.mark)
 	if err != nil {
 		return l.fetchClaim(ctx, r, r.task.claim, err)
 	}
-	r.claim = spared
+	r.claim = updated
 	return nil
 }
 
@@ -159,35 +159,35 @@ func (l *loop) fetchClaim(ctx context.Context, r *taskResult, sent *karpenter.No
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return err
 	}
-	now, failed := l.write.FetchClaim(ctx, r.task.claim.Name)
+	current, failed := l.write.FetchClaim(ctx, r.task.claim.Name)
 	if failed != nil {
 		return failed
 	}
-	if now != nil && now.UID == sent.UID && now.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
+	if current != nil && current.UID == sent.UID && current.ResourceVersion == sent.ResourceVersion { // some admission webhooks deny with a conflict
 		r.result = treat.Refused
 		return err
 	}
-	r.claim, r.isGone, r.result = now, now == nil, treat.Stale
+	r.claim, r.claimGone, r.result = current, current == nil, treat.Stale
 	return nil
 }
 
 // takeClaim stores a claim that a task has written or read.
 func (l *loop) takeClaim(now time.Time, r *taskResult) {
-	meant := func() *nodeClaim {
+	current := func() *nodeClaim {
 		if c := l.nodeClaims.byName[r.task.claim.Name]; c != nil && c.UID == r.task.claim.UID {
 			return c
 		}
 		return nil // gone already
 	}
-	switch c := meant(); {
+	switch c := current(); {
 	case c != nil && r.claim != nil:
 		l.upsertClaim(now, r.claim)
-	case c != nil && r.isGone:
+	case c != nil && r.claimGone:
 		l.claimDeleted(now, c)
 	}
-	if c := meant(); c != nil && r.isDeleted {
-		c.ended = true
-		l.recountDirty(c)
+	if c := current(); c != nil && r.claimDeleted {
+		c.deletedByUs = true
+		l.recountClaim(c)
 	}
 	l.reobserveDirty(now)
 }
@@ -195,26 +195,26 @@ func (l *loop) takeClaim(now time.Time, r *taskResult) {
 // isOverAllowance checks, before a slot is taken for good, whether too many nodes are out
 // of service now. A bound or a budget may have been lowered, or another component may
 // have started a disruption.
-func (l *loop) isOverAllowance(now time.Time, e *task) bool {
-	if l.isOverBound(e.rule) {
+func (l *loop) isOverAllowance(now time.Time, t *task) bool {
+	if l.isOverBound(t.rule) {
 		return true
 	}
-	r := l.repairs.followed[e.rule]
+	r := l.repairs.followed[t.rule]
 	if r == nil || r.pool == "" {
 		return false
 	}
-	count := l.countWithout(r.pool, l.nodeClaims.byName[e.claim.Name])
-	allowed, _ := l.allowance(now, e.rule, r.pool, &count)
+	count := l.countsWithout(r.pool, l.nodeClaims.byName[t.claim.Name])
+	allowed, _ := l.allowance(now, t.rule, r.pool, &count)
 	return allowed != nil && allowed.Places < 1
 }
 
-// countWithout returns the counts of a pool as if the claim were in service.
-func (l *loop) countWithout(pool string, c *nodeClaim) poolCounts {
-	count := *l.repairs.countOf(pool)
+// countsWithout returns the counts of a pool as if the claim were in service.
+func (l *loop) countsWithout(pool string, c *nodeClaim) poolCounts {
+	count := *l.repairs.countsOf(pool)
 	if c != nil {
 		count.disrupted -= c.counts.disrupted
-		count.going -= c.counts.going
-		count.trying -= c.counts.trying
+		count.terminating -= c.counts.terminating
+		count.pendingFailures -= c.counts.pendingFailures
 	}
 	return count
 }
@@ -222,22 +222,22 @@ func (l *loop) countWithout(pool string, c *nodeClaim) poolCounts {
 // restoreTermination resumes a termination that the previous leader may have started. Its
 // mark can succeed only while the claim has the version in the ledger. An unmarked claim
 // of another version is safe. So is a claim whose node is known to be gone.
-func (l *loop) restoreTermination(now time.Time, p *nodeState, b *nodeTreatments, name string) {
-	e := b.granted
+func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *nodeTreatments, name string) {
+	e := treatments.granted
 	rule := triage.RuleID(e.Rule)
 	c := l.nodeClaims.byName[name]
 	_, isNamed := l.ledger.replacements.inLedger[newReplacement(e)]
-	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !b.hasSlotFor(p) {
-		b.releaseSlot()
+	if c != nil && c.mark == nil && c.ResourceVersion != e.ResourceVersion || isNamed && !treatments.hasSlotFor(state) {
+		treatments.releaseSlot()
 		return
 	}
-	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, b)
+	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
 	if c == nil { // the claim is deleted, and its node should follow if it exists
 		l.noteOutlived(now, markOf(e))
 		l.reobserveDirty(now)
 	}
 	grant := triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, ControlPlane: e.ControlPlane, Deletes: true, Pool: e.Pool}
-	if !b.hasSlotFor(p) {
+	if !treatments.hasSlotFor(state) {
 		grant.Gone = now // the time is unknown
 	}
 	l.core.Resume(now, grant)
@@ -252,10 +252,10 @@ func (l *loop) restoreTermination(now time.Time, p *nodeState, b *nodeTreatments
 // removes it from the count.
 func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Mark) {
 	isTimeout := func(mark *ownership.Mark) bool { return mark != nil && mark.Rule.Kind == triage.ReadyTimeout }
-	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.isLaunchFailure(c) { // restored from the ledger
+	if !l.loaded || isTimeout(was) == isTimeout(c.mark) || !l.usesCurrentTemplate(c) { // restored from the ledger
 		return
 	}
-	count := l.repairs.countOf(c.pool())
+	count := l.repairs.countsOf(c.pool())
 	count.dirty = true
 	if isTimeout(was) {
 		count.failures.failed = max(0, count.failures.failed-1)
@@ -267,29 +267,29 @@ func (l *loop) countLaunchFailure(now time.Time, c *nodeClaim, was *ownership.Ma
 	}
 }
 
-// isBefore reports whether a ledger entry names a launch failure whose claim is not
+// isPendingLaunchFailure reports whether a ledger entry names a launch failure whose claim is not
 // marked yet.
-func (l *loop) isBefore(e ledger.Entry) bool {
+func (l *loop) isPendingLaunchFailure(e ledger.Entry) bool {
 	name, is := claimNamed(e.Object)
 	c := l.nodeClaims.byName[name]
-	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.isLaunchFailure(c)
+	return is && e.Rule.Kind == triage.ReadyTimeout && c != nil && c.mark == nil && l.usesCurrentTemplate(c)
 }
 
-// launchFailuresBefore counts, by pool, the entries whose claim is not marked yet.
-func (l *loop) launchFailuresBefore(entries []ledger.Entry) map[string]int {
+// pendingLaunchFailures counts, by pool, the entries whose claim is not marked yet.
+func (l *loop) pendingLaunchFailures(entries []ledger.Entry) map[string]int {
 	before := map[string]int{}
 	for _, e := range entries {
-		if l.isBefore(e) {
+		if l.isPendingLaunchFailure(e) {
 			before[e.Rule.Name]++
 		}
 	}
 	return before
 }
 
-// withLaunchFailure returns an entry and, if it is a launch failure, the entry that
+// withLaunchFailureEntry returns an entry and, if it is a launch failure, the entry that
 // counts it for its pool.
-func (l *loop) withLaunchFailure(now time.Time, e ledger.Entry) []ledger.Entry {
-	if !l.isBefore(e) {
+func (l *loop) withLaunchFailureEntry(now time.Time, e ledger.Entry) []ledger.Entry {
+	if !l.isPendingLaunchFailure(e) {
 		return []ledger.Entry{e}
 	}
 	return []ledger.Entry{e, {Rule: e.Rule, Tries: math.MaxInt32, Since: now.UTC(), Template: l.templateOf(e.Rule.Name)}}
@@ -299,20 +299,20 @@ func (l *loop) withLaunchFailure(now time.Time, e ledger.Entry) []ledger.Entry {
 func (l *loop) restoreLaunchFailures(e ledger.Entry) {
 	pool := e.Rule.Name
 	for _, other := range l.ledger.restored {
-		if other.Rule == e.Rule && l.isBefore(other) {
+		if other.Rule == e.Rule && l.isPendingLaunchFailure(other) {
 			e.Tries--
 		}
 	}
-	count := l.repairs.countOf(pool)
+	count := l.repairs.countsOf(pool)
 	count.failures, count.dirty = launchFailures{e.Tries, e.Since, e.Template}, true
-	l.noteTemplate(pool) // the template may have changed
-	l.recountPool(pool)  // a node may have become Ready
+	l.checkTemplateChange(pool) // the template may have changed
+	l.recountPool(pool)         // a node may have become Ready
 }
 
 // launchFailureEntries returns the ledger entries for pools with launch failures,
 // including the ones that the snapshot allows to start.
 func (l *loop) launchFailureEntries(now time.Time, begun []ledger.Entry) (entries []ledger.Entry) {
-	before := l.launchFailuresBefore(begun)
+	before := l.pendingLaunchFailures(begun)
 	for _, name := range slices.Sorted(maps.Keys(l.repairs.counts)) {
 		t := l.repairs.counts[name].failures
 		if before[name] > 0 {

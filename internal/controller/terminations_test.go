@@ -18,24 +18,24 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// sicken has node a of a pool be due, with b and c beside it and a bound of one.
-func (h *hall) sicken(also ...string) {
+// sicken makes node a of a pool due, beside b and c and with a bound of one.
+func (h *nodePoolFixture) sicken(also ...string) {
 	h.t.Helper()
 	h.pool("default", ofAtMost("1"))
 	h.launches("default", "a", "b", "c")
 	h.breaks(corev1.ConditionTrue, append([]string{"a"}, also...)...)
-	h.passes(10 * time.Minute)
+	h.advance(10 * time.Minute)
 }
 
-// isMarked says whether the claim of a node has a mark in the API.
-func (h *hall) isMarked(node string) bool {
-	_, is := h.world.claims["claim-"+node].Annotations[ownership.MarkAnnotation]
+// isMarked reports whether the claim of a node has a mark in the API.
+func (h *nodePoolFixture) isMarked(node string) bool {
+	_, is := h.api.claims["claim-"+node].Annotations[ownership.MarkAnnotation]
 	return is
 }
 
-// named returns what the page in the API says of a node.
-func (h *hall) named(node string) *ledger.Entry {
-	for _, e := range h.world.page {
+// named returns the stored ledger entry of a node.
+func (h *nodePoolFixture) named(node string) *ledger.Entry {
+	for _, e := range h.api.page {
 		if e.Node == node {
 			return &e
 		}
@@ -44,16 +44,16 @@ func (h *hall) named(node string) *ledger.Entry {
 }
 
 func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
 		h.breaks(corev1.ConditionTrue, "a")
-		h.passes(10*time.Minute - time.Second)
-		h.rests("a")
+		h.advance(10*time.Minute - time.Second)
+		h.wantNoTask("a")
 		if is := h.finding(triage.Repair, "a"); is.Code != triage.Pending || !is.Eligible.Equal(time.Now().Add(time.Second)) {
 			t.Errorf("what is said of it before: %v", is)
 		}
-		h.passes(time.Second)
+		h.advance(time.Second)
 		if sent := h.sends(); len(sent) > 0 {
 			t.Errorf("%d errands are sent that the page does not name", len(sent))
 		}
@@ -62,27 +62,27 @@ func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
 		if h.taken("default") != 1 {
 			t.Errorf("%d places are taken by a node that is gone", h.taken("default"))
 		}
-		h.turns()
+		h.writeSnapshot()
 		if e := h.named("a"); e == nil || e.Gone.IsZero() || e.Object != "" {
 			t.Errorf("the page names %+v", e)
 		}
-		h.goesOn()
+		h.runRound()
 		h.breaks(corev1.ConditionTrue, "b")
-		h.passes(10 * time.Minute)
-		h.rests("b")
+		h.advance(10 * time.Minute)
+		h.wantNoTask("b")
 		h.launches("default", "d")
-		h.wants("b", terminateClaim)
+		h.wantTask("b", terminateClaim)
 	})
 }
 
-// What becomes of each write, and what is done next.
+// Every result of each write has a defined next step.
 func TestWhatBecomesOfATermination(t *testing.T) {
 	for name, test := range map[string]struct {
 		goes              how
 		isMarked, deleted bool
-		next              taskKind    // once it may be tried again
-		code              triage.Code // of what is said meanwhile
-		again             bool        // the page names it still
+		next              taskKind    // once a retry is allowed
+		code              triage.Code // of the finding meanwhile
+		again             bool        // the ledger still names it
 	}{
 		"both are made":                      {how{}, true, true, nothing, triage.Treating, true},
 		"the mark is stale":                  {how{first: treat.Stale}, false, false, terminateClaim, triage.Treating, true},
@@ -96,13 +96,13 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 		"the answer to the deletion is lost": {how{second: treat.Unknown, unanswered: true}, true, true, nothing, triage.Treating, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.sicken("b")
-				h.turns()
+				h.writeSnapshot()
 				h.runs("a", test.goes)
-				if h.isMarked("a") != test.isMarked || (h.world.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
-					t.Errorf("the claim is marked %t, deleted %v", h.isMarked("a"), h.world.claims["claim-a"].DeletionTimestamp)
+				if h.isMarked("a") != test.isMarked || (h.api.claims["claim-a"].DeletionTimestamp != nil) != test.deleted {
+					t.Errorf("the claim is marked %t, deleted %v", h.isMarked("a"), h.api.claims["claim-a"].DeletionTimestamp)
 				}
 				if is := h.finding(triage.Repair, "a"); is.Code != test.code {
 					t.Errorf("what is said of it: %v", is)
@@ -113,22 +113,22 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
 					t.Errorf("another node waits for %s", code)
 				}
-				if !test.again { // b may go in its place
+				if !test.again { // b may go instead
 					return
 				}
-				for range 20 { // as often as it has to be put off
+				for range 20 { // as often as it is delayed
 					if e, due := h.nextTask(time.Now(), h.treatments["a"]); e == nil && !due.IsZero() {
-						h.passes(max(time.Millisecond, time.Until(due)))
+						h.advance(max(time.Millisecond, time.Until(due)))
 					}
 				}
 				if test.next == nothing {
-					h.rests("a")
+					h.wantNoTask("a")
 				} else {
-					h.wants("a", test.next)
-					h.turns()
+					h.wantTask("a", test.next)
+					h.writeSnapshot()
 					h.runs("a", how{})
 				}
-				if got := h.world.deleted; !slices.Equal(got, []string{"a"}) {
+				if got := h.api.deleted; !slices.Equal(got, []string{"a"}) {
 					t.Errorf("deleted: %v", got)
 				}
 			})
@@ -136,17 +136,16 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 	}
 }
 
-// A pool whose nodes have to wait for a bound is served by the next one when a write is
-// refused.
+// If a write is refused, the next node of the pool that waits for the bound goes.
 func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
-		h.turns()
+		h.writeSnapshot()
 		h.runs("a", how{first: treat.Refused})
 		h.terminates("b")
 		told := 0
-		for _, word := range h.events {
-			if word.EventReason == treat.RepairBlocked && strings.Contains(word.Message, "the NodeClaim could not be deleted") {
+		for _, event := range h.events {
+			if event.EventReason == treat.RepairBlocked && strings.Contains(event.Message, "the NodeClaim could not be deleted") {
 				told++
 			}
 		}
@@ -158,68 +157,68 @@ func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
 
 func TestAClaimIsSpared(t *testing.T) {
 	for name, test := range map[string]struct {
-		happens func(h *hall)
+		happens func(h *nodePoolFixture)
 		code    triage.Code
 	}{
-		"the node recovers": {func(h *hall) { h.breaks(corev1.ConditionFalse, "a") }, triage.Recovered},
-		"the block goes":    {func(h *hall) { h.pool("default", nil) }, triage.RuleGone},
-		"the pool goes":     {func(h *hall) { h.noPool("default") }, triage.RuleGone},
-		"another governs it": {func(h *hall) {
+		"the node recovers": {func(h *nodePoolFixture) { h.breaks(corev1.ConditionFalse, "a") }, triage.Recovered},
+		"the block goes":    {func(h *nodePoolFixture) { h.pool("default", nil) }, triage.RuleGone},
+		"the pool goes":     {func(h *nodePoolFixture) { h.noPool("default") }, triage.RuleGone},
+		"another governs it": {func(h *nodePoolFixture) {
 			h.policy("p", func(p *v1alpha1.RepairPolicy) { p.Spec.NodePool = "default" })
 			h.pool("default", nil)
 		}, triage.RuleGone},
-		"somebody forbids it on the claim": {func(h *hall) {
-			h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
+		"somebody forbids it on the claim": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) {
 				metav1.SetMetaDataAnnotation(&c.ObjectMeta, karpenter.OurDoNotRepairAnnotation, "")
 			})
-			h.hears()
+			h.deliver()
 		}, triage.Vetoed},
-		"somebody forbids it on the pool": {func(h *hall) {
+		"somebody forbids it on the pool": {func(h *nodePoolFixture) {
 			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				metav1.SetMetaDataAnnotation(&p.ObjectMeta, karpenter.DoNotRepairAnnotation, "true")
 			})
 		}, triage.Vetoed},
-		"Karpenter begins with it": {func(h *hall) {
-			h.world.changeClaim("claim-a", sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue))
-			h.hears()
+		"Karpenter begins with it": {func(h *nodePoolFixture) {
+			h.api.changeClaim("claim-a", sets(karpenter.DisruptionReason, karpenter.Unhealthy, metav1.ConditionTrue))
+			h.deliver()
 		}, triage.Vetoed},
-		"the block is switched off": {func(h *hall) {
+		"the block is switched off": {func(h *nodePoolFixture) {
 			block := ofAtMost("1")
 			block.Enabled = new(false)
 			h.pool("default", block)
 		}, triage.Vetoed},
-		"the budget is used up": {func(h *hall) {
+		"the budget is used up": {func(h *nodePoolFixture) {
 			h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) {
 				p.Spec.Disruption.Budgets = []karpenter.Budget{{Nodes: "1"}}
 			})
-			h.world.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
-			h.hears()
+			h.api.changeClaim("claim-b", sets(karpenter.DisruptionReason, "Drifted", metav1.ConditionTrue))
+			h.deliver()
 		}, triage.Vetoed},
-		"it is in another pool": {func(h *hall) {
-			h.world.changeNode("a", func(n *corev1.Node) { n.Labels[karpenter.NodePoolLabel] = "other" })
-			h.hears()
+		"it is in another pool": {func(h *nodePoolFixture) {
+			h.api.changeNode("a", func(n *corev1.Node) { n.Labels[karpenter.NodePoolLabel] = "other" })
+			h.deliver()
 		}, triage.Deselected},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.sicken()
-				h.turns()
+				h.writeSnapshot()
 				h.runs("a", how{second: treat.Refused})
 				test.happens(h)
-				if e := h.wants("a", cancelTermination); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
+				if e := h.wantTask("a", cancelTermination); e.reason.Code != test.code || e.mark.NodeUID != "uid-of-a" {
 					t.Errorf("it is spared because of %v: %+v", e.reason, e.mark)
 				}
 				h.runs("a", how{first: treat.Unknown})
 				if !h.isMarked("a") || h.treatments["a"].granted.Object == "" {
 					t.Error("its place is free before it is spared")
 				}
-				h.passes(lastRetry)
+				h.advance(lastRetry)
 				h.runs("a", how{})
 				if h.isMarked("a") || h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" || slices.ContainsFunc(h.core.Grants(), func(g triage.Grant) bool { return g.Rule == poolRuleID("default") }) {
 					t.Errorf("afterwards: marked %t, %+v, %+v", h.isMarked("a"), h.treatments["a"], h.core.Grants())
 				}
-				told := slices.IndexFunc(h.events, func(word treat.Event) bool { return word.EventReason == treat.TerminationCancelled })
+				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
 					t.Error("nobody is told")
 				}
@@ -229,61 +228,61 @@ func TestAClaimIsSpared(t *testing.T) {
 }
 
 func TestWhatIsDeletedCannotBeCalledBack(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
 		h.terminates("a")
 		h.breaks(corev1.ConditionFalse, "a")
-		h.rests("a")
+		h.wantNoTask("a")
 		h.pool("default", nil)
-		h.rests("a")
+		h.wantNoTask("a")
 		h.pool("default", ofAtMost("1"))
-		h.rests("a")
+		h.wantNoTask("a")
 		if h.taken("default") != 1 {
 			t.Errorf("%d places are taken", h.taken("default"))
 		}
-		h.rests("b")
+		h.wantNoTask("b")
 	})
 }
 
 func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
-	for name, test := range map[string]func(h *hall, r *taskResult){
-		"with its claim": func(h *hall, r *taskResult) {
-			h.world.carryOut(r, how{})
+	for name, test := range map[string]func(h *nodePoolFixture, r *taskResult){
+		"with its claim": func(h *nodePoolFixture, r *taskResult) {
+			h.api.carryOut(r, how{})
 			h.goes("a")
 		},
-		"before anything was sent": func(h *hall, r *taskResult) {
-			h.world.removeNode("a")
-			h.hears()
-			h.world.carryOut(r, how{})
+		"before anything was sent": func(h *nodePoolFixture, r *taskResult) {
+			h.api.removeNode("a")
+			h.deliver()
+			h.api.carryOut(r, how{})
 		},
-		"and is made anew": func(h *hall, r *taskResult) {
-			h.world.carryOut(r, how{})
+		"and is made anew": func(h *nodePoolFixture, r *taskResult) {
+			h.api.carryOut(r, how{})
 			h.goes("a")
-			h.world.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
+			h.api.launch("a", "default", unready, func(n *corev1.Node, c *karpenter.NodeClaim) {
 				n.UID, c.UID, c.Name = "another", "another", "another-claim"
 				n.Spec.ProviderID, c.Status.ProviderID = "kwok://another", "kwok://another"
 			})
-			h.hears()
+			h.deliver()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.sicken("b")
-				h.turns()
+				h.writeSnapshot()
 				r := h.begins("a")
 				test(h, r)
 				h.handleTaskResult(r)
-				h.hears()
+				h.deliver()
 				if h.taken("default") != 1 {
 					t.Errorf("%d places are taken", h.taken("default"))
 				}
-				h.rests("b")
-				h.turns()
+				h.wantNoTask("b")
+				h.writeSnapshot()
 				if e := h.named("a"); e == nil || e.Gone.IsZero() {
 					t.Errorf("the page names %+v", e)
 				}
-				if h.goesOn(); h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" {
+				if h.runRound(); h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" {
 					t.Errorf("and it is kept on the page: %+v", h.treatments["a"].granted)
 				}
 			})
@@ -291,16 +290,16 @@ func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
 	}
 }
 
-// A machine whose node was made anew keeps the mark that was for the one before.
+// A claim whose node was created again still has the mark for the earlier node.
 func TestAMarkForAnEarlierNodeIsTakenOff(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
-		h.turns()
+		h.writeSnapshot()
 		h.runs("a", how{second: treat.Refused})
-		h.world.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
-		h.hears()
-		h.passes(time.Hour)
-		h.wants("a", cancelTermination)
+		h.api.changeNode("a", func(n *corev1.Node) { n.UID = "another" })
+		h.deliver()
+		h.advance(time.Hour)
+		h.wantTask("a", cancelTermination)
 		h.runs("a", how{})
 		if h.isMarked("a") {
 			t.Error("the mark is still there")
@@ -308,35 +307,34 @@ func TestAMarkForAnEarlierNodeIsTakenOff(t *testing.T) {
 	})
 }
 
-// The words against a repair may stand on the node, on its claim, or on its pool, and
-// may come and go.
+// A veto may be on the node, its claim or its pool, and may come and go.
 func TestVetoes(t *testing.T) {
 	for _, annotation := range []string{karpenter.DoNotRepairAnnotation, karpenter.OurDoNotRepairAnnotation} {
-		for name, set := range map[string]func(h *hall, value map[string]string){
-			"the node": func(h *hall, value map[string]string) {
-				h.world.changeNode("a", func(n *corev1.Node) { n.Annotations = value })
-				h.hears()
+		for name, set := range map[string]func(h *nodePoolFixture, value map[string]string){
+			"the node": func(h *nodePoolFixture, value map[string]string) {
+				h.api.changeNode("a", func(n *corev1.Node) { n.Annotations = value })
+				h.deliver()
 			},
-			"NodeClaim claim-a": func(h *hall, value map[string]string) {
-				h.world.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = value })
-				h.hears()
+			"NodeClaim claim-a": func(h *nodePoolFixture, value map[string]string) {
+				h.api.changeClaim("claim-a", func(c *karpenter.NodeClaim) { c.Annotations = value })
+				h.deliver()
 			},
-			"NodePool default": func(h *hall, value map[string]string) {
+			"NodePool default": func(h *nodePoolFixture, value map[string]string) {
 				h.pool("default", ofAtMost("1"), func(p *repairblock.Pool) { p.Annotations = value })
 			},
 		} {
 			t.Run(name+" has "+annotation, func(t *testing.T) {
-				openHall(t, func(h *hall) {
+				withNodePools(t, func(h *nodePoolFixture) {
 					h.t = t
 					h.sicken()
-					h.wants("a", terminateClaim)
+					h.wantTask("a", terminateClaim)
 					set(h, map[string]string{annotation: "true"})
-					h.rests("a")
+					h.wantNoTask("a")
 					if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), name+" is annotated "+annotation) {
 						t.Errorf("what is said of it: %v", is)
 					}
 					set(h, nil)
-					h.wants("a", terminateClaim)
+					h.wantTask("a", terminateClaim)
 				})
 			})
 		}
@@ -350,12 +348,12 @@ func TestVetoes(t *testing.T) {
 		"Karpenter restarts its machine": {sets(karpenter.Rebooting, "", metav1.ConditionTrue), "NodeClaim claim-a is being rebooted by Karpenter"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				h.t = t
 				h.sicken()
-				h.world.changeClaim("claim-a", test.change)
-				h.hears()
-				h.rests("a")
+				h.api.changeClaim("claim-a", test.change)
+				h.deliver()
+				h.wantNoTask("a")
 				if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), test.words) {
 					t.Errorf("what is said of it: %v", is)
 				}
@@ -364,7 +362,7 @@ func TestVetoes(t *testing.T) {
 	}
 }
 
-// What the mark asks of Karpenter.
+// The mark sets the deadline that Karpenter reads.
 func TestTheDeadlineOfATermination(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	graceful := &v1alpha1.RepairSpec{Termination: v1alpha1.Graceful}
@@ -395,7 +393,7 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 	}
 }
 
-// People are told until when a drain may take, and of one that nothing ends no time.
+// The Event names the deadline of a drain, if there is one.
 func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode   v1alpha1.Termination
@@ -407,13 +405,13 @@ func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 		"gracefully, for a while": {v1alpha1.Graceful, "5m", "gracefully, its pods are drained first, and those that are left at 2000-01-01T00:15:00Z are ended by force"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				spec := ofAtMost("1")
 				spec.Termination, spec.TerminationGracePeriod = test.mode, test.grace
 				h.pool("default", spec)
 				h.launches("default", "a", "b")
 				h.breaks(corev1.ConditionTrue, "a")
-				h.passes(10 * time.Minute)
+				h.advance(10 * time.Minute)
 				h.terminates("a")
 				if told := h.events[len(h.events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "NodeClaim claim-a is being deleted "+test.ending {
 					t.Errorf("what is told: %s", told.Message)
@@ -423,19 +421,19 @@ func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 	}
 }
 
-// An heir that reads of a claim, and finds neither that nor its node, would have to wait
-// for a replacement that has been there for long.
+// A new leader that reads an entry for a deleted claim and node would wait for a
+// replacement that has existed for long.
 func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
-	openHall(t, func(h *hall) {
+	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
 		h.terminates("a")
-		h.launches("default", "d") // before the old one is gone
+		h.launches("default", "d") // before the old node is gone
 		h.goes("a")
-		h.goesOn()
+		h.runRound()
 		if e := h.named("a"); e == nil {
 			t.Fatal("the page names nobody who could be forgotten")
 		}
-		h.turns()
+		h.writeSnapshot()
 		if e := h.named("a"); e != nil || h.taken("default") != 0 {
 			t.Errorf("the page names %+v, and %d places are taken", e, h.taken("default"))
 		}
@@ -445,30 +443,30 @@ func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
 	})
 }
 
-// Who comes next knows of a node that is gone only by the page, and of whose pool it was,
-// too, if somebody has replaced the policy meanwhile.
+// The next leader knows a deleted node and its pool only from the ledger, even if the
+// policy has been replaced.
 func TestAPlaceIsKeptInItsPoolWhenNodeAndPolicyAreGone(t *testing.T) {
 	for name, isNamed := range map[string]bool{"the page names the termination": false, "the page names the node that has gone": true} {
 		t.Run(name, func(t *testing.T) {
-			openHall(t, func(h *hall) {
+			withNodePools(t, func(h *nodePoolFixture) {
 				oneAtATime := func(p *v1alpha1.RepairPolicy) { p.Spec.Repair = *ofAtMost("1") }
 				h.pool("default", nil)
 				h.policy("before", forPool("default"), oneAtATime)
 				h.launches("default", "a", "b")
 				h.breaks(corev1.ConditionTrue, "a", "b")
-				h.passes(10 * time.Minute)
+				h.advance(10 * time.Minute)
 				h.terminates("a")
 				h.goes("a")
 				if isNamed {
-					h.turns()
+					h.writeSnapshot()
 				}
-				if isGone := slices.ContainsFunc(h.world.page, func(e ledger.Entry) bool { return !e.Gone.IsZero() }); isGone != isNamed {
-					t.Fatalf("the page is %+v", h.world.page)
+				if isGone := slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return !e.Gone.IsZero() }); isGone != isNamed {
+					t.Fatalf("the page is %+v", h.api.page)
 				}
 				h.noPolicy("before")
 				h.policy("after", forPool("default"), oneAtATime)
-				for who, h := range map[string]*hall{"the same": h, "an heir": h.heir()} {
-					h.rests("b")
+				for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": h.successor()} {
+					h.wantNoTask("b")
 					if is := h.finding(triage.Repair, "b"); is.Code != triage.CapFull {
 						t.Errorf("%s says of the other: %v", who, is)
 					}

@@ -28,21 +28,21 @@ type nodeTreatments struct {
 	// deleting is the object whose deletion was sent last. The watch may report the
 	// deletion before the answer arrives, or the answer may be lost.
 	deleting types.UID
-	// goneMeanwhile holds objects that were deleted while a task ran that may have
+	// deletedDuringTask holds objects that were deleted while a task ran that may have
 	// created them. The value says whether the object was known.
-	goneMeanwhile map[types.UID]bool
+	deletedDuringTask map[types.UID]bool
 	// granted is the ledger entry that holds the slot; asks is the entry requested in the
 	// next snapshot. Their Object is empty for none.
-	granted, asks ledger.Entry
-	// sent is when the write that granted covers was last sent, if it may have succeeded
+	granted, requested ledger.Entry
+	// sentAt is when the write that granted covers was last sent, if it may have succeeded
 	// or may still succeed. It is zero for none.
-	sent time.Time
+	sentAt time.Time
 
 	failures        map[taskKind]taskFailure
 	losses          int             // deletions of objects by other components
-	beginFrom       time.Time       // earliest next creation because of losses
+	createNotBefore time.Time       // earliest next creation because of losses
 	due             time.Time       // when to check again, zero for never
-	wanted          time.Time       // since when a treatment is due
+	dueSince        time.Time       // since when a treatment is due
 	refusalReported reportedRefusal // the last rejected write
 }
 
@@ -57,68 +57,70 @@ type taskFailure struct {
 // remediationObject is a remediation object and what the controller did with it.
 type remediationObject struct {
 	remediation.Object
-	ended    bool // this controller has deleted it; the watch may be behind
-	reported bool // the core knows, or knew, that it removes the node
+	deletedByUs    bool // this controller has deleted it; the watch may be behind
+	reportedToCore bool // the core knows, or knew, that it removes the node
 }
 
 // isEnding reports whether the object is being deleted.
-func (t remediationObject) isEnding() bool { return t.ended || t.Deleting }
+func (t remediationObject) isEnding() bool { return t.deletedByUs || t.Deleting }
 
 // treatmentsOf returns the treatments of a node, created if necessary.
 func (l *loop) treatmentsOf(node string) *nodeTreatments {
-	b := l.treatments[node]
-	if b == nil {
-		b = &nodeTreatments{node: node, objects: map[string]remediationObject{}}
-		l.treatments[node] = b
+	treatments := l.treatments[node]
+	if treatments == nil {
+		treatments = &nodeTreatments{node: node, objects: map[string]remediationObject{}}
+		l.treatments[node] = treatments
 	}
-	return b
+	return treatments
 }
 
 // isEmpty reports whether there is nothing left to do or to remember.
-func (b *nodeTreatments) isEmpty() bool {
-	return b.stage == idle && len(b.objects) == 0 && b.lease == nil && b.granted.Object == "" && len(b.failures) == 0
+func (treatments *nodeTreatments) isEmpty() bool {
+	return treatments.stage == idle && len(treatments.objects) == 0 && treatments.lease == nil && treatments.granted.Object == "" && len(treatments.failures) == 0
 }
 
 // inFlightUntil returns until when a write that takes a slot may still succeed, zero if
 // none may.
-func (l *loop) inFlightUntil(now time.Time, b *nodeTreatments) (until time.Time) {
-	if until = b.sent.Add(maxInFlight); b.granted.Object == "" || b.sent.IsZero() || !now.Before(until) {
+func (l *loop) inFlightUntil(now time.Time, treatments *nodeTreatments) (until time.Time) {
+	if until = treatments.sentAt.Add(maxInFlight); treatments.granted.Object == "" || treatments.sentAt.IsZero() || !now.Before(until) {
 		return time.Time{}
 	}
-	if name, is := claimNamed(b.granted.Object); is { // a claim write names a version and fails for any other
-		if c := l.nodeClaims.byName[name]; c == nil || c.ResourceVersion != b.granted.ResourceVersion {
+	if name, is := claimNamed(treatments.granted.Object); is { // a claim write names a version and fails for any other
+		if c := l.nodeClaims.byName[name]; c == nil || c.ResourceVersion != treatments.granted.ResourceVersion {
 			return time.Time{}
 		}
 	}
 	return until
 }
 
-// noteWanted records since when the treatment is due.
-func (b *nodeTreatments) noteWanted(now time.Time, p *nodeState) {
-	if b.wanted.IsZero() {
-		b.wanted = p.seen
-		if now.Sub(p.seen) > time.Second { // due by time, not by a change
-			b.wanted = now
+// noteDue records since when the treatment is due.
+func (treatments *nodeTreatments) noteDue(now time.Time, state *nodeState) {
+	if treatments.dueSince.IsZero() {
+		treatments.dueSince = state.observedAt
+		if now.Sub(state.observedAt) > time.Second { // due by time, not by a change
+			treatments.dueSince = now
 		}
 	}
 }
 
-// objectGone records the deletion of an object that the running task may have created.
-func (b *nodeTreatments) objectGone(object types.UID, isKnown bool) {
-	if b.goneMeanwhile == nil {
-		b.goneMeanwhile = map[types.UID]bool{}
+// noteDeletedDuringTask records the deletion of an object that the running task may have created.
+func (treatments *nodeTreatments) noteDeletedDuringTask(object types.UID, isKnown bool) {
+	if treatments.deletedDuringTask == nil {
+		treatments.deletedDuringTask = map[types.UID]bool{}
 	}
-	b.goneMeanwhile[object] = isKnown
+	treatments.deletedDuringTask[object] = isKnown
 }
 
 // releaseSlot clears the slot that the ledger names.
-func (b *nodeTreatments) releaseSlot() { b.granted, b.sent = ledger.Entry{}, time.Time{} }
+func (treatments *nodeTreatments) releaseSlot() {
+	treatments.granted, treatments.sentAt = ledger.Entry{}, time.Time{}
+}
 
 // objectsOf returns the objects of a rule, sorted by key.
-func (b *nodeTreatments) objectsOf(rule triage.RuleID) []remediationObject {
+func (treatments *nodeTreatments) objectsOf(rule triage.RuleID) []remediationObject {
 	var ours []remediationObject
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		if o := b.objects[key]; ruleOf(o.Object) == rule {
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		if o := treatments.objects[key]; ruleOf(o.Object) == rule {
 			ours = append(ours, o)
 		}
 	}
@@ -132,43 +134,43 @@ func objectKey(o remediation.Object) string {
 // takeObjects takes in changed remediation objects and node Leases.
 func (l *loop) takeObjects(now time.Time) {
 	touched := map[string]bool{}
-	for of, k := range l.checks.watches.known {
-		if isTemplates(of) {
+	for gvk, kind := range l.checks.watches.known {
+		if isTemplates(gvk) {
 			continue
 		}
-		letter := k.take()
-		if other, isWatched := l.checks.watches.otherVersion(of); isWatched && letter.listVersion == notServedVersion {
-			letter.listVersion = "" // the objects still exist and are watched in the other version
-			l.changeVersion(of, other)
+		batch := kind.take()
+		if other, isWatched := l.checks.watches.otherVersion(gvk); isWatched && batch.listVersion == notServedVersion {
+			batch.listVersion = "" // the objects still exist and are watched in the other version
+			l.changeVersion(gvk, other)
 		}
-		if letter.listVersion != "" {
-			for _, b := range l.treatments {
-				for key, o := range b.objects {
+		if batch.listVersion != "" {
+			for _, treatments := range l.treatments {
+				for key, o := range treatments.objects {
 					// An object from our own write may be newer than the list.
-					if _, there := letter.changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == of.GroupKind() && !olderVersion(letter.listVersion, o.ResourceVersion) {
-						l.objectDeleted(now, b, key)
-						touched[b.node] = true
+					if _, there := batch.changes[o.Namespace+"/"+o.Name]; !there && o.GroupKind() == gvk.GroupKind() && !olderVersion(batch.listVersion, o.ResourceVersion) {
+						l.objectDeleted(now, treatments, key)
+						touched[treatments.node] = true
 					}
 				}
 			}
 		}
-		for _, a := range letter.changes {
-			o := remediation.Read(a.object)
-			b := l.treatmentsOf(o.Node)
+		for _, change := range batch.changes {
+			o := remediation.Read(change.object)
+			treatments := l.treatmentsOf(o.Node)
 			touched[o.Node] = true
-			if !a.gone {
-				if home := l.treatmentsByObject[objectKey(o)]; home != nil && home != b {
-					touched[home.node] = true
+			if !change.gone {
+				if owner := l.treatmentsByObject[objectKey(o)]; owner != nil && owner != treatments {
+					touched[owner.node] = true
 				}
-				l.upsertObject(b, o)
+				l.upsertObject(treatments, o)
 				continue
 			}
-			known := b.objects[objectKey(o)].UID == o.UID
+			known := treatments.objects[objectKey(o)].UID == o.UID
 			if known {
-				l.objectDeleted(now, b, objectKey(o))
+				l.objectDeleted(now, treatments, objectKey(o))
 			}
-			if b.stage == inFlight {
-				b.objectGone(o.UID, known)
+			if treatments.stage == inFlight {
+				treatments.noteDeletedDuringTask(o.UID, known)
 			}
 		}
 	}
@@ -177,12 +179,12 @@ func (l *loop) takeObjects(now time.Time) {
 }
 
 // changeVersion moves objects of a removed API version to another version of their kind.
-func (l *loop) changeVersion(of, other schema.GroupVersionKind) {
-	for _, b := range l.treatments {
-		for key, o := range b.objects {
-			if o.GroupVersionKind == of {
+func (l *loop) changeVersion(gvk, other schema.GroupVersionKind) {
+	for _, treatments := range l.treatments {
+		for key, o := range treatments.objects {
+			if o.GroupVersionKind == gvk {
 				o.GroupVersionKind = other
-				b.objects[key] = o
+				treatments.objects[key] = o
 			}
 		}
 	}
@@ -190,60 +192,60 @@ func (l *loop) changeVersion(of, other schema.GroupVersionKind) {
 
 // takeLeases takes in changed node Leases and adds their nodes to touched.
 func (l *loop) takeLeases(touched map[string]bool) {
-	letter := l.leaseInbox.take()
-	if letter.listVersion != "" {
-		for name, b := range l.treatments {
-			if _, there := letter.changes[nodelease.NameOf(name)]; !there && b.lease != nil && !olderVersion(letter.listVersion, b.lease.ResourceVersion) {
-				b.lease = nil
+	batch := l.leaseInbox.take()
+	if batch.listVersion != "" {
+		for name, treatments := range l.treatments {
+			if _, there := batch.changes[nodelease.NameOf(name)]; !there && treatments.lease != nil && !olderVersion(batch.listVersion, treatments.lease.ResourceVersion) {
+				treatments.lease = nil
 				touched[name] = true
 			}
 		}
 	}
-	for _, a := range letter.changes {
-		node, ok := nodelease.NodeOf(a.object.Name)
+	for _, change := range batch.changes {
+		node, ok := nodelease.NodeOf(change.object.Name)
 		if !ok {
 			continue
 		}
-		b := l.treatmentsOf(node)
+		treatments := l.treatmentsOf(node)
 		touched[node] = true
 		switch {
-		case !a.gone:
-			b.upsertLease(a.object)
-		case b.lease != nil && b.lease.UID == a.object.UID:
-			b.lease = nil
+		case !change.gone:
+			treatments.upsertLease(change.object)
+		case treatments.lease != nil && treatments.lease.UID == change.object.UID:
+			treatments.lease = nil
 		}
 	}
 }
 
 // upsertLease stores a Lease unless a newer version is known.
-func (b *nodeTreatments) upsertLease(lease *coordinationv1.Lease) {
-	if b.lease == nil || b.lease.UID != lease.UID || !olderVersion(lease.ResourceVersion, b.lease.ResourceVersion) {
-		b.lease = lease
+func (treatments *nodeTreatments) upsertLease(lease *coordinationv1.Lease) {
+	if treatments.lease == nil || treatments.lease.UID != lease.UID || !olderVersion(lease.ResourceVersion, treatments.lease.ResourceVersion) {
+		treatments.lease = lease
 	}
 }
 
 // upsertObject stores an object unless a newer version is known. The answer to our own
 // write may arrive before or after the watch event.
-func (l *loop) upsertObject(b *nodeTreatments, o remediation.Object) {
+func (l *loop) upsertObject(treatments *nodeTreatments, o remediation.Object) {
 	key := objectKey(o)
 	if o.ControlPlane {
-		l.orphans.add(b.node)
+		l.orphans.add(treatments.node)
 	}
-	if key == b.granted.Object { // the write has arrived
-		b.releaseSlot()
+	if key == treatments.granted.Object { // the write has arrived
+		treatments.releaseSlot()
 	}
-	home := l.treatmentsByObject[key]
-	if home == nil {
-		home = b
+	owner := l.treatmentsByObject[key]
+	if owner == nil {
+		owner = treatments
 	}
-	before, isKnown := home.objects[key]
+	before, isKnown := owner.objects[key]
 	isSame := isKnown && before.UID == o.UID
 	if isSame && olderVersion(o.ResourceVersion, before.ResourceVersion) {
 		return
 	}
-	delete(home.objects, key) // the object may name another node now
-	l.treatmentsByObject[key] = b
-	b.objects[key] = remediationObject{Object: o, ended: isSame && before.ended, reported: isSame && before.reported}
+	delete(owner.objects, key) // the object may name another node now
+	l.treatmentsByObject[key] = treatments
+	treatments.objects[key] = remediationObject{Object: o, deletedByUs: isSame && before.deletedByUs, reportedToCore: isSame && before.reportedToCore}
 	if l.checks.watches.known[o.GroupVersionKind] == nil { // its template has been removed from the ladder
 		l.checks.changed = true
 	}
@@ -251,23 +253,23 @@ func (l *loop) upsertObject(b *nodeTreatments, o remediation.Object) {
 
 // objectDeleted records that an object is gone. If another component deleted it, that
 // component may delete the next one too, so the next creation is delayed.
-func (l *loop) objectDeleted(now time.Time, b *nodeTreatments, key string) {
-	o := b.objects[key]
-	delete(b.objects, key)
+func (l *loop) objectDeleted(now time.Time, treatments *nodeTreatments, key string) {
+	o := treatments.objects[key]
+	delete(treatments.objects, key)
 	delete(l.treatmentsByObject, key)
 	rule := ruleOf(o.Object)
 	if rule == (triage.RuleID{}) {
 		return
 	}
-	l.restateCheck(now, rule)
+	l.markCheckStatusStale(now, rule)
 	c := l.policyOf(rule)
-	if o.ended || o.UID == b.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
+	if o.deletedByUs || o.UID == treatments.deleting || !l.isOurs(o.Object) || c == nil || c.owner != o.Owner { // deleted together with its policy
 		return
 	}
-	b.losses++
-	b.beginFrom = now.Add(growing(b.losses, firstRefusedRetry, lastRefusedRetry))
-	l.cfg.Metrics.treated(rule, "", "lost")
-	l.cfg.Logger.Warn("remediation lost", "node", b.node, "rule", rule.String(), "object", key)
+	treatments.losses++
+	treatments.createNotBefore = now.Add(growingDelay(treatments.losses, firstRefusedRetry, lastRefusedRetry))
+	l.cfg.Metrics.countTreatment(rule, "", "lost")
+	l.cfg.Logger.Warn("remediation lost", "node", treatments.node, "rule", rule.String(), "object", key)
 }
 
 // reobserve passes the current facts of nodes to the core and reconciles their
@@ -279,9 +281,9 @@ func (l *loop) reobserve(now time.Time, nodes ...string) {
 	}
 	facts := make([]triage.Node, 0, len(nodes))
 	for _, node := range nodes {
-		if p := l.nodeStates[node]; p != nil {
-			known, _ := observe.Node(p.node) // an unreadable record has been reported
-			l.addTreatmentFacts(now, p, &known)
+		if state := l.nodeStates[node]; state != nil {
+			known, _ := observe.Node(state.node) // an unreadable record has been reported
+			l.addTreatmentFacts(now, state, &known)
 			facts = append(facts, known)
 		}
 	}
@@ -293,29 +295,29 @@ func (l *loop) reobserve(now time.Time, nodes ...string) {
 
 // reobserveCheck calls reobserve for every node with an object of the health check.
 func (l *loop) reobserveCheck(now time.Time, check string) {
-	var concerned []string
+	var affected []string
 	for _, name := range slices.Sorted(maps.Keys(l.treatments)) {
 		if len(l.treatments[name].objectsOf(checkRule(check))) > 0 {
-			concerned = append(concerned, name)
+			affected = append(affected, name)
 		}
 	}
-	l.reobserve(now, concerned...)
+	l.reobserve(now, affected...)
 }
 
 // addTreatmentFacts adds the facts that are not on the node object: its treatments and
 // the vetoes against treating it.
-func (l *loop) addTreatmentFacts(now time.Time, p *nodeState, facts *triage.Node) {
-	defer l.noteReportedTreatments(p, facts)
-	l.addClaimFacts(now, p, facts)
-	l.addObjectFacts(p, facts)
+func (l *loop) addTreatmentFacts(now time.Time, state *nodeState, facts *triage.Node) {
+	defer l.noteReportedTreatments(state, facts)
+	l.addClaimFacts(now, state, facts)
+	l.addObjectFacts(state, facts)
 	if l.checks.deferring {
 		return
 	}
-	_, facts.Confirmed = p.node.Annotations[remediation.ConfirmedAnnotation]
-	veto := func(words string) {
-		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: words})
+	_, facts.Confirmed = state.node.Annotations[remediation.ConfirmedAnnotation]
+	veto := func(message string) {
+		facts.Vetoes = append(facts.Vetoes, triage.Veto{Kind: triage.NodeHealthCheck, Reason: message})
 	}
-	if p.node.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
+	if state.node.Labels[remediation.ExcludeLabel] == remediation.ExcludeValue {
 		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
 	}
 	if facts.ControlPlane && l.checks.unreadable != "" {
@@ -324,8 +326,8 @@ func (l *loop) addTreatmentFacts(now time.Time, p *nodeState, facts *triage.Node
 	if facts.ControlPlane && l.orphans.message != "" {
 		veto("another control-plane node may be in treatment: " + l.orphans.message)
 	}
-	if b := l.treatments[p.node.Name]; b != nil {
-		if by, until, held := nodelease.Held(b.lease, now); held && !nodelease.IsHealthCheck(by) {
+	if treatments := l.treatments[state.node.Name]; treatments != nil {
+		if by, until, held := nodelease.Held(treatments.lease, now); held && !nodelease.IsHealthCheck(by) {
 			veto(fmt.Sprintf("%s holds the node's Lease until %s", by, until.UTC().Format(time.RFC3339)))
 		}
 	}
@@ -334,16 +336,16 @@ func (l *loop) addTreatmentFacts(now time.Time, p *nodeState, facts *triage.Node
 // addObjectFacts adds the remediation objects of a node. An object that is not a
 // treatment of a followed rule vetoes all treatments, because another component works on
 // the node.
-func (l *loop) addObjectFacts(p *nodeState, facts *triage.Node) {
-	b := l.treatments[p.node.Name]
-	if b == nil {
+func (l *loop) addObjectFacts(state *nodeState, facts *triage.Node) {
+	treatments := l.treatments[state.node.Name]
+	if treatments == nil {
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(b.objects)) {
-		o := b.objects[key]
+	for _, key := range slices.Sorted(maps.Keys(treatments.objects)) {
+		o := treatments.objects[key]
 		c := l.policyOf(ruleOf(o.Object))
 		switch {
-		case !o.IsOf(p.node):
+		case !o.IsOf(state.node):
 			l.vetoTreatments(facts, key+" is still there, for a node that had this name before")
 		case o.Owner == remediation.Owner{}:
 			l.vetoTreatments(facts, key+", which no health check has made, is there")

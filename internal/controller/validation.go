@@ -16,9 +16,9 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// validateAgain is how long a set waits that was rejected because no node reports its
+// validateWaitingEvery is how long a set waits that was rejected because no node reports its
 // condition, times the number of such sets, because each validation looks at every node.
-const validateAgain = 2 * time.Second
+const validateWaitingEvery = 2 * time.Second
 
 // editAgain is the advice for a stored set that matches too many nodes. The controller
 // does not accept it later by itself: a mistaken set that matches all healthy nodes would
@@ -27,9 +27,9 @@ const editAgain = ". This version is not judged again when fewer do: change the 
 
 // setValidation holds pending validations of sets.
 type setValidation struct {
-	due     bool      // a set was added, changed or deleted, which may unblock another
-	changed bool      // nodes have changed since waiting sets were validated
-	again   time.Time // next validation of waiting sets if nodes change; zero for none
+	due       bool      // a set was added, changed or deleted, which may unblock another
+	changed   bool      // nodes have changed since waiting sets were validated
+	waitingAt time.Time // next validation of waiting sets if nodes change; zero for none
 
 	toProve bool      // nodes have changed since unproven sets were judged
 	proveAt time.Time // earliest next judgement
@@ -49,41 +49,41 @@ func (l *loop) validateSetsDue(now time.Time, knowsNodes bool) {
 		hasChanged = false
 		for _, name := range names {
 			pol := l.sets[name]
-			stood, wasRefused := pol.isStanding(), pol.isRefused()
-			l.queueSet(now, pol, knowsNodes)
-			hasChanged = hasChanged || pol.isStanding() != stood || pol.isRefused() != wasRefused
+			stood, wasRefused := pol.isOrWasFollowed(), pol.isRefused()
+			l.revalidateSet(now, pol, knowsNodes)
+			hasChanged = hasChanged || pol.isOrWasFollowed() != stood || pol.isRefused() != wasRefused
 		}
 	}
 	if knowsNodes {
 		if !l.loaded {
 			for _, name := range names {
-				l.beginProof(now, l.sets[name])
+				l.startProof(now, l.sets[name])
 			}
 		}
 		l.validation.due = false
-		l.expectNodes(now)
+		l.scheduleWaitingSets(now)
 	}
 }
 
-// queueSet compares a set with the other sets first, which is cheap. It compares the set
+// revalidateSet compares a set with the other sets first, which is cheap. It compares the set
 // with nodes only if this version was not validated yet or another set blocked it.
-func (l *loop) queueSet(now time.Time, pol *conditionSet, knowsNodes bool) {
-	if !pol.unjudged && pol.isRefusedFor(validate.Impact) {
+func (l *loop) revalidateSet(now time.Time, pol *conditionSet, knowsNodes bool) {
+	if !pol.needsValidation && pol.isRefusedFor(validate.Impact) {
 		return // until the user changes it
 	}
-	c := l.caseOf(pol)
+	c := l.validationCase(pol)
 	standing := validate.Standing(c)
 	switch isGood := len(standing.Problems) == 0; {
-	case isGood && pol.isStanding():
-		l.accept(now, pol)
-	case isGood && pol.unjudged && pol.inherited && wasRefusedForImpact(pol.set, pol.status):
-		l.refuse(now, pol, []validate.Problem{believed(pol.status)})
+	case isGood && pol.isOrWasFollowed():
+		l.acceptSet(now, pol)
+	case isGood && pol.needsValidation && pol.restored && wasRefusedForImpact(pol.set, pol.status):
+		l.rejectSet(now, pol, []validate.Problem{problemFromStatus(pol.status)})
 	case !knowsNodes:
-	case isGood && (pol.unjudged || pol.isRefusedFor(validate.Duplicate)):
+	case isGood && (pol.needsValidation || pol.isRefusedFor(validate.Duplicate)):
 		l.validateSet(now, pol)
-	case !isGood && pol.isNews(standing.Problems):
+	case !isGood && pol.hasNewProblems(standing.Problems):
 		c.Impact = l.core.Impact // the message then includes the impact
-		l.refuse(now, pol, validate.Standing(c).Problems)
+		l.rejectSet(now, pol, validate.Standing(c).Problems)
 		pol.awaitsNodes = false
 	}
 }
@@ -93,10 +93,10 @@ func (l *loop) queueSet(now time.Time, pol *conditionSet, knowsNodes bool) {
 // conflicting sets, the one with precedence is validated first.
 func (l *loop) validateWaiting(now time.Time) (due time.Time) {
 	switch {
-	case l.validation.again.IsZero() || !l.validation.changed:
+	case l.validation.waitingAt.IsZero() || !l.validation.changed:
 		return time.Time{}
-	case now.Before(l.validation.again):
-		return l.validation.again
+	case now.Before(l.validation.waitingAt):
+		return l.validation.waitingAt
 	}
 	l.validation.changed = false
 	var waiting []*conditionSet
@@ -114,34 +114,34 @@ func (l *loop) validateWaiting(now time.Time) (due time.Time) {
 	for _, pol := range waiting {
 		l.validateSet(now, pol)
 	}
-	l.expectNodes(now)
+	l.scheduleWaitingSets(now)
 	return time.Time{}
 }
 
-// expectNodes schedules the next validation of waiting sets, in case nodes change.
-func (l *loop) expectNodes(now time.Time) {
+// scheduleWaitingSets schedules the next validation of waiting sets, in case nodes change.
+func (l *loop) scheduleWaitingSets(now time.Time) {
 	waiting := 0
 	for _, pol := range l.sets {
 		if pol.awaitsNodes {
 			waiting++
 		}
 	}
-	l.validation.again = time.Time{}
+	l.validation.waitingAt = time.Time{}
 	if waiting > 0 {
-		l.validation.again = now.Add(time.Duration(waiting) * validateAgain)
+		l.validation.waitingAt = now.Add(time.Duration(waiting) * validateWaitingEvery)
 	}
 }
 
 // validateSet compares a set with other sets and with nodes.
 func (l *loop) validateSet(now time.Time, pol *conditionSet) {
-	c := l.caseOf(pol)
+	c := l.validationCase(pol)
 	c.Reported, c.Impact = l.core.Reported(), l.core.Impact
-	if pol.inherited {
+	if pol.restored {
 		c.Placed = l.placed
 	}
 	verdict := validate.Judge(c)
 	if len(verdict.Problems) == 0 {
-		l.accept(now, pol)
+		l.acceptSet(now, pol)
 		return
 	}
 	for i := range verdict.Problems {
@@ -149,7 +149,7 @@ func (l *loop) validateSet(now time.Time, pol *conditionSet) {
 			p.Text += editAgain
 		}
 	}
-	l.refuse(now, pol, verdict.Problems)
+	l.rejectSet(now, pol, verdict.Problems)
 	pol.awaitsNodes = !slices.ContainsFunc(verdict.Problems, func(p validate.Problem) bool { return p.Reason != validate.NearMiss })
 }
 
@@ -163,7 +163,7 @@ func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 	wanted := rule.Response.Taint
 	for name := range matching {
 		var has triage.Effect
-		for _, t := range l.nodeStates[name].ours {
+		for _, t := range l.nodeStates[name].ownTaints {
 			if t.Rule == rule.ID && t.Key == wanted.Key {
 				has = max(has, t.Effect)
 			}
@@ -178,86 +178,86 @@ func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 	return tainted, emptied
 }
 
-// caseOf returns the validation case of a set without node reports. Its others are the
+// validationCase returns the validation case of a set without node reports. Its others are the
 // sets with precedence over this one.
-func (l *loop) caseOf(pol *conditionSet) validate.Case {
+func (l *loop) validationCase(pol *conditionSet) validate.Case {
 	c := validate.Case{Set: pol.set, Before: pol.inForce}
-	if pol.withholds() { // its impact is not in effect
+	if pol.withholdsTaints() { // its impact is not in effect
 		c.Before = nil
 	}
 	for _, other := range l.sets {
-		if other != pol && other.goesBefore(pol) {
+		if other != pol && other.hasPrecedenceOver(pol) {
 			c.Others = append(c.Others, other.set)
 		}
 	}
 	return c
 }
 
-// goesBefore reports whether this set has precedence if the two conflict: a followed set
+// hasPrecedenceOver reports whether this set has precedence if the two conflict: a followed set
 // over one that is not, otherwise the older one. A rejected set blocks no other.
-func (p *conditionSet) goesBefore(other *conditionSet) bool {
-	if p.isRefused() {
+func (pol *conditionSet) hasPrecedenceOver(other *conditionSet) bool {
+	if pol.isRefused() {
 		return false
 	}
-	if mine, its := p.isStanding(), other.isStanding(); mine != its {
+	if mine, its := pol.isOrWasFollowed(), other.isOrWasFollowed(); mine != its {
 		return mine
 	}
-	return validate.Before(p.set, other.set)
+	return validate.Before(pol.set, other.set)
 }
 
-func (p *conditionSet) isRefused() bool { return p.err != nil && !p.unjudged }
+func (pol *conditionSet) isRefused() bool { return pol.err != nil && !pol.needsValidation }
 
 // isRefusedFor reports whether the last validation found this kind of problem.
-func (p *conditionSet) isRefusedFor(reason validate.Reason) bool {
-	return slices.ContainsFunc(p.problems, func(problem validate.Problem) bool { return problem.Reason == reason })
+func (pol *conditionSet) isRefusedFor(reason validate.Reason) bool {
+	return slices.ContainsFunc(pol.problems, func(problem validate.Problem) bool { return problem.Reason == reason })
 }
 
-// isStanding reports whether this version is followed by this term or was by an earlier
+// isOrWasFollowed reports whether this version is followed by this term or was by an earlier
 // one.
-func (p *conditionSet) isStanding() bool {
-	return p.isInForce() || p.unjudged && wasAccepted(p.set, p.status)
+func (pol *conditionSet) isOrWasFollowed() bool {
+	return pol.isInForce() || pol.needsValidation && wasAccepted(pol.set, pol.status)
 }
 
-// accept follows a set, if it does not yet.
-func (l *loop) accept(now time.Time, pol *conditionSet) {
+// acceptSet follows a set, if it does not yet.
+func (l *loop) acceptSet(now time.Time, pol *conditionSet) {
 	if pol.isInForce() && pol.err == nil {
-		if pol.unjudged {
+		if pol.needsValidation {
 			l.confirmProof(now, pol)
 		}
-		pol.unjudged = false
+		pol.needsValidation = false
 		return
 	}
 	rule, err := observe.ConditionSet(pol.set)
 	lacks := proof{}
 	if err == nil {
-		if lacks = pol.resumedProof(); len(lacks.types) == 0 && l.loaded { // otherwise after the nodes are known
-			lacks = l.lacking(pol)
+		if lacks = pol.restoredProof(); len(lacks.types) == 0 && l.loaded { // otherwise after the nodes are known
+			lacks = l.missingProof(pol)
 		}
 		rule.Hold = lacks.hold()
 		err = l.core.SetRule(now, rule)
 	}
 	if err != nil { // validate did not detect it
-		l.refuse(now, pol, []validate.Problem{{Field: "spec", Text: err.Error(), Reason: validate.Invalid}})
+		l.rejectSet(now, pol, []validate.Problem{{Field: "spec", Text: err.Error(), Reason: validate.Invalid}})
 		return
 	}
 	pol.rule, pol.inForce, pol.proof = rule, pol.set, lacks
 	l.validation.toProve = l.validation.toProve || len(lacks.types) > 0
-	pol.problems, pol.err, pol.unjudged, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
-	l.lookAtStatuses(now)
+	pol.problems, pol.err, pol.needsValidation, pol.awaitsNodes, pol.stale = nil, nil, false, false, true
+	l.scheduleStatusCheck(now)
 	l.unowned.stale = true
 	l.updateSetMetricsOf(pol)
 	l.cfg.Logger.Info("set accepted", "conditionSet", pol.set.Name, "generation", pol.set.Generation)
 }
 
-// refuse stops following a set, and reports why.
-func (l *loop) refuse(now time.Time, pol *conditionSet, problems []validate.Problem) {
-	isNews := pol.isNews(problems)
+// rejectSet stops following a set, and reports why.
+func (l *loop) rejectSet(now time.Time, pol *conditionSet, problems []validate.Problem) {
+	isNews := pol.hasNewProblems(problems)
 	if !isNews && slices.Equal(pol.problems, problems) {
 		return
 	}
 	pol.rule, pol.inForce = triage.Rule{}, nil
-	pol.problems, pol.err, pol.unjudged, pol.stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
-	l.lookAtStatuses(now)
+	pol.problems, pol.err, pol.needsValidation, pol.stale = problems, validate.Verdict{Problems: problems}.Err(), false, true
+	l.scheduleStatusCheck(now)
 	l.unowned.stale = true
 	l.updateSetMetricsOf(pol)
 	if !isNews {
@@ -275,14 +275,14 @@ func (l *loop) updateSetMetricsOf(pol *conditionSet) {
 	}
 }
 
-// isNews reports whether problems differ from the reported ones in more than numbers.
-func (p *conditionSet) isNews(problems []validate.Problem) bool {
-	return p.unjudged || !slices.EqualFunc(p.problems, problems, func(a, b validate.Problem) bool { return a.Reason == b.Reason && a.Field == b.Field })
+// hasNewProblems reports whether problems differ from the reported ones in more than numbers.
+func (pol *conditionSet) hasNewProblems(problems []validate.Problem) bool {
+	return pol.needsValidation || !slices.EqualFunc(pol.problems, problems, func(a, b validate.Problem) bool { return a.Reason == b.Reason && a.Field == b.Field })
 }
 
 // isInForce reports whether the current version of the set is followed.
-func (p *conditionSet) isInForce() bool {
-	return p.inForce != nil && p.inForce.UID == p.set.UID && p.inForce.Generation == p.set.Generation
+func (pol *conditionSet) isInForce() bool {
+	return pol.inForce != nil && pol.inForce.UID == pol.set.UID && pol.inForce.Generation == pol.set.Generation
 }
 
 // wasAccepted reports whether a status says that this version of a set is followed, even
@@ -303,8 +303,8 @@ func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSe
 		set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true"
 }
 
-// believed returns the problem from the message of such a status.
-func believed(status v1alpha1.ConditionSetStatus) validate.Problem {
+// problemFromStatus returns the problem from the message of such a status.
+func problemFromStatus(status v1alpha1.ConditionSetStatus) validate.Problem {
 	field, text, _ := strings.Cut(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, ": ")
 	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}
 }

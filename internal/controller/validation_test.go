@@ -19,7 +19,7 @@ import (
 
 var accepting = map[string]string{v1alpha1.AcceptImpactAnnotation: "true"}
 
-// setNamed returns a set of the first generation: while Disk is True, NoSchedule.
+// setNamed returns a set of generation 1: NoSchedule while Disk is True.
 func setNamed(name string, changes ...func(*v1alpha1.ConditionSet)) *v1alpha1.ConditionSet {
 	set := &v1alpha1.ConditionSet{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name), Generation: 1, ResourceVersion: "1"},
@@ -48,7 +48,7 @@ func typed(kind string) func(*v1alpha1.ConditionSet) {
 	return func(s *v1alpha1.ConditionSet) { s.Spec.Type = kind }
 }
 
-// acceptedBefore gives a set the status that says so of a generation.
+// acceptedBefore gives a set an Accepted status for a generation.
 func acceptedBefore(generation int64) func(*v1alpha1.ConditionSet) {
 	return func(s *v1alpha1.ConditionSet) {
 		s.Status.ObservedGeneration = generation
@@ -56,7 +56,7 @@ func acceptedBefore(generation int64) func(*v1alpha1.ConditionSet) {
 	}
 }
 
-// refusedBefore gives a set the status that says so of a generation.
+// refusedBefore gives a set a rejected status for a generation.
 func refusedBefore(generation int64, reason validate.Reason) func(*v1alpha1.ConditionSet) {
 	return func(s *v1alpha1.ConditionSet) {
 		s.Status.ObservedGeneration = generation
@@ -66,8 +66,8 @@ func refusedBefore(generation int64, reason validate.Reason) func(*v1alpha1.Cond
 	}
 }
 
-// ail makes ten nodes, so many of them with a bad disk.
-func (c *clinic) ail(sick int) {
+// ail creates ten nodes, some of them with a bad disk.
+func (c *loopFixture) ail(sick int) {
 	c.t.Helper()
 	for i := range 10 {
 		node := named(fmt.Sprintf("node-%d", i), "1")
@@ -80,16 +80,16 @@ func (c *clinic) ail(sick int) {
 	}
 }
 
-// reports has a node say that a condition does not stand.
-func (c *clinic) reports(name, condition string) {
+// reports makes a node report a condition as False.
+func (c *loopFixture) reports(name, condition string) {
 	c.t.Helper()
 	node := named(name, "2")
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeConditionType(condition), Status: corev1.ConditionFalse}}
 	c.core.Observe(time.Now(), c.upsertNode(node, time.Now()))
 }
 
-// vets does what a round does about sets.
-func (c *clinic) vets(sets ...*v1alpha1.ConditionSet) (due time.Time) {
+// vets runs the part of a round that validates sets.
+func (c *loopFixture) vets(sets ...*v1alpha1.ConditionSet) (due time.Time) {
 	c.t.Helper()
 	for _, set := range sets {
 		c.followSet(time.Now(), set)
@@ -98,8 +98,8 @@ func (c *clinic) vets(sets ...*v1alpha1.ConditionSet) (due time.Time) {
 	return c.validateWaiting(time.Now())
 }
 
-// is says that a set is followed, or refused for a reason.
-func (c *clinic) is(name string, reason validate.Reason) {
+// is checks that a set is followed, or rejected for a reason.
+func (c *loopFixture) is(name string, reason validate.Reason) {
 	c.t.Helper()
 	pol := c.sets[name]
 	counts, isFollowed := c.core.Population(setRule(name))
@@ -136,11 +136,11 @@ func TestWhatHurtsIsNotFollowed(t *testing.T) {
 		"too many match, as meant":   {setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }), 5, followed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.ail(test.sick)
 				c.vets(test.set)
 				c.is("a", test.want)
-				c.vets() // nothing is told twice
+				c.vets() // nothing is reported twice
 				events := 0
 				if test.want != followed {
 					events = 1
@@ -153,7 +153,7 @@ func TestWhatHurtsIsNotFollowed(t *testing.T) {
 	}
 }
 
-// A predecessor has accepted the set; the nodes fell sick later.
+// The previous leader accepted the set; nodes became unhealthy later.
 func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  *v1alpha1.ConditionSet
@@ -165,11 +165,11 @@ func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
 		"accepted by one who knew less": {setNamed("a", acceptedBefore(1), asking("OutOfDisk", "False")), validate.HealthyStatus},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.followSet(time.Now(), test.set)
-				c.validateSetsDue(time.Now(), false) // as at the start, before the nodes are known
-				if pol := c.sets["a"]; pol.unjudged != (test.want != followed) {
-					t.Errorf("without knowing a node, it is judged: %t", !pol.unjudged)
+				c.validateSetsDue(time.Now(), false) // as at the start, before nodes are known
+				if pol := c.sets["a"]; pol.needsValidation != (test.want != followed) {
+					t.Errorf("without knowing a node, it is judged: %t", !pol.needsValidation)
 				}
 				c.ail(10)
 				c.vets()
@@ -179,7 +179,7 @@ func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
 	}
 }
 
-// A predecessor has refused the set because too many nodes matched; now few do.
+// The previous leader rejected the set because too many nodes matched; now few do.
 func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  *v1alpha1.ConditionSet
@@ -192,7 +192,7 @@ func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
 		"refused for another set":     {setNamed("a", refusedBefore(1, validate.Duplicate)), followed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.followSet(time.Now(), test.set)
 				c.validateSetsDue(time.Now(), false)
 				c.ail(1)
@@ -206,14 +206,14 @@ func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
 	}
 }
 
-// Somebody has followed a version of the set of which no status tells, and is gone. What
-// it has placed stays, and no more is placed.
+// The previous leader followed a version of the set without writing a status. Existing
+// taints stay, and no more are placed.
 func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
 	const NoExecute, NoSchedule, PreferNoSchedule = corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule
 	evict := func(s *v1alpha1.ConditionSet) { s.Spec.Effect = NoExecute } // four of ten
 	for name, test := range map[string]struct {
 		set    *v1alpha1.ConditionSet
-		placed []corev1.TaintEffect // by node, of the first ones
+		placed []corev1.TaintEffect // by node, for the first ones
 		want   validate.Reason
 	}{
 		"all that match":                 {setNamed("a"), slices.Repeat([]corev1.TaintEffect{NoSchedule}, 8), followed},
@@ -230,7 +230,7 @@ func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
 	} {
 		for _, hasLoaded := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", met later: ", hasLoaded), func(t *testing.T) {
-				open(t, func(c *clinic) {
+				open(t, func(c *loopFixture) {
 					c.ail(8)
 					for i, effect := range test.placed {
 						c.carries(c.nodeStates[fmt.Sprintf("node-%d", i)].node, "a", "example.com/a", effect)
@@ -239,7 +239,7 @@ func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
 					c.vets(test.set)
 					want := test.want
 					if hasLoaded && want == followed {
-						want = validate.Impact // whatever is on the nodes, it was seen as it came
+						want = validate.Impact // whatever is on the nodes, its arrival was observed
 					}
 					c.is("a", want)
 				})
@@ -248,8 +248,8 @@ func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
 	}
 }
 
-// carries puts a taint of a set on a node, and notes whose it is.
-func (c *clinic) carries(node *corev1.Node, set, key string, effect corev1.TaintEffect) {
+// carries puts a taint of a set on a node, with its ownership record.
+func (c *loopFixture) carries(node *corev1.Node, set, key string, effect corev1.TaintEffect) {
 	c.t.Helper()
 	added := metav1.Unix(1000, 0)
 	note := ownership.Record{Taints: []ownership.Taint{{Rule: ownership.Rule(setRule(set)), Key: key, Effect: effect, Added: added.UTC()}}}
@@ -268,14 +268,14 @@ func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
 		"the older comes first":   {older, younger},
 		"the younger comes first": {younger, older},
 	} {
-		for how, leave := range map[string]func(c *clinic){
-			"it takes over when the older goes": func(c *clinic) { c.removeSet(time.Now(), "z") },
-			"it takes over when the older becomes another": func(c *clinic) {
+		for how, leave := range map[string]func(c *loopFixture){
+			"it takes over when the older goes": func(c *loopFixture) { c.removeSet(time.Now(), "z") },
+			"it takes over when the older becomes another": func(c *loopFixture) {
 				c.followSet(time.Now(), setNamed("z", createdAt(1), func(s *v1alpha1.ConditionSet) { s.Generation = 2 }))
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				open(t, func(c *clinic) {
+				open(t, func(c *loopFixture) {
 					c.ail(0)
 					c.vets(arrivals...)
 					c.is("z", followed)
@@ -289,11 +289,11 @@ func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
 	}
 }
 
-// Somebody has written past the webhook. What is followed stays, whichever is older,
-// and what is refused is in nobody's way.
+// A user has bypassed the webhook. A followed set stays, whichever is older, and a
+// rejected set blocks no other.
 func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
 	second := func(s *v1alpha1.ConditionSet) { s.Generation = 2 }
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("old", createdAt(1), typed("One")), setNamed("young", createdAt(2), typed("Two"), asking("Other", "True")))
 		c.is("old", followed)
@@ -302,14 +302,15 @@ func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
 		c.is("old", validate.Duplicate)
 		c.is("young", followed)
 	})
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
-		// The first is refused for what it says, after the second was held against it.
+		// The first set is rejected for its content, after the second was compared with
+		// it.
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False")), setNamed("a", createdAt(2), typed("Same")))
 		c.is("z", validate.HealthyStatus)
 		c.is("a", followed)
 	})
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("z", createdAt(1), typed("One")), setNamed("a", createdAt(2), typed("Same"), asking("Other", "True")))
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("OutOfDisk", "False"), second))
@@ -318,7 +319,7 @@ func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
 	})
 }
 
-// A shorter duration hits nodes at once that had time: it is no narrowing.
+// A shorter duration affects nodes at once, so it does not narrow the set.
 func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
 	lasting := func(d string, generation int64) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
@@ -329,7 +330,7 @@ func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
 			}
 		}
 	}
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("a", lasting("1h", 1)))
 		c.is("a", followed)
@@ -341,15 +342,14 @@ func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
 	})
 }
 
-// One that was refused because of another was never held against the nodes, or long
-// ago.
+// A set that was rejected as a duplicate was never compared with nodes, or long ago.
 func TestADuplicateThatTakesOverIsJudgedByTheNodes(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(10)
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("Other", "True")), setNamed("a", createdAt(2), typed("Same")))
 		c.is("a", validate.Duplicate)
-		if words := c.sets["a"].err.Error(); !strings.Contains(words, "10 of 10 selected nodes") {
-			t.Errorf("no word of what it would have done: %s", words)
+		if message := c.sets["a"].err.Error(); !strings.Contains(message, "10 of 10 selected nodes") {
+			t.Errorf("no word of what it would have done: %s", message)
 		}
 		c.removeSet(time.Now(), "z")
 		c.vets()
@@ -358,21 +358,21 @@ func TestADuplicateThatTakesOverIsJudgedByTheNodes(t *testing.T) {
 }
 
 func TestAnAnnotationIsNoticedWithoutANewGeneration(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(10)
 		c.vets(setNamed("a"))
 		c.is("a", validate.Impact)
 		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }))
 		c.is("a", followed)
 		c.vets(setNamed("a"))
-		c.is("a", followed) // what is in force stays so
+		c.is("a", followed) // what is in force stays in force
 		c.vets(setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }))
 		c.is("a", validate.Impact)
 	})
 }
 
 func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(4)
 		c.vets(setNamed("a"))
 		c.ail(9)
@@ -385,15 +385,15 @@ func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
 	})
 }
 
-// What keeps a set out that too many nodes match is not how many do later: it stays out
-// until somebody has looked at it.
+// A set that matched too many nodes stays rejected, however few match later, until the
+// user changes it.
 func TestATooWideSetStaysOut(t *testing.T) {
 	touched := func(value string) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
 			s.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: value}
 		}
 	}
-	// With the status that was written, as every later version has it.
+	// With the written status, as every later version has it.
 	told := refusedBefore(1, validate.Impact)
 	for name, again := range map[string]*v1alpha1.ConditionSet{
 		"until it is changed":       setNamed("a", told, func(s *v1alpha1.ConditionSet) { s.Generation = 2 }),
@@ -402,21 +402,21 @@ func TestATooWideSetStaysOut(t *testing.T) {
 		"until it is created again": setNamed("a", func(s *v1alpha1.ConditionSet) { s.UID = "another" }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, func(c *clinic) {
+			open(t, func(c *loopFixture) {
 				c.loaded = true
 				c.ail(10)
 				c.vets(setNamed("a"))
 				c.is("a", validate.Impact)
-				if words := c.sets["a"].err.Error(); !strings.Contains(words, "delete it and create it anew") {
-					t.Errorf("nobody is told how to go on: %s", words)
+				if message := c.sets["a"].err.Error(); !strings.Contains(message, "delete it and create it anew") {
+					t.Errorf("nobody is told how to go on: %s", message)
 				}
 				c.ail(4)
-				pass(validateAgain)
+				pass(validateWaitingEvery)
 				if due := c.vets(); !due.IsZero() {
 					t.Errorf("it is to be judged again at %s", due)
 				}
 				c.is("a", validate.Impact)
-				// Others come and go, also one that it cannot stand beside.
+				// Other sets come and go, including a conflicting one.
 				c.vets(setNamed("other", asking("Other", "True")), setNamed("same", typed("a"), asking("Another", "True")))
 				c.is("same", followed)
 				c.is("a", validate.Impact)
@@ -433,21 +433,21 @@ func TestATooWideSetStaysOut(t *testing.T) {
 	}
 }
 
-// A name that no node reports is waited for. It is judged again no sooner than after a
-// while, and not at all while nothing changes.
+// A set waits for a condition that no node reports. It is validated again after a while,
+// and only if nodes change.
 func TestASetWaitsForAName(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
 		c.is("a", validate.NearMiss)
-		pass(validateAgain)
+		pass(validateWaitingEvery)
 		c.vets()
 		if due := c.vets(); !due.IsZero() {
 			t.Errorf("nothing changes, and it is to be judged again at %s", due)
 		}
 		c.reports("extra", "KubletUnhealthy")
 		due := c.vets()
-		if wait := time.Until(due); wait <= 0 || wait > validateAgain {
+		if wait := time.Until(due); wait <= 0 || wait > validateWaitingEvery {
 			t.Errorf("it is to be judged again in %s", wait)
 		}
 		c.is("a", validate.NearMiss)
@@ -455,17 +455,18 @@ func TestASetWaitsForAName(t *testing.T) {
 		c.vets()
 		c.is("a", followed)
 		c.ail(10)
-		pass(validateAgain)
+		pass(validateWaitingEvery)
 		if due := c.vets(); !due.IsZero() {
 			t.Error("nobody waits, and sets are to be judged")
 		}
 	})
 }
 
-// Of two that wait for the same the first gets in, and the other when it goes.
+// Of two conflicting sets that wait, the first is accepted, and the other when the first
+// is deleted.
 func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
-	for range 20 { // what goes by the order of a map goes right now and then
-		open(t, func(c *clinic) {
+	for range 20 { // repeated, because the order of a map is random
+		open(t, func(c *loopFixture) {
 			c.ail(0)
 			same := asking("KubletUnhealthy", "True")
 			c.vets(setNamed("z", createdAt(1), typed("Same"), same), setNamed("a", createdAt(2), typed("Same"), same), setNamed("b", createdAt(3), typed("Same"), same))
@@ -473,13 +474,13 @@ func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
 				c.is(name, validate.NearMiss)
 			}
 			c.reports("extra", "KubletUnhealthy")
-			pass(3 * validateAgain)
+			pass(3 * validateWaitingEvery)
 			c.vets()
 			c.is("z", followed)
 			c.is("a", validate.Duplicate)
 			c.is("b", validate.Duplicate)
 			c.ail(1)
-			pass(3 * validateAgain)
+			pass(3 * validateWaitingEvery)
 			if due := c.vets(); !due.IsZero() {
 				t.Errorf("two are in another's way, and are to be judged by the nodes at %s", due)
 			}
@@ -491,9 +492,9 @@ func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
 	}
 }
 
-// Every status that is written comes back by the watch, which is no reason to judge.
+// Every written status comes back through the watch, which does not cause a validation.
 func TestAStatusIsNoReasonToJudge(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("a"))
 		c.followSet(time.Now(), setNamed("a", acceptedBefore(1), func(s *v1alpha1.ConditionSet) { s.ResourceVersion = "2" }))
@@ -504,7 +505,7 @@ func TestAStatusIsNoReasonToJudge(t *testing.T) {
 }
 
 func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		c.cfg.NodeFacts = nodefacts.New()
 		c.ail(3)
 		c.vets(setNamed("a"))
@@ -518,10 +519,10 @@ func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
 	})
 }
 
-// The loop itself must wake up for the second judgement, since nobody else may.
+// The loop must schedule the second validation itself.
 func TestARoundIsDueForASetThatWaits(t *testing.T) {
-	open(t, func(c *clinic) {
-		c.loaded, c.statusWritesRunning, c.writesRunning = true, statusWriters, writers // nothing can be written here
+	open(t, func(c *loopFixture) {
+		c.loaded, c.statusWritesRunning, c.writesRunning = true, maxConcurrentStatusWrites, maxConcurrentWrites // prevents all writes
 		c.ail(0)
 		c.followSet(time.Now(), setNamed("a", asking("KubletUnhealthy", "True")))
 		for tries := 0; c.sets["a"].err == nil; tries++ {
@@ -531,7 +532,7 @@ func TestARoundIsDueForASetThatWaits(t *testing.T) {
 		}
 		c.reports("node-0", "KubletUnhealthy")
 		due := c.round(t.Context())
-		if wait := time.Until(due); due.IsZero() || wait > validateAgain {
+		if wait := time.Until(due); due.IsZero() || wait > validateWaitingEvery {
 			t.Fatalf("the next round is due at %s", due)
 		}
 		pass(time.Until(due))

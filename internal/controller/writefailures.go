@@ -19,17 +19,17 @@ const (
 // writeFailure is why a write has failed and how often it was tried. The zero value means
 // no failure.
 type writeFailure struct {
-	text  string // the last error
-	fate  treat.Result
-	tries int
+	text   string // the last error
+	result treat.Result
+	tries  int
 }
 
 // add records a failure and reports whether its kind is new. The text does not count,
 // because texts of broken connections contain port numbers.
-func (t *writeFailure) add(fate treat.Result, err error) (isNews bool) {
+func (t *writeFailure) add(result treat.Result, err error) (isNews bool) {
 	before := *t
-	*t = writeFailure{text: err.Error(), fate: fate, tries: before.tries + 1}
-	return before.tries == 0 || before.fate != fate
+	*t = writeFailure{text: err.Error(), result: result, tries: before.tries + 1}
+	return before.tries == 0 || before.result != result
 }
 
 // logLimiter limits log lines about failing writes. It logs the first ones and counts the
@@ -82,14 +82,14 @@ func (l *loop) logSuppressed(now time.Time) (due time.Time) {
 // logRetries logs how many nodes have failing writes now.
 func (l *loop) logRetries() {
 	troubled := map[string]string{} // error by node
-	for name, b := range l.treatments {
-		for _, s := range b.failures {
+	for name, treatments := range l.treatments {
+		for _, s := range treatments.failures {
 			troubled[name] = s.text
 		}
 	}
-	for name, p := range l.nodeStates {
-		if p.failure.tries > 0 {
-			troubled[name] = p.failure.text
+	for name, state := range l.nodeStates {
+		if state.failure.tries > 0 {
+			troubled[name] = state.failure.text
 		}
 	}
 	for name, text := range troubled {
@@ -100,31 +100,31 @@ func (l *loop) logRetries() {
 }
 
 // clearFailure records that a node has no failing write any more.
-func (l *loop) clearFailure(now time.Time, p *nodeState) {
-	if p.failure.tries > 0 && l.retryLog.allows(now) {
-		l.cfg.Logger.Info("trouble is over", "node", p.node.Name, "tries", p.failure.tries)
+func (l *loop) clearFailure(now time.Time, state *nodeState) {
+	if state.failure.tries > 0 && l.retryLog.allows(now) {
+		l.cfg.Logger.Info("trouble is over", "node", state.node.Name, "tries", state.failure.tries)
 	}
-	p.failure = writeFailure{}
+	state.failure = writeFailure{}
 }
 
 // reportedRefusal is the last reported refusal of a write.
 type reportedRefusal struct {
-	words string
-	at    time.Time
+	message string
+	at      time.Time
 }
 
 // reportRefusal reports a write that the API server rejected, once while the reason is
 // the same.
-func (l *loop) reportRefusal(now time.Time, p *nodeState, rule triage.RuleID, reason triage.Reason, words string) {
-	if last := p.refusalsReported[rule]; last.words == words && now.Sub(last.at) < reportRefusalEvery {
+func (l *loop) reportRefusal(now time.Time, state *nodeState, rule triage.RuleID, reason triage.Reason, message string) {
+	if last := state.refusalsReported[rule]; last.message == message && now.Sub(last.at) < reportRefusalEvery {
 		return
 	}
-	if p.refusalsReported == nil {
-		p.refusalsReported = map[triage.RuleID]reportedRefusal{}
+	if state.refusalsReported == nil {
+		state.refusalsReported = map[triage.RuleID]reportedRefusal{}
 	}
-	p.refusalsReported[rule] = reportedRefusal{words, now}
+	state.refusalsReported[rule] = reportedRefusal{message, now}
 	if l.refusalLog.allows(now) {
-		l.cfg.Logger.Error("write refused", "node", p.node.Name, "rule", rule.String(), "err", words)
+		l.cfg.Logger.Error("write refused", "node", state.node.Name, "rule", rule.String(), "err", message)
 	}
-	l.cfg.Event(treat.Event{Node: p.node, Policy: treat.AboutSet(l.setOf(rule)), Reason: reason, Failure: words})
+	l.cfg.Event(treat.Event{Node: state.node, Policy: treat.AboutSet(l.setOf(rule)), Reason: reason, Failure: message})
 }

@@ -15,60 +15,60 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-// clinic is a loop whose writes a test answers itself.
-type clinic struct {
+// loopFixture is a loop whose writes the test answers.
+type loopFixture struct {
 	*loop
 	t      *testing.T
 	log    strings.Builder
 	events []treat.Event
 }
 
-// open runs a test in a clinic where no time passes but by its will.
-func open(t *testing.T, test func(*clinic)) {
+// open runs a test with a fixture in a synctest bubble.
+func open(t *testing.T, test func(*loopFixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := &clinic{t: t}
-		c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(word treat.Event) { c.events = append(c.events, word) })
+		c := &loopFixture{t: t}
+		c.loop = newLoop(slog.New(slog.NewTextHandler(&c.log, nil)), func(event treat.Event) { c.events = append(c.events, event) })
 		test(c)
 	})
 }
 
-// admit makes a patient that the loop knows.
-func (c *clinic) admit(name string) *nodeState {
-	p := &nodeState{node: named(name, "1")}
-	c.nodeStates[name] = p
-	return p
+// admit adds a node that the loop knows.
+func (c *loopFixture) admit(name string) *nodeState {
+	state := &nodeState{node: named(name, "1")}
+	c.nodeStates[name] = state
+	return state
 }
 
-// answer lets a write that places a taint have an outcome.
-func (c *clinic) answer(p *nodeState, fate treat.Result, err error) {
-	change := treat.Fence(p.node, "token")
+// answer gives a taint write a result.
+func (c *loopFixture) answer(state *nodeState, result treat.Result, err error) {
+	change := treat.Fence(state.node, "token")
 	change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
-	c.handleWriteResult(writeResult{state: p, change: change, result: fate, err: err, version: p.node.ResourceVersion})
+	c.handleWriteResult(writeResult{state: state, change: change, result: result, err: err, version: state.node.ResourceVersion})
 	c.logSuppressed(time.Now())
 }
 
-func (c *clinic) lines(message string) int {
+func (c *loopFixture) lines(message string) int {
 	return strings.Count(c.log.String(), fmt.Sprintf("msg=%q", message))
 }
 
 var errBroken = errors.New("connection refused")
 
 func TestTroubleIsLoggedOnChange(t *testing.T) {
-	open(t, func(c *clinic) {
-		p := c.admit("a")
+	open(t, func(c *loopFixture) {
+		state := c.admit("a")
 		for try := range 20 {
-			c.answer(p, treat.Unknown, fmt.Errorf("port %d: %w", try, errBroken))
+			c.answer(state, treat.Unknown, fmt.Errorf("port %d: %w", try, errBroken))
 		}
 		if n := c.lines("write put off"); n != 1 {
 			c.t.Errorf("the same trouble is told %d times:\n%s", n, &c.log)
 		}
-		c.answer(p, treat.Busy, errors.New("too many requests"))
+		c.answer(state, treat.Busy, errors.New("too many requests"))
 		if n := c.lines("write put off"); n != 2 {
 			c.t.Errorf("another kind of trouble is not told:\n%s", &c.log)
 		}
-		c.answer(p, treat.Made, nil)
-		c.answer(p, treat.Made, nil)
+		c.answer(state, treat.Made, nil)
+		c.answer(state, treat.Made, nil)
 		if n := c.lines("trouble is over"); n != 1 || !strings.Contains(c.log.String(), "node=a tries=21") {
 			c.t.Errorf("its end is told %d times:\n%s", n, &c.log)
 		}
@@ -79,14 +79,14 @@ func TestTroubleIsLoggedOnChange(t *testing.T) {
 }
 
 func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		const nodes = 1000
 		for i := range nodes {
 			c.admit(fmt.Sprintf("node-%d", i))
 		}
-		all := func(fate treat.Result, err error) {
-			for _, p := range c.nodeStates {
-				c.answer(p, fate, err)
+		all := func(result treat.Result, err error) {
+			for _, state := range c.nodeStates {
+				c.answer(state, result, err)
 			}
 			pass(logEvery)
 			c.logSuppressed(time.Now())
@@ -109,14 +109,14 @@ func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
 }
 
 func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
-	open(t, func(c *clinic) {
+	open(t, func(c *loopFixture) {
 		const nodes = 50
 		for i := range nodes {
-			p := c.admit(fmt.Sprintf("node-%d", i))
-			change := treat.Fence(p.node, "token")
+			state := c.admit(fmt.Sprintf("node-%d", i))
+			change := treat.Fence(state.node, "token")
 			change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoExecute}}}
 			change.Takes = []triage.RuleID{setRule("set")}
-			c.handleWriteResult(writeResult{state: p, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
+			c.handleWriteResult(writeResult{state: state, change: change, result: treat.Refused, err: errors.New("forbidden"), version: "1"})
 		}
 		pass(logEvery)
 		c.logSuppressed(time.Now())
@@ -127,27 +127,27 @@ func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
 	})
 }
 
-// An admission webhook may answer with a conflict. The node has not changed, so
-// reading it again helps nobody.
+// An admission webhook may answer with a conflict. The node is unchanged, so reading it
+// again does not help.
 func TestConflictWithoutAChangeIsARefusal(t *testing.T) {
-	open(t, func(c *clinic) {
-		p := c.admit("a")
-		change := treat.Fence(p.node, "token")
+	open(t, func(c *loopFixture) {
+		state := c.admit("a")
+		change := treat.Fence(state.node, "token")
 		change.Placed = []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set"), Effect: triage.NoSchedule}}}
-		conflict := writeResult{state: p, change: change, result: treat.Stale, err: errors.New("denied the request: 409"), fresh: p.node}
+		conflict := writeResult{state: state, change: change, result: treat.Stale, err: errors.New("denied the request: 409"), fresh: state.node}
 		c.handleWriteResult(conflict)
-		if c.lines("write refused") != 1 || !time.Now().Before(p.notBefore) {
-			c.t.Errorf("it is tried again at %v; the log:\n%s", p.notBefore, &c.log)
+		if c.lines("write refused") != 1 || !time.Now().Before(state.notBefore) {
+			c.t.Errorf("it is tried again at %v; the log:\n%s", state.notBefore, &c.log)
 		}
 	})
 }
 
 func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
-	open(t, func(c *clinic) {
-		p := c.admit("a")
+	open(t, func(c *loopFixture) {
+		state := c.admit("a")
 		forbidden, denied := errors.New("forbidden"), errors.New("denied by policy")
 		for range 50 {
-			c.answer(p, treat.Refused, forbidden)
+			c.answer(state, treat.Refused, forbidden)
 			pass(time.Minute)
 		}
 		if len(c.events) != 1 || !strings.Contains(c.events[0].Failure, "forbidden") {
@@ -157,17 +157,17 @@ func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
 			c.t.Errorf("it is logged %d times:\n%s", n, &c.log)
 		}
 		pass(10 * time.Minute)
-		c.answer(p, treat.Refused, forbidden)
+		c.answer(state, treat.Refused, forbidden)
 		if len(c.events) != 2 {
 			c.t.Errorf("after an hour there are %d Events, want 2", len(c.events))
 		}
-		c.answer(p, treat.Refused, denied)
+		c.answer(state, treat.Refused, denied)
 		if len(c.events) != 3 || !strings.Contains(c.events[2].Failure, "denied") {
 			c.t.Errorf("other words make %d Events, want 3: %+v", len(c.events), c.events)
 		}
-		c.answer(p, treat.Made, nil)
-		c.answer(p, treat.Refused, denied)
-		if len(c.events) != 5 { // one that tells of the taint, and one of the new refusal
+		c.answer(state, treat.Made, nil)
+		c.answer(state, treat.Refused, denied)
+		if len(c.events) != 5 { // for the taint and for the new refusal
 			c.t.Errorf("a refusal after a success is not told: %+v", c.events)
 		}
 		c.events = c.events[:3]
@@ -179,20 +179,20 @@ func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
 }
 
 func TestRefusedWritesAreTriedLessAndLess(t *testing.T) {
-	open(t, func(c *clinic) {
-		p := c.admit("a")
+	open(t, func(c *loopFixture) {
+		state := c.admit("a")
 		began, tries := time.Now(), 0
 		for time.Since(began) < time.Hour {
-			c.answer(p, treat.Refused, errors.New("forbidden"))
+			c.answer(state, treat.Refused, errors.New("forbidden"))
 			tries++
-			pass(time.Until(p.notBefore))
+			pass(time.Until(state.notBefore))
 		}
 		if tries < 12 || tries > 30 {
 			c.t.Errorf("%d tries in an hour", tries)
 		}
 		pass(refusalHeld)
-		c.answer(p, treat.Refused, errors.New("forbidden"))
-		if wait := time.Until(p.notBefore); wait > firstRefusedRetry {
+		c.answer(state, treat.Refused, errors.New("forbidden"))
+		if wait := time.Until(state.notBefore); wait > firstRefusedRetry {
 			c.t.Errorf("an old refusal makes the next one wait for %s", wait)
 		}
 	})
