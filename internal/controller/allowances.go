@@ -312,7 +312,7 @@ func withoutPercentages(budgets []karpenter.Budget) []karpenter.Budget {
 // remaining returns how many more nodes may be replaced because they did not become Ready.
 func (t launchFailures) remaining(now time.Time, pool string, timeout time.Duration, trying int) (places int, message string, until time.Time) {
 	if t.failed < maxLaunchFailures {
-		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; it is to be seen what comes of them", maxLaunchFailures, pool), time.Time{}
+		return max(0, maxLaunchFailures-t.failed-trying), fmt.Sprintf("%d nodes of NodePool %s in a row have not become ready and are being replaced; the next replacement waits for their result", maxLaunchFailures, pool), time.Time{}
 	}
 	next := t.next(timeout)
 	message = fmt.Sprintf("NodePool %s is held: %d nodes in a row have not become ready, which another node will not cure; the next one is tried at %s. If you have repaired the pool, delete its NodeClaims that are not ready", pool, t.failed, next.UTC().Format(time.RFC3339))

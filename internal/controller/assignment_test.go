@@ -788,7 +788,7 @@ func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
 			h.advance(time.Second)
 			h.terminates("a")
 			at := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.ReadyTimeoutRecovery })
-			if at < 0 || h.events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, nobody waits for its pods; still on it: starting" || h.events[at].Reason.Condition != triage.StartupTaints || len(h.events[at].Related) != 2 {
+			if at < 0 || h.events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, without draining its pods; still on it: starting" || h.events[at].Reason.Condition != triage.StartupTaints || len(h.events[at].Related) != 2 {
 				t.Errorf("%s: told: %+v", name, h.events)
 			}
 			if n := testutil.ToFloat64(h.cfg.Metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {

@@ -194,7 +194,7 @@ func (c *check) setConditions(status *remediationv1alpha1.NodeHealthCheckStatus,
 		return
 	}
 	const change = remediationv1alpha1.ReasonThresholdChange
-	storm, cooling := "no more nodes are sick than may be", "there is no storm, or it is not over"
+	storm, cooling := "no more nodes are unhealthy than allowed", "there is no storm, or it is not over"
 	if counts.Storm {
 		storm = "nothing new is begun until the storm has been over for " + c.rule.Bound.Cooldown.String()
 	}
@@ -231,7 +231,7 @@ func (l *loop) reportStorm(c *check, counts triage.Population) {
 		event = treat.StormRecoveryStarted
 		message = fmt.Sprintf("a storm: %d of %d selected nodes are %s, at most %d may be; nothing new is begun", counts.Unwell(), counts.Meant(), counts.Ailing(), counts.Gate)
 	case is.isOn: // unhealthy nodes exceed the threshold again
-		event, message = treat.StormRecoveryStarted, "the storm is back, nothing new is begun"
+		event, message = treat.StormRecoveryStarted, "the storm is back; no new remediation starts"
 	default:
 		event, message = treat.StormRecoveryEnded, "the storm is over, and so is the wait after it"
 	}
@@ -368,7 +368,7 @@ func (l *loop) treatmentMessage(node, message string) string {
 	case treatments.stage == awaitingLedger && l.ledger.failure.tries > 0:
 		parts = append(parts, "not written yet: "+l.ledger.failure.text)
 	case !treatments.createNotBefore.IsZero() && len(treatments.objects) == 0:
-		parts = append(parts, "somebody has deleted what was made for it, it is made again at "+treatments.createNotBefore.UTC().Format(time.RFC3339))
+		parts = append(parts, "another component deleted its remediation object; Autohealer creates it again at "+treatments.createNotBefore.UTC().Format(time.RFC3339))
 	}
 	return strings.Join(parts, "; ")
 }

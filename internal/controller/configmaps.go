@@ -201,7 +201,7 @@ func (l *loop) upsertConfigMap(now time.Time, object *parsedConfigMap) *configMa
 	delete(l.configMaps.restored, object.UID)
 	l.configMaps.known[object.Name] = s
 	if s.stored.Err != nil {
-		l.cfg.Logger.Error("kept version unreadable", "configMap", object.Name, "err", s.stored.Err)
+		l.cfg.Logger.Error("stored revision unreadable", "configMap", object.Name, "err", s.stored.Err)
 	}
 	if s.stored.Version != nil {
 		s.lastGood = s.stored.Version

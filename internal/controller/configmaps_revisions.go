@@ -121,7 +121,7 @@ func (l *loop) handleRevisionResult(now time.Time, result revisionResult) {
 		wait := retryDelay(s.storeFailure.tries)
 		s.storeNotBefore = now.Add(wait)
 		if isNews {
-			l.cfg.Logger.Warn("version not kept", "configMap", s.Name, "retryIn", wait.String(), "err", result.err)
+			l.cfg.Logger.Warn("revision not stored", "configMap", s.Name, "retryIn", wait.String(), "err", result.err)
 			if result.version != nil && s.lastGood != nil {
 				l.cfg.Event(treat.Event{Policy: treat.AboutConfigMap(s.ConfigMap), Failure: "not in force yet: " + result.err.Error()})
 			}

@@ -299,7 +299,7 @@ func testNotKept(d *configMapFixture, _ func() *configMapFixture) {
 		d.t.Errorf("after many tries it is tried again in %s", last)
 	}
 	d.tells(1, "not in force yet: ")
-	if got := d.lines("version not kept"); got != 1 {
+	if got := d.lines("revision not stored"); got != 1 {
 		d.t.Errorf("it is logged %d times:\n%s", got, &d.log)
 	}
 	d.settles()

@@ -66,7 +66,7 @@ func (s *configMapSets) readRevisions(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		wait := retryDelay(failures)
-		log.Warn("kept versions not read", "retryIn", wait.String(), "err", err)
+		log.Warn("revisions not read", "retryIn", wait.String(), "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

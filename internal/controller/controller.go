@@ -63,7 +63,7 @@ func (c Config) Validate() error {
 		missing bool
 	}{
 		{"Client", c.Client == nil}, {"Nodes", c.Nodes == nil}, {"Agents", c.Agents == nil}, {"AgentNamespace", c.AgentNamespace == ""}, {"Namespace", c.Namespace == ""}, {"Identity", c.Identity == ""},
-		{"Announce", c.Event == nil}, {"Logger", c.Logger == nil},
+		{"Event", c.Event == nil}, {"Logger", c.Logger == nil},
 	} {
 		if field.missing {
 			errs = append(errs, errors.New(field.name+" is missing"))
@@ -98,7 +98,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "inherited", len(restored))
+	c.cfg.Logger.Info("leading", "identity", c.cfg.Identity, "restoredEntries", len(restored))
 	agents, err := c.newAgentMonitor()
 	if err != nil {
 		return err

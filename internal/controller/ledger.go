@@ -82,7 +82,7 @@ func (l *loop) restore(now time.Time) {
 			l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, state)
 		}
 		l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Since: now})
-		l.cfg.Logger.Info("placement inherited", "node", e.Node, "rule", rule.String())
+		l.cfg.Logger.Info("taint write restored", "node", e.Node, "rule", rule.String())
 	}
 	l.ledger.stored, l.ledger.restored = l.ledger.restored, nil
 	l.ledger.tidyAt = now // remove outdated entries of the previous leader at once
@@ -99,7 +99,7 @@ func (l *loop) restoreUnknown(now time.Time) {
 	w := &l.ledger
 	l.cfg.Metrics.setUnknownEntries("ledger", w.ledger.CountUnknown(w.stored))
 	for _, e := range w.unknownEntries {
-		l.cfg.Logger.Warn("ledger names what this version does not know; it is kept", "node", e.Node, "rule", e.Rule.Name)
+		l.cfg.Logger.Warn("ledger has an entry that this version does not know; keeping it", "node", e.Node, "rule", e.Rule.Name)
 		if e.ControlPlane {
 			l.orphans.unknownUntil = now.Add(maxInFlight)
 			l.nextTreatmentDue = earliest(l.nextTreatmentDue, l.orphans.unknownUntil)
@@ -128,11 +128,11 @@ func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.Entry)
 	l.ledger.treatmentsWithSlots = append(l.ledger.treatmentsWithSlots, treatments)
 	rule := triage.RuleID(e.Rule)
 	if !treatments.hasSlotFor(state) {
-		l.cfg.Logger.Info("treatment of a node that is gone inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
+		l.cfg.Logger.Info("treatment of a deleted node restored", "node", e.Node, "rule", rule.String(), "object", e.Object)
 		return
 	}
 	l.core.Resume(now, triage.Grant{Rule: rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: now})
-	l.cfg.Logger.Info("treatment inherited", "node", e.Node, "rule", rule.String(), "object", e.Object)
+	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object)
 }
 
 // writeLedger writes the next snapshot if one is needed. It returns when to try again if
@@ -421,7 +421,7 @@ func (l *loop) handleSnapshotResult(err error) error {
 		return nil // replacements request their entries again by themselves
 	}
 	if w.failure.tries > 0 {
-		l.cfg.Logger.Info("ledger written after trouble", "tries", w.failure.tries)
+		l.cfg.Logger.Info("ledger written after failures", "tries", w.failure.tries)
 	}
 	w.notBefore, w.failure = time.Time{}, writeFailure{}
 	for _, state := range w.writingNodes {

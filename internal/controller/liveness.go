@@ -30,7 +30,7 @@ func (v *liveness) stopped() { v.due.Store(nil) }
 
 func (v *liveness) check(now time.Time) error {
 	if due := v.due.Load(); due != nil && now.After(due.Add(maxRound)) {
-		return fmt.Errorf("the loop hangs: it was to look again %s ago", now.Sub(*due).Round(time.Second))
+		return fmt.Errorf("the loop hangs: its next round was due %s ago", now.Sub(*due).Round(time.Second))
 	}
 	return nil
 }

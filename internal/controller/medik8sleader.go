@@ -120,7 +120,7 @@ func (m *medik8sLeader) until() (end time.Time) {
 // message says why this controller does not follow the health checks.
 func (m *medik8sLeader) message() string {
 	if isUnknown, err := m.isUnknown(); isUnknown {
-		return fmt.Sprintf("nobody can tell whether medik8s' node-healthcheck-operator is running, so the health checks are left alone: %v", err)
+		return fmt.Sprintf("cannot determine whether medik8s' node-healthcheck-operator is running, so Autohealer does not follow the health checks: %v", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.leases)) {
 		if t := m.leases[key]; !t.ended {

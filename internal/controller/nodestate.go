@@ -45,12 +45,12 @@ type nodeState struct {
 
 	// stage is the progress of the next write for the node.
 	stage queueStage
-	// granted is the slot that the ledger names for the node; asks is the slot requested
+	// granted is the slot that the ledger names for the node; requested is the slot requested
 	// in its next snapshot.
 	granted, requested grantedSlot
 	inLedger           bool
 	// inFlight is the node version that an unfinished taint write names, empty for none.
-	// lost is the same for a write whose answer never came.
+	// unanswered is the same for a write whose answer never came.
 	inFlight, unanswered string
 
 	failure   writeFailure  // of the last write
@@ -252,7 +252,7 @@ func (l *loop) startWrite(ctx context.Context, state *nodeState, now time.Time) 
 
 // cancelOverBound checks, before a slot is taken for good, whether a rule has more slots taken
 // than its bound allows now. The bound may have been lowered, or nodes may have gone. If
-// so, overBound cancels the surplus among the writes that have not been sent. The node
+// so, cancelOverBound cancels the surplus among the writes that have not been sent. The node
 // that has waited longest is cancelled last.
 func (l *loop) cancelOverBound(now time.Time, takes []triage.RuleID) (over bool) {
 	for _, rule := range takes {
@@ -427,7 +427,7 @@ func (l *loop) delayWrite(now time.Time, state *nodeState, result writeResult) {
 	wait := retryDelay(state.failure.tries)
 	state.notBefore = now.Add(wait)
 	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("write put off", "node", state.node.Name, "retryIn", wait.String(), "err", result.err)
+		l.cfg.Logger.Warn("write delayed", "node", state.node.Name, "retryIn", wait.String(), "err", result.err)
 	}
 }
 
@@ -508,8 +508,8 @@ func (l *loop) reportChange(now time.Time, state *nodeState, change *treat.Chang
 }
 
 func unreadableRecordMessage(err error) string {
-	return "what was noted here cannot be read, so no taint on this node counts as ours (" + err.Error() + "); " +
-		"remove the annotation " + ownership.Annotation + " and the taints that are not wanted"
+	return "the ownership record on this node cannot be read, so Autohealer treats no taint on it as its own (" + err.Error() + "); " +
+		"remove the annotation " + ownership.Annotation + " and all unwanted taints"
 }
 
 // queue is a first-in, first-out queue.

@@ -34,7 +34,7 @@ func (r *orphanedRemediations) add(node string) {
 func (l *loop) checkOrphans(now time.Time) {
 	var left []string
 	if now.Before(l.orphans.unknownUntil) {
-		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know, which is waited for until "+l.orphans.unknownUntil.UTC().Format(time.RFC3339))
+		left = append(left, "the ledger names a treatment of a control-plane node that this version does not know; other control-plane nodes wait until "+l.orphans.unknownUntil.UTC().Format(time.RFC3339))
 	}
 	for _, node := range slices.Sorted(maps.Keys(l.orphans.nodes)) {
 		treatments := l.treatments[node]
@@ -49,7 +49,7 @@ func (l *loop) checkOrphans(now time.Time) {
 			}
 		}
 		if treatments.granted.ControlPlane && !treatments.hasSlotFor(state) {
-			left = append(left, treatments.granted.Object+" may still be made, for control-plane node "+node+", which is gone")
+			left = append(left, treatments.granted.Object+" may still be created for control-plane node "+node+", which is gone")
 		}
 	}
 	if message := strings.Join(left, "; "); message != l.orphans.message {

@@ -92,7 +92,7 @@ func startupTaintsMessage(taints []corev1.Taint) string {
 }
 
 var terminationMessage = map[v1alpha1.Termination]string{
-	v1alpha1.Forceful: "by force, nobody waits for its pods",
+	v1alpha1.Forceful: "by force, without draining its pods",
 	v1alpha1.Graceful: "gracefully, its pods are drained first",
 }
 
@@ -116,8 +116,8 @@ func (l *loop) terminationCancelled(now time.Time, r *taskResult) {
 	if l.repairs.pools[pool] == nil {
 		l.retire(now, timeoutRule(pool))
 	}
-	l.cfg.Logger.Info("node spared", "node", treatments.node, "nodeClaim", t.claim.Name, "reason", t.reason.String())
-	l.publishRepairEvent(t.rule, t.node, t.claim, treat.TerminationCancelled, t.reason, "NodeClaim "+t.claim.Name+" is not deleted after all")
+	l.cfg.Logger.Info("termination cancelled", "node", treatments.node, "nodeClaim", t.claim.Name, "reason", t.reason.String())
+	l.publishRepairEvent(t.rule, t.node, t.claim, treat.TerminationCancelled, t.reason, "NodeClaim "+t.claim.Name+" is not deleted: its termination was cancelled")
 }
 
 // reportPoolHeld reports that replacement in a pool is paused.

@@ -87,7 +87,7 @@ func (l *loop) findReplacements(now time.Time, treatments *nodeTreatments) {
 		l.core.Resume(now, triage.Grant{
 			Rule: ruleOf(o.Object), Node: o.Node, UID: string(o.NodeUID), Step: step, Since: o.Created, Gone: now, ControlPlane: o.ControlPlane,
 		})
-		l.cfg.Logger.Info("departure found", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key)
+		l.cfg.Logger.Info("deleted node awaits its replacement", "node", treatments.node, "rule", ruleOf(o.Object).String(), "object", key)
 	}
 }
 
@@ -117,7 +117,7 @@ func (l *loop) restoreReplacement(now time.Time, state *nodeState, e ledger.Entr
 		gone = now
 	}
 	l.core.Resume(now, triage.Grant{Rule: d.rule, Node: e.Node, UID: e.UID, Step: e.Step, Since: e.Since, Gone: gone, ControlPlane: e.ControlPlane, Pool: e.Pool})
-	l.cfg.Logger.Info("departure inherited", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
+	l.cfg.Logger.Info("wait for a replacement restored", "node", e.Node, "rule", d.rule.String(), "gone", e.Gone.String())
 }
 
 func (awaiting *awaitingReplacement) add(e ledger.Entry) {

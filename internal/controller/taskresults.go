@@ -89,7 +89,7 @@ func (l *loop) taskDone(now time.Time, r *taskResult) {
 		if _, isOver := t.annotations[remediation.TimedOutAnnotation]; isOver {
 			l.cfg.Metrics.countTreatment(t.rule, t.reason.Condition, "timed_out")
 		}
-		l.cfg.Logger.Info("remediation noted", "node", treatments.node, "object", objectKey(t.object), "reason", t.reason.String())
+		l.cfg.Logger.Info("remediation annotated", "node", treatments.node, "object", objectKey(t.object), "reason", t.reason.String())
 	case terminateClaim:
 		l.terminated(now, r)
 	case cancelTermination:
@@ -172,7 +172,7 @@ var deletionReasons = map[triage.Code]string{
 func (l *loop) handleStale(now time.Time, r *taskResult) {
 	switch state := l.nodeStates[r.treatments.node]; {
 	case r.fresh != nil && state == nil:
-		r.err = errors.New("the node is there, and has not been seen yet") // or the node is gone, if the loop knows more
+		r.err = errors.New("the node exists, but the watch has not delivered it yet") // or the node is gone, if the loop knows more
 		l.retryTaskLater(now, r)
 	case r.missing || r.fresh != nil:
 		l.takeFreshNode(now, r)
@@ -180,7 +180,7 @@ func (l *loop) handleStale(now time.Time, r *taskResult) {
 	case r.leaseKnown && (r.lease == nil || r.lease.ResourceVersion != r.task.lease.ResourceVersion): // the loop knows now
 	default: // the watch will report the change, or an admission webhook denied the write with a conflict
 		if r.err == nil {
-			r.err = errors.New("the node's Lease is as it was, and the API server says that it has changed")
+			r.err = errors.New("the API server answered with a conflict, but the node's Lease is unchanged")
 		}
 		l.retryTaskLater(now, r)
 	}
@@ -223,7 +223,7 @@ func (l *loop) retryTaskLater(now time.Time, r *taskResult) {
 	treatments := r.treatments
 	wait, isNews := treatments.taskFailed(now, r)
 	if isNews && l.retryLog.allows(now) {
-		l.cfg.Logger.Warn("treatment put off", "node", treatments.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
+		l.cfg.Logger.Warn("treatment delayed", "node", treatments.node, "task", r.task.kind.String(), "retryIn", wait.String(), "err", r.err)
 	}
 }
 

@@ -608,7 +608,7 @@ func (l *loop) fetchPolicy(ctx context.Context, r *taskResult) error {
 		return err
 	case current.UID != known.owner.UID || current.Generation != known.generation:
 		r.result = treat.Stale
-		return fmt.Errorf("%s %s has changed meanwhile", known.owner.Kind, known.owner.Name)
+		return fmt.Errorf("%s %s has changed since the decision", known.owner.Kind, known.owner.Name)
 	}
 	return nil
 }
@@ -639,11 +639,11 @@ func (t taskKind) failureMessage() string {
 	case deleteRemediation:
 		return "could not be ended"
 	case annotateRemediation:
-		return "could not be noted on"
+		return "could not be annotated"
 	case terminateClaim:
 		return "the NodeClaim could not be deleted"
 	case cancelTermination:
-		return "the NodeClaim could not be spared"
+		return "the mark on the NodeClaim could not be removed"
 	default:
 		return "the node's Lease could not be written"
 	}

@@ -660,7 +660,7 @@ func TestTroubleOfErrandsIsSummedUp(t *testing.T) {
 		w.logSuppressed(time.Now())
 		pass(logEvery)
 		w.logSuppressed(time.Now())
-		if w.lines("treatment put off") != maxLogged || w.lines("writes are being put off") != 1 || w.lines("writes are made again") != 0 {
+		if w.lines("treatment delayed") != maxLogged || w.lines("writes are delayed") != 1 || w.lines("writes succeed again") != 0 {
 			t.Errorf("an outage is told like this:\n%s", &w.log)
 		}
 	})

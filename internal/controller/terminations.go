@@ -77,7 +77,7 @@ func (l *loop) vetoOnTermination(now time.Time, state *nodeState, c *nodeClaim, 
 	case r.rule.Hold != "":
 		return r.rule.Hold
 	case l.isOverBound(r.rule.ID):
-		return "more nodes are in repair than may be now"
+		return "more nodes are in repair than the bound allows now"
 	case r.pool == "":
 		return ""
 	}
@@ -241,7 +241,7 @@ func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *n
 		grant.Gone = now // the time is unknown
 	}
 	l.core.Resume(now, grant)
-	l.cfg.Logger.Info("termination inherited", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
+	l.cfg.Logger.Info("termination restored", "node", e.Node, "rule", rule.String(), "nodeClaim", name, "gone", !grant.Gone.IsZero())
 }
 
 // A node counts as a launch failure when its claim is marked because of the ready timeout

@@ -400,7 +400,7 @@ func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 		grace  string
 		ending string
 	}{
-		"by force":                {"", "", "by force, nobody waits for its pods"},
+		"by force":                {"", "", "by force, without draining its pods"},
 		"gracefully":              {v1alpha1.Graceful, "", "gracefully, its pods are drained first"},
 		"gracefully, for a while": {v1alpha1.Graceful, "5m", "gracefully, its pods are drained first, and those that are left at 2000-01-01T00:15:00Z are ended by force"},
 	} {

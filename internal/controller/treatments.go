@@ -31,7 +31,7 @@ type nodeTreatments struct {
 	// deletedDuringTask holds objects that were deleted while a task ran that may have
 	// created them. The value says whether the object was known.
 	deletedDuringTask map[types.UID]bool
-	// granted is the ledger entry that holds the slot; asks is the entry requested in the
+	// granted is the ledger entry that holds the slot; requested is the entry requested in the
 	// next snapshot. Their Object is empty for none.
 	granted, requested ledger.Entry
 	// sentAt is when the write that granted covers was last sent, if it may have succeeded
@@ -321,7 +321,7 @@ func (l *loop) addTreatmentFacts(now time.Time, state *nodeState, facts *triage.
 		veto("the node is labelled " + remediation.ExcludeLabel + "=" + remediation.ExcludeValue)
 	}
 	if facts.ControlPlane && l.checks.unreadable != "" {
-		veto("nobody can tell whether another control-plane node is being treated: " + l.checks.unreadable)
+		veto("cannot determine whether another control-plane node is under remediation: " + l.checks.unreadable)
 	}
 	if facts.ControlPlane && l.orphans.message != "" {
 		veto("another control-plane node may be in treatment: " + l.orphans.message)

@@ -93,10 +93,10 @@ func (l *loop) logRetries() {
 		}
 	}
 	for name, text := range troubled {
-		l.cfg.Logger.Warn("writes are being put off", "nodes", len(troubled), "node", name, "err", text)
+		l.cfg.Logger.Warn("writes are delayed", "nodes", len(troubled), "node", name, "err", text)
 		return
 	}
-	l.cfg.Logger.Info("writes are made again")
+	l.cfg.Logger.Info("writes succeed again")
 }
 
 // clearFailure records that a node has no failing write any more.

@@ -60,11 +60,11 @@ func TestTroubleIsLoggedOnChange(t *testing.T) {
 		for try := range 20 {
 			c.answer(state, treat.Unknown, fmt.Errorf("port %d: %w", try, errBroken))
 		}
-		if n := c.lines("write put off"); n != 1 {
+		if n := c.lines("write delayed"); n != 1 {
 			c.t.Errorf("the same trouble is told %d times:\n%s", n, &c.log)
 		}
 		c.answer(state, treat.Busy, errors.New("too many requests"))
-		if n := c.lines("write put off"); n != 2 {
+		if n := c.lines("write delayed"); n != 2 {
 			c.t.Errorf("another kind of trouble is not told:\n%s", &c.log)
 		}
 		c.answer(state, treat.Made, nil)
@@ -94,12 +94,12 @@ func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
 		for range 30 {
 			all(treat.Unknown, errBroken)
 		}
-		if lines := strings.Count(c.log.String(), "\n"); lines > maxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are being put off" nodes=%d`, nodes)) {
+		if lines := strings.Count(c.log.String(), "\n"); lines > maxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are delayed" nodes=%d`, nodes)) {
 			c.t.Errorf("an outage of five minutes is told in %d lines:\n%s", lines, &c.log)
 		}
 		c.log.Reset()
 		all(treat.Made, nil)
-		if got := c.log.String(); c.lines("writes are made again") != 1 || c.lines("trouble is over") != maxLogged {
+		if got := c.log.String(); c.lines("writes succeed again") != 1 || c.lines("trouble is over") != maxLogged {
 			c.t.Errorf("its end is told like this:\n%s", got)
 		}
 		if due := c.logSuppressed(time.Now()); !due.IsZero() {
@@ -121,7 +121,7 @@ func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
 		pass(logEvery)
 		c.logSuppressed(time.Now())
 		if got := c.log.String(); c.lines("write refused") != maxLogged || !strings.Contains(got, fmt.Sprintf(`msg="more writes are refused" writes=%d`, nodes-maxLogged)) ||
-			c.lines("writes are made again") > 0 {
+			c.lines("writes succeed again") > 0 {
 			c.t.Errorf("refusals are told like this:\n%s", got)
 		}
 	})
