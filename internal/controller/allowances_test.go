@@ -24,7 +24,7 @@ import (
 // timed gives nodes of all pools ten minutes to become Ready.
 func timed(cfg *RepairConfig) { cfg.ReadyTimeout = 10 * time.Minute }
 
-func TestABudgetHoldsRepairsBack(t *testing.T) {
+func TestADisruptionBudgetLimitsRepairs(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.launches("default", "a", "b", "c")
@@ -42,7 +42,7 @@ func TestABudgetHoldsRepairsBack(t *testing.T) {
 }
 
 // Disruptions by other components count, and their end is noticed.
-func TestABudgetCountsWhatKarpenterDoes(t *testing.T) {
+func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("100%"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.launches("default", "a", "b", "c")
@@ -207,7 +207,7 @@ func (h *nodePoolFixture) releases() (words []string) {
 
 // A hold that has ended stays ended after a change of leader, even if its cause is gone
 // by then.
-func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
+func TestAHoldThatHasEndedIsNotRestored(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens func(h *nodePoolFixture)
 		words   string
@@ -253,7 +253,7 @@ func TestAHoldThatHasEndedIsNotInherited(t *testing.T) {
 }
 
 // A new leader notices the end of a hold that it did not observe.
-func TestASuccessorNoticesWhatEndsAHold(t *testing.T) {
+func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens   func(h *nodePoolFixture) // while no controller leads
 		afterward func(successor *nodePoolFixture)
@@ -331,7 +331,7 @@ func (h *nodePoolFixture) remake(name string, change func(*repairblock.Pool)) {
 }
 
 // A failed snapshot is written later, including what has ended meanwhile.
-func TestTheEndOfAHoldOutlastsAPageThatFails(t *testing.T) {
+func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.holds("bad")
 		h.advance(2 * triage.ReplacementWait)
@@ -362,7 +362,7 @@ func (h *nodePoolFixture) failSnapshot() {
 
 // A claim that changes before its mark is requested again, and a refusal is not a launch
 // failure.
-func TestATryIsCountedOnce(t *testing.T) {
+func TestALaunchFailureIsCountedOnce(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("bad", nil)
 		h.launches("bad", "x", "y", "z")
@@ -430,7 +430,7 @@ func TestARepairAndATimeoutShareThePool(t *testing.T) {
 
 // A claim gives up the provider ID that it shares with another claim. The node has
 // started according to the other claim, which must be counted again.
-func TestAClaimIsCountedAnewWhenAnotherGivesUpItsProviderID(t *testing.T) {
+func TestAClaimIsRecountedWhenAnotherReleasesItsProviderID(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("p", nil)
 		h.api.launch("a", "p", unready)
@@ -449,7 +449,7 @@ func TestAClaimIsCountedAnewWhenAnotherGivesUpItsProviderID(t *testing.T) {
 	}, timed)
 }
 
-func TestHeadcountsAreWhatARecountSays(t *testing.T) {
+func TestPoolCountsEqualARecount(t *testing.T) {
 	pools := []string{"p", "q"}
 	changes := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -598,7 +598,7 @@ func (s *history) recount() (going int) {
 
 // A claim counts as in Karpenter 1.15 for the reason Unhealthy, and for the ready
 // timeout.
-func TestWhatAMachineAddsToItsPool(t *testing.T) {
+func TestClaimCounts(t *testing.T) {
 	is := func(kind string) func(*corev1.Node, *karpenter.NodeClaim) {
 		return func(_ *corev1.Node, c *karpenter.NodeClaim) { sets(kind, "", metav1.ConditionTrue)(c) }
 	}
@@ -674,7 +674,7 @@ func TestTheReadyTimeoutCountsAllClaims(t *testing.T) {
 }
 
 // A round without changes leaves nothing due at once.
-func TestARoundWithoutNewsIsFollowedByRest(t *testing.T) {
+func TestARoundWithoutChangesLeavesNothingDue(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"), budgets(karpenter.Budget{Nodes: "1"}))
 		h.pool("bad", nil)
@@ -701,7 +701,7 @@ func TestARoundWithoutNewsIsFollowedByRest(t *testing.T) {
 }
 
 // A repair block must not empty a pool whose replacement is paused.
-func TestARepairIsNotForNodesThatWereNeverReady(t *testing.T) {
+func TestRepairRulesIgnoreNodesThatWereNeverReady(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		block := ofAtMost("100%")
 		block.Policies = append(block.Policies, v1alpha1.ConditionRepair{ConditionType: "Ready", ConditionStatus: "False", Toleration: "1s"})
@@ -728,7 +728,7 @@ func TestARepairIsNotForNodesThatWereNeverReady(t *testing.T) {
 }
 
 // A replacement counts when it becomes Ready, not before.
-func TestAReplacementThatTakesItsTimeFreesThePlace(t *testing.T) {
+func TestASlowReplacementFreesTheSlot(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
 		h.terminates("a")
@@ -781,7 +781,7 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 }
 
 // A disabled policy also disables the ready timeout for its nodes.
-func TestASwitchedOffSelectorIsHeardByTheTimeout(t *testing.T) {
+func TestADisabledPolicyDisablesTheReadyTimeout(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", func(p *v1alpha1.RepairPolicy) {

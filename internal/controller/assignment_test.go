@@ -66,7 +66,7 @@ func (h *nodePoolFixture) conditionOf(policy, kind string) metav1.Condition {
 	return *meta.FindStatusCondition(status.Conditions, kind)
 }
 
-func TestWhoGoverns(t *testing.T) {
+func TestPolicyPrecedence(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens  func(h *nodePoolFixture)
 		governs  string
@@ -155,7 +155,7 @@ func unfollowable(p *v1alpha1.RepairPolicy) {
 func garbled(p *repairblock.Pool) { p.Problem = "the block cannot be followed" }
 
 // Defaults do not replace an invalid policy.
-func TestDefaultsAreForNodesThatNobodySpeaksOf(t *testing.T) {
+func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 	const defaults = "NodePool/default"
 	for name, test := range map[string]struct {
 		happens func(h *nodePoolFixture)
@@ -221,7 +221,7 @@ func TestDefaultsAreForNodesThatNobodySpeaksOf(t *testing.T) {
 }
 
 // The status of an invalid policy says what happens instead.
-func TestAPolicyThatWasNeverRightSaysThatNothingIsRepaired(t *testing.T) {
+func TestAnInvalidPolicyReportsThatNothingIsRepaired(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.policy("p", forPool("default"), unfollowable)
 		message := "until that is mended no node that it asks for is repaired, unless another policy governs it"
@@ -244,7 +244,7 @@ func TestAPolicyThatWasNeverRightSaysThatNothingIsRepaired(t *testing.T) {
 }
 
 // The incremental assignment equals an assignment from scratch.
-func TestGovernanceIsWhatANaiveLookSays(t *testing.T) {
+func TestAssignmentEqualsANaiveAssignment(t *testing.T) {
 	governed := map[string]int{}
 	rapid.Check(t, func(rt *rapid.T) {
 		inBubble(t, rt, func(t *testing.T) {
@@ -441,7 +441,7 @@ func TestTheStatusOfAPolicy(t *testing.T) {
 }
 
 // Every policy reports hidden blocks while they are hidden, because users may look there.
-func TestPoliciesSayThatTheSchemaIsLost(t *testing.T) {
+func TestPoliciesReportALostSchema(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		isLost := func(p *repairblock.Pool) { p.Lost = true }
 		h.policy("p", forPool("other"))
@@ -499,7 +499,7 @@ func (h *nodePoolFixture) measured(rule triage.RuleID, pool, state string) int {
 }
 
 // Every node starts as not Ready and has time to become Ready.
-func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
+func TestAStartingNodeIsHealthyUntilItsTimeout(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.MaxUnhealthy = ofAtMost("1").MaxUnhealthy })
@@ -540,7 +540,7 @@ func TestANodeThatStartsIsNotSickBeforeItsTimeIsOver(t *testing.T) {
 }
 
 // The metrics show when each unhealthy node becomes eligible, while it is unhealthy.
-func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
+func TestMetricsShowWhenNodesBecomeEligible(t *testing.T) {
 	const blue, red, policed, timeout = "Repair/NodePool/blue", "Repair/RepairPolicy/p", "Repair/RepairPolicy/q", "ReadyTimeout/blue"
 	withNodePools(t, func(h *nodePoolFixture) {
 		says := func(when string, want map[string]time.Time) {
@@ -598,7 +598,7 @@ func TestMetricsTellFromWhenSickNodesMayBeRepaired(t *testing.T) {
 }
 
 // A storm does not fill the metrics.
-func TestMetricsTellOfTheFirstSickNodesOnly(t *testing.T) {
+func TestMetricsListTheFirstUnhealthyNodesOnly(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("0"))
 		var names []string
@@ -647,7 +647,7 @@ func collect(t *testing.T, of prometheus.Collector) (all []measure) {
 }
 
 // A node of a disabled policy counts once.
-func TestANodeThatStartsIsCountedOnceWhereRepairsAreSwitchedOff(t *testing.T) {
+func TestAStartingNodeCountsOnceIfRepairsAreDisabled(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", nil)
 		h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.Enabled = new(false) })
@@ -688,7 +688,7 @@ func TestMetricsForgetPoolsAndRules(t *testing.T) {
 }
 
 // The ready timeout ignores a node that was Ready once, also after a change of leader.
-func TestANodeThatWasReadyIsRemembered(t *testing.T) {
+func TestANodeThatWasReadyStaysStarted(t *testing.T) {
 	unsaid := func(n *corev1.Node, c *karpenter.NodeClaim) { // Karpenter has not recorded it yet
 		unready(n, c)
 		n.Status.Conditions[0].Status = corev1.ConditionTrue
@@ -766,7 +766,7 @@ func TestANodeThatWasReadyIsRemembered(t *testing.T) {
 }
 
 // The ready timeout applies to a node with startup taints, whichever watch is ahead.
-func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
+func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
 	for name, tell := range map[string]func(h *nodePoolFixture){
 		"nodes, then claims":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("nodes"); h.deliver("claims") },
 		"claims, then nodes":             func(h *nodePoolFixture) { h.pool("default", nil); h.deliver("claims"); h.deliver("nodes") },
@@ -800,7 +800,7 @@ func TestAReadyNodeWithStartupTaintsIsTimed(t *testing.T) {
 
 // A pool label alone does not mean that a claim will come: without NodeClaims there is
 // none, and a replacement must count when it arrives.
-func TestALabelledNodeIsReadyWhereThereAreNoClaims(t *testing.T) {
+func TestALabelledNodeIsReadyWithoutNodeClaims(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, "")
 	for name, test := range map[string]struct {
 		happens func(h *nodePoolFixture)

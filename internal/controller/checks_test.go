@@ -47,7 +47,7 @@ func (w *healthCheckFixture) status() remediationv1alpha1.NodeHealthCheckStatus 
 	return w.checkStatus(w.checks.known["check"], counts)
 }
 
-func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
+func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.UnhealthyConditions[0].Duration = "soon" }))
@@ -72,7 +72,7 @@ func TestAVersionThatCannotBeFollowedLeavesTheLastGoodOne(t *testing.T) {
 }
 
 // The health check was never followed, so its running treatments are unknown.
-func TestObjectsOfAHealthCheckThatCannotBeFollowedStay(t *testing.T) {
+func TestObjectsOfAnInvalidHealthCheckStay(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse)
 		w.finds(w.made("a", "quick"))
@@ -161,7 +161,7 @@ func TestTemplates(t *testing.T) {
 }
 
 // The list of objects may arrive after this round has taken in objects.
-func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
+func TestNoTreatmentStartsBeforeAllObjectsAreKnown(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
@@ -186,7 +186,7 @@ func TestNothingIsBegunBeforeAllObjectsAreTakenIn(t *testing.T) {
 	})
 }
 
-func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
+func TestKindsAreWatchedWhileReferenced(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		watched := func(want ...schema.GroupVersionKind) {
 			t.Helper()
@@ -226,7 +226,7 @@ func TestKindsAreWatchedWhileAnybodySpeaksOfThem(t *testing.T) {
 	})
 }
 
-func TestWithAKindGoAllItsObjects(t *testing.T) {
+func TestARemovedKindRemovesItsObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		missing := &meta.NoKindMatchError{GroupKind: rebootKind.GroupKind()}
@@ -248,7 +248,7 @@ func TestWithAKindGoAllItsObjects(t *testing.T) {
 	})
 }
 
-func TestControlPlaneNodesWaitWhileAnythingIsUnread(t *testing.T) {
+func TestControlPlaneNodesWaitWhileAKindIsUnreadable(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.brings(checkNamed("another", func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate, c.Spec.Selector = new(referTo(otherTemplateKind, "x")), &metav1.LabelSelector{MatchLabels: map[string]string{"no": "node"}}
@@ -268,7 +268,7 @@ func TestControlPlaneNodesWaitWhileAnythingIsUnread(t *testing.T) {
 	})
 }
 
-func TestStandingBack(t *testing.T) {
+func TestDeferringToMedik8s(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionTrue)
@@ -310,7 +310,7 @@ func storming(c *remediationv1alpha1.NodeHealthCheck) {
 	c.Spec.StormCooldownDuration = "1m"
 }
 
-func TestStormsAreToldOnce(t *testing.T) {
+func TestStormsAreReportedOnce(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		tells := func(started, cooling, ended int) {
 			t.Helper()
@@ -357,7 +357,7 @@ func TestStormsAreToldOnce(t *testing.T) {
 	}, storming)
 }
 
-func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
+func TestANewLeaderDoesNotReportAStormAgain(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		pass(statusCheckEvery)
 		w.runRound()
@@ -373,7 +373,7 @@ func TestWhoTakesOverAStormDoesNotTellItAgain(t *testing.T) {
 }
 
 // The webhook may not have seen the templates.
-func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
+func TestTemplatesOfOneKindMustAllowSeveralObjects(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		u := w.checks.templates[remediation.Template{GroupVersionKind: rebootTemplateKind, Namespace: "ns", Name: "slow"}].DeepCopy()
 		u.SetAnnotations(nil)
@@ -391,7 +391,7 @@ func TestTemplatesOfOneKindMustTakeSeveral(t *testing.T) {
 	}, inSteps)
 }
 
-func TestAHealthCheckThatIsBeingDeletedBeginsNothing(t *testing.T) {
+func TestADeletedHealthCheckStartsNothing(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("b")
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
@@ -407,7 +407,7 @@ func TestAHealthCheckThatIsBeingDeletedBeginsNothing(t *testing.T) {
 	})
 }
 
-func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
+func TestARemovedAPIVersionLosesNoObject(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		second := rebootKind
@@ -432,7 +432,7 @@ func TestAVersionOfAKindThatIsNotServedAnyMoreLosesNothing(t *testing.T) {
 }
 
 // A finalizer may keep a deleted object.
-func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
+func TestTheStatusShowsSinceWhenANodeIsHealthy(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("a", corev1.ConditionFalse)
@@ -449,7 +449,7 @@ func TestTheStatusTellsSinceWhenANodeIsHealthy(t *testing.T) {
 }
 
 // A new kind is read within a moment, so the short gap is not reported.
-func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
+func TestAKindThatIsBeingReadIsNotReported(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) {
 			c.Spec.RemediationTemplate = new(referTo(otherTemplateKind, "new"))
@@ -469,7 +469,7 @@ func TestNobodyIsToldOfAKindThatIsBeingAskedFor(t *testing.T) {
 	})
 }
 
-func TestWaitsAreToldOnceForEveryTime(t *testing.T) {
+func TestWaitsAreReportedOncePerPeriod(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		tells := func(detected, skipped int) {
 			t.Helper()
@@ -545,7 +545,7 @@ func TestStatusRows(t *testing.T) {
 
 // medik8s' own CRD drops unknown fields. A status that comes back without them is not
 // written again.
-func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
+func TestATruncatedStatusIsNotRewritten(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		c := w.checks.known["check"]
 		version := w.nextVersion()
@@ -569,7 +569,7 @@ func TestAStatusThatWasCutIsNotWrittenAgainAndAgain(t *testing.T) {
 	})
 }
 
-func TestNoSeriesIsLeftOfAHealthCheck(t *testing.T) {
+func TestADeletedHealthCheckLeavesNoSeries(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		m := w.cfg.Metrics
 		now := func() int {

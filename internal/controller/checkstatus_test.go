@@ -11,7 +11,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/triage"
 )
 
-func TestStatusFrom(t *testing.T) {
+func TestNextStatusWrite(t *testing.T) {
 	mayFrom := time.Date(2026, 11, 15, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		name   string
@@ -46,8 +46,8 @@ func TestStatusFrom(t *testing.T) {
 	}
 }
 
-// TestMeetCheckDoesNotInsist simulates a CRD that drops a status field.
-func TestMeetCheckDoesNotInsist(t *testing.T) {
+// TestUpsertCheckAcceptsADroppedField simulates a CRD that drops a status field.
+func TestUpsertCheckAcceptsADroppedField(t *testing.T) {
 	l := &loop{checks: checks{known: map[string]*check{}}}
 	meet := func(version string, observed int) int {
 		object := &remediationv1alpha1.NodeHealthCheck{ObjectMeta: metav1.ObjectMeta{Name: "check", ResourceVersion: version}}

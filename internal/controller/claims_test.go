@@ -14,7 +14,7 @@ import (
 )
 
 // Either of the two watches may be ahead.
-func TestTheWatchesOfNodesAndClaimsMayTellInAnyOrder(t *testing.T) {
+func TestWatchesOfNodesAndClaimsInAnyOrder(t *testing.T) {
 	for name, order := range map[string][]string{"claims first": {"claims", "nodes"}, "nodes first": {"nodes", "claims"}} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {
@@ -48,7 +48,7 @@ func TestTheWatchesOfNodesAndClaimsMayTellInAnyOrder(t *testing.T) {
 }
 
 // A claim may be marked, deleted and gone before the watch and the task report it.
-func TestAClaimThatIsGoneBeforeAnybodySawItsMark(t *testing.T) {
+func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
@@ -69,7 +69,7 @@ func TestAClaimThatIsGoneBeforeAnybodySawItsMark(t *testing.T) {
 
 // The node of a deleted claim usually goes. The slot is freed after a while if it does
 // not.
-func TestANodeThatStaysWithoutItsClaimKeepsItsPlaceForAWhile(t *testing.T) {
+func TestANodeThatOutlivesItsClaimKeepsItsSlotForAWhile(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
@@ -106,7 +106,7 @@ func TestANodeThatStaysWithoutItsClaimKeepsItsPlaceForAWhile(t *testing.T) {
 
 // A kubelet that returns under another name leaves a stale Node. Deleting the claim for
 // it would remove the healthy node.
-func TestAMachineWithTwoNodesIsLeftAlone(t *testing.T) {
+func TestAClaimWithTwoNodesIsNotTerminated(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b", "c")
@@ -128,7 +128,7 @@ func TestAMachineWithTwoNodesIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestTwoClaimsWithOneProviderIDAreLeftAlone(t *testing.T) {
+func TestTwoClaimsWithOneProviderIDAreNotTerminated(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b", "c")
@@ -179,7 +179,7 @@ func TestAClaimFindsItsNodeWhenItHasAProviderID(t *testing.T) {
 }
 
 // An unreadable mark is logged once, however often its claim changes.
-func TestAnUnreadableMarkIsToldOnce(t *testing.T) {
+func TestAnUnreadableMarkIsLoggedOnce(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")

@@ -216,7 +216,7 @@ func in(m *corev1.ConfigMap, text string) *corev1.ConfigMap {
 	return edited
 }
 
-func TestSheets(t *testing.T) {
+func TestConfigMapSets(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
 	if err != nil {
@@ -940,7 +940,7 @@ func testKeptUnreadableGoes(d *configMapFixture, _ func() *configMapFixture) {
 	d.keeps(map[types.UID]string{})
 }
 
-func TestSheetsAreReadOnTheirWayIn(t *testing.T) {
+func TestTheInboxParsesConfigMaps(t *testing.T) {
 	box := newConfigMapInbox(nil)
 	must(t, box.Update(sheetSaying("good", "u1", fileOf("A", "NoSchedule"))))
 	must(t, box.Update(sheetSaying("bad", "u2", "type: ConditionSets\n")))

@@ -19,7 +19,7 @@ import (
 
 // Without Karpenter the controller rarely asks for NodeClaims. It asks as soon as
 // NodePools exist.
-func TestClaimsAreAskedForSeldomWhereThereAreNoPools(t *testing.T) {
+func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			hasPools bool

@@ -21,7 +21,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestMailbox(t *testing.T) {
+func TestInbox(t *testing.T) {
 	open := func() (*inbox[*corev1.Node], chan struct{}) {
 		signal := make(chan struct{}, 1)
 		return newInbox(signal, nodewatch.Same), signal

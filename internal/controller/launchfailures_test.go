@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTriesWaitTwiceAsLongAsANodeMayTakeAndThenTwiceThat(t *testing.T) {
+func TestLaunchFailuresDoubleTheWait(t *testing.T) {
 	last := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		failed        int

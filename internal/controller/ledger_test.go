@@ -23,7 +23,7 @@ import (
 // An entry that has ended is removed from the ledger: at once if the next leader would
 // keep a slot for it, otherwise within tidyAfter. The terminations test covers entries of
 // NodeClaims, and the tests of holds cover launch failures.
-func TestAnEntryLeavesThePageWhenItHasEnded(t *testing.T) {
+func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 	t.Run("the remediation of a control-plane node", func(t *testing.T) {
 		withHealthCheck(t, func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue, inControl)
@@ -127,7 +127,7 @@ func TestAnEntryLeavesThePageWhenItHasEnded(t *testing.T) {
 	})
 }
 
-func TestAFullPageWaitsForAnAnswerAndDoesNotSpin(t *testing.T) {
+func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	l := &loop{core: triage.New()}
 	for range maxNodesInSnapshot {
 		l.ledger.nodesWithSlots = append(l.ledger.nodesWithSlots, &nodeState{inLedger: true, granted: grantedSlot{version: "7"}})
@@ -142,7 +142,7 @@ func TestAFullPageWaitsForAnAnswerAndDoesNotSpin(t *testing.T) {
 	}
 }
 
-func TestFifoKeepsItsOrderAndNoMoreThanItHolds(t *testing.T) {
+func TestQueueKeepsItsOrder(t *testing.T) {
 	var q queue[*nodeState]
 	a, b := &nodeState{}, &nodeState{}
 	q.push(a)
@@ -160,7 +160,7 @@ func TestFifoKeepsItsOrderAndNoMoreThanItHolds(t *testing.T) {
 
 // Entries that do not fit into one snapshot are stored one after the other, until all
 // have been stored.
-func TestAPageIsBoundedByItsBytes(t *testing.T) {
+func TestASnapshotIsBoundedInBytes(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		const nodes, sets = 15, 300 // each node has its own, with the longest names
 		now := time.Now()
@@ -211,7 +211,7 @@ func TestAPageIsBoundedByItsBytes(t *testing.T) {
 
 // A snapshot with a single node is tried whatever its size, so that the API server's
 // error is reported. Other nodes do not wait for it.
-func TestANodeThatNoPageHasRoomForBlocksNoOther(t *testing.T) {
+func TestANodeThatDoesNotFitBlocksNoOther(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		room := c.ledger.ledger.Room()
 		for size := 100_000; size > 0; size /= 10 {
@@ -250,7 +250,7 @@ func TestANodeThatNoPageHasRoomForBlocksNoOther(t *testing.T) {
 
 // A newer version has stored a treatment of an unknown kind. The next control-plane node
 // waits while that treatment may arrive.
-func TestWhatANewerVersionHasNamedIsWaitedFor(t *testing.T) {
+func TestEntriesOfANewerVersionAreAwaited(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		w := healthCheckFixtureIn(t, c)
 		w.ledger.unknownEntries = []ledger.Entry{{Rule: ownership.Rule{Name: "MachineHealthCheck/m"}, Node: "a", UID: "u", Object: "Machine.example.com ns/a", ControlPlane: true}}
@@ -270,7 +270,7 @@ func TestWhatANewerVersionHasNamedIsWaitedFor(t *testing.T) {
 
 // An unreadable mark is not overwritten: another version may have written it and may be
 // about to delete the claim.
-func TestAMarkThatIsNotKnownKeepsTheNode(t *testing.T) {
+func TestAnUnknownMarkKeepsTheNode(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b", "c")
@@ -295,7 +295,7 @@ func TestAMarkThatIsNotKnownKeepsTheNode(t *testing.T) {
 	})
 }
 
-func TestWhatIsUnknownInRecordsIsCounted(t *testing.T) {
+func TestUnknownFieldsOfRecordsAreCounted(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		counts := func(want float64) {
 			t.Helper()

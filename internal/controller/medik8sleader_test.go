@@ -23,7 +23,7 @@ func held(namespace, holder string, renewed time.Time, lasts int32) *coordinatio
 
 var errForbiddenLeases = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", errors.New("for a test"))
 
-func TestPeer(t *testing.T) {
+func TestMedik8sLeader(t *testing.T) {
 	type step struct {
 		name     string
 		happens  func(q *optionalInbox[*coordinationv1.Lease]) error
@@ -116,7 +116,7 @@ func TestPeer(t *testing.T) {
 }
 
 // A controller that could never read the Leases does not know that no leader exists.
-func TestPeerThatNobodyCouldLookFor(t *testing.T) {
+func TestMedik8sLeaderThatCouldNeverBeRead(t *testing.T) {
 	p := medik8sLeader{inbox: newOptionalInbox(nil, &coordinationv1.Lease{}, nil), leases: map[string]observedLease{}}
 	p.inbox.setAvailability(errBroken)
 	p.take(time.Now())

@@ -49,7 +49,7 @@ func TestMetricsAreNamedAsPeopleExpect(t *testing.T) {
 	}
 }
 
-func TestMetricsTellWhatIsTheMatterWithRepairBlocks(t *testing.T) {
+func TestMetricsOfRepairBlocks(t *testing.T) {
 	m := NewMetrics()
 	m.setBlocks(repairblock.Counts{InForce: 5, Refused: 4, Lost: 3, Vanished: 2, NotSaved: 1})
 	m.setBlocks(repairblock.Counts{InForce: 6, Refused: 5, Lost: 4, Vanished: 3, NotSaved: 2})
@@ -66,7 +66,7 @@ autohealer_nodepool_repair_blocks{state="vanished"} 3
 	}
 }
 
-func TestCountsOutliveTheirSetForAWhile(t *testing.T) {
+func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		count := func() int {
 			return testutil.CollectAndCount(c.cfg.Metrics.placed) + testutil.CollectAndCount(c.cfg.Metrics.removed)

@@ -181,7 +181,7 @@ func TestASetWithoutNodesIsNotProven(t *testing.T) {
 
 // The set matches unhealthy nodes. It is followed as soon as enough nodes report that
 // they are healthy.
-func TestASetOfSickNodesIsProven(t *testing.T) {
+func TestASetOfUnhealthyNodesIsProven(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.begin()
 		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
@@ -210,7 +210,7 @@ func TestASetOfSickNodesIsProven(t *testing.T) {
 
 // Only unhealthy nodes report the condition. Each new report delays the taints until the
 // reports have settled.
-func TestAConditionThatOnlySickNodesReport(t *testing.T) {
+func TestAConditionThatOnlyUnhealthyNodesReport(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.begin()
 		c.judges(setNamed("a", asking("FanBroken", "True"), evicting))
@@ -288,7 +288,7 @@ func TestWhatNeedsNoProof(t *testing.T) {
 
 // The status tells a new leader what is still to be proven. Nodes started to report while
 // no controller led.
-func TestWhoTakesOverGoesOnProving(t *testing.T) {
+func TestANewLeaderContinuesTheProof(t *testing.T) {
 	told := func(status metav1.ConditionStatus, reason string) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
 			s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.Accepted, Status: status, Reason: reason, Message: "as it was told", ObservedGeneration: 1}}
@@ -328,7 +328,7 @@ func TestWhoTakesOverGoesOnProving(t *testing.T) {
 
 // A set in a ConfigMap has no status. A new leader holds it if admission would reject it
 // now, unless it has placed taints.
-func TestWhoTakesOverASetInAConfigMap(t *testing.T) {
+func TestANewLeaderJudgesASetInAConfigMap(t *testing.T) {
 	for name, test := range map[string]struct {
 		reports int
 		placed  bool

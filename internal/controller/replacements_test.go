@@ -140,7 +140,7 @@ func (w *healthCheckFixture) departed() int {
 	return counts.Departed
 }
 
-func TestANodeThatIsTakenAwayKeepsItsPlace(t *testing.T) {
+func TestARemovedNodeKeepsItsSlot(t *testing.T) {
 	for name, test := range map[string]struct {
 		takesAway func(*healthCheckFixture) *unstructured.Unstructured
 	}{
@@ -211,9 +211,9 @@ func TestANodeThatIsTakenAwayKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// TestASuccessorKnowsWhoIsGone replaces the leader at every point between the deletion of a
+// TestANewLeaderKnowsRemovedNodes replaces the leader at every point between the deletion of a
 // node and the end of the object that removed it.
-func TestASuccessorKnowsWhoIsGone(t *testing.T) {
+func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 	for name, dies := range map[string]func(w *healthCheckFixture) (page []ledger.Entry, objects []*unstructured.Unstructured){
 		"before the node went": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.treats("a")
@@ -365,9 +365,9 @@ func TestASuccessorKnowsWhoIsGone(t *testing.T) {
 	})
 }
 
-// TestAPageThatNamesWhoIsGone checks that the ledger names a node before its object is
+// TestTheLedgerNamesRemovedNodes checks that the ledger names a node before its object is
 // deleted.
-func TestAPageThatNamesWhoIsGone(t *testing.T) {
+func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.takesAwayNode("a")
 		w.updates(object, succeeds)
@@ -435,7 +435,7 @@ func TestClocksOfTwoControllers(t *testing.T) {
 	}
 }
 
-func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
+func TestASnapshotHasRoomForRemovedAndExistingNodes(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		goes := func(from, to int) {
 			for i := from; i < to; i++ {
@@ -476,7 +476,7 @@ func TestAPageHasRoomForThoseWhoAreGoneAndThoseWhoAreThere(t *testing.T) {
 	})
 }
 
-func TestWhoGoesWhileAnotherControllerIsAtWork(t *testing.T) {
+func TestANodeRemovedWhileDeferring(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("b", corev1.ConditionFalse)
 		object := w.treats("a")

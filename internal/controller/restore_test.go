@@ -13,7 +13,7 @@ import (
 )
 
 // A new leader resumes a termination from the ledger in every state.
-func TestATerminationIsInheritedInEveryState(t *testing.T) {
+func TestATerminationIsRestoredInEveryState(t *testing.T) {
 	mark := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{first: treat.Unknown, unanswered: true}) }
 	both := func(h *nodePoolFixture) { h.api.carryOut(h.begins("a"), how{}) }
 	for name, test := range map[string]struct {
@@ -96,7 +96,7 @@ func TestATerminationIsInheritedInEveryState(t *testing.T) {
 }
 
 // A second successor still uses the time of the deletion, not the time of its own start.
-func TestTheTimeOfADepartureIsInherited(t *testing.T) {
+func TestTheTimeOfARemovalIsRestored(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
 		h.terminates("a")

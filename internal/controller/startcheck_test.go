@@ -10,7 +10,7 @@ import (
 )
 
 // The loop answers with the newest watch events, even if no round has taken them in yet.
-func TestALastLookAsksTheGateWithTheNewestFacts(t *testing.T) {
+func TestTheFinalCheckUsesTheNewestFacts(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		for _, name := range []string{"b", "c", "d"} {
 			w.node(name, corev1.ConditionFalse)

@@ -21,7 +21,7 @@ import (
 
 const nothing taskKind = -1
 
-func TestWhatIsDoneFirst(t *testing.T) {
+func TestTaskOrder(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens func(w *healthCheckFixture)
 		want    taskKind
@@ -117,7 +117,7 @@ func (w *healthCheckFixture) orphan() *unstructured.Unstructured {
 	return u
 }
 
-func TestBeginning(t *testing.T) {
+func TestCreationOfARemediation(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
@@ -168,7 +168,7 @@ func TestEscalation(t *testing.T) {
 	}, inSteps)
 }
 
-func TestNotesFor(t *testing.T) {
+func TestAnnotationsFor(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 	then := now.Add(-time.Hour).Truncate(time.Second)
 	for name, test := range map[string]struct {
@@ -203,7 +203,7 @@ func TestNotesFor(t *testing.T) {
 
 // A remediator's API may not allow patches. The Lease must be renewed and the next step
 // started all the same.
-func TestAFailedErrandKeepsNobodyFromAnother(t *testing.T) {
+func TestAFailedTaskDoesNotBlockAnother(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.advance(time.Minute)
@@ -224,7 +224,7 @@ func TestAFailedErrandKeepsNobodyFromAnother(t *testing.T) {
 	}, inSteps, func(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.EscalatingRemediations[1].Timeout = "1h" })
 }
 
-func TestRefusedBeginningsAreTriedLessAndLess(t *testing.T) {
+func TestRefusedCreationsBackOff(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		began, tries := time.Now(), 0
@@ -254,7 +254,7 @@ func TestRefusedBeginningsAreTriedLessAndLess(t *testing.T) {
 
 // An API server that has just restarted rejects everything until it has loaded its
 // authorization rules.
-func TestARefusalAfterAnOutageIsTheFirstOne(t *testing.T) {
+func TestARefusalAfterAnOutageCountsAsTheFirst(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		for range 20 {
@@ -269,7 +269,7 @@ func TestARefusalAfterAnOutageIsTheFirstOne(t *testing.T) {
 
 // Another component may change the node name of an object. The object belongs to one node
 // only.
-func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
+func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("b", corev1.ConditionFalse)
@@ -292,7 +292,7 @@ func TestAnObjectThatIsAboutAnotherNodeNowIsInOneBed(t *testing.T) {
 }
 
 // The node may exist before the watch reports it.
-func TestANodeThatIsThereAfterAllIsNotAskedForInACircle(t *testing.T) {
+func TestANodeUnknownToTheWatchIsNotFetchedInALoop(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		node := w.node("a", corev1.ConditionTrue)
 		object := w.made("a", "quick")
@@ -307,7 +307,7 @@ func TestANodeThatIsThereAfterAllIsNotAskedForInACircle(t *testing.T) {
 }
 
 // A webhook may answer with a conflict although the Lease is unchanged.
-func TestALeaseThatIsAsItWasIsNotWrittenInACircle(t *testing.T) {
+func TestAnUnchangedLeaseIsNotWrittenInALoop(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		lease := w.locks("a", "NodeHealthCheck-check", leaseDuration)
@@ -321,7 +321,7 @@ func TestALeaseThatIsAsItWasIsNotWrittenInACircle(t *testing.T) {
 }
 
 // An object may have the name that another step uses.
-func TestAnObjectOfAnotherStepIsNotTakenForThisOnes(t *testing.T) {
+func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.advance(time.Minute)
@@ -335,7 +335,7 @@ func TestAnObjectOfAnotherStepIsNotTakenForThisOnes(t *testing.T) {
 	}, inSteps)
 }
 
-func TestAConfirmationDoesNotOutliveWhatItWasAbout(t *testing.T) {
+func TestAConfirmationDoesNotOutliveItsTreatment(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		w.node("a", corev1.ConditionFalse, confirmed)
@@ -357,7 +357,7 @@ func TestAConfirmationDoesNotOutliveWhatItWasAbout(t *testing.T) {
 func byHand(c *remediationv1alpha1.NodeHealthCheck) { c.Spec.HealthyDelay = "-1s" }
 
 // A remediator that failed to delete a node has finished.
-func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
+func TestAFailedRemovalIsDeletedOnceTheNodeIsRecreated(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		object.SetResourceVersion(w.nextVersion())
@@ -373,7 +373,7 @@ func TestADeletionThatFailedIsTakenBackOnceTheNodeIsAnother(t *testing.T) {
 	})
 }
 
-func TestNothingIsLeftOfASetback(t *testing.T) {
+func TestNoFailureIsLeftBehind(t *testing.T) {
 	for name, happens := range map[string]func(w *healthCheckFixture){
 		"the node recovers":     func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) },
 		"the node goes":         func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
@@ -406,7 +406,7 @@ func (w *healthCheckFixture) grants(node string, e *task) {
 	w.ledger.treatmentsWithSlots = append(w.ledger.treatmentsWithSlots, treatments)
 }
 
-func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
+func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 	type step func(w *healthCheckFixture, e *task)
 	answers := func(result treat.Result) step { return func(w *healthCheckFixture, e *task) { w.runs(e, "a", result) } }
 	waits := func(d time.Duration) step { return func(w *healthCheckFixture, _ *task) { w.advance(d) } }
@@ -454,7 +454,7 @@ func TestAPlaceIsGivenBackOnceNothingCanArrive(t *testing.T) {
 	}
 }
 
-func TestTheGrantOfANodeThatIsGoneIsGivenBackInTime(t *testing.T) {
+func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 	for name, happens := range map[string]func(w *healthCheckFixture){
 		"gone":       func(w *healthCheckFixture) { must(w.t, w.nodeInbox.Delete(named("a", w.nextVersion()))); w.runRound() },
 		"made again": func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse, inControl, madeAnew) },
@@ -484,7 +484,7 @@ func TestTheGrantOfANodeThatIsGoneIsGivenBackInTime(t *testing.T) {
 }
 
 // The watch may report the end of an object before the answer to its creation is handled.
-func TestAnAnswerThatComesLateTellsNothingOld(t *testing.T) {
+func TestALateAnswerRestoresNoOldState(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
@@ -540,7 +540,7 @@ func TestAListThatIsOlderThanAWriteLosesNothing(t *testing.T) {
 	})
 }
 
-func TestWhatIsDeletedBySomebodyIsMadeAgainLaterAndLater(t *testing.T) {
+func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		var last time.Duration
@@ -571,7 +571,7 @@ func TestWhatIsDeletedBySomebodyIsMadeAgainLaterAndLater(t *testing.T) {
 
 // An object that is deleted with its health check, or with an earlier one of that name,
 // does not count as lost.
-func TestWhatGoesWithItsHealthCheckIsNotLost(t *testing.T) {
+func TestObjectsDeletedWithTheirHealthCheckAreNotLost(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		object := w.treats("a")
 		must(w.t, w.checks.inbox.Delete(checkNamed("check")))
@@ -592,7 +592,7 @@ func TestWhatGoesWithItsHealthCheckIsNotLost(t *testing.T) {
 	})
 }
 
-func TestAConfirmationIsTakenOffOnce(t *testing.T) {
+func TestAConfirmationIsRemovedOnce(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse, confirmed)
 		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
@@ -604,7 +604,7 @@ func TestAConfirmationIsTakenOffOnce(t *testing.T) {
 }
 
 // Another component's object may have the name of ours, even for another node.
-func TestAnObjectOfAnotherNodeIsNotTakenForOurs(t *testing.T) {
+func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionTrue)
 		theirs := w.made("a", "quick", func(u *unstructured.Unstructured) {
@@ -647,7 +647,7 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 	})
 }
 
-func TestTroubleOfErrandsIsSummedUp(t *testing.T) {
+func TestFailuresOfTasksAreSummarized(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		names := []string{}
 		for i := range 2 * maxLogged {

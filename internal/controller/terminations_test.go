@@ -43,7 +43,7 @@ func (h *nodePoolFixture) named(node string) *ledger.Entry {
 	return nil
 }
 
-func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
+func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.pool("default", ofAtMost("1"))
 		h.launches("default", "a", "b")
@@ -76,7 +76,7 @@ func TestASickNodeIsTerminatedAfterItsToleration(t *testing.T) {
 }
 
 // Every result of each write has a defined next step.
-func TestWhatBecomesOfATermination(t *testing.T) {
+func TestTerminationByWriteResult(t *testing.T) {
 	for name, test := range map[string]struct {
 		goes              how
 		isMarked, deleted bool
@@ -137,7 +137,7 @@ func TestWhatBecomesOfATermination(t *testing.T) {
 }
 
 // If a write is refused, the next node of the pool that waits for the bound goes.
-func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
+func TestARefusedMarkFreesTheSlotForAnotherNode(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
 		h.writeSnapshot()
@@ -155,7 +155,7 @@ func TestARefusedMarkLetsAnotherNodeGo(t *testing.T) {
 	})
 }
 
-func TestAClaimIsSpared(t *testing.T) {
+func TestATerminationIsCancelled(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens func(h *nodePoolFixture)
 		code    triage.Code
@@ -227,7 +227,7 @@ func TestAClaimIsSpared(t *testing.T) {
 	}
 }
 
-func TestWhatIsDeletedCannotBeCalledBack(t *testing.T) {
+func TestADeletionCannotBeCancelled(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken("b")
 		h.terminates("a")
@@ -244,7 +244,7 @@ func TestWhatIsDeletedCannotBeCalledBack(t *testing.T) {
 	})
 }
 
-func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
+func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 	for name, test := range map[string]func(h *nodePoolFixture, r *taskResult){
 		"with its claim": func(h *nodePoolFixture, r *taskResult) {
 			h.api.carryOut(r, how{})
@@ -291,7 +291,7 @@ func TestANodeThatGoesBeforeTheReportComes(t *testing.T) {
 }
 
 // A claim whose node was created again still has the mark for the earlier node.
-func TestAMarkForAnEarlierNodeIsTakenOff(t *testing.T) {
+func TestAMarkForAnEarlierNodeIsRemoved(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
 		h.writeSnapshot()
@@ -394,7 +394,7 @@ func TestTheDeadlineOfATermination(t *testing.T) {
 }
 
 // The Event names the deadline of a drain, if there is one.
-func TestTheDeadlineOfADrainIsTold(t *testing.T) {
+func TestTheDeadlineOfADrainIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode   v1alpha1.Termination
 		grace  string
@@ -423,7 +423,7 @@ func TestTheDeadlineOfADrainIsTold(t *testing.T) {
 
 // A new leader that reads an entry for a deleted claim and node would wait for a
 // replacement that has existed for long.
-func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
+func TestAnEndedTerminationLeavesTheLedger(t *testing.T) {
 	withNodePools(t, func(h *nodePoolFixture) {
 		h.sicken()
 		h.terminates("a")
@@ -445,7 +445,7 @@ func TestAPageThatNamesAnEndedTerminationIsTurned(t *testing.T) {
 
 // The next leader knows a deleted node and its pool only from the ledger, even if the
 // policy has been replaced.
-func TestAPlaceIsKeptInItsPoolWhenNodeAndPolicyAreGone(t *testing.T) {
+func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 	for name, isNamed := range map[string]bool{"the page names the termination": false, "the page names the node that has gone": true} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {

@@ -120,7 +120,7 @@ func (c *loopFixture) is(name string, reason validate.Reason) {
 
 const followed validate.Reason = ""
 
-func TestWhatHurtsIsNotFollowed(t *testing.T) {
+func TestHarmfulSetsAreNotFollowed(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  *v1alpha1.ConditionSet
 		sick int
@@ -154,7 +154,7 @@ func TestWhatHurtsIsNotFollowed(t *testing.T) {
 }
 
 // The previous leader accepted the set; nodes became unhealthy later.
-func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
+func TestANewLeaderKeepsAcceptedSets(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  *v1alpha1.ConditionSet
 		want validate.Reason
@@ -180,7 +180,7 @@ func TestWhoTakesOverGoesOnWithWhatWasAccepted(t *testing.T) {
 }
 
 // The previous leader rejected the set because too many nodes matched; now few do.
-func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
+func TestANewLeaderKeepsRejectedSets(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  *v1alpha1.ConditionSet
 		want validate.Reason
@@ -208,7 +208,7 @@ func TestWhoTakesOverGoesOnWithWhatWasRefused(t *testing.T) {
 
 // The previous leader followed a version of the set without writing a status. Existing
 // taints stay, and no more are placed.
-func TestWhoTakesOverLeavesWhatWasPlaced(t *testing.T) {
+func TestANewLeaderKeepsPlacedTaints(t *testing.T) {
 	const NoExecute, NoSchedule, PreferNoSchedule = corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule
 	evict := func(s *v1alpha1.ConditionSet) { s.Spec.Effect = NoExecute } // four of ten
 	for name, test := range map[string]struct {
@@ -261,7 +261,7 @@ func (c *loopFixture) carries(node *corev1.Node, set, key string, effect corev1.
 	c.core.Observe(time.Now(), c.upsertNode(node, time.Now()))
 }
 
-func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
+func TestTheYoungerDuplicateIsRejected(t *testing.T) {
 	older := setNamed("z", createdAt(1), typed("Same"))
 	younger := setNamed("a", createdAt(2), typed("Same"), asking("Other", "True"))
 	for name, arrivals := range map[string][]*v1alpha1.ConditionSet{
@@ -291,7 +291,7 @@ func TestOfTwoDuplicatesTheYoungerLoses(t *testing.T) {
 
 // A user has bypassed the webhook. A followed set stays, whichever is older, and a
 // rejected set blocks no other.
-func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
+func TestAFollowedSetStaysBesideADuplicate(t *testing.T) {
 	second := func(s *v1alpha1.ConditionSet) { s.Generation = 2 }
 	open(t, func(c *loopFixture) {
 		c.ail(0)
@@ -320,7 +320,7 @@ func TestWhatIsFollowedStaysBesideADuplicate(t *testing.T) {
 }
 
 // A shorter duration affects nodes at once, so it does not narrow the set.
-func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
+func TestAShorterDurationIsComparedWithNodes(t *testing.T) {
 	lasting := func(d string, generation int64) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
 			s.Generation = generation
@@ -343,7 +343,7 @@ func TestAShorterDurationIsJudgedByTheNodes(t *testing.T) {
 }
 
 // A set that was rejected as a duplicate was never compared with nodes, or long ago.
-func TestADuplicateThatTakesOverIsJudgedByTheNodes(t *testing.T) {
+func TestAFormerDuplicateIsComparedWithNodes(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.ail(10)
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("Other", "True")), setNamed("a", createdAt(2), typed("Same")))
@@ -371,7 +371,7 @@ func TestAnAnnotationIsNoticedWithoutANewGeneration(t *testing.T) {
 	})
 }
 
-func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
+func TestANarrowingEditIsAcceptedDuringAStorm(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.ail(4)
 		c.vets(setNamed("a"))
@@ -387,7 +387,7 @@ func TestANarrowingChangeGetsInDuringAStorm(t *testing.T) {
 
 // A set that matched too many nodes stays rejected, however few match later, until the
 // user changes it.
-func TestATooWideSetStaysOut(t *testing.T) {
+func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 	touched := func(value string) func(*v1alpha1.ConditionSet) {
 		return func(s *v1alpha1.ConditionSet) {
 			s.Annotations = map[string]string{v1alpha1.AcceptImpactAnnotation: value}
@@ -435,7 +435,7 @@ func TestATooWideSetStaysOut(t *testing.T) {
 
 // A set waits for a condition that no node reports. It is validated again after a while,
 // and only if nodes change.
-func TestASetWaitsForAName(t *testing.T) {
+func TestASetWaitsForACondition(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("a", asking("KubletUnhealthy", "True")))
@@ -464,7 +464,7 @@ func TestASetWaitsForAName(t *testing.T) {
 
 // Of two conflicting sets that wait, the first is accepted, and the other when the first
 // is deleted.
-func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
+func TestTheFirstOfTwoWaitingSetsIsAccepted(t *testing.T) {
 	for range 20 { // repeated, because the order of a map is random
 		open(t, func(c *loopFixture) {
 			c.ail(0)
@@ -493,7 +493,7 @@ func TestOfTwoThatWaitTheFirstGetsIn(t *testing.T) {
 }
 
 // Every written status comes back through the watch, which does not cause a validation.
-func TestAStatusIsNoReasonToJudge(t *testing.T) {
+func TestAStatusUpdateCausesNoValidation(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.ail(0)
 		c.vets(setNamed("a"))
@@ -504,7 +504,7 @@ func TestAStatusIsNoReasonToJudge(t *testing.T) {
 	})
 }
 
-func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
+func TestNodeFactsReceiveEveryNode(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.cfg.NodeFacts = nodefacts.New()
 		c.ail(3)
@@ -520,7 +520,7 @@ func TestTheCensusHearsWhatTheLoopLearns(t *testing.T) {
 }
 
 // The loop must schedule the second validation itself.
-func TestARoundIsDueForASetThatWaits(t *testing.T) {
+func TestARoundIsDueForAWaitingSet(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		c.loaded, c.statusWritesRunning, c.writesRunning = true, maxConcurrentStatusWrites, maxConcurrentWrites // prevents all writes
 		c.ail(0)

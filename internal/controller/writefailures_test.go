@@ -54,7 +54,7 @@ func (c *loopFixture) lines(message string) int {
 
 var errBroken = errors.New("connection refused")
 
-func TestTroubleIsLoggedOnChange(t *testing.T) {
+func TestFailuresAreLoggedOnChange(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		state := c.admit("a")
 		for try := range 20 {
@@ -78,7 +78,7 @@ func TestTroubleIsLoggedOnChange(t *testing.T) {
 	})
 }
 
-func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
+func TestFailuresOfAllNodesAreSummarized(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		const nodes = 1000
 		for i := range nodes {
@@ -108,7 +108,7 @@ func TestTroubleOfAllNodesIsSummedUp(t *testing.T) {
 	})
 }
 
-func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
+func TestRefusalsOfManyNodesAreSummarized(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		const nodes = 50
 		for i := range nodes {
@@ -129,7 +129,7 @@ func TestRefusalsOfManyNodesAreSummedUp(t *testing.T) {
 
 // An admission webhook may answer with a conflict. The node is unchanged, so reading it
 // again does not help.
-func TestConflictWithoutAChangeIsARefusal(t *testing.T) {
+func TestAConflictWithoutAChangeIsARefusal(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		state := c.admit("a")
 		change := treat.Fence(state.node, "token")
@@ -142,7 +142,7 @@ func TestConflictWithoutAChangeIsARefusal(t *testing.T) {
 	})
 }
 
-func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
+func TestARefusalIsReportedHourlyOrWhenItChanges(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		state := c.admit("a")
 		forbidden, denied := errors.New("forbidden"), errors.New("denied by policy")
@@ -178,7 +178,7 @@ func TestRefusalIsAnnouncedOnceAnHourOrInNewWords(t *testing.T) {
 	})
 }
 
-func TestRefusedWritesAreTriedLessAndLess(t *testing.T) {
+func TestRefusedWritesBackOff(t *testing.T) {
 	open(t, func(c *loopFixture) {
 		state := c.admit("a")
 		began, tries := time.Now(), 0

@@ -19,7 +19,7 @@ func (w *healthCheckFixture) locked(r *taskResult) {
 	r.lease.ResourceVersion = w.nextVersion()
 }
 
-func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
+func TestTheLeaseIsRenewedInTimeAndNotForever(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		began := time.Now()
 		w.treats("a")
@@ -48,7 +48,7 @@ func TestTheLockIsRenewedInTimeAndNotForEver(t *testing.T) {
 	})
 }
 
-func TestWhoeverLocksANodeIsWaitedFor(t *testing.T) {
+func TestOtherHoldersOfTheLeaseAreAwaited(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.node("a", corev1.ConditionFalse)
 		w.locks("a", "somebody", time.Hour)
@@ -87,7 +87,7 @@ func (w *healthCheckFixture) heldFor(node string, notes treat.Result, atMost tim
 }
 
 // The next holder of the Lease must not meet a remediator that is still working.
-func TestARemediatorIsToldToStopBeforeTheNodeIsUnlocked(t *testing.T) {
+func TestARemediatorIsStoppedBeforeTheLeaseIsReleased(t *testing.T) {
 	for name, fails := range map[string]bool{"it has had its time": false, "it says that it failed": true} {
 		t.Run(name, func(t *testing.T) {
 			withHealthCheck(t, func(w *healthCheckFixture) {
@@ -112,7 +112,7 @@ func TestARemediatorIsToldToStopBeforeTheNodeIsUnlocked(t *testing.T) {
 	}
 }
 
-func TestTheLockOnAHealthyNodeEnds(t *testing.T) {
+func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.node("a", corev1.ConditionFalse)
@@ -130,7 +130,7 @@ func TestTheLockOnAHealthyNodeEnds(t *testing.T) {
 	}, inSteps, byHand)
 }
 
-func TestAPauseStopsNoTimeout(t *testing.T) {
+func TestAPauseDoesNotStopTimeouts(t *testing.T) {
 	withHealthCheck(t, func(w *healthCheckFixture) {
 		w.treats("a")
 		w.brings(checkNamed("check", inSteps, func(c *remediationv1alpha1.NodeHealthCheck) {

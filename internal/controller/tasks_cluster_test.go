@@ -42,7 +42,7 @@ type clusterFixture struct {
 	name               string // of the node, or of the ledger's namespace
 }
 
-func TestInACluster(t *testing.T) {
+func TestTasksInACluster(t *testing.T) {
 	cluster := testbed.New(t, testbed.Config{})
 	api, err := client.NewWithWatch(cluster.AdminConfig(), client.Options{})
 	must(t, err)

@@ -95,7 +95,7 @@ var plainRule = triage.RuleID{Kind: triage.Repair, Name: "RepairPolicy/p"}
 
 // A node without a claim is remediated like with health checks, within the bound of its
 // policy.
-func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
+func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 	withStaticNodes(t, func(h *nodePoolFixture) {
 		h.remediates("quick")
 		h.breaks(corev1.ConditionTrue, "a", "b")
@@ -138,7 +138,7 @@ func TestAPlainNodeIsRemediatedByItsPolicy(t *testing.T) {
 
 // A user can create a NodeClaim without a NodePool. It does not affect nodes without a
 // claim.
-func TestAClaimWithoutAPoolIsNoneOfAPlainNodesBusiness(t *testing.T) {
+func TestAClaimWithoutAPoolDoesNotAffectOtherNodes(t *testing.T) {
 	withStaticNodes(t, func(h *nodePoolFixture) {
 		h.remediates("quick")
 		h.launches("", "by-hand")
