@@ -63,7 +63,7 @@ func TestABudgetCountsKarpentersDisruptions(t *testing.T) {
 			t.Errorf("%d are sent beside what Karpenter does", len(sent))
 		}
 		if treatments := h.treatments["a"]; treatments != nil && treatments.granted.Object != "" {
-			t.Errorf("its place on the page is kept: %+v", treatments.granted)
+			t.Errorf("its slot in the ledger is kept: %+v", treatments.granted)
 		}
 	})
 }
@@ -126,7 +126,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 			return n
 		}
 		if told() != 1 {
-			t.Errorf("it is told %d times that the pool is held", told())
+			t.Errorf("it is reported %d times that the pool is held", told())
 		}
 		h.wantNoTask("b")
 		if is := h.finding(triage.ReadyTimeout, "b"); is.Code != triage.NotAllowed || !strings.Contains(is.String(), "NodePool bad is held: 3 nodes in a row have not become ready") {
@@ -144,7 +144,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		successor := h.successor(timed)
 		for who, h := range map[string]*nodePoolFixture{"the same": h, "a successor": successor} {
 			if n := h.repairs.counts["bad"].failures.failed; n != maxLaunchFailures {
-				t.Errorf("%s counts %d tries", who, n)
+				t.Errorf("%s counts %d launch failures", who, n)
 			}
 			h.wantNoTask("b")
 		}
@@ -159,7 +159,7 @@ func TestAPoolWhoseNodesDoNotBecomeReadyIsHeld(t *testing.T) {
 		// A node that becomes Ready ends the hold.
 		h.launches("bad", "c")
 		if h.repairs.counts["bad"].isHeld() || told() != 2 {
-			t.Errorf("afterwards: %+v, told %d times", h.repairs.counts["bad"].failures, told())
+			t.Errorf("afterwards: %+v, reported %d times", h.repairs.counts["bad"].failures, told())
 		}
 		h.lapse("bad", "d")
 		h.wantTask("d", terminateClaim)
@@ -229,11 +229,11 @@ func TestAHoldThatHasEndedIsNotRestored(t *testing.T) {
 				h.writeSnapshot()
 				test.happens(h)
 				if got := h.releases(); !slices.Equal(got, []string{test.words}) {
-					t.Errorf("it is told: %q", got)
+					t.Errorf("reported: %q", got)
 				}
 				h.writeSnapshot()
 				if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
-					t.Errorf("another page is to be written: %v, due %s", entries, due)
+					t.Errorf("another snapshot is due: %v, due %s", entries, due)
 				}
 				successor := h.successor(timed)
 				h.api.launch("z", "bad", lapsed)
@@ -272,11 +272,11 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 		"something else of the pool changes": {happens: func(h *nodePoolFixture) {
 			h.remake("bad", budgets(karpenter.Budget{Nodes: "5"}))
 		}},
-		"nobody has said what its nodes are made of": {
+		"the template of the pool is unknown": {
 			happens:   func(h *nodePoolFixture) { h.remake("bad", madeOf("")) },
 			afterward: func(successor *nodePoolFixture) { successor.pool("bad", ofAtMost("5"), madeOf("1")) },
 		},
-		"the page is one of before templates were named": {happens: func(h *nodePoolFixture) {
+		"the ledger has no templates": {happens: func(h *nodePoolFixture) {
 			for i := range h.api.page {
 				h.api.page[i].Template = ""
 			}
@@ -301,7 +301,7 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 					want = append(want, test.released)
 				}
 				if got := successor.releases(); !slices.Equal(got, want) {
-					t.Errorf("it is told: %q, want %q", got, want)
+					t.Errorf("reported: %q, want %q", got, want)
 				}
 				if is := successor.repairs.counts["bad"]; is.isHeld() != (want == nil) {
 					t.Errorf("the successor counts %+v", is.failures)
@@ -314,7 +314,7 @@ func TestANewLeaderNoticesTheEndOfAHold(t *testing.T) {
 				successor.wantNoTask("z")
 				for _, e := range successor.api.page {
 					if e.Tries > 0 && e.Template != "1" {
-						t.Errorf("the page says %+v", e)
+						t.Errorf("the ledger says %+v", e)
 					}
 				}
 			}, timed)
@@ -339,12 +339,12 @@ func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 		h.pool("bad", ofAtMost("5"), madeOf("2"))
 		h.failSnapshot()
 		if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
-			t.Fatal("the page has been written")
+			t.Fatal("the ledger has been written")
 		}
 		h.advance(time.Minute)
 		h.writeSnapshot()
 		if slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries > 0 }) {
-			t.Errorf("the page is %+v", h.api.page)
+			t.Errorf("the ledger is %+v", h.api.page)
 		}
 	}, timed)
 }
@@ -353,7 +353,7 @@ func TestTheEndOfAHoldSurvivesAFailedSnapshot(t *testing.T) {
 func (h *nodePoolFixture) failSnapshot() {
 	h.t.Helper()
 	if entries, _ := h.nextSnapshot(time.Now()); entries == nil {
-		h.t.Fatal("no page is to be written")
+		h.t.Fatal("no snapshot is due")
 	}
 	h.ledger.writing = true
 	must(h.t, h.handleSnapshotResult(errBroken))
@@ -374,7 +374,7 @@ func TestALaunchFailureIsCountedOnce(t *testing.T) {
 			h.runs("a", how{})
 		}
 		if tries() != 0 {
-			t.Errorf("%d tries are counted before any was made", tries())
+			t.Errorf("%d launch failures are counted before any was made", tries())
 		}
 		successor := h.successor(timed)
 		if n := successor.repairs.counts["bad"].failures.failed; n != 0 {
@@ -382,11 +382,11 @@ func TestALaunchFailureIsCountedOnce(t *testing.T) {
 		}
 		h.writeSnapshot()
 		if e := h.api.page[len(h.api.page)-1]; e.Tries != 1 {
-			t.Errorf("the page says %+v", e)
+			t.Errorf("the ledger says %+v", e)
 		}
 		h.runs("a", how{second: treat.Refused})
 		if tries() != 1 {
-			t.Errorf("%d tries are counted", tries())
+			t.Errorf("%d launch failures are counted", tries())
 		}
 		if n := h.successor(timed).repairs.counts["bad"].failures.failed; n != 1 {
 			t.Errorf("a successor counts %d", n)
@@ -396,7 +396,7 @@ func TestALaunchFailureIsCountedOnce(t *testing.T) {
 		h.advance(time.Minute)
 		h.runs("a", how{}) // the termination is cancelled
 		if tries() != 0 || h.isMarked("a") {
-			t.Errorf("%d tries are counted, and it is marked %t", tries(), h.isMarked("a"))
+			t.Errorf("%d launch failures are counted, and it is marked %t", tries(), h.isMarked("a"))
 		}
 	}, timed)
 }
@@ -535,7 +535,7 @@ func TestPoolCountsEqualARecount(t *testing.T) {
 	})
 	t.Logf("%d times somebody was going", changes)
 	if changes == 0 {
-		t.Error("nobody ever went: that proves nothing")
+		t.Error("no node was ever removed, so the test proves nothing")
 	}
 }
 
@@ -694,7 +694,7 @@ func TestARoundWithoutChangesLeavesNothingDue(t *testing.T) {
 		}
 		for name, count := range h.repairs.counts {
 			if count.dirty {
-				t.Errorf("pool %s is to be told of still", name)
+				t.Errorf("pool %s still has to be reported", name)
 			}
 		}
 	}, timed)
@@ -712,13 +712,13 @@ func TestRepairRulesIgnoreNodesThatWereNeverReady(t *testing.T) {
 		h.advance(time.Minute)
 		h.wantNoTask("c")
 		if is := h.nodeStates["c"].assigned; is.repairedBy != "" || is.timedBy != "default" {
-			t.Errorf("it is governed by %+v", is)
+			t.Errorf("the policies are %+v", is)
 		}
 		// Once the node is ready for work, the repair block applies to it.
 		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue })
 		h.deliver()
 		if is := h.nodeStates["c"].assigned; is.repairedBy == "" {
-			t.Errorf("it is governed by %+v", is)
+			t.Errorf("the policies are %+v", is)
 		}
 		h.api.changeNode("c", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
 		h.deliver()
@@ -750,17 +750,17 @@ func TestBudgetsOfAPoolWithNothingInService(t *testing.T) {
 		budgets []karpenter.Budget
 		goes    bool
 	}{
-		"a share":                      {[]karpenter.Budget{{Nodes: "10%"}}, true},
-		"none that is written":         {nil, true},
-		"nobody":                       {[]karpenter.Budget{{Nodes: "0"}}, false},
-		"a share of nothing":           {[]karpenter.Budget{{Nodes: "0%"}}, false},
-		"one that nobody can read":     {[]karpenter.Budget{{Unreadable: "odd"}}, false},
-		"a share at odd times":         {[]karpenter.Budget{{Nodes: "10%", Schedule: new("at noon"), Duration: "1h"}}, false},
-		"a share for an odd time":      {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "long"}}, false},
-		"a share at another time":      {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "1h"}}, true},
-		"a share of what":              {[]karpenter.Budget{{Nodes: "ten%"}}, false},
-		"a number beside a share":      {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "1"}}, true},
-		"a share beside nobody at all": {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "0"}}, false},
+		"a share":                  {[]karpenter.Budget{{Nodes: "10%"}}, true},
+		"none that is written":     {nil, true},
+		"nobody":                   {[]karpenter.Budget{{Nodes: "0"}}, false},
+		"a share of nothing":       {[]karpenter.Budget{{Nodes: "0%"}}, false},
+		"unreadable":               {[]karpenter.Budget{{Unreadable: "odd"}}, false},
+		"a share at odd times":     {[]karpenter.Budget{{Nodes: "10%", Schedule: new("at noon"), Duration: "1h"}}, false},
+		"a share for an odd time":  {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "long"}}, false},
+		"a share at another time":  {[]karpenter.Budget{{Nodes: "10%", Schedule: new("0 12 * * *"), Duration: "1h"}}, true},
+		"a share of what":          {[]karpenter.Budget{{Nodes: "ten%"}}, false},
+		"a number beside a share":  {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "1"}}, true},
+		"a percentage beside zero": {[]karpenter.Budget{{Nodes: "10%"}, {Nodes: "0"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withNodePools(t, func(h *nodePoolFixture) {

@@ -81,7 +81,7 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("q", selecting("zone", "z"))
 			h.pool("default", ofAtMost("1"))
 		}, "NodePool/default", map[string]string{"p": "NodePool default has a repair block of its own", "q": "such as a, by NodePool/default"}},
-		"who names the pool before who selects, though younger": {func(h *nodePoolFixture) {
+		"a policy that names the pool before an older selector": {func(h *nodePoolFixture) {
 			h.policy("q", selecting("zone", "z"))
 			pass(time.Minute)
 			h.policy("p", forPool("default"))
@@ -104,7 +104,7 @@ func TestPolicyPrecedence(t *testing.T) {
 			h.policy("p", selecting("zone", "z"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 			h.policy("q", selecting("zone", "z"))
 		}, "RepairPolicy/p", map[string]string{"q": "by RepairPolicy/p"}},
-		"nobody if it was never right": {func(h *nodePoolFixture) {
+		"none if it was never valid": {func(h *nodePoolFixture) {
 			h.policy("p", forPool("default"), func(p *v1alpha1.RepairPolicy) { p.Spec.Repair.DefaultTolerationDuration = "soon" })
 		}, "", nil},
 		"one that is made anew": {func(h *nodePoolFixture) {
@@ -132,7 +132,7 @@ func TestPolicyPrecedence(t *testing.T) {
 				h.deliver()
 				test.happens(h)
 				if is := h.nodeStates["a"].assigned.repairedBy; is != test.governs {
-					t.Errorf("%q governs it, want %q", is, test.governs)
+					t.Errorf("policy %q applies, want %q", is, test.governs)
 				}
 				for name := range h.repairs.policies {
 					is := h.conditionOf(name, v1alpha1.Conflict)
@@ -162,10 +162,10 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 		governs string
 		isTimed bool
 	}{
-		"nobody speaks of it":       {func(*nodePoolFixture) {}, defaults, true},
-		"the block is garbled":      {func(h *nodePoolFixture) { h.pool("default", nil, garbled) }, "", false},
-		"the block is mended":       {func(h *nodePoolFixture) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
-		"a good block before it":    {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
+		"no policy":                 {func(*nodePoolFixture) {}, defaults, true},
+		"the block is invalid":      {func(h *nodePoolFixture) { h.pool("default", nil, garbled) }, "", false},
+		"the block is corrected":    {func(h *nodePoolFixture) { h.pool("default", nil, garbled); h.pool("default", nil) }, defaults, true},
+		"a valid block before it":   {func(h *nodePoolFixture) { h.pool("default", ofAtMost("1"), garbled) }, defaults, true},
 		"a policy that names it":    {func(h *nodePoolFixture) { h.policy("p", forPool("default"), unfollowable) }, "", false},
 		"a policy for another pool": {func(h *nodePoolFixture) { h.policy("p", forPool("other"), unfollowable) }, defaults, true},
 		"a policy that selects it":  {func(h *nodePoolFixture) { h.policy("p", selecting("zone", "z"), unfollowable) }, "", false},
@@ -185,15 +185,15 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 			h.policy("p", forPool("default"), unfollowable)
 			h.noPolicy("p")
 		}, defaults, true},
-		"a good policy beside a garbled block": {func(h *nodePoolFixture) {
+		"a valid policy beside an invalid block": {func(h *nodePoolFixture) {
 			h.pool("default", nil, garbled)
 			h.policy("p", forPool("default"))
 		}, "RepairPolicy/p", true},
-		"a good selector beside a garbled block, which is heard by the timeout": {func(h *nodePoolFixture) {
+		"a valid selector beside an invalid block, with the timeout": {func(h *nodePoolFixture) {
 			h.pool("default", nil, garbled)
 			h.policy("p", selecting("zone", "z"))
 		}, "RepairPolicy/p/default", false},
-		"a good policy beside a garbled one that is older": {func(h *nodePoolFixture) {
+		"a valid policy beside an older invalid one": {func(h *nodePoolFixture) {
 			h.policy("q", forPool("default"), unfollowable)
 			pass(time.Minute)
 			h.policy("p", forPool("default"))
@@ -208,7 +208,7 @@ func TestDefaultsApplyOnlyWithoutAPolicy(t *testing.T) {
 				h.breaks(corev1.ConditionTrue, "a")
 				test.happens(h)
 				if is := h.nodeStates["a"].assigned; is.repairedBy != test.governs || (is.timedBy != "") != test.isTimed {
-					t.Errorf("it is governed by %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
+					t.Errorf("the policies are %+v, want %q, and that it is timed is %t", is, test.governs, test.isTimed)
 				}
 				if h.advance(10 * time.Minute); test.governs == "" {
 					h.wantNoTask("a")
@@ -616,7 +616,7 @@ func TestMetricsListTheFirstUnhealthyNodesOnly(t *testing.T) {
 			told[m.labels["node"]] = true
 		}
 		if len(told) != v1alpha1.MaxListedNodes || told[names[0]] || !told[names[len(names)-1]] {
-			t.Errorf("%d nodes are told of: %v", len(told), told)
+			t.Errorf("%d nodes are reported: %v", len(told), told)
 		}
 	})
 }
@@ -725,7 +725,7 @@ func TestANodeThatWasReadyStaysStarted(t *testing.T) {
 				h.api.launch("a", "default", test.launch...)
 				h.deliver("nodes") // the claim is not known yet
 				if changeOf(h) != nil {
-					t.Error("it is noted before anybody can tell")
+					t.Error("it is noted before it is known")
 				}
 				h.deliver()
 				change := changeOf(h)
@@ -789,7 +789,7 @@ func TestTheReadyTimeoutCoversNodesWithStartupTaints(t *testing.T) {
 			h.terminates("a")
 			at := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.ReadyTimeoutRecovery })
 			if at < 0 || h.events[at].Message != "Node failed to become ready within 10m0s, triggering recovery: NodeClaim claim-a is being deleted by force, without draining its pods; still on it: starting" || h.events[at].Reason.Condition != triage.StartupTaints || len(h.events[at].Related) != 2 {
-				t.Errorf("%s: told: %+v", name, h.events)
+				t.Errorf("%s: Events: %+v", name, h.events)
 			}
 			if n := testutil.ToFloat64(h.cfg.Metrics.readyTimeout.WithLabelValues("default", "spot")); n != 1 {
 				t.Errorf("%s: %v are counted", name, n)

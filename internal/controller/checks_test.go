@@ -66,7 +66,7 @@ func TestAnInvalidVersionKeepsTheLastValidOne(t *testing.T) {
 		w.brings(edited(func(c *remediationv1alpha1.NodeHealthCheck) { c.Generation = 3 }))
 		w.wantTask("b", createRemediation)
 		if w.told(treat.Disabled) != 1 || w.told(treat.Enabled) != 1 {
-			t.Errorf("told: %+v", w.events)
+			t.Errorf("Events: %+v", w.events)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestTemplates(t *testing.T) {
 					t.Errorf("disabled for %q: %s", c.disabled, c.problem)
 				}
 				if isReported := len(w.events) > events; isReported != (test.disabled != "") {
-					t.Errorf("told: %+v", w.events[events:])
+					t.Errorf("Events: %+v", w.events[events:])
 				}
 				w.node("a", corev1.ConditionTrue)
 				if e, _ := w.next("a"); (e != nil) != (test.disabled == "") {
@@ -316,7 +316,7 @@ func TestStormsAreReportedOnce(t *testing.T) {
 			t.Helper()
 			w.runRound()
 			if a, b, c := w.told(treat.StormRecoveryStarted), w.told(treat.StormRecoveryCooldownStarted), w.told(treat.StormRecoveryEnded); a != started || b != cooling || c != ended {
-				t.Errorf("told %d, %d, %d times; want %d, %d, %d", a, b, c, started, cooling, ended)
+				t.Errorf("reported %d, %d, %d times; want %d, %d, %d", a, b, c, started, cooling, ended)
 			}
 		}
 		for i := range 10 {
@@ -362,7 +362,7 @@ func TestANewLeaderDoesNotReportAStormAgain(t *testing.T) {
 		pass(statusCheckEvery)
 		w.runRound()
 		if counts, _ := w.core.Population(checkRule("check")); !counts.Storm || w.told(treat.StormRecoveryStarted)+w.told(treat.StormRecoveryCooldownStarted) > 0 {
-			t.Errorf("a storm: %t; told: %+v", counts.Storm, w.events)
+			t.Errorf("a storm: %t; Events: %+v", counts.Storm, w.events)
 		}
 	}, storming, func(c *remediationv1alpha1.NodeHealthCheck) {
 		c.Status.Conditions = []metav1.Condition{
@@ -464,7 +464,7 @@ func TestAKindThatIsBeingReadIsNotReported(t *testing.T) {
 		w.runRound()
 		w.wantTask("a", createRemediation)
 		if w.told(treat.DetectedUnhealthy) != 1 || w.told(treat.RemediationSkipped) != 0 {
-			t.Errorf("told: %+v", w.events)
+			t.Errorf("Events: %+v", w.events)
 		}
 	})
 }
@@ -476,7 +476,7 @@ func TestWaitsAreReportedOncePerPeriod(t *testing.T) {
 			pass(statusCheckEvery)
 			w.runRound()
 			if a, b := w.told(treat.DetectedUnhealthy), w.told(treat.RemediationSkipped); a != detected || b != skipped {
-				t.Errorf("told %d and %d times, want %d and %d: %+v", a, b, detected, skipped, w.events)
+				t.Errorf("reported %d and %d times, want %d and %d: %+v", a, b, detected, skipped, w.events)
 			}
 		}
 		for i := range 3 {
@@ -500,7 +500,7 @@ func TestWaitsAreReportedOncePerPeriod(t *testing.T) {
 		gather(corev1.ConditionFalse)
 		w.node("n0", corev1.ConditionTrue, func(n *corev1.Node) { n.Labels = map[string]string{remediation.ExcludeLabel: "yes"} })
 		if w.told(treat.InvalidNodeLabel) != 1 {
-			t.Errorf("a label that means nothing is told %d times", w.told(treat.InvalidNodeLabel))
+			t.Errorf("a label that means nothing is reported %d times", w.told(treat.InvalidNodeLabel))
 		}
 	})
 }
@@ -564,7 +564,7 @@ func TestATruncatedStatusIsNotRewritten(t *testing.T) {
 		must(w.t, w.checks.inbox.Update(cut))
 		w.runRound()
 		if c.status.InTreatment != nil {
-			t.Error("what somebody else has written is not known")
+			t.Error("the status of another component is not stored")
 		}
 	})
 }

@@ -186,7 +186,7 @@ func (y *claimClusterFixture) inPages() {
 		must(y.T, err)
 		page, is := got.(*karpenter.NodeClaimList)
 		if !is || len(page.Items) > 2 {
-			y.Fatalf("a page is %T with %d claims, want at most 2", got, len(page.Items))
+			y.Fatalf("a snapshot is %T with %d claims, want at most 2", got, len(page.Items))
 		}
 		for i := range page.Items {
 			if seen[page.Items[i].Name] {

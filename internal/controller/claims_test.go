@@ -33,7 +33,7 @@ func TestWatchesOfNodesAndClaimsInAnyOrder(t *testing.T) {
 				for _, watch := range order {
 					h.deliver(watch)
 					if h.wantNoTask("b"); h.taken("default") != 1 {
-						t.Errorf("%d places are taken after the watch of %s has told", h.taken("default"), watch)
+						t.Errorf("%d slots are taken after the watch of %s has reported", h.taken("default"), watch)
 					}
 				}
 				h.writeSnapshot()
@@ -62,7 +62,7 @@ func TestAClaimDeletedBeforeItsMarkWasSeen(t *testing.T) {
 		h.handleTaskResult(r)
 		h.runRound()
 		if h.wantNoTask("b"); h.taken("default") != 1 || h.treatments["a"].granted.Object == "" {
-			t.Errorf("%d places are taken, and the page names %+v", h.taken("default"), h.treatments["a"].granted)
+			t.Errorf("%d slots are taken, and the ledger names %+v", h.taken("default"), h.treatments["a"].granted)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func TestANodeThatOutlivesItsClaimKeepsItsSlotForAWhile(t *testing.T) {
 			h.wantNoTask("a")
 			h.wantNoTask("b")
 			if h.taken("default") != 1 {
-				t.Errorf("%s: %d places are taken", who, h.taken("default"))
+				t.Errorf("%s: %d slots are taken", who, h.taken("default"))
 			}
 		}
 		pass(triage.ReplacementWait - time.Second)
@@ -193,11 +193,11 @@ func TestAnUnreadableMarkIsLoggedOnce(t *testing.T) {
 		}
 		spoil("{")
 		if n := h.lines("mark unreadable"); n != 1 {
-			t.Errorf("it is told %d times:\n%s", n, &h.log)
+			t.Errorf("it is reported %d times:\n%s", n, &h.log)
 		}
 		spoil("[")
 		if n := h.lines("mark unreadable"); n != 2 {
-			t.Errorf("with the next one it is told %d times:\n%s", n, &h.log)
+			t.Errorf("with the next one it is reported %d times:\n%s", n, &h.log)
 		}
 		if n := h.successor().lines("mark unreadable"); n != 1 {
 			t.Errorf("a successor tells it %d times", n)

@@ -179,7 +179,7 @@ func (d *configMapFixture) told(message string) (times int) {
 func (d *configMapFixture) tells(times int, message string) {
 	d.t.Helper()
 	if got := d.told(message); got != times {
-		d.t.Errorf("%q was told %d times, want %d: %+v", message, got, times, d.events)
+		d.t.Errorf("%q was reported %d times, want %d: %+v", message, got, times, d.events)
 	}
 }
 
@@ -223,29 +223,29 @@ func TestConfigMapSets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]func(d *configMapFixture, successor func() *configMapFixture){
-		"a version is in force when it is kept":                        testNotKept,
-		"who loses the race for a number takes the next":               testNumberTaken,
-		"the label off and on while a version is being kept":           testLabelOffAndOn,
-		"a ConfigMap made again while a version is being kept":         testMadeAgain,
-		"an edit while a version is being kept":                        testEditedMeanwhile,
-		"a narrowing edit while nobody leads":                          testNarrowedInAbsence,
-		"a refused version is judged again when something moves":       testJudgedAgain,
-		"a refused version is judged again when another one goes":      testJudgedAfterAnother,
-		"a version that too many nodes match stays out":                testTooWide,
-		"what is wrong is told again while it stands":                  testToldAgain,
-		"a key that is no longer read as one of ours":                  testKeyStrays,
-		"all that is wrong fits an Event":                              testManyWrong,
-		"a set that did not change is not told again":                  testUnchangedIsSilent,
-		"a set of a version in force falls later":                      testFallsLater,
-		"what was kept and got lost in a storm":                        testKeptLostInAStorm,
-		"back to the version in force":                                 testBackToForce,
-		"who takes over goes on with what was kept":                    testTakeover,
-		"what was kept and got lost is followed at once":               testKeptLost,
-		"warnings name the line":                                       testWarnings,
-		"without the right to read, taints stay":                       testDenied,
-		"a kept version that cannot be read leaves taints as they are": testKeptUnreadable,
-		"taints of an unreadable version go with its ConfigMap":        testKeptUnreadableGoes,
-		"a good version replaces one that cannot be read":              testKeptUnreadableReplaced,
+		"a version is in force when it is stored":                       testNotKept,
+		"a lost race for a revision number takes the next":              testNumberTaken,
+		"the label off and on while a version is being stored":          testLabelOffAndOn,
+		"a ConfigMap made again while a version is being stored":        testMadeAgain,
+		"an edit while a version is being stored":                       testEditedMeanwhile,
+		"a narrowing edit while no controller leads":                    testNarrowedInAbsence,
+		"a rejected version is validated again after a change":          testJudgedAgain,
+		"a rejected version is validated again when another is deleted": testJudgedAfterAnother,
+		"a version that matches too many nodes stays rejected":          testTooWide,
+		"a problem is reported again while it lasts":                    testToldAgain,
+		"a key that no longer contains sets":                            testKeyStrays,
+		"all problems fit an Event":                                     testManyWrong,
+		"an unchanged set is not reported again":                        testUnchangedIsSilent,
+		"a set in force is rejected later":                              testFallsLater,
+		"revisions lost in a storm":                                     testKeptLostInAStorm,
+		"back to the version in force":                                  testBackToForce,
+		"a new leader continues with the stored revisions":              testTakeover,
+		"a version without a revision is followed at once":              testKeptLost,
+		"warnings name the line":                                        testWarnings,
+		"without the right to read, taints stay":                        testDenied,
+		"an unreadable revision keeps taints unchanged":                 testKeptUnreadable,
+		"taints of an unreadable version go with its ConfigMap":         testKeptUnreadableGoes,
+		"a valid version replaces an unreadable one":                    testKeptUnreadableReplaced,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "configmaps-"}}
@@ -486,7 +486,7 @@ func testJudgedAgain(d *configMapFixture, _ func() *configMapFixture) {
 	d.follows("A")
 	d.tells(1, "not accepted")
 	if due := d.runRound(); !due.IsZero() {
-		d.t.Errorf("nobody is refused, and something is due at %s", due)
+		d.t.Errorf("nothing is rejected, but a check is due at %s", due)
 	}
 }
 
@@ -591,7 +591,7 @@ func testKeyStrays(d *configMapFixture, successor func() *configMapFixture) {
 		d.settles()
 		d.follows("A", "B")
 		if d.told(test.told) == 0 || !d.isBehind(m) {
-			d.t.Errorf("%s: %q was not told: %+v", name, test.told, d.events[len(d.events)-1])
+			d.t.Errorf("%s: %q was not Events: %+v", name, test.told, d.events[len(d.events)-1])
 		}
 		next := successor()
 		next.begins(strayed)
@@ -856,7 +856,7 @@ func testDenied(d *configMapFixture, successor func() *configMapFixture) {
 	}
 	next.handleAccess(revisionAccess{denied: errors.New("another right")})
 	if got := next.lines("sets in configmaps not followed for want of a right"); got != 2 {
-		d.t.Errorf("another right is told %d times", got-1)
+		d.t.Errorf("another right is reported %d times", got-1)
 	}
 	next.follows("z-api")
 	next.removes("sick", "gone")

@@ -72,7 +72,7 @@ func TestNodeClaimsAreRarelyRequestedWithoutNodePools(t *testing.T) {
 		}
 		answer = errBroken // says nothing about whether the kind exists
 		if n := asks(time.Minute); n != 12 {
-			t.Errorf("they are asked for %d times while nobody can tell", n)
+			t.Errorf("they are asked for %d times while it is unknown", n)
 		}
 	})
 }

@@ -267,7 +267,7 @@ func (w *healthCheckFixture) next(node string) (*task, time.Time) {
 	}
 	e, due := w.nextTask(time.Now(), treatments)
 	if (e != nil) != (treatments.stage == queued) {
-		w.t.Errorf("the bed of %s is at stage %d, and next is %+v", node, treatments.stage, e)
+		w.t.Errorf("the treatments of %s is at stage %d, and next is %+v", node, treatments.stage, e)
 	}
 	return e, due
 }

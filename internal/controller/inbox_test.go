@@ -26,7 +26,7 @@ func TestInbox(t *testing.T) {
 		signal := make(chan struct{}, 1)
 		return newInbox(signal, nodewatch.Same), signal
 	}
-	t.Run("keeps the newest of every object, and calls once", func(t *testing.T) {
+	t.Run("keeps the newest version of every object, and signals once", func(t *testing.T) {
 		box, signal := open()
 		must(t, box.Add(named("a", "1")))
 		must(t, box.Update(named("a", "2")))
@@ -43,7 +43,7 @@ func TestInbox(t *testing.T) {
 			t.Errorf("it still held %+v", again)
 		}
 	})
-	t.Run("does not call for what says nothing new, and keeps it all the same", func(t *testing.T) {
+	t.Run("does not signal a change that is not news, but keeps it", func(t *testing.T) {
 		box, signal := open()
 		must(t, box.Replace([]any{named("a", "1"), named("b", "1")}, "1"))
 		<-signal
@@ -66,7 +66,7 @@ func TestInbox(t *testing.T) {
 		must(t, box.Add(named("b", "6"))) // unchanged, but it was deleted
 		<-signal
 	})
-	t.Run("keeps nobody's managed fields", func(t *testing.T) {
+	t.Run("drops managed fields", func(t *testing.T) {
 		managed := func(name string) *corev1.Node {
 			node := named(name, "1")
 			node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}
@@ -81,7 +81,7 @@ func TestInbox(t *testing.T) {
 			}
 		}
 	})
-	t.Run("remembers that an object is gone", func(t *testing.T) {
+	t.Run("remembers a deletion", func(t *testing.T) {
 		box, _ := open()
 		must(t, box.Add(named("a", "1")))
 		must(t, box.Delete(named("a", "2")))
@@ -89,7 +89,7 @@ func TestInbox(t *testing.T) {
 			t.Errorf("it held %+v", a)
 		}
 	})
-	t.Run("has everything once a list has come, and not before", func(t *testing.T) {
+	t.Run("has synced once a list has arrived, and not before", func(t *testing.T) {
 		box, _ := open()
 		must(t, box.Add(named("a", "1")))
 		if box.hasSynced() {
@@ -105,7 +105,7 @@ func TestInbox(t *testing.T) {
 			t.Error("what came before the list outlives it")
 		}
 	})
-	t.Run("says so when the watch brings something else", func(t *testing.T) {
+	t.Run("rejects objects of another type", func(t *testing.T) {
 		box, _ := open()
 		for _, err := range []error{box.Add(&corev1.Pod{}), box.Delete(&corev1.Pod{}), box.Replace([]any{&corev1.Pod{}}, "1")} {
 			if err == nil {

@@ -105,7 +105,7 @@ func TestARemediatorIsStoppedBeforeTheLeaseIsReleased(t *testing.T) {
 				}
 				w.runs(e, "a", treat.Refused)
 				if held := w.heldFor("a", treat.Refused, 3*maxWork); held < maxWork/2 || held > 2*maxWork {
-					t.Errorf("it cannot be told, and the node is locked for %s more", held)
+					t.Errorf("it cannot be notified, and the node is locked for %s more", held)
 				}
 			})
 		})
@@ -124,7 +124,7 @@ func TestTheLeaseOnAHealthyNodeEnds(t *testing.T) {
 		}
 		for _, o := range w.treatments["a"].objects {
 			if o.TimedOut {
-				t.Error("who waits for somebody's word was told that its time is up")
+				t.Error("a remediator that waits for a confirmation was reported that its time is up")
 			}
 		}
 	}, inSteps, byHand)
@@ -142,7 +142,7 @@ func TestAPauseDoesNotStopTimeouts(t *testing.T) {
 			t.Errorf("its time is up, and the node is locked for %s more", held)
 		}
 		if o := w.treatments["a"].objectsOf(checkRule("check")); len(o) != 1 || !o[0].TimedOut {
-			t.Errorf("it was not told: %+v", o)
+			t.Errorf("it was not Events: %+v", o)
 		}
 	}, inSteps)
 }

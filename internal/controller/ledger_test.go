@@ -30,7 +30,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.startTasks(t.Context(), time.Now())
 			page := w.writeSnapshot()
 			if len(page) != 1 || page[0].Object == "" {
-				t.Fatalf("the page is %+v", page)
+				t.Fatalf("the ledger is %+v", page)
 			}
 			object := w.made("a", "quick")
 			w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
@@ -38,7 +38,7 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.runs(w.wantTask("a", deleteRemediation), "a", treat.Made)
 			w.loses(object)
 			if page = w.writeSnapshot(); page == nil || len(page) != 0 {
-				t.Fatalf("the page is %+v", page)
+				t.Fatalf("the ledger is %+v", page)
 			}
 			successor := w.successor(page, nil)
 			successor.node("b", corev1.ConditionTrue, inControl)
@@ -52,10 +52,10 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			h.advance(10 * time.Minute)
 			h.begun("a")
 			if h.named("a") == nil {
-				t.Fatal("the page does not name it")
+				t.Fatal("the ledger does not name it")
 			}
 			if h.writeSnapshot(); h.named("a") != nil {
-				t.Errorf("the page is %+v", h.api.page)
+				t.Errorf("the ledger is %+v", h.api.page)
 			}
 		})
 	})
@@ -67,20 +67,20 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			c.ledger.nodesWithSlots = []*nodeState{state}
 			c.ledger.stored = c.ledger.entries()
 			if entries, due := c.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
-				t.Fatalf("while it may be placed, the page is %+v, due %v", entries, due)
+				t.Fatalf("while it may be placed, the ledger is %+v, due %v", entries, due)
 			}
 			placed := named("a", "2")
 			placed.UID = "u"
 			state.setNode(placed, time.Now())
 			for range 3 { // every round asks
 				if entries, due := c.nextSnapshot(time.Now()); entries != nil || time.Until(due) <= 0 {
-					t.Fatalf("the page is %+v, due %v", entries, due)
+					t.Fatalf("the ledger is %+v, due %v", entries, due)
 				}
 				pass(tidyAfter / 4)
 			}
 			pass(tidyAfter / 4)
 			if entries, _ := c.nextSnapshot(time.Now()); entries == nil || len(entries) != 0 {
-				t.Errorf("the page is %+v", entries)
+				t.Errorf("the ledger is %+v", entries)
 			}
 		})
 	})
@@ -91,19 +91,19 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			w.node("b", corev1.ConditionFalse, isReady)
 			w.advance(time.Second)
 			if page := w.writeSnapshot(); len(page) != 1 || !page[0].Replaced {
-				t.Fatalf("while the remediation is there, the page is %+v", page)
+				t.Fatalf("while the remediation is there, the ledger is %+v", page)
 			}
 			w.loses(object)
 			if page := w.writeSnapshot(); page != nil {
-				t.Fatalf("the page is %+v", page)
+				t.Fatalf("the ledger is %+v", page)
 			}
 			w.advance(tidyAfter)
 			if page := w.writeSnapshot(); page == nil || len(page) != 0 {
-				t.Errorf("the page is %+v", page)
+				t.Errorf("the ledger is %+v", page)
 			}
 		})
 	})
-	t.Run("a try that was spared", func(t *testing.T) {
+	t.Run("a cancelled launch failure", func(t *testing.T) {
 		withNodePools(t, func(h *nodePoolFixture) {
 			h.pool("bad", nil)
 			h.launches("bad", "x", "y", "z")
@@ -117,11 +117,11 @@ func TestAnEndedEntryLeavesTheLedger(t *testing.T) {
 			h.deliver()
 			h.advance(time.Minute)
 			if !slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return e.Tries == 1 }) {
-				t.Fatalf("the page is %+v", h.api.page)
+				t.Fatalf("the ledger is %+v", h.api.page)
 			}
 			h.runs("a", how{})
 			if h.writeSnapshot(); len(h.api.page) != 0 {
-				t.Errorf("the page is %+v", h.api.page)
+				t.Errorf("the ledger is %+v", h.api.page)
 			}
 		}, timed)
 	})
@@ -135,10 +135,10 @@ func TestAFullLedgerDoesNotSpin(t *testing.T) {
 	waiting := &nodeState{stage: awaitingLedger}
 	l.ledger.queuedNodes = []*nodeState{waiting}
 	if due := l.writeLedger(t.Context(), time.Now()); !due.IsZero() || l.ledger.writing {
-		t.Errorf("a full page is due again at %v", due)
+		t.Errorf("a full ledger is due again at %v", due)
 	}
 	if len(l.ledger.queuedNodes) != 1 || waiting.stage != awaitingLedger {
-		t.Error("who waited for the page no longer does")
+		t.Error("the node that waited for the ledger no longer does")
 	}
 }
 
@@ -188,15 +188,15 @@ func TestASnapshotIsBoundedInBytes(t *testing.T) {
 		for len(c.ledger.queuedNodes) > 0 {
 			entries, _ := c.nextSnapshot(now)
 			if pages++; entries == nil || pages > nodes {
-				t.Fatalf("%d of %d nodes wait for a page that is not written", len(c.ledger.queuedNodes), nodes)
+				t.Fatalf("%d of %d nodes wait for a snapshot that is not written", len(c.ledger.queuedNodes), nodes)
 			}
 			if !c.ledger.ledger.Room().Take(entries...) {
-				t.Fatalf("a page with %d entries is too large", len(entries))
+				t.Fatalf("a snapshot with %d entries is too large", len(entries))
 			}
 			c.ledger.writing = true
 			must(t, c.handleSnapshotResult(nil))
 			if len(entries)%sets != 0 { // a node has all of its slots or none
-				t.Errorf("a page has %d entries", len(entries))
+				t.Errorf("a snapshot has %d entries", len(entries))
 			}
 			served += len(entries) / sets
 			for _, state := range c.ledger.nodesWithSlots { // all of them are written
@@ -281,7 +281,7 @@ func TestAnUnknownMarkKeepsTheNode(t *testing.T) {
 		h.advance(10 * time.Minute)
 		h.wantNoTask("a")
 		if is := h.finding(triage.Repair, "a"); is.Code != triage.Vetoed || !strings.Contains(is.String(), "remove it to have the node repaired") {
-			t.Errorf("it is told that %v", is)
+			t.Errorf("it is reported that %v", is)
 		}
 		if got := testutil.ToFloat64(h.cfg.Metrics.unknown.WithLabelValues("mark")); got != 1 {
 			t.Errorf("%v unknown marks are counted", got)

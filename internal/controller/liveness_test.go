@@ -77,12 +77,12 @@ func TestHealthy(t *testing.T) {
 			}
 		})
 	}
-	t.Run("who does not lead is", func(t *testing.T) {
+	t.Run("a replica that does not lead is healthy", func(t *testing.T) {
 		if err := (&Controller{}).Healthy(nil); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Run("who waits for the API server is", func(t *testing.T) {
+	t.Run("a leader that waits for the API server is healthy", func(t *testing.T) {
 		within(t, func(c *Controller, _ *loop, _ chan<- struct{}) {
 			for range 1000 {
 				pass(time.Minute)
@@ -92,7 +92,7 @@ func TestHealthy(t *testing.T) {
 			}
 		})
 	})
-	t.Run("who has nothing to do is", func(t *testing.T) {
+	t.Run("an idle leader is healthy", func(t *testing.T) {
 		within(t, func(c *Controller, l *loop, _ chan<- struct{}) {
 			must(t, l.nodeInbox.Replace(nil, "1"))
 			must(t, l.setInbox.Replace(nil, "1"))
@@ -107,7 +107,7 @@ func TestHealthy(t *testing.T) {
 			}
 		})
 	})
-	t.Run("whose loop hangs is not, until it goes on", func(t *testing.T) {
+	t.Run("a leader whose loop hangs is unhealthy until it continues", func(t *testing.T) {
 		within(t, func(c *Controller, l *loop, let chan<- struct{}) {
 			synctest.Wait() // it sleeps
 			change := &treat.Change{Placed: []triage.PlannedTaint{{Taint: triage.Taint{Rule: setRule("set")}}}}

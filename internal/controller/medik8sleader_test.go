@@ -76,7 +76,7 @@ func TestMedik8sLeader(t *testing.T) {
 			{"held", brings(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: medik8sLeaseName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("x")}}), medik8sLeaseDuration - 1, true},
 			{"over", nil, 1, false},
 		},
-		"who may not look leaves it to them": {
+		"without access to Leases it defers": {
 			{"barred", hears(errForbiddenLeases), time.Hour, true},
 			{"allowed", hears(nil), 0, false},
 		},

@@ -94,7 +94,7 @@ func TestCountersOutliveTheirSetForAWhile(t *testing.T) {
 		c.reportChange(time.Now(), state, removed)
 		later(counterRetention / 2)
 		if count() != 2 {
-			c.t.Error("nobody had the time to read the last count")
+			c.t.Error("the last count is deleted too early")
 		}
 		if due := c.forgetRetired(time.Now()); !due.Equal(time.Now().Add(counterRetention / 2)) {
 			c.t.Errorf("they are looked at again at %v", due)

@@ -424,7 +424,7 @@ func (h *nodePoolFixture) begins(node string) *taskResult {
 		}
 		e := h.nextStartable(time.Now(), treatments)
 		if e == nil {
-			h.t.Fatalf("nothing may be done about %s: stage %d, page %+v; the log:\n%s", node, treatments.stage, h.api.page, &h.log)
+			h.t.Fatalf("nothing may be done about %s: stage %d, ledger %+v; the log:\n%s", node, treatments.stage, h.api.page, &h.log)
 		}
 		return h.startTask(time.Now(), treatments, e)
 	}

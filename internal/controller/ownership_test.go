@@ -67,7 +67,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 					carried[g.Node] = true
 				}
 				if c.reportUnowned(time.Now()); len(carried) != 4 || len(c.unclear()) != 0 {
-					t.Fatalf("%d nodes have the taint, and %v was told", len(carried), c.unclear())
+					t.Fatalf("%d nodes have the taint, and %v was reported", len(carried), c.unclear())
 				}
 				condition := func() *metav1.Condition {
 					counts, _ := c.core.Population(setRule("disk"))
@@ -96,7 +96,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 				told := c.unclear()
 				for node := range carried {
 					if want := fmt.Sprintf("kubectl taint node %s %s:NoExecute-", node, key); !strings.Contains(told[node], want) || !strings.Contains(told[node], "ConditionSet disk") {
-						t.Errorf("of %s is told %q, want the set and %q", node, told[node], want)
+						t.Errorf("of %s is reported %q, want the set and %q", node, told[node], want)
 					}
 				}
 				if is := condition(); is == nil || is.Status != metav1.ConditionTrue || !strings.Contains(is.Message, ": 4 (node-0, ") || !strings.Contains(is.Message, "kubectl taint node node-0 ") {
@@ -124,7 +124,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 					t.Errorf("after the taints are gone the status says %+v", is)
 				}
 				if len(c.unclear()) != 4 {
-					t.Errorf("told of %d nodes", len(c.unclear()))
+					t.Errorf("reported for %d nodes", len(c.unclear()))
 				}
 
 				// A taint that returns is reported again, also for a set that is added
@@ -134,7 +134,7 @@ func TestATaintOfUnclearOwnershipIsReported(t *testing.T) {
 					n.Spec.Taints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/other", Effect: corev1.TaintEffectNoExecute}}
 				})
 				if told := c.unclear(); len(told) != 1 || !strings.Contains(told["node-9"], key+":NoSchedule-") {
-					t.Errorf("told %v", told)
+					t.Errorf("reported %v", told)
 				}
 				c.removeNode(time.Now(), c.nodeStates["node-9"])
 				c.reportUnowned(time.Now())

@@ -114,7 +114,7 @@ func TestASetOfHealthyNodesIsHeld(t *testing.T) {
 				c.judges(setNamed("a", asking("FanBroken", "False"), evicting, func(s *v1alpha1.ConditionSet) { s.Annotations = accepting }))
 				c.wants(yes, "Followed", 3)
 				if len(c.events) != told+1 {
-					t.Errorf("told: %v", c.events)
+					t.Errorf("Events: %v", c.events)
 				}
 			})
 		})
@@ -140,7 +140,7 @@ func TestASetThatACanaryMatchesIsHeld(t *testing.T) {
 				c.judges()
 				c.wants(no, reasonHeld, 0, "too few nodes reported FanBroken when the set was accepted", "of 13 selected nodes", v1alpha1.AcceptImpactAnnotation)
 				if len(c.events) == 0 || !strings.Contains(c.events[len(c.events)-1].Failure, "held: ") {
-					t.Errorf("told: %+v", c.events)
+					t.Errorf("Events: %+v", c.events)
 				}
 			})
 		})
@@ -198,7 +198,7 @@ func TestASetOfUnhealthyNodesIsProven(t *testing.T) {
 		}
 		c.wants(yes, "Followed", 1)
 		if len(c.events) != 2 {
-			t.Errorf("told: %v", c.events)
+			t.Errorf("Events: %v", c.events)
 		}
 		for i := range 13 { // its bound is sufficient from now on
 			c.says(i, "FanBroken", corev1.ConditionTrue)
@@ -363,7 +363,7 @@ func TestANewLeaderJudgesASetInAConfigMap(t *testing.T) {
 					t.Errorf("%d nodes are to have a taint, want %d", n, test.tainted)
 				}
 				if test.reason == reasonHeld && (len(c.events) != 1 || !strings.Contains(c.events[0].Failure, "annotate the ConfigMap")) {
-					t.Errorf("told: %+v", c.events)
+					t.Errorf("Events: %+v", c.events)
 				}
 			})
 		})

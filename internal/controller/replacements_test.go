@@ -78,7 +78,7 @@ func (w *healthCheckFixture) writeSnapshot() []ledger.Entry {
 	w.ledger.writing = true
 	must(w.t, w.handleSnapshotResult(nil))
 	if again, _ := w.nextSnapshot(time.Now()); again != nil { // as every round does
-		w.t.Errorf("there is another page: %+v", again)
+		w.t.Errorf("there is another snapshot: %+v", again)
 	}
 	w.runRound()
 	text, err := json.Marshal(entries)
@@ -116,7 +116,7 @@ func (w *healthCheckFixture) successor(page []ledger.Entry, objects []*unstructu
 	successor.core.Loaded(now)
 	for _, g := range successor.core.Grants() {
 		if treatments := successor.treatments[g.Node]; g.Gone.IsZero() && (treatments == nil || len(treatments.objects) == 0) {
-			w.t.Errorf("%s is to be treated before anybody knows who is gone", g.Node)
+			w.t.Errorf("%s is to be treated before the removed nodes are known", g.Node)
 		}
 	}
 	for node := range successor.treatments {
@@ -131,7 +131,7 @@ func (w *healthCheckFixture) waits(node string) {
 	w.t.Helper()
 	w.wantNoTask(node)
 	if is := w.checks.known["check"].nodes[node]; is.Code != triage.GateClosed || is.Departed == 0 {
-		w.t.Errorf("%s is not kept waiting by those who are gone: %v", node, is)
+		w.t.Errorf("%s is not kept waiting by removed nodes: %v", node, is)
 	}
 }
 
@@ -221,18 +221,18 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.removes("a")
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"before the page, and the remediator was done meanwhile": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"before the ledger, and the remediator was done meanwhile": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			w.updates(object, succeeds)
 			w.wantNoTask("a") // waits for the ledger
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"before the page, and a finalizer keeps the object": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"before the ledger, and a finalizer keeps the object": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			w.updates(object, deleting)
 			return nil, []*unstructured.Unstructured{object}
 		},
-		"after the page": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"after the ledger": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			return w.writeSnapshot(), []*unstructured.Unstructured{object}
 		},
@@ -244,7 +244,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.loses(object)
 			return page, nil
 		},
-		"after the next page": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
+		"after the next snapshot": func(w *healthCheckFixture) ([]ledger.Entry, []*unstructured.Unstructured) {
 			object := w.takesAwayNode("a")
 			w.writeSnapshot()
 			w.updates(object, succeeds)
@@ -258,7 +258,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			page := w.writeSnapshot()
 			successor := w.successor(page, []*unstructured.Unstructured{object}, oneAtATime)
 			if successor.writeSnapshot() != nil {
-				w.t.Error("what the page names is named again")
+				w.t.Error("what the ledger names is named again")
 			}
 			successor.requestReplacementEntries(time.Now(), w.ledger.ledger.Room())
 			return successor.ledger.entries(), []*unstructured.Unstructured{object}
@@ -269,7 +269,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 				w.node("b", corev1.ConditionFalse)
 				page, objects := dies(w)
 				if len(page) > 1 {
-					t.Errorf("the page: %+v", page)
+					t.Errorf("the ledger: %+v", page)
 				}
 				w.advance(time.Minute)
 				successor := w.successor(page, objects, oneAtATime)
@@ -280,7 +280,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 				successor.waits("b")
 				if len(successor.ledger.replacements.inLedger) == 0 {
 					if page := successor.writeSnapshot(); len(page) != 1 || page[0].Node != "a" || page[0].UID != "uid-a" || page[0].Gone.IsZero() {
-						t.Errorf("the successor's page: %+v", page)
+						t.Errorf("the successor's ledger: %+v", page)
 					}
 				}
 				successor.advance(time.Minute)
@@ -317,14 +317,14 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			}
 		})
 	})
-	t.Run("and who is replaced", func(t *testing.T) {
+	t.Run("and knows replaced nodes", func(t *testing.T) {
 		withHealthCheck(t, func(w *healthCheckFixture) {
 			object := w.takesAwayNode("a")
 			w.writeSnapshot()
 			w.node("c", corev1.ConditionFalse, isReady)
 			page := w.writeSnapshot()
 			if len(page) != 1 || !page[0].Replaced {
-				t.Errorf("the page: %+v", page)
+				t.Errorf("the ledger: %+v", page)
 			}
 			successor := w.successor(page, []*unstructured.Unstructured{object}, oneAtATime)
 			if successor.departed() != 0 || successor.writeSnapshot() != nil {
@@ -338,12 +338,12 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			w.loses(object)
 			object = w.takesAwayNode("c")
 			if page := w.writeSnapshot(); len(page) != 1 || page[0].Node != "c" {
-				t.Errorf("the next page: %+v", page)
+				t.Errorf("the next snapshot: %+v", page)
 			}
 			w.loses(object)
 			w.node("d", corev1.ConditionFalse, isReady)
 			if page := w.writeSnapshot(); page == nil || len(page) != 0 {
-				t.Errorf("the last page: %+v", page)
+				t.Errorf("the last snapshot: %+v", page)
 			}
 		}, oneAtATime)
 	})
@@ -356,7 +356,7 @@ func TestANewLeaderKnowsRemovedNodes(t *testing.T) {
 			other := w.takesAwayNode("b")
 			page := w.writeSnapshot()
 			if len(page) != 2 {
-				t.Errorf("the page does not name who went, and whose object is still there: %+v", page)
+				t.Errorf("the ledger does not name the removed node whose object still exists: %+v", page)
 			}
 			if successor := w.successor(page, []*unstructured.Unstructured{object, other}, oneAtATime); successor.departed() != 1 {
 				t.Errorf("%d are gone", successor.departed())
@@ -374,7 +374,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 		w.wantNoTask("a")
 		entries, _ := w.nextSnapshot(time.Now())
 		if len(entries) != 1 {
-			t.Fatalf("the page is to name %+v", entries)
+			t.Fatalf("the ledger is to name %+v", entries)
 		}
 		w.ledger.writing = true
 		if again, _ := w.nextSnapshot(time.Now()); again != nil {
@@ -388,11 +388,11 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 		}
 		w.advance(time.Minute)
 		if page := w.writeSnapshot(); len(page) != 1 {
-			t.Errorf("the page is to name %+v", page)
+			t.Errorf("the ledger is to name %+v", page)
 		}
 		w.wantTask("a", deleteRemediation)
 		if again, due := w.nextSnapshot(time.Now()); again != nil || !due.IsZero() {
-			t.Errorf("the same page is written again at %v: %+v", due, again)
+			t.Errorf("the same snapshot is written again at %v: %+v", due, again)
 		}
 	})
 	t.Run("is not waited for when the place is free", func(t *testing.T) {
@@ -402,7 +402,7 @@ func TestTheLedgerNamesRemovedNodes(t *testing.T) {
 			w.node("b", corev1.ConditionFalse, isReady)
 			w.advance(time.Minute)
 			if page, _ := w.nextSnapshot(time.Now()); page != nil { // as every round does
-				t.Errorf("a page is written: %+v", page)
+				t.Errorf("a snapshot is written: %+v", page)
 			}
 			w.wantTask("a", deleteRemediation)
 		})

@@ -76,19 +76,19 @@ func TestATerminationIsRestoredInEveryState(t *testing.T) {
 					}
 				}
 				if next != test.next {
-					t.Errorf("errand %d is next, want %d; the log:\n%s", next, test.next, &successor.log)
+					t.Errorf("task %d is next, want %d; the log:\n%s", next, test.next, &successor.log)
 				}
 				isTaken := slices.ContainsFunc(successor.core.Grants(), func(g triage.Grant) bool { return g.Node == "a" && g.UID == "uid-of-a" })
 				if isTaken != (test.taken > 0) {
 					t.Errorf("it is in repair: %t: %+v", isTaken, successor.core.Grants())
 				}
 				if successor.taken("default") != 1 { // by a, or by b instead
-					t.Errorf("%d places are taken", successor.taken("default"))
+					t.Errorf("%d slots are taken", successor.taken("default"))
 				}
 				// And another leader takes over before this one has written anything.
 				again := successor.successor()
 				if again.api.page = page; again.taken("default") != 1 {
-					t.Errorf("%d places are taken after another change", again.taken("default"))
+					t.Errorf("%d slots are taken after another change", again.taken("default"))
 				}
 			})
 		})

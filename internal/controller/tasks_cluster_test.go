@@ -73,8 +73,8 @@ func TestTasksInACluster(t *testing.T) {
 	}
 	for name, test := range map[string]func(*clusterFixture){
 		"a treatment that takes a place is named first": (*clusterFixture).asksForAPage,
-		"a page that fails is written again":            (*clusterFixture).pageFails,
-		"a page that is too large is told of":           (*clusterFixture).pageIsTooLarge,
+		"a snapshot that fails is written again":        (*clusterFixture).pageFails,
+		"a snapshot that is too large is reported":      (*clusterFixture).pageIsTooLarge,
 		"who takes over waits for what was named":       (*clusterFixture).inherits,
 		"who takes over finds what was named":           (*clusterFixture).inheritsWhatArrived,
 		"who takes over is not told of what has ended":  (*clusterFixture).inheritsNothingEnded,
@@ -328,7 +328,7 @@ func (s *clusterFixture) asksForAPage() {
 	_, named, err := ledger.Claim(t.Context(), api, namespace, "second")
 	must(t, err)
 	if !slices.Equal(named, []ledger.Entry{e.ledgerEntry()}) {
-		t.Errorf("the page names %+v", named)
+		t.Errorf("the ledger names %+v", named)
 	}
 	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
 	w.node("b", corev1.ConditionTrue, inControl)
@@ -343,7 +343,7 @@ func (s *clusterFixture) asksForAPage() {
 	}
 	w.writeLedger(t.Context(), time.Now())
 	if err := w.handleSnapshotResult(<-w.ledger.done); !errors.Is(err, ledger.ErrDeposed) {
-		t.Errorf("the page is another's, and what is told is %v", err)
+		t.Errorf("another replica owns the ledger, and what is reported is %v", err)
 	}
 	if slices.Contains(w.ledger.treatmentsWithSlots, treatments) {
 		t.Error("what has arrived is named still")
@@ -384,7 +384,7 @@ func (s *clusterFixture) pageFails() {
 	w.treatments["a"].stage = idle
 	w.node("a", corev1.ConditionFalse, inControl) // nothing has been sent
 	if treatments := w.treatments["a"]; treatments != nil {
-		t.Errorf("its bed is still there: %+v", treatments)
+		t.Errorf("its treatments still exist: %+v", treatments)
 	}
 }
 
@@ -428,7 +428,7 @@ func (s *clusterFixture) inherits() {
 		t.Errorf("b is %s", successor.finding("b"))
 	}
 	if successor.treatments["a"].granted != e.ledgerEntry() || !slices.Contains(successor.ledger.treatmentsWithSlots, successor.treatments["a"]) {
-		t.Errorf("the next page would not name it: %+v", successor.treatments["a"])
+		t.Errorf("the next snapshot would not name it: %+v", successor.treatments["a"])
 	}
 	object := successor.made("a", "quick")
 	successor.finds(object) // the write arrives
@@ -470,7 +470,7 @@ func (s *clusterFixture) inheritsNothingEnded() {
 	object := w.made("a", "quick")
 	w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(object))
 	if w.writeLedger(t.Context(), time.Now()); !w.ledger.writing {
-		t.Fatal("the page names still what has arrived")
+		t.Fatal("the ledger names still what has arrived")
 	}
 	must(t, w.handleSnapshotResult(<-w.ledger.done))
 	w.node("a", corev1.ConditionFalse, inControl)
@@ -509,7 +509,7 @@ func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructure
 	sample.SetGroupVersionKind(remediator.Kind)
 	q = newOptionalInbox(signal, sample, unstructuredSource(api, remediator.Kind))
 	if is, _ := q.availability(); is != notAnswered {
-		t.Errorf("before anybody asked the answer is %d", is)
+		t.Errorf("before the first request the answer is %d", is)
 	}
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -520,7 +520,7 @@ func inquires(t *testing.T, api client.WithWatch) (q *optionalInbox[*unstructure
 		cancel()
 		<-ended
 		if log.Len() > 0 {
-			t.Errorf("every try is told:\n%s", &log)
+			t.Errorf("every try is reported:\n%s", &log)
 		}
 	})
 	return q, signal

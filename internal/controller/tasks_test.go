@@ -29,7 +29,7 @@ func TestTaskOrder(t *testing.T) {
 	}{
 		"a sick node is treated":       {func(w *healthCheckFixture) { w.node("a", corev1.ConditionTrue) }, createRemediation, nil},
 		"a healthy node is left alone": {func(w *healthCheckFixture) { w.node("a", corev1.ConditionFalse) }, nothing, nil},
-		"a node that nobody locked is locked": {func(w *healthCheckFixture) {
+		"the Lease of a free node is taken": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick"))
 		}, takeLease, nil},
@@ -56,7 +56,7 @@ func TestTaskOrder(t *testing.T) {
 			w.locks("a", nodelease.HolderOf("check"), leaseDuration)
 			w.node("a", corev1.ConditionTrue, confirmed)
 		}, nothing, nil},
-		"a remediator is told that its time is up before the next one is asked": {func(w *healthCheckFixture) {
+		"a remediator is notified of its timeout before the next step": {func(w *healthCheckFixture) {
 			w.treats("a")
 			w.advance(time.Minute)
 		}, annotateRemediation, []func(*remediationv1alpha1.NodeHealthCheck){inSteps}},
@@ -74,11 +74,11 @@ func TestTaskOrder(t *testing.T) {
 			says(remediation.DeletesNodeCondition, "True")(u)
 			w.finds(u)
 		}, nothing, nil},
-		"an object that nobody of ours has made is left alone": {func(w *healthCheckFixture) {
+		"an object of another component is not touched": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionTrue)
 			w.finds(w.made("a", "quick", func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) }))
 		}, nothing, nil},
-		"a node that somebody else works on is left alone": {func(w *healthCheckFixture) {
+		"a node with another holder of its Lease is not treated": {func(w *healthCheckFixture) {
 			w.node("a", corev1.ConditionFalse)
 			w.locks("a", "somebody", time.Hour)
 			w.node("a", corev1.ConditionTrue)
@@ -122,12 +122,12 @@ func TestCreationOfARemediation(t *testing.T) {
 		w.node("a", corev1.ConditionTrue)
 		e := w.wantTask("a", createRemediation)
 		if by := *e.lease.Spec.HolderIdentity; e.create.GetName() != "a" || e.create.GroupVersionKind() != rebootKind || e.step != 0 || by != "NodeHealthCheck-check" {
-			t.Errorf("the errand is to make %s %s as step %d, with a lock of %s", e.create.GetKind(), e.create.GetName(), e.step, by)
+			t.Errorf("the task creates %s %s as step %d, with a lock of %s", e.create.GetKind(), e.create.GetName(), e.step, by)
 		}
 		w.advance(3 * time.Second)
 		w.runs(w.wantTask("a", createRemediation), "a", treat.Made, w.makes(w.made("a", "quick")))
 		if len(w.events) != 2 || w.events[0].EventReason != treat.DetectedUnhealthy || w.events[1].EventReason != treat.RemediationCreated {
-			t.Errorf("told: %+v", w.events)
+			t.Errorf("Events: %+v", w.events)
 		}
 		if n := testutil.ToFloat64(w.cfg.Metrics.treatments.WithLabelValues("check", "begun")); n != 1 {
 			t.Errorf("%v remediations are counted", n)
@@ -177,16 +177,16 @@ func TestAnnotationsFor(t *testing.T) {
 		planned triage.PlannedTreatment
 		want    map[string]string // "" means removed
 	}{
-		"under way":                        {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
-		"its time is up":                   {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
-		"its time is up, and it was told":  {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
-		"its time is up, and it succeeded": {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
-		"its time is up, and it failed":    {remediation.Object{Failed: true}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
-		"healthy":                          {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
-		"healthy, which is noted":          {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
-		"healthy, and noted from before":   {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
-		"sick again":                       {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
-		"sick again, and the time is up":   {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"under way":                           {remediation.Object{}, false, triage.PlannedTreatment{}, nil},
+		"its time is up":                      {remediation.Object{}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"its time is up, and it was notified": {remediation.Object{TimedOut: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it succeeded":    {remediation.Object{Succeeded: true}, true, triage.PlannedTreatment{}, nil},
+		"its time is up, and it failed":       {remediation.Object{Failed: true}, true, triage.PlannedTreatment{}, map[string]string{remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
+		"healthy":                             {remediation.Object{}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"healthy, which is noted":             {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{HealthySince: then.Add(600)}, nil},
+		"healthy, and noted from before":      {remediation.Object{HealthySince: then.Add(-time.Second)}, false, triage.PlannedTreatment{HealthySince: then}, map[string]string{remediation.HealthyDelayAnnotation: "2026-01-02T02:04:05Z"}},
+		"sick again":                          {remediation.Object{HealthySince: then}, false, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: ""}},
+		"sick again, and the time is up":      {remediation.Object{HealthySince: then}, true, triage.PlannedTreatment{}, map[string]string{remediation.HealthyDelayAnnotation: "", remediation.TimedOutAnnotation: "2026-01-02T03:04:05Z"}},
 	} {
 		got := map[string]string{}
 		for key, value := range annotationsFor(test.object, test.isOver, &test.planned, now) {
@@ -247,7 +247,7 @@ func TestRefusedCreationsBackOff(t *testing.T) {
 			}
 		}
 		if told < 1 || told > 2 { // and again after an hour
-			t.Errorf("it is told %d times", told)
+			t.Errorf("it is reported %d times", told)
 		}
 	})
 }
@@ -281,7 +281,7 @@ func TestAnObjectThatChangesItsNodeBelongsToOneNode(t *testing.T) {
 			t.Errorf("%d objects are with the node that they are no longer about", n)
 		}
 		if treatments := w.treatments["b"]; treatments == nil || len(treatments.objects) != 1 {
-			t.Errorf("the bed of the node that it is about: %+v", treatments)
+			t.Errorf("the treatments of the node that it is about: %+v", treatments)
 		}
 		w.node("a", corev1.ConditionFalse)
 		w.loses(moved)
@@ -330,7 +330,7 @@ func TestAnObjectOfAnotherStepIsRefused(t *testing.T) {
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made) // no remediator is working
 		w.wantNoTask("a")
 		if last := w.events[len(w.events)-1]; last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "made for step 1, not for step 2") {
-			t.Errorf("told: %+v", last)
+			t.Errorf("Events: %+v", last)
 		}
 	}, inSteps)
 }
@@ -391,7 +391,7 @@ func TestNoFailureIsLeftBehind(t *testing.T) {
 					w.advance(lastRefusedRetry)
 					w.advance(lastRefusedRetry)
 					if treatments := w.treatments["a"]; treatments != nil {
-						t.Errorf("its bed is still there: %+v", treatments)
+						t.Errorf("its treatments still exist: %+v", treatments)
 					}
 				})
 			})
@@ -416,14 +416,14 @@ func TestASlotIsFreedOnceNoWriteCanArrive(t *testing.T) {
 		steps     []step
 		isTaken   bool
 	}{
-		"nothing was sent":       {true, []step{recovers}, false},
-		"the server had no time": {true, []step{answers(treat.Busy), recovers}, false},
-		"the node had changed":   {true, []step{answers(treat.Stale), recovers}, false},
-		"no answer came":         {true, []step{answers(treat.Unknown), recovers}, true},
-		"no answer came, and nobody waits for it in the ledger": {false, []step{answers(treat.Unknown), recovers}, false},
-		"no answer came for long enough":                        {true, []step{answers(treat.Unknown), recovers, waits(maxInFlight)}, false},
-		"no answer came, and then a refusal":                    {true, []step{answers(treat.Unknown), answers(treat.Refused), recovers}, true},
-		"no answer came, and then the server had no time":       {true, []step{answers(treat.Unknown), answers(treat.Busy), recovers}, true},
+		"nothing was sent":                                {true, []step{recovers}, false},
+		"the server had no time":                          {true, []step{answers(treat.Busy), recovers}, false},
+		"the node had changed":                            {true, []step{answers(treat.Stale), recovers}, false},
+		"no answer came":                                  {true, []step{answers(treat.Unknown), recovers}, true},
+		"no answer came, and the ledger has no entry":     {false, []step{answers(treat.Unknown), recovers}, false},
+		"no answer came for long enough":                  {true, []step{answers(treat.Unknown), recovers, waits(maxInFlight)}, false},
+		"no answer came, and then a refusal":              {true, []step{answers(treat.Unknown), answers(treat.Refused), recovers}, true},
+		"no answer came, and then the server had no time": {true, []step{answers(treat.Unknown), answers(treat.Busy), recovers}, true},
 		"a refusal": {true, []step{answers(treat.Refused)}, false},
 		"no answer came, and then a refusal, of a sick node": {true, []step{answers(treat.Unknown), answers(treat.Refused)}, true},
 		"no answer came, and a refusal much later":           {true, []step{answers(treat.Unknown), waits(maxInFlight), answers(treat.Refused)}, false},
@@ -472,7 +472,7 @@ func TestTheSlotOfADeletedNodeIsFreedInTime(t *testing.T) {
 				}
 				w.advance(maxInFlight)
 				if treatments := w.treatments["a"]; treatments != nil {
-					t.Errorf("its bed is still there: %+v", treatments)
+					t.Errorf("its treatments still exist: %+v", treatments)
 				}
 				w.writeLedger(t.Context(), time.Now())
 				if got := w.ledger.treatmentsWithSlots; len(got) > 0 && got[0].granted != (ledger.Entry{}) {
@@ -563,7 +563,7 @@ func TestObjectsDeletedByOthersAreRecreatedWithBackoff(t *testing.T) {
 		w.loses(object)
 		w.runs(w.wantTask("a", releaseLease), "a", treat.Made)
 		if w.treatments["a"] != nil {
-			t.Errorf("its bed is still there: %+v", w.treatments["a"])
+			t.Errorf("its treatments still exist: %+v", w.treatments["a"])
 		}
 		w.treats("a") // at once
 	})
@@ -598,7 +598,7 @@ func TestAConfirmationIsRemovedOnce(t *testing.T) {
 		w.runs(w.wantTask("a", clearConfirmation), "a", treat.Made, func(r *taskResult) { r.version = w.nextVersion() })
 		w.wantNoTask("a") // the watch has not reported it yet
 		if w.treatments["a"] != nil {
-			t.Error("its bed is still there")
+			t.Error("its treatments still exist")
 		}
 	})
 }
@@ -615,7 +615,7 @@ func TestAnObjectOfAnotherNodeIsRefused(t *testing.T) {
 			t.Errorf("it is taken for ours: %+v, %s", treatments, w.finding("a"))
 		}
 		if last := w.events[len(w.events)-1]; len(w.events) != 2 || last.EventReason != treat.RemediationSkipped || !strings.Contains(last.Message, "is there already") {
-			t.Errorf("told: %+v", last)
+			t.Errorf("Events: %+v", last)
 		}
 	})
 }
@@ -631,13 +631,13 @@ func TestTheKindOfAnObjectThatArrivesLateIsWatched(t *testing.T) {
 			c.Generation, c.Spec.RemediationTemplate = 2, new(referTo(otherTemplateKind, "x"))
 		}))
 		if w.checks.watches.known[rebootKind] != nil {
-			t.Fatal("the kind is watched although nobody speaks of it")
+			t.Fatal("the kind is watched although no policy references it")
 		}
 		w.makes(object)(r)
 		w.handleTaskResult(r)
 		w.runRound()
 		if w.checks.watches.known[rebootKind] == nil {
-			t.Fatal("nobody would hear of the object's end")
+			t.Fatal("the end of the object would be missed")
 		}
 		w.lists(rebootKind)
 		w.runRound()
@@ -661,7 +661,7 @@ func TestFailuresOfTasksAreSummarized(t *testing.T) {
 		pass(logEvery)
 		w.logSuppressed(time.Now())
 		if w.lines("treatment delayed") != maxLogged || w.lines("writes are delayed") != 1 || w.lines("writes succeed again") != 0 {
-			t.Errorf("an outage is told like this:\n%s", &w.log)
+			t.Errorf("an outage is reported like this:\n%s", &w.log)
 		}
 	})
 }

@@ -55,16 +55,16 @@ func TestAnUnhealthyNodeIsTerminatedAfterItsToleration(t *testing.T) {
 		}
 		h.advance(time.Second)
 		if sent := h.sends(); len(sent) > 0 {
-			t.Errorf("%d errands are sent that the page does not name", len(sent))
+			t.Errorf("%d tasks are started that the ledger does not name", len(sent))
 		}
 		h.terminates("a")
 		h.goes("a")
 		if h.taken("default") != 1 {
-			t.Errorf("%d places are taken by a node that is gone", h.taken("default"))
+			t.Errorf("%d slots are taken by a node that is gone", h.taken("default"))
 		}
 		h.writeSnapshot()
 		if e := h.named("a"); e == nil || e.Gone.IsZero() || e.Object != "" {
-			t.Errorf("the page names %+v", e)
+			t.Errorf("the ledger names %+v", e)
 		}
 		h.runRound()
 		h.breaks(corev1.ConditionTrue, "b")
@@ -86,11 +86,11 @@ func TestTerminationByWriteResult(t *testing.T) {
 	}{
 		"both are made":                      {how{}, true, true, nothing, triage.Treating, true},
 		"the mark is stale":                  {how{first: treat.Stale}, false, false, terminateClaim, triage.Treating, true},
-		"nobody had time for the mark":       {how{first: treat.Busy}, false, false, terminateClaim, triage.Treating, true},
+		"the mark was throttled":             {how{first: treat.Busy}, false, false, terminateClaim, triage.Treating, true},
 		"the mark is refused":                {how{first: treat.Refused}, false, false, terminateClaim, triage.Retrying, false},
 		"the mark is lost":                   {how{first: treat.Unknown}, false, false, terminateClaim, triage.Treating, true},
 		"the answer to the mark is lost":     {how{first: treat.Unknown, unanswered: true}, true, false, terminateClaim, triage.Treating, true},
-		"nobody had time for the deletion":   {how{second: treat.Busy}, true, false, terminateClaim, triage.Treating, true},
+		"the deletion was throttled":         {how{second: treat.Busy}, true, false, terminateClaim, triage.Treating, true},
 		"the deletion is refused":            {how{second: treat.Refused}, true, false, terminateClaim, triage.Treating, true},
 		"the deletion is lost":               {how{second: treat.Unknown}, true, false, terminateClaim, triage.Treating, true},
 		"the answer to the deletion is lost": {how{second: treat.Unknown, unanswered: true}, true, true, nothing, triage.Treating, true},
@@ -108,7 +108,7 @@ func TestTerminationByWriteResult(t *testing.T) {
 					t.Errorf("what is said of it: %v", is)
 				}
 				if is := h.treatments["a"].granted.Object != ""; is != test.again {
-					t.Errorf("its place is kept on the page: %t", is)
+					t.Errorf("its slot is kept in the ledger: %t", is)
 				}
 				if code := h.finding(triage.Repair, "b").Code; test.again && code != triage.CapFull {
 					t.Errorf("another node waits for %s", code)
@@ -150,7 +150,7 @@ func TestARefusedMarkFreesTheSlotForAnotherNode(t *testing.T) {
 			}
 		}
 		if told != 1 {
-			t.Errorf("the refusal is told %d times", told)
+			t.Errorf("the refusal is reported %d times", told)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestATerminationIsCancelled(t *testing.T) {
 				}
 				h.runs("a", how{first: treat.Unknown})
 				if !h.isMarked("a") || h.treatments["a"].granted.Object == "" {
-					t.Error("its place is free before it is spared")
+					t.Error("its slot is free before it is spared")
 				}
 				h.advance(lastRetry)
 				h.runs("a", how{})
@@ -220,7 +220,7 @@ func TestATerminationIsCancelled(t *testing.T) {
 				}
 				told := slices.IndexFunc(h.events, func(event treat.Event) bool { return event.EventReason == treat.TerminationCancelled })
 				if told < 0 {
-					t.Error("nobody is told")
+					t.Error("nobody is reported")
 				}
 			})
 		})
@@ -238,7 +238,7 @@ func TestADeletionCannotBeCancelled(t *testing.T) {
 		h.pool("default", ofAtMost("1"))
 		h.wantNoTask("a")
 		if h.taken("default") != 1 {
-			t.Errorf("%d places are taken", h.taken("default"))
+			t.Errorf("%d slots are taken", h.taken("default"))
 		}
 		h.wantNoTask("b")
 	})
@@ -275,15 +275,15 @@ func TestANodeThatIsGoneBeforeTheTaskResult(t *testing.T) {
 				h.handleTaskResult(r)
 				h.deliver()
 				if h.taken("default") != 1 {
-					t.Errorf("%d places are taken", h.taken("default"))
+					t.Errorf("%d slots are taken", h.taken("default"))
 				}
 				h.wantNoTask("b")
 				h.writeSnapshot()
 				if e := h.named("a"); e == nil || e.Gone.IsZero() {
-					t.Errorf("the page names %+v", e)
+					t.Errorf("the ledger names %+v", e)
 				}
 				if h.runRound(); h.treatments["a"] != nil && h.treatments["a"].granted.Object != "" {
-					t.Errorf("and it is kept on the page: %+v", h.treatments["a"].granted)
+					t.Errorf("and it is kept on the ledger: %+v", h.treatments["a"].granted)
 				}
 			})
 		})
@@ -414,7 +414,7 @@ func TestTheDeadlineOfADrainIsReported(t *testing.T) {
 				h.advance(10 * time.Minute)
 				h.terminates("a")
 				if told := h.events[len(h.events)-1]; told.EventReason != treat.NodeRepaired || told.Message != "NodeClaim claim-a is being deleted "+test.ending {
-					t.Errorf("what is told: %s", told.Message)
+					t.Errorf("what is Events: %s", told.Message)
 				}
 			})
 		})
@@ -431,14 +431,14 @@ func TestAnEndedTerminationLeavesTheLedger(t *testing.T) {
 		h.goes("a")
 		h.runRound()
 		if e := h.named("a"); e == nil {
-			t.Fatal("the page names nobody who could be forgotten")
+			t.Fatal("the ledger names nobody who could be forgotten")
 		}
 		h.writeSnapshot()
 		if e := h.named("a"); e != nil || h.taken("default") != 0 {
-			t.Errorf("the page names %+v, and %d places are taken", e, h.taken("default"))
+			t.Errorf("the ledger names %+v, and %d slots are taken", e, h.taken("default"))
 		}
 		if entries, due := h.nextSnapshot(time.Now()); entries != nil || !due.IsZero() {
-			t.Errorf("another page is to be written: %v, due %s", entries, due)
+			t.Errorf("another snapshot is due: %v, due %s", entries, due)
 		}
 	})
 }
@@ -461,7 +461,7 @@ func TestASlotStaysInItsPoolWithoutNodeAndPolicy(t *testing.T) {
 					h.writeSnapshot()
 				}
 				if isGone := slices.ContainsFunc(h.api.page, func(e ledger.Entry) bool { return !e.Gone.IsZero() }); isGone != isNamed {
-					t.Fatalf("the page is %+v", h.api.page)
+					t.Fatalf("the ledger is %+v", h.api.page)
 				}
 				h.noPolicy("before")
 				h.policy("after", forPool("default"), oneAtATime)

@@ -122,7 +122,7 @@ func TestANodeWithoutAClaimIsRemediatedByItsPolicy(t *testing.T) {
 			t.Errorf("what the status says of it: %+v", row)
 		}
 		if told := h.events[len(h.events)-1]; told.EventReason != treat.RemediationCreated || !strings.HasSuffix(told.Reason.String(), words) {
-			t.Errorf("what is told of it: %v", told.Reason)
+			t.Errorf("what is reported of it: %v", told.Reason)
 		}
 		if is := h.statusOf("p"); is.Nodes != 3 || is.Sick != 2 || is.Repairing != 1 || is.Held != 1 {
 			t.Errorf("the status of the policy: %+v", is)

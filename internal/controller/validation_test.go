@@ -146,7 +146,7 @@ func TestHarmfulSetsAreNotFollowed(t *testing.T) {
 					events = 1
 				}
 				if len(c.events) != events || c.lines("set not accepted") != events || c.lines("set accepted") != 1-events {
-					t.Errorf("told: %v\n%s", c.events, c.log.String())
+					t.Errorf("Events: %v\n%s", c.events, c.log.String())
 				}
 			})
 		})
@@ -199,7 +199,7 @@ func TestANewLeaderKeepsRejectedSets(t *testing.T) {
 				c.vets()
 				c.is("a", test.want)
 				if pol := c.sets["a"]; test.want != followed && (pol.err == nil || pol.err.Error() != "spec.conditions: as it was told: then") {
-					t.Errorf("the words are others: %v", pol.err)
+					t.Errorf("the message differs: %v", pol.err)
 				}
 			})
 		})
@@ -349,7 +349,7 @@ func TestAFormerDuplicateIsComparedWithNodes(t *testing.T) {
 		c.vets(setNamed("z", createdAt(1), typed("Same"), asking("Other", "True")), setNamed("a", createdAt(2), typed("Same")))
 		c.is("a", validate.Duplicate)
 		if message := c.sets["a"].err.Error(); !strings.Contains(message, "10 of 10 selected nodes") {
-			t.Errorf("no word of what it would have done: %s", message)
+			t.Errorf("the message does not name the impact: %s", message)
 		}
 		c.removeSet(time.Now(), "z")
 		c.vets()
@@ -408,7 +408,7 @@ func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 				c.vets(setNamed("a"))
 				c.is("a", validate.Impact)
 				if message := c.sets["a"].err.Error(); !strings.Contains(message, "delete it and create it anew") {
-					t.Errorf("nobody is told how to go on: %s", message)
+					t.Errorf("nobody is reported how to go on: %s", message)
 				}
 				c.ail(4)
 				pass(validateWaitingEvery)
@@ -424,7 +424,7 @@ func TestASetThatMatchesTooManyNodesStaysRejected(t *testing.T) {
 				c.vets(setNamed("a", told))
 				c.is("a", validate.Impact)
 				if len(c.events) != 1 {
-					t.Errorf("it was told %d times", len(c.events))
+					t.Errorf("it was reported %d times", len(c.events))
 				}
 				c.vets(again)
 				c.is("a", followed)

@@ -61,7 +61,7 @@ func TestFailuresAreLoggedOnChange(t *testing.T) {
 			c.answer(state, treat.Unknown, fmt.Errorf("port %d: %w", try, errBroken))
 		}
 		if n := c.lines("write delayed"); n != 1 {
-			c.t.Errorf("the same trouble is told %d times:\n%s", n, &c.log)
+			c.t.Errorf("the same trouble is reported %d times:\n%s", n, &c.log)
 		}
 		c.answer(state, treat.Busy, errors.New("too many requests"))
 		if n := c.lines("write delayed"); n != 2 {
@@ -70,7 +70,7 @@ func TestFailuresAreLoggedOnChange(t *testing.T) {
 		c.answer(state, treat.Made, nil)
 		c.answer(state, treat.Made, nil)
 		if n := c.lines("trouble is over"); n != 1 || !strings.Contains(c.log.String(), "node=a tries=21") {
-			c.t.Errorf("its end is told %d times:\n%s", n, &c.log)
+			c.t.Errorf("its end is reported %d times:\n%s", n, &c.log)
 		}
 		if got := testutil.ToFloat64(c.cfg.Metrics.writes.WithLabelValues("nodes", "unsure")); got != 20 {
 			c.t.Errorf("%v writes without an answer are counted", got)
@@ -95,15 +95,15 @@ func TestFailuresOfAllNodesAreSummarized(t *testing.T) {
 			all(treat.Unknown, errBroken)
 		}
 		if lines := strings.Count(c.log.String(), "\n"); lines > maxLogged+2 || !strings.Contains(c.log.String(), fmt.Sprintf(`msg="writes are delayed" nodes=%d`, nodes)) {
-			c.t.Errorf("an outage of five minutes is told in %d lines:\n%s", lines, &c.log)
+			c.t.Errorf("an outage of five minutes is reported in %d lines:\n%s", lines, &c.log)
 		}
 		c.log.Reset()
 		all(treat.Made, nil)
 		if got := c.log.String(); c.lines("writes succeed again") != 1 || c.lines("trouble is over") != maxLogged {
-			c.t.Errorf("its end is told like this:\n%s", got)
+			c.t.Errorf("its end is reported like this:\n%s", got)
 		}
 		if due := c.logSuppressed(time.Now()); !due.IsZero() {
-			c.t.Errorf("there is something to be told at %v although nothing happens", due)
+			c.t.Errorf("there is something to be reported at %v although nothing happens", due)
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestARefusalIsReportedHourlyOrWhenItChanges(t *testing.T) {
 		c.answer(state, treat.Made, nil)
 		c.answer(state, treat.Refused, denied)
 		if len(c.events) != 5 { // for the taint and for the new refusal
-			c.t.Errorf("a refusal after a success is not told: %+v", c.events)
+			c.t.Errorf("a refusal after a success is not Events: %+v", c.events)
 		}
 		c.events = c.events[:3]
 		c.answer(c.admit("b"), treat.Refused, denied)
