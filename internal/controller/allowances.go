@@ -21,11 +21,11 @@ const (
 	maxLaunchFailures = 3
 	// maxLaunchWait limits those waits. The first wait is twice the ready timeout, and
 	// the replacement has used up half of it when it is due. Each further wait is twice
-	// the previous one.
+	// the previous wait.
 	maxLaunchWait = 6 * time.Hour
 )
 
-// claimCounts is what one claim adds to the counts of its pool.
+// claimCounts is what a claim adds to the counts of its pool.
 type claimCounts struct {
 	initialized     int // its node is or was ready for work
 	disrupted       int // initialised, and being taken out of service
@@ -135,7 +135,7 @@ func (l *loop) checkTemplateChange(name string) {
 // older claim says nothing about it: its failure does not count towards the next hold,
 // and its success does not end one. It is still replaced, because its replacement uses
 // the new template. Karpenter makes no more claims from the old template, so this does
-// not last. If one of the hashes is unknown, the claim counts.
+// not last. If a hash is unknown, the claim counts.
 func (l *loop) usesCurrentTemplate(c *nodeClaim) bool {
 	made, now := c.Annotations[karpenter.HashAnnotation], l.templateOf(c.pool())
 	return made == "" || now == "" || made == now

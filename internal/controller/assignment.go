@@ -15,7 +15,7 @@ import (
 	"github.com/resourcestack/autohealer/internal/validate"
 )
 
-// assignedPolicies names the rules that may terminate a node: one of each kind, empty for
+// assignedPolicies names the rules that may terminate a node, by kind; empty for
 // none.
 type assignedPolicies struct{ repairedBy, timedBy string }
 
@@ -40,7 +40,7 @@ func (g assignedPolicies) label(facts *triage.Node) {
 	facts.Labels = labels
 }
 
-// assignPolicies determines the policies of a node, and the policies that another one
+// assignPolicies determines the policies of a node, and the policies that another policy
 // shadows.
 func (l *loop) assignPolicies(state *nodeState) {
 	is, shadowed := l.repairs.assignedTo(state.node)
@@ -78,7 +78,7 @@ func (l *loop) hasStarted(state *nodeState) bool {
 
 // assignedTo returns the rules that may terminate a node. The repair block of its
 // NodePool comes first, then the policy that names the pool, then a policy that selects
-// the node. Of two such policies the older one wins. A disabled policy still wins: no
+// the node. Of two selecting policies the older wins. A disabled policy still wins: no
 // other policy takes its place. Defaults do not replace an invalid policy, because it may
 // have been written to disable them.
 func (r *repairs) assignedTo(node *corev1.Node) (is assignedPolicies, shadowed []string) {
@@ -127,7 +127,7 @@ func (r *repairs) neverValid(node *corev1.Node, pool *repairblock.Pool) bool {
 	return pool.NeverValid() || slices.ContainsFunc(r.invalidPolicies, func(pol *repairPolicy) bool { return pol.selects(node) })
 }
 
-// noteShadowed records whether another policy wins for a node that this one selects.
+// noteShadowed records whether another policy wins for a node that this policy selects.
 func (r *repairs) noteShadowed(policy, node string, is bool) {
 	pol := r.policies[policy]
 	switch {

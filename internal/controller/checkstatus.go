@@ -258,7 +258,7 @@ func (c *check) waiting(counts triage.Population) map[triage.Code]int {
 	return waiting
 }
 
-// formatCounts formats counts in one line.
+// formatCounts formats counts in a line.
 func formatCounts(counts map[triage.Code]int) string {
 	parts := make([]string, 0, len(counts))
 	for _, code := range slices.Sorted(maps.Keys(counts)) {

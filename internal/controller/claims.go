@@ -54,8 +54,8 @@ func newNodeClaims(inbox *optionalInbox[*karpenter.NodeClaim]) nodeClaims {
 }
 
 // claimOf returns the claim of a node, nil if it has none or the claim is ambiguous;
-// words says why. Two nodes with one provider ID mean that the node was renamed: the old
-// Node object must not cause the deletion of the new one's claim.
+// message says why. Two nodes with one provider ID mean that the node was renamed: the old
+// Node object must not cause the deletion of the new node's claim.
 func (nc *nodeClaims) claimOf(node *corev1.Node) (found *nodeClaim, message string) {
 	id := node.Spec.ProviderID
 	claims, nodes := nc.byID[id], nc.nodes[id]
@@ -79,7 +79,7 @@ func sharedProviderIDMessage(what string, names []string, id string) string {
 	return fmt.Sprintf("%s %s have one provider ID, %s", what, strings.Join(slices.Sorted(slices.Values(names)), " and "), id)
 }
 
-// nodesOf returns the names of the claim's nodes, usually one.
+// nodesOf returns the names of the claim's nodes, usually a single name.
 func (nc *nodeClaims) nodesOf(c *nodeClaim) []string {
 	if c.Status.ProviderID == "" {
 		return nil
@@ -342,7 +342,7 @@ func (l *loop) addStartFacts(state *nodeState, c *nodeClaim, facts *triage.Node)
 	}
 }
 
-// awaitsClaim reports whether a node without a known claim should have one.
+// awaitsClaim reports whether a node without a known claim should have a claim.
 func (l *loop) awaitsClaim(node *corev1.Node) bool {
 	pool := node.Labels[karpenter.NodePoolLabel]
 	return pool != "" && (l.repairs.pools[pool] != nil || l.nodeClaims.inbox.hasSynced())

@@ -114,7 +114,7 @@ func (box *optionalInbox[T]) WatchWithContext(ctx context.Context, options metav
 const absentRetry = 5 * time.Minute
 
 // dependentSource is the source of a kind that is installed together with another kind.
-// If the other kind is missing, this one probably is too. So while both are missing, it
+// If the other kind is missing, this kind probably is too. So while both are missing, it
 // asks the API server only now and then.
 type dependentSource struct {
 	source         cache.ListerWatcherWithContext
@@ -168,7 +168,7 @@ type dynamicWatches struct {
 	known map[schema.GroupVersionKind]*dynamicWatch
 }
 
-// dynamicWatch is the watch of one kind.
+// dynamicWatch is the watch of a kind.
 type dynamicWatch struct {
 	schema.GroupVersionKind
 	*optionalInbox[*unstructured.Unstructured]

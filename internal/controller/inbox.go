@@ -177,7 +177,7 @@ func (box *inbox[T]) fill(ctx context.Context, kind client.Object, source cache.
 }
 
 // withoutStaleList never lists from a cache that may be outdated: a new leader must see
-// all writes of the previous one.
+// all writes of the previous leader.
 func withoutStaleList(from cache.ListerWatcherWithContext) cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

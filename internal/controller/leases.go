@@ -17,7 +17,7 @@ const (
 )
 
 // leaseTask returns the next task for the node's Lease, or for the annotation that
-// confirms its health. Without a task it returns when there may be one.
+// confirms its health. Without a task it returns when there may be a task.
 func (l *loop) leaseTask(now time.Time, treatments *nodeTreatments, state *nodeState, plan triage.Plan) (t *task, due time.Time) {
 	if l.checks.deferring && !l.isTreated(treatments, state) {
 		return nil, time.Time{} // the other controller handles the Lease

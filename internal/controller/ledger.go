@@ -135,7 +135,7 @@ func (l *loop) restoreTreatment(now time.Time, state *nodeState, e ledger.Entry)
 	l.cfg.Logger.Info("treatment restored", "node", e.Node, "rule", rule.String(), "object", e.Object)
 }
 
-// writeLedger writes the next snapshot if one is needed. It returns when to try again if
+// writeLedger writes the next snapshot if it is needed. It returns when to try again if
 // the snapshot must wait.
 func (l *loop) writeLedger(ctx context.Context, now time.Time) (due time.Time) {
 	w := &l.ledger
@@ -414,8 +414,8 @@ func (l *loop) handleSnapshotResult(err error) error {
 			l.markTreatmentStatusesStale(time.Now(), treatments)
 		}
 		w.isOutdated = true // the stored snapshot is unknown
-		// If the API server rejects the snapshot because of one of these, the others go
-		// first in the next one.
+		// If the API server rejects the snapshot because of an entry, the others go
+		// first in the next snapshot.
 		w.queuedNodes, w.writingNodes = append(w.queuedNodes, w.writingNodes...), nil
 		w.queuedTreatments, w.writingTreatments = append(w.queuedTreatments, w.writingTreatments...), nil
 		return nil // replacements request their entries again by themselves

@@ -22,7 +22,7 @@ type liveness struct {
 	due atomic.Pointer[time.Time] // when the next round starts at the latest; nil for never
 }
 
-// sleeping records the end of a round and the latest start of the next one.
+// sleeping records the end of a round and the latest start of the next round.
 func (v *liveness) sleeping(until time.Time) { v.due.Store(&until) }
 
 // stopped records that the loop has ended.
@@ -37,7 +37,7 @@ func (v *liveness) check(now time.Time) error {
 
 // Healthy returns an error if a restart would help: this replica leads and its loop
 // hangs. Leader election goes on renewing the Lease in that case, so no other replica
-// takes over. A replica that does not lead is healthy. So is an idle leader, or one whose
+// takes over. A replica that does not lead is healthy. So is an idle leader, or a leader whose
 // API server does not answer, because requests run in their own goroutines and do not
 // block the loop.
 func (c *Controller) Healthy(*http.Request) error { return c.liveness.check(time.Now()) }

@@ -27,7 +27,7 @@ const (
 	maxConcurrentStatusWrites = 2
 )
 
-// loop holds all state of one term as leader, from the claim of the ledger to its loss.
+// loop holds all state of a term as leader, from the claim of the ledger to its loss.
 // Only the goroutine of run uses it.
 type loop struct {
 	cfg   Config
@@ -237,8 +237,8 @@ func (l *loop) takeNodes(now time.Time) {
 	}
 }
 
-// isOtherVersion reports whether the watch delivers another version than the known one, and not
-// an older one. Versions that cannot be compared count as news, because the watch moves
+// isOtherVersion reports whether the watch delivers another version than the known version, and not
+// an older version. Versions that cannot be compared count as news, because the watch moves
 // on.
 func isOtherVersion(known, delivered *corev1.Node) bool {
 	return known.ResourceVersion != delivered.ResourceVersion && !older(delivered, known)
@@ -247,7 +247,7 @@ func isOtherVersion(known, delivered *corev1.Node) bool {
 // older reports whether a has an older version than b.
 func older(a, b *corev1.Node) bool { return olderVersion(a.ResourceVersion, b.ResourceVersion) }
 
-// olderVersion reports whether a is older than b. Both are versions of one resource.
+// olderVersion reports whether a is older than b. Both are versions of the same resource.
 func olderVersion(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0

@@ -34,7 +34,7 @@ const (
 	// server rejected. A user has to change something before it succeeds.
 	firstRefusedRetry = 5 * time.Second
 	lastRefusedRetry  = 5 * time.Minute
-	// refusalHeld is how long a refusal counts towards the backoff of the next one.
+	// refusalHeld is how long a refusal counts towards the backoff of the next refusal.
 	refusalHeld = 2 * lastRefusedRetry
 )
 
@@ -304,7 +304,7 @@ func (state *nodeState) mayWrite(now time.Time) bool {
 	return false
 }
 
-// requeueDelayed queues delayed writes that are due, and returns when the next one is.
+// requeueDelayed queues delayed writes that are due, and returns when the next is due.
 func (l *loop) requeueDelayed(now time.Time) (due time.Time) {
 	l.delayed = slices.DeleteFunc(l.delayed, func(state *nodeState) bool {
 		if state.gone {

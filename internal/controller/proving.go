@@ -16,7 +16,7 @@ import (
 
 const (
 	// proveEvery is how often to judge a set while nodes start to report its conditions,
-	// times the number of such sets, because each judgement looks at every node.
+	// times the number of these sets, because each judgement looks at every node.
 	proveEvery = time.Second
 	// reportsSettle is how long no further node may start to report a condition before
 	// the reporting nodes count as all of them. It is longer than the pause between two
@@ -141,7 +141,7 @@ func (l *loop) confirmProof(now time.Time, pol *conditionSet) {
 // proveSets judges unproven sets again after nodes have started to report their
 // conditions, and returns when the next judgement is due. A set is held from the first
 // report on, and again whenever another node starts to report. Until the judgement, the
-// new node may be one of many healthy nodes that match.
+// new node may be among many healthy nodes that match.
 func (l *loop) proveSets(now time.Time) (due time.Time) {
 	isTime := l.validation.toProve && !now.Before(l.validation.proveAt)
 	waiting := 0

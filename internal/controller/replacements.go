@@ -140,7 +140,7 @@ func (awaiting *awaitingReplacement) replacesEntry(granted ledger.Entry) bool {
 	return isClaim && slices.ContainsFunc(awaiting.requested, func(e ledger.Entry) bool { return newReplacement(e) == newReplacement(granted) })
 }
 
-// hasReplacements reports whether the ledger lacks a deleted node, or names one whose
+// hasReplacements reports whether the ledger lacks a deleted node, or names a node whose
 // slot is free. It also reconciles nodes that do not have to wait for the ledger any
 // more.
 func (l *loop) hasReplacements(now time.Time) bool {

@@ -44,7 +44,7 @@ const (
 	cancelTermination                   // remove the mark from a NodeClaim
 )
 
-// task is one write, or sequence of writes, for the treatments of a node.
+// task is a write, or sequence of writes, for the treatments of a node.
 type task struct {
 	kind   taskKind
 	rule   triage.RuleID
@@ -133,7 +133,7 @@ func isConfirmed(node *corev1.Node) bool {
 	return confirmed
 }
 
-// nextTask returns the task to run now, or when there may be one. It skips failed tasks
+// nextTask returns the task to run now, or when there may be a task. It skips failed tasks
 // until their retry is due.
 func (l *loop) nextTask(now time.Time, treatments *nodeTreatments) (next *task, due time.Time) {
 	mayRun := func(t *task) bool {
@@ -508,7 +508,7 @@ func (l *loop) runTask(ctx context.Context, r *taskResult) (err error) {
 // recovered or the gate may have closed. Then the task ends without creating the object.
 func (l *loop) runCreateRemediation(ctx context.Context, r *taskResult) error {
 	t := r.task
-	// Without the namespace for Leases, no other component can hold one.
+	// Without the namespace for Leases, no other component can hold a Lease.
 	if err := l.obtainLease(ctx, r); err != nil && !apierrors.IsNotFound(err) || r.result == treat.Stale {
 		return err
 	}
@@ -555,7 +555,7 @@ func (l *loop) isAsKnown(ctx context.Context, r *taskResult) (isStill bool, err 
 	return false, nil
 }
 
-// obtainLease writes a Lease. If the Lease has changed, the result holds the current one.
+// obtainLease writes a Lease. If the Lease has changed, the result holds the current Lease.
 func (l *loop) obtainLease(ctx context.Context, r *taskResult) (err error) {
 	r.lease, err = l.write.ObtainLease(ctx, r.task.lease)
 	if err == nil {

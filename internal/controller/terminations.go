@@ -245,7 +245,7 @@ func (l *loop) restoreTermination(now time.Time, state *nodeState, treatments *n
 }
 
 // A node counts as a launch failure when its claim is marked because of the ready timeout
-// and was made from the pool's current template. The ledger counts a planned one already,
+// and was made from the pool's current template. The ledger counts a planned launch failure already,
 // so the next leader knows it whether or not the mark succeeds.
 
 // countLaunchFailure counts a node that is replaced because of the ready timeout, or

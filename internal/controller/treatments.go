@@ -252,7 +252,7 @@ func (l *loop) upsertObject(treatments *nodeTreatments, o remediation.Object) {
 }
 
 // objectDeleted records that an object is gone. If another component deleted it, that
-// component may delete the next one too, so the next creation is delayed.
+// component may delete the next object too, so the next creation is delayed.
 func (l *loop) objectDeleted(now time.Time, treatments *nodeTreatments, key string) {
 	o := treatments.objects[key]
 	delete(treatments.objects, key)

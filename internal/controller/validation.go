@@ -17,7 +17,7 @@ import (
 )
 
 // validateWaitingEvery is how long a set waits that was rejected because no node reports its
-// condition, times the number of such sets, because each validation looks at every node.
+// condition, times the number of these sets, because each validation looks at every node.
 const validateWaitingEvery = 2 * time.Second
 
 // editAgain is the advice for a stored set that matches too many nodes. The controller
@@ -90,7 +90,7 @@ func (l *loop) revalidateSet(now time.Time, pol *conditionSet, knowsNodes bool) 
 
 // validateWaiting validates sets again that were rejected because no node reports their
 // condition, if nodes have changed. It returns when the next validation is due. Of two
-// conflicting sets, the one with precedence is validated first.
+// conflicting sets, the set with precedence is validated first.
 func (l *loop) validateWaiting(now time.Time) (due time.Time) {
 	switch {
 	case l.validation.waitingAt.IsZero() || !l.validation.changed:
@@ -179,7 +179,7 @@ func (l *loop) placed(rule triage.Rule) (tainted, emptied int) {
 }
 
 // validationCase returns the validation case of a set without node reports. Its others are the
-// sets with precedence over this one.
+// sets with precedence over this set.
 func (l *loop) validationCase(pol *conditionSet) validate.Case {
 	c := validate.Case{Set: pol.set, Before: pol.inForce}
 	if pol.withholdsTaints() { // its impact is not in effect
@@ -194,7 +194,7 @@ func (l *loop) validationCase(pol *conditionSet) validate.Case {
 }
 
 // hasPrecedenceOver reports whether this set has precedence if the two conflict: a followed set
-// over one that is not, otherwise the older one. A rejected set blocks no other.
+// over a set that is not, otherwise the older set. A rejected set blocks no other.
 func (pol *conditionSet) hasPrecedenceOver(other *conditionSet) bool {
 	if pol.isRefused() {
 		return false
@@ -303,7 +303,7 @@ func wasRefusedForImpact(set *v1alpha1.ConditionSet, status v1alpha1.ConditionSe
 		set.Annotations[v1alpha1.AcceptImpactAnnotation] != "true"
 }
 
-// problemFromStatus returns the problem from the message of such a status.
+// problemFromStatus returns the problem from the message of a rejecting status.
 func problemFromStatus(status v1alpha1.ConditionSetStatus) validate.Problem {
 	field, text, _ := strings.Cut(meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted).Message, ": ")
 	return validate.Problem{Field: field, Text: text, Reason: validate.Impact}

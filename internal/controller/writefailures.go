@@ -66,7 +66,7 @@ func (t *logLimiter) suppressed(now time.Time) (unnamed int, due time.Time) {
 	return unnamed, time.Time{}
 }
 
-// logSuppressed logs the summaries that are due, and returns when the next one is.
+// logSuppressed logs the summaries that are due, and returns when the next is due.
 func (l *loop) logSuppressed(now time.Time) (due time.Time) {
 	refused, refusedDue := l.refusalLog.suppressed(now)
 	if refused > 0 {
