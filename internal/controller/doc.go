@@ -41,7 +41,7 @@
 //
 // A write without an answer may still arrive while the node has that resourceVersion. Its
 // slot stays taken until the controller sees another version. If the write is no longer
-// wanted, a fence (an empty write) gives the node a new version first. The same holds for
+// wanted, a fence (a write of a new token) gives the node a new version first. The same holds for
 // writes of the previous leader, which the ledger names.
 //
 // # Nodes that wait for a replacement
