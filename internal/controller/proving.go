@@ -36,7 +36,9 @@ type proof struct {
 	reports  int       // nodes that reported them at the last check
 	matching int       // nodes that matched at the last judgement
 	settled  time.Time // when the reports have settled, unless more arrive
-	released bool      // the reports have settled; the set is followed until another node starts to report
+	released bool      // the reports have settled; the set is followed until many more nodes start to report
+	before   int       // nodes that reported the types when the set was released
+	limit    int       // nodes that maxUnhealthy allowed at the last judgement
 	refused  bool      // admission would reject the set now; only the user can change that
 	reported bool      // an Event has reported that the set is held
 	text     string    // the result of the last judgement
@@ -76,38 +78,51 @@ func (pol *conditionSet) restoredProof() proof {
 }
 
 // missingProof returns the missing proof of a set, judged as if it were written now. A version
-// that only narrows a proven version needs no proof.
+// that only narrows a proven or released version needs no proof.
 func (l *loop) missingProof(pol *conditionSet) proof {
 	types := validate.Unproven(pol.set, nil)
 	if len(types) == 0 {
 		return proof{}
 	}
 	c := l.proofCase(pol)
-	if len(pol.proof.types) == 0 && !pol.isInForce() {
+	if (len(pol.proof.types) == 0 || pol.proof.released) && !pol.isInForce() {
 		c.Before = pol.inForce
 	}
 	judged := validate.Prove(c, types)
 	if judged.Proven {
 		return proof{}
 	}
-	return proof{types: types, matching: judged.Matching}
+	return proof{types: types, matching: judged.Matching, limit: judged.Limit}
+}
+
+// reportsOf returns how many reports of the types there are.
+func (l *loop) reportsOf(types []string) (reports int) {
+	for _, name := range types {
+		reports += l.core.Reports(name)
+	}
+	return reports
+}
+
+// releaseUnproven lets the controller follow a set that is not proven. Nodes that become
+// unhealthy later are no reason to hold it, and neither are a few nodes that start to
+// report: maxUnhealthy bounds them. When more nodes than that start to report, the
+// controller judges the set again.
+func (l *loop) releaseUnproven(pol *conditionSet) {
+	pol.proof.released, pol.proof.before = true, l.reportsOf(pol.proof.types)
 }
 
 // startProof starts the proof of a set that a new leader finds. A set whose status says
 // that it is followed was proven, unless no node reports its conditions. A set from a
-// ConfigMap has no status; it counts as proven if it has placed taints.
+// ConfigMap has no status; it is released if it has placed taints.
 func (l *loop) startProof(now time.Time, pol *conditionSet) {
 	if len(pol.proof.types) > 0 || !pol.isInForce() {
 		return
 	}
-	wasFollowed := wasAccepted(pol.set, pol.status)
-	if !pol.isInAPI() {
-		wasFollowed = l.hasPlaced(pol.rule.ID)
-	}
-	if wasFollowed {
+	if pol.isInAPI() && wasAccepted(pol.set, pol.status) {
 		pol.proof = proof{types: validate.Unproven(pol.set, l.core.Reported())}
-	} else {
-		pol.proof = l.missingProof(pol)
+	} else if pol.proof = l.missingProof(pol); len(pol.proof.types) > 0 && !pol.isInAPI() && l.hasPlaced(pol.rule.ID) {
+		l.releaseUnproven(pol)
+		pol.proof.reports = pol.proof.before
 	}
 	l.validation.toProve = l.validation.toProve || len(pol.proof.types) > 0
 	l.applyHold(now, pol)
@@ -150,11 +165,9 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 		if len(p.types) == 0 || p.refused || pol.err != nil {
 			continue
 		}
-		reports := 0
-		for _, name := range p.types {
-			reports += l.core.Reports(name)
-		}
-		if reports > p.reports {
+		reports := l.reportsOf(p.types)
+		p.before = min(p.before, reports) // the replacement of a deleted node is no further report
+		if reports > p.reports && (!p.released || reports-p.before > p.limit) {
 			p.settled, p.released, p.reported = now.Add(reportsSettle), false, p.reported && !p.released
 			l.applyHold(now, pol)
 		}
@@ -164,7 +177,7 @@ func (l *loop) proveSets(now time.Time) (due time.Time) {
 		}
 		waiting++
 		hasSettled := !now.Before(p.settled)
-		if isTime || hasSettled && !p.released {
+		if !p.released && (isTime || hasSettled) {
 			l.prove(now, pol, hasSettled)
 		}
 		if !p.released && !p.refused && len(p.types) > 0 {
@@ -193,7 +206,7 @@ func (l *loop) proofCase(pol *conditionSet) validate.Case {
 func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	p := &pol.proof
 	judged := validate.Prove(l.proofCase(pol), p.types)
-	p.matching, p.text, pol.stale = judged.Matching, judged.Text, true
+	p.matching, p.limit, p.text, pol.stale = judged.Matching, judged.Limit, judged.Text, true
 	l.scheduleStatusCheck(now)
 	switch {
 	case len(judged.Problems) > 0:
@@ -201,7 +214,7 @@ func (l *loop) prove(now time.Time, pol *conditionSet, hasSettled bool) {
 	case judged.Proven:
 		l.endProof(now, pol, "enough nodes report "+strings.Join(p.types, ", "))
 	case hasSettled:
-		p.released = true
+		l.releaseUnproven(pol)
 		l.applyHold(now, pol)
 	case p.matching > 0 && !p.reported:
 		p.reported = true
@@ -261,7 +274,7 @@ func (p *proof) message() string {
 	case p.reports == 0:
 		return fmt.Sprintf("the set is followed; no node reports %s yet, and the set is judged again when nodes do", names)
 	case p.released:
-		return fmt.Sprintf("the set is followed, and is held and judged again when further nodes begin to report %s", names)
+		return fmt.Sprintf("the set is followed, and is held and judged again when more than %d further nodes begin to report %s", p.limit, names)
 	case p.matching == 0:
 		return fmt.Sprintf("the set is followed; it places no taint until enough nodes report %s to tell that it does not match healthy nodes", names)
 	}

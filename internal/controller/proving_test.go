@@ -242,6 +242,36 @@ func TestAConditionThatOnlyUnhealthyNodesReport(t *testing.T) {
 	})
 }
 
+// Two nodes have no agent, so the set is never proven. Nodes that get unhealthy after the
+// reports have settled are what the set is for, even if they exceed its bound.
+func TestASetThatWasReleasedIsNotHeldForUnhealthyNodes(t *testing.T) {
+	open(t, func(c *loopFixture) {
+		c.begin()
+		for i := range 10 {
+			c.says(i, "FanBroken", corev1.ConditionFalse)
+		}
+		c.judges(setNamed("a", asking("FanBroken", "True"), evicting, func(s *v1alpha1.ConditionSet) {
+			bound := intstr.FromInt32(1)
+			s.Spec.MaxUnhealthy = &bound
+		}))
+		pass(reportsSettle)
+		c.judges()
+		c.wants(yes, reasonAwaitingReports, 0, "when more than 1 further nodes begin to report")
+		for i := range 2 {
+			c.says(i, "FanBroken", corev1.ConditionTrue)
+			pass(proveEvery)
+			c.validation.toProve = true
+			c.judges()
+		}
+		c.wants(yes, reasonAwaitingReports, 2)
+		// One more node reports: the bound is for that many.
+		c.says(10, "FanBroken", corev1.ConditionFalse)
+		pass(proveEvery)
+		c.judges()
+		c.wants(yes, reasonAwaitingReports, 2)
+	})
+}
+
 // An edit proves nothing.
 func TestAnEditOfAnUnprovenSetIsUnproven(t *testing.T) {
 	open(t, func(c *loopFixture) {
@@ -336,9 +366,9 @@ func TestANewLeaderJudgesASetInAConfigMap(t *testing.T) {
 		tainted int
 	}{
 		"few report":                 {reports: 6, reason: reasonAwaitingReports},
-		"few report, and it has ran": {reports: 6, placed: true, reason: "Followed", tainted: 6},
+		"few report, and it has ran": {reports: 6, placed: true, reason: reasonAwaitingReports, tainted: 6},
 		"all report":                 {reports: 13, reason: reasonHeld},
-		"all report, and it has ran": {reports: 13, placed: true, reason: "Followed", tainted: 13},
+		"all report, and it has ran": {reports: 13, placed: true, reason: reasonAwaitingReports, tainted: 13},
 		"none report":                {reason: reasonAwaitingReports},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -361,6 +391,14 @@ func TestANewLeaderJudgesASetInAConfigMap(t *testing.T) {
 				}
 				if n := c.tainted(); n != test.tainted {
 					t.Errorf("%d nodes are to have a taint, want %d", n, test.tainted)
+				}
+				for i := test.reports; i < 13; i++ { // the other nodes turn out to match as well
+					c.says(i, "FanBroken", corev1.ConditionFalse)
+				}
+				pass(proveEvery)
+				c.judges()
+				if got := c.accepted("a"); test.reports < 13 && got.Reason != reasonHeld {
+					t.Errorf("when all nodes report: %s: %s", got.Reason, got.Message)
 				}
 				if test.reason == reasonHeld && (len(c.events) != 1 || !strings.Contains(c.events[0].Failure, "annotate the ConfigMap")) {
 					t.Errorf("Events: %+v", c.events)

@@ -54,6 +54,7 @@ type Proof struct {
 	// conditions yet will match.
 	Proven   bool
 	Matching int
+	Limit    int    // how many nodes maxUnhealthy allows now; 0 if that is not known
 	Text     string // what is known and how to proceed; empty if the set is proven or rejected
 }
 
@@ -62,14 +63,18 @@ func Prove(c Case, unproven []string) Proof {
 	s := look(c)
 	switch problems := slices.Concat(s.run(standing).Problems, s.run(arriving).Problems); {
 	case len(problems) > 0:
-		return Proof{Problems: problems}
+		refused := Proof{Problems: problems}
+		if s.reach != nil {
+			refused.Limit = s.reach.limit
+		}
+		return refused
 	case s.reach == nil:
 		return Proof{}
 	case s.reach.over(), // and accepted anyway: its full impact is already reached
 		s.reach.Selected > 0 && s.isFew():
-		return Proof{Proven: true, Matching: s.reach.Matching}
+		return Proof{Proven: true, Matching: s.reach.Matching, Limit: s.reach.limit}
 	}
-	return Proof{Matching: s.reach.Matching, Text: fmt.Sprintf(
+	return Proof{Matching: s.reach.Matching, Limit: s.reach.limit, Text: fmt.Sprintf(
 		"%s, and %d more may match once they report %s, while maxUnhealthy allows %s. If the set asks for what a healthy node reports, correct spec.conditions; if it does not, annotate the set with %s: \"true\"",
 		s.reach.hits(), s.reach.Open, few(unproven), s.reach.allowed(), v1alpha1.AcceptImpactAnnotation)}
 }
