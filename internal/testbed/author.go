@@ -121,7 +121,7 @@ func newLedger(requests []*request) *ledger {
 func (l *ledger) author(change Change, before *unstructured.Unstructured) Author {
 	l.suspects = nil
 	if told := l.exact[change.ResourceVersion]; len(told) > 0 {
-		return l.authorByAnswer(change, ableTo(change, before, told))
+		return l.authorByAnswer(change, ableTo(change, before, told), effectsOf(change, before))
 	}
 	return l.authorByEffect(change, effectsOf(change, before))
 }
@@ -185,7 +185,7 @@ func sections(object map[string]any) map[string]bool {
 }
 
 // authorByAnswer judges those who were told of the change.
-func (l *ledger) authorByAnswer(change Change, told []*request) Author {
+func (l *ledger) authorByAnswer(change Change, told []*request, done []effect) Author {
 	if i := slices.IndexFunc(told, (*request).created); change.Type == watch.Added && i >= 0 {
 		l.born[change.UID] = told[i].received
 		return told[i].author // only one is told "created"
@@ -195,7 +195,7 @@ func (l *ledger) authorByAnswer(change Change, told []*request) Author {
 			l.finished[deed{r, change.UID}] = true // the answer tells the last thing it did
 		}
 	}
-	return l.judge(change, notAfterAnyAnswer(notAfter(told, change.Time)))
+	return l.judge(change, notAfterAnyAnswer(notAfter(told, change.Time)), done)
 }
 
 // authorByEffect judges those who do what was done.
@@ -206,7 +206,7 @@ func (l *ledger) authorByEffect(change Change, done []effect) Author {
 		// who come later; a deletion can be hastened again and again.
 		suspects = notAfterAnyAnswer(suspects)
 	}
-	author := l.judge(change, suspects)
+	author := l.judge(change, suspects, done)
 	if author.Known() && len(suspects) == 1 {
 		l.about[suspects[0]] = change.UID
 		l.finished[deed{suspects[0], change.UID}] = !slices.Contains(done, condemned) && !slices.Contains(done, hastened)
@@ -215,9 +215,9 @@ func (l *ledger) authorByEffect(change Change, done []effect) Author {
 }
 
 // judge names the author when only one is left.
-func (l *ledger) judge(change Change, suspects []*request) Author {
+func (l *ledger) judge(change Change, suspects []*request, done []effect) Author {
 	if len(suspects) == 0 {
-		return l.authorByElimination(change)
+		return l.authorByElimination(change, done)
 	}
 	for _, rival := range l.lookup(l.uncertain, change) {
 		if slices.ContainsFunc(suspects, rival.overlaps) {
@@ -240,14 +240,18 @@ func (l *ledger) judge(change Change, suspects []*request) Author {
 // all that can have made the change are such requests of one author, it was
 // that one. A request without any end in the log proves nothing: then the server
 // was killed, and the log may lack others.
-func (l *ledger) authorByElimination(change Change) Author {
+func (l *ledger) authorByElimination(change Change, done []effect) Author {
 	nobody := unknown("no answered request in the audit log has made it")
 	if change.Type != watch.Modified {
 		return nobody
 	}
 	rivals := notAfter(l.lookup(l.uncertain, change), change.Time)
 	for _, r := range rivals {
-		if !r.answered || r.author.Verb != "patch" && r.author.Verb != "update" || r.author != rivals[0].author {
+		able := r.author.Verb == "patch" || r.author.Verb == "update"
+		if slices.Contains(done, terminating) { // only a deletion does that
+			able = r.author.Verb == "delete"
+		}
+		if !r.answered || !able || r.author != rivals[0].author {
 			return nobody
 		}
 	}

@@ -177,6 +177,31 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// A deletion whose client is gone is logged as failed, although it may have begun.
+func TestLedgerNamesADeletionThatIsLoggedAsFailed(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	asked := func(user, verb string) *request {
+		return &request{author: Author{User: user, Verb: verb}, resource: NodesResource.GroupResource(), name: "n", received: at(0), ended: at(3), answered: true, code: 504}
+	}
+	alive := map[string]any{}
+	deleting := map[string]any{"metadata": map[string]any{"deletionTimestamp": "2026-01-02T03:04:35Z"}}
+	for name, test := range map[string]struct {
+		requests []*request
+		after    map[string]any
+		want     string
+	}{
+		"a deletion":             {[]*request{asked("alice", "delete")}, deleting, "alice"},
+		"a patch cannot delete":  {[]*request{asked("alice", "patch")}, deleting, UnknownUser},
+		"a deletion cannot edit": {[]*request{asked("alice", "delete")}, alive, UnknownUser},
+		"two deletions":          {[]*request{asked("alice", "delete"), asked("bob", "delete")}, deleting, UnknownUser},
+	} {
+		change := Change{Type: watch.Modified, GVR: NodesResource, Name: "n", UID: "uid", ResourceVersion: "7", Object: &unstructured.Unstructured{Object: test.after}, Time: at(10)}
+		if got := newLedger(test.requests).author(change, &unstructured.Unstructured{Object: alive}); got.User != test.want {
+			t.Errorf("%s: the author is %s, want %s", name, got, test.want)
+		}
+	}
+}
+
 // An eviction names no UID. The first pod of the name to which it can have
 // happened is the one; what befalls that pod later, or a namesake, is not its work.
 func TestLedgerFollowsAnEviction(t *testing.T) {
